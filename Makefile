@@ -1,0 +1,111 @@
+# Headgate: one command to run it, one to test it. Needs Python 3.11 or newer and make, nothing else.
+#
+#   make run        a tree of four brokers on this machine, until Ctrl-C
+#   make test       the fast tests                 make interop   against a real flux-core (FLUX_PREFIX)
+#   make lint       ruff, mypy, import-linter      make soak      the slow stories and the long fuzz
+#   make bench      a table and a JSON file        make lock      renew requirements.lock
+#   make wheel-compiled   a wheel whose pure rooms are compiled with mypyc (optional, needs a C compiler)
+#
+#   LOCKED=1        install exactly the versions of requirements.lock (CI does)
+#   SIZE=8          the number of brokers of `make run`
+#   PYTEST_ARGS=…   handed to pytest, for example PYTEST_ARGS='-k settings -x'
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+SIZE ?= 4
+PYTEST_ARGS ?=
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+PIP_INSTALL := $(PIP) install --quiet $(if $(LOCKED),--constraint requirements.lock)
+
+# The first of these that is 3.11 or newer makes the environment; PYTHON=… overrides.
+PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
+PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+
+.PHONY: help run test interop soak bench lint lint-ruff lint-format lint-types lint-imports format lock wheel-compiled system-packages clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,11p'
+
+# ---------------------------------------------------------------- environment: a stamp per set of packages
+
+$(VENV)/.stamp-venv:
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV) || { echo "make: '$(PYTHON) -m venv' failed; on Debian: apt install python3-venv" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.stamp-run: pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing headgate"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing headgate and what its tests need"
+	@$(PIP_INSTALL) --editable '.[test]'
+	@touch $@ $(VENV)/.stamp-run
+
+$(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
+	@echo "installing the linters"
+	@$(PIP_INSTALL) --editable '.[test,lint]'
+	@touch $@
+
+# Beyond Python only the load generator of the benchmarks wants something: a C compiler.
+system-packages:
+	@sh deploy/test-setup.sh
+
+# ---------------------------------------------------------------- what a person asks for
+
+run: $(VENV)/.stamp-run
+	@echo "starting a tree of $(SIZE) brokers; Ctrl-C ends it. Each prints its socket below; in another terminal try:"
+	@echo "    export FLUX_URI=local:///…      (the URI printed for rank 0)"
+	@echo "    $(VENV)/bin/headgate status             the tree and its health"
+	@echo "    $(VENV)/bin/headgate ping 3             through the tree to rank 3 and back"
+	@echo "    $(VENV)/bin/headgate sub hello &        then: $(VENV)/bin/headgate pub hello.world '{\"from\": \"me\"}'"
+	@exec $(VENV)/bin/headgate start --size $(SIZE) --wait
+
+test: $(VENV)/.stamp-test system-packages
+	$(PY) -m pytest -m 'not bench and not slow and not interop' $(PYTEST_ARGS)
+
+interop: $(VENV)/.stamp-test
+	$(PY) -m pytest -m 'interop and not bench' $(PYTEST_ARGS)
+
+soak: $(VENV)/.stamp-test
+	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
+
+bench: $(VENV)/.stamp-test system-packages
+	$(PY) -m tests.bench
+
+# `make -k lint` goes on to the next tool after one has complained
+lint: lint-ruff lint-format lint-types lint-imports
+
+lint-ruff: $(VENV)/.stamp-lint
+	$(PY) -m ruff check .
+
+lint-format: $(VENV)/.stamp-lint
+	$(PY) -m ruff format --check .
+
+lint-types: $(VENV)/.stamp-lint
+	$(PY) -m mypy
+
+lint-imports: $(VENV)/.stamp-lint
+	$(VENV)/bin/lint-imports --no-logo --no-cache
+
+format: $(VENV)/.stamp-lint
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+lock: $(VENV)/.stamp-lint
+	@{ echo "# The versions CI runs with: pip install --constraint requirements.lock. Renewed by: make lock"; \
+	   $(PIP) freeze --exclude-editable --exclude headgate; } > requirements.lock
+	@cat requirements.lock
+
+wheel-compiled: $(VENV)/.stamp-venv
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,19 @@
+"""Headgate's message broker for the Flux message protocol (RFC 3).
+
+One message's journey, room by room::
+
+    transport/   bytes from a UNIX stream, ZeroMQ or an in-process peer -> Message
+    wire/        what a Message is: parts, framing, dialects                  (pure)
+    ingress/     who sent it, what may they do: stamp userid and rolemask     (pure)
+    routing/     where it goes: services, route stacks, pending calls, events (pure)
+    services/    built-in services that answer requests
+    transport/   the outbox of every link that was touched, flushed once
+
+    node/        puts the rooms together: the corridor, the tree, the lifecycle
+    client/      the other end of a link: rpc, streams, subscriptions, services
+    cli/         one file a verb of the ``headgate`` command
+
+``node/broker.py`` is the corridor itself; start reading there.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,121 @@
+"""Every error Headgate raises, in one tree.
+
+::
+
+    HeadgateError
+        ConfigError           operator: a setting is wrong                      (EINVAL)
+        ProtocolError         peer: what it sent breaks the specification       (EPROTO)
+            DecodeError       peer: bytes that are no message; ends its link
+            MessageTooLarge   peer: announced more than its cap; ends its link  (EMSGSIZE)
+            Untranslatable    caller: a dialect cannot carry this message       (EOPNOTSUPP)
+        LinkError             a link cannot be used
+            LinkClosed        we closed it                                      (ESHUTDOWN)
+            LinkEnded         the peer ended it                                 (ECONNRESET)
+            LinkBroken        an outside cause broke it                         (EPIPE)
+            LinkRefused       the peer refused us at connect                    (its errno)
+        RpcError              the far service answered with an error            (its errnum)
+        Overrun               a consumer in this process reads too slowly       (ENOBUFS)
+
+Each class carries ``errno`` (POSIX number) and ``fault`` (``"operator"``, ``"peer"``, ``"caller"``,
+``"outside"``): who has to change something so that it does not happen again.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+
+
+class HeadgateError(Exception):
+    """Root of the tree; ``errno`` is a POSIX error number, ``fault`` names who caused it."""
+
+    errno: int = _errno.EIO
+    fault: str = "outside"
+
+    def __init__(self, text: str = "", errno: int | None = None) -> None:
+        if errno is not None:
+            self.errno = errno
+        super().__init__(text or os.strerror(self.errno))
+
+
+class ConfigError(HeadgateError):
+    """A setting is unknown, of the wrong type or contradicts another; the text names file and line."""
+
+    errno = _errno.EINVAL
+    fault = "operator"
+
+
+class ProtocolError(HeadgateError):
+    """The peer sent something the specification does not allow."""
+
+    errno = _errno.EPROTO
+    fault = "peer"
+
+
+class DecodeError(ProtocolError):
+    """Bytes that are not a message (RFC 3, "Common Message Format"); only the sender's link ends."""
+
+
+class MessageTooLarge(ProtocolError):
+    """A frame announced more bytes than its sender may send; raised before anything is allocated."""
+
+    errno = _errno.EMSGSIZE
+
+
+class Untranslatable(ProtocolError):
+    """The target dialect has no way to carry this message; the text says which field and why."""
+
+    errno = _errno.EOPNOTSUPP
+    fault = "caller"
+
+
+class LinkError(HeadgateError):
+    """A link ended in one of exactly four ways, one subclass each."""
+
+
+class LinkClosed(LinkError):
+    """This side closed the link."""
+
+    errno = _errno.ESHUTDOWN
+    fault = "caller"
+
+
+class LinkEnded(LinkError):
+    """The peer closed the link."""
+
+    errno = _errno.ECONNRESET
+    fault = "peer"
+
+
+class LinkBroken(LinkError):
+    """The operating system or the network broke the link."""
+
+    errno = _errno.EPIPE
+
+
+class LinkRefused(LinkError):
+    """The peer refused the connection; ``errno`` is what it said (1 = EPERM)."""
+
+    errno = _errno.ECONNREFUSED
+    fault = "peer"
+
+
+class RpcError(HeadgateError):
+    """A request was answered with a nonzero errnum (RFC 6); the text is the service's, if it sent one."""
+
+    fault = "caller"
+
+    def __init__(self, errnum: int, text: str = "", topic: str = "") -> None:
+        self.topic = topic
+        super().__init__(text or os.strerror(errnum), errnum)
+
+
+class Overrun(HeadgateError):
+    """A stream or subscription of this process was read too slowly; ``lost`` messages did not fit its buffer."""
+
+    errno = _errno.ENOBUFS
+    fault = "caller"
+
+    def __init__(self, text: str = "", lost: int = 0) -> None:
+        self.lost = lost
+        super().__init__(text)

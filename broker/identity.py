@@ -1,0 +1,60 @@
+"""Who is at the other end of a link (RFC 12), as plain values that every room may use."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from struct import Struct
+from typing import NamedTuple
+
+USERID_UNKNOWN = 0xFFFFFFFF
+"""Userid of a message nobody has stamped yet (RFC 3, ``userid-unknown``)."""
+
+_CRED = Struct(">II")
+
+
+class Role(IntFlag):
+    """Bits of a rolemask (RFC 12, "Credential"); ADMIN is newer than the seed texts."""
+
+    NONE = 0
+    OWNER = 1
+    USER = 2
+    LOCAL = 4
+    ADMIN = 8
+    ALL = 0xFFFFFFFF
+
+
+class Credentials(NamedTuple):
+    """The (userid, rolemask) pair of a message; ``(0xffffffff, 0)`` is the invalid, unstamped one."""
+
+    userid: int = USERID_UNKNOWN
+    rolemask: int = 0
+
+    def encode(self) -> bytes:
+        """The eight bytes at offset 4 of PROTO: two big-endian u32."""
+        return _CRED.pack(self.userid, self.rolemask)
+
+    @property
+    def owner(self) -> bool:
+        """True when the OWNER bit is set."""
+        return bool(self.rolemask & Role.OWNER)
+
+
+class PeerInfo(NamedTuple):
+    """What the transport knows about the peer of a link before any message came."""
+
+    address: str
+    """URI-like name for logs, e.g. ``local:///run/headgate/local-0#fd12``."""
+    uid: int | None = None
+    """Peer uid from SO_PEERCRED; None off UNIX sockets."""
+    gid: int | None = None
+    """Peer gid from SO_PEERCRED; None off UNIX sockets."""
+    pid: int | None = None
+    """Peer pid, for log lines only: it may be reused."""
+    curve_key: str | None = None
+    """Z85 public key that the CURVE handshake proved; None off CURVE links."""
+    user: Credentials | None = None
+    """Credentials a listener has already established (a known CURVE client, a web session)."""
+    rank: int | None = None
+    """Tree peer: the rank bound to its key; None for clients."""
+    local: bool = False
+    """True when the peer runs on this host's kernel (LOCAL role may be assigned)."""

@@ -1,0 +1,197 @@
+"""From a TOML file to `Settings`, or to one `ConfigError` that lists every problem, a line each:
+
+    FILE:LINE: section.key: what was seen, what was expected
+
+Problems of one stage are reported together: the syntax, then names and types, then the rules between fields.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from broker.errors import ConfigError
+from broker.settings.lines import KeyPath, key_lines
+from broker.settings.rules import Problem, problems
+from broker.settings.schema import Settings
+
+SEEN_CHARS = 64
+"""Characters of a wrong value that an error shows: enough to find it, not enough to flood a log."""
+
+
+def load(path: str | os.PathLike[str]) -> Settings:
+    """Read a configuration file. A relative `tree.curve_cert` is taken from the directory of the file.
+
+    Raises:
+        ConfigError: the file cannot be read, or says what it must not.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}, expected a readable TOML file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file}: saw a byte that is not UTF-8 at offset {error.start}, expected TOML"
+        ) from error
+    settings = loads(text, str(file))
+    if settings.tree.curve_cert is None:
+        return settings
+    replace = msgspec.structs.replace
+    certificate = os.path.join(file.absolute().parent, settings.tree.curve_cert)  # noqa: PTH118 (keeps an absolute one)
+    return replace(settings, tree=replace(settings.tree, curve_cert=certificate))
+
+
+def loads(text: str, name: str = "<text>") -> Settings:
+    """Read a configuration from a text; `name` stands for the file in errors.
+
+    Raises:
+        ConfigError: the text is not TOML, or says what it must not.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_syntax_error(text, name, str(error))) from None
+    if wrong := list(_shape(Settings, tables, ())):
+        _refuse(text, name, wrong)
+    settings = msgspec.convert(tables, Settings)
+    if wrong := list(problems(settings)):
+        _refuse(text, name, wrong)
+    return settings
+
+
+def check(settings: Settings) -> Settings:
+    """Apply the rules between fields to settings that a program has put together, and return them.
+
+    Raises:
+        ConfigError: a line for each rule that is broken, without a file and line number.
+    """
+    if wrong := list(problems(settings)):
+        raise ConfigError("\n".join(f"{_dotted(path)}: {said}" for path, said in wrong))
+    return settings
+
+
+# ---------------------------------------------------------------- names and types
+
+
+def _shape(struct: type[Struct], table: object, path: KeyPath) -> Iterator[Problem]:
+    """Compare one table with the struct that describes it, and go down into what it holds."""
+    if not isinstance(table, Mapping):
+        yield Problem(path, f"saw {_shown(table)}, expected a table")
+        return
+    fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
+    for name, value in table.items():
+        if name in fields:
+            yield from _value(fields[name].type, value, (*path, name))
+        else:
+            yield Problem((*path, name), _unknown(name, list(fields)))
+    for name, each in fields.items():
+        if name not in table and each.default is NODEFAULT and each.default_factory is NODEFAULT:
+            yield Problem((*path, name), "missing, expected a value: it has no default")
+
+
+def _value(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        yield from _shape(kind, value, path)
+    elif entry := _entry_struct(kind):
+        if not isinstance(value, list):
+            yield Problem(path, f"saw {_shown(value)}, expected an array of tables, [[{path[-1]}]]")
+            return
+        for index, each in enumerate(value):
+            yield from _shape(entry, each, (*path, index))
+    elif get_origin(kind) is dict and isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _value(get_args(kind)[1], each, (*path, name))
+    else:
+        yield from _leaf(kind, value, path)
+
+
+def _leaf(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
+    try:
+        msgspec.convert(value, kind)
+        if value != value:  # not a number: TOML has it, and no range excludes it
+            yield Problem(path, "saw nan, expected a number")
+    except msgspec.ValidationError as error:
+        yield Problem(path, f"saw {_shown(value)}, expected {_expected(kind, str(error))}")
+
+
+def _entry_struct(kind: Any) -> type[Struct] | None:
+    """Return S for the type `tuple[S, ...]` where S is a struct."""
+    if get_origin(kind) is not tuple:
+        return None
+    first = get_args(kind)[0]
+    return first if isinstance(first, type) and issubclass(first, Struct) else None
+
+
+def _expected(kind: Any, error: str) -> str:
+    """Put what a type wants into words; msgspec's own where they are good ones."""
+    if "length" not in error and (choices := _choices(kind)):
+        return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+    if words := _description(kind):
+        return words
+    wanted = error.removeprefix("Expected ").partition(" - at ")[0].partition(", got")[0]
+    return wanted.replace("`", "").replace(" | null", "").replace("object", "table")
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if get_origin(kind) in (Annotated, Union, UnionType, tuple):
+        return next((found for arg in get_args(kind) if (found := _choices(arg))), ())
+    return ()
+
+
+def _description(kind: Any) -> str:
+    """Return the words that a type with a pattern carries, for the pattern itself helps nobody."""
+    if get_origin(kind) is Annotated:
+        return next((each.description for each in kind.__metadata__ if each.description), "")
+    return next((found for arg in get_args(kind) if (found := _description(arg))), "")
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    import difflib  # late: only an error asks
+
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"saw an unknown key, expected one of {', '.join(sorted(known))}{hint}"
+
+
+# ---------------------------------------------------------------- messages
+
+
+def _refuse(text: str, name: str, wrong: list[Problem]) -> NoReturn:
+    lines = key_lines(text)
+    placed = sorted((_line_of(path, lines), f"{_dotted(path)}: {said}") for path, said in wrong)
+    raise ConfigError("\n".join(f"{name}:{line}: {said}" for line, said in placed))
+
+
+def _line_of(path: KeyPath, lines: Mapping[KeyPath, int]) -> int:
+    """Find the line of a key, or of the nearest table around it when the key itself is missing."""
+    for end in range(len(path), 0, -1):
+        if path[:end] in lines:
+            return lines[path[:end]]
+    return 1
+
+
+def _dotted(path: KeyPath) -> str:
+    """Write a path as people do: `hosts[2].address`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SEEN_CHARS else text[: SEEN_CHARS - 3] + "..."
+
+
+def _syntax_error(text: str, name: str, said: str) -> str:
+    place = re.search(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$", said)
+    if place is None:
+        return f"{name}:1: not TOML: {said}"
+    line = place[1] or str(len(text.splitlines()) or 1)
+    return f"{name}:{line}: not TOML: {said[: place.start()]}"

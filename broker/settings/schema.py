@@ -1,0 +1,335 @@
+"""The sections of the configuration file and their fields.
+
+Below each field: what it is, its unit, why the default is what it is, and the value that turns it off,
+where it can be turned off. Names carry their unit (`_s`, `_bytes`, `_msgs`). Ranges stand in the types;
+relations between fields in `rules`.
+"""
+
+import os
+from typing import Annotated, Literal, Self
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from broker.errors import ConfigError
+
+RANK_MAX = 2**32 - 3
+"""RFC 3 keeps the two highest node ids for *any* and *upstream*."""
+
+Rank = Annotated[int, Meta(ge=0, le=RANK_MAX)]
+Userid = Annotated[
+    int, Meta(ge=0, le=2**32 - 2)
+]  # 0xFFFFFFFF means unknown, and an owner link would fill it in
+Count = Annotated[int, Meta(ge=1, le=2**31)]
+Bytes = Annotated[int, Meta(ge=1024, le=2**32 - 1)]  # frames announce their size in 32 bits
+Seconds = Annotated[float, Meta(ge=0, le=86400 * 365)]
+Text = Annotated[str, Meta(min_length=1)]
+
+
+def default_rundir() -> str:
+    """Choose the directory of the sockets: systemd's, else the session's, else a private one in /tmp."""
+    if given := os.environ.get("RUNTIME_DIRECTORY"):
+        return given.split(":")[0]
+    if session := os.environ.get("XDG_RUNTIME_DIR"):
+        return f"{session}/headgate"
+    return f"/tmp/headgate-{os.getuid()}"  # noqa: S108 (created 0700 and refused when another user owns it)
+
+
+class BrokerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[broker]`: this process."""
+
+    rank: Rank | None = None
+    """This broker's rank. Default: the entry of `hosts` whose `hostname` is this machine's; 0 in a tree of
+    one. Hosts share one file, so it is usually left out."""
+
+    rundir: Text = field(default_factory=default_rundir)
+    """Absolute path of the directory for sockets, made with mode 0700. Default: `$RUNTIME_DIRECTORY`
+    (systemd), `$XDG_RUNTIME_DIR/headgate`, or `/tmp/headgate-UID`: private to the user in each case."""
+
+    local_uri: Text | None = None
+    """Where local clients connect. Default: `local://RUNDIR/local-RANK`, the name flux-core uses, so that
+    its clients find it."""
+
+    version_announced: Annotated[
+        str, Meta(pattern=r"^\d+\.\d+\.\d+", description="a version like 0.88.0")
+    ] = "0.88.0"
+    """The flux-core version we claim in the attribute `version` and in hello. Default: the version whose
+    behaviour the tests replay; a real flux-core refuses a peer whose first two numbers differ."""
+
+    on_parent_loss: Literal["rejoin", "exit"] = "rejoin"
+    """What to do when the parent is lost: join again as a new incarnation, or exit and leave it to a
+    supervisor. Default rejoin: local clients keep their connections."""
+
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+    """The least severe of our own lines that reach stderr. Default info: one line per link and per change
+    of state."""
+
+    log_ring_entries: Annotated[int, Meta(ge=0, le=2**20)] = 1024
+    """Entries that `log.dmesg` can show. Default 1024, as in flux-core: about 200 KiB. 0 keeps none."""
+
+    heartbeat_period_s: Annotated[float, Meta(ge=0.1, le=300)] = 2.0
+    """Seconds between heartbeats, which rank 0 publishes and liveness is checked on. Default 2, as in
+    flux-core. Cannot be off."""
+
+    attrs: dict[str, str] = field(default_factory=dict)
+    """`[broker.attrs]`: further attributes that `attr.get` shows. Default none."""
+
+    metrics_listen: Text | None = None
+    """Where Prometheus text is served: `unix:///PATH` or `http://127.0.0.1:PORT` (no TLS, so loopback
+    only). Default off: the service `broker.stats-get` has the same figures."""
+
+
+class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tree]`: how the brokers are joined."""
+
+    topology: Annotated[
+        str,
+        Meta(pattern=r"^(custom|kary:[1-9][0-9]{0,8})\Z", description='"kary:K" with K from 1, or "custom"'),
+    ] = "kary:2"
+    """`kary:K`: the parent of rank r is (r-1)/K; `custom`: each entry of `hosts` names its parent. Default
+    kary:2: shallow enough for a handful of hosts, and every rank has few children to watch."""
+
+    size: Annotated[int, Meta(ge=1, le=RANK_MAX + 1)] | None = None
+    """Number of brokers; never changes while the tree lives. Default: the number of `hosts`, or 1 without
+    any. Giving it too catches a forgotten host."""
+
+    curve_cert: Text | None = None
+    """Path of this broker's CURVE certificate (`headgate keygen`), relative to the configuration file.
+    Default none: links are plaintext, which is refused off loopback."""
+
+    torpid_min_s: Annotated[float, Meta(ge=0.1, le=86400)] = 5.0
+    """Seconds of silence after which a child sends a keepalive. Default 5, as in flux-core. Cannot be off."""
+
+    torpid_max_s: Seconds = 30.0
+    """Seconds of silence after which a parent calls a child torpid. Default 30, as in flux-core. 0: never."""
+
+    connect_timeout_s: Seconds = 30.0
+    """Seconds that one attempt to reach the parent may take before it is made anew. Default 30, as in
+    flux-core. 0: the system's limit."""
+
+    insecure: bool = False
+    """Allow plaintext tree links off loopback. Default false: whoever reaches such a port owns the tree."""
+
+    batch: bool = True
+    """Put many messages into one ZeroMQ message between Headgate brokers that both offer it. Default true:
+    ten times the throughput under CURVE. false speaks plain multi-part to everyone."""
+
+
+class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[hosts]]`: one broker of the tree. All ranks read the same table."""
+
+    rank: Rank
+    """The rank this entry is about."""
+
+    address: Text
+    """Where its children dial it: `tcp://HOST:PORT` or `ipc://PATH`. A name is resolved at each connect."""
+
+    bind: Text | None = None
+    """Where it listens, if that is not its address. Default: the address if it is numeric or a path,
+    otherwise that port on all interfaces."""
+
+    public_key: Text | None = None
+    """Its CURVE public key, 40 characters of Z85. Needed with `tree.curve_cert`. Ranks may share a key, as
+    deployed Flux does; the key then proves only that the peer is one of them."""
+
+    parent: Rank | None = None
+    """The rank of its parent; with topology `custom` only, where every rank but 0 needs one."""
+
+    hostname: Text | None = None
+    """The machine it runs on, for finding one's own rank and for the attribute `hostlist`. Default: none."""
+
+
+class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[listen]]`: one more place where clients connect."""
+
+    uri: Text
+    """`local://PATH`, `ipc://PATH`, `tcp://HOST:PORT` or a scheme that another package registers."""
+
+    dialect: Literal["flux1", "cmb1", "cmb1rev"] = "flux1"
+    """How peers encode messages: RFC 3 (`flux1`), the first CMB1, or its revision. Default flux1. Bytes
+    cannot tell them apart."""
+
+    strict_rfc3: bool = False
+    """Write the text's form (magic FF EE 00 12, NUL ends, no delimiter on events) in place of the deployed
+    one. Default false: deployed clients expect what deployed Flux writes. Only with flux1."""
+
+    insecure: bool = False
+    """Allow plaintext off loopback on this listener. Default false: its traffic, credentials included,
+    could be read and forged."""
+
+
+class ClientEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[clients]]`: a CURVE key that may connect as a client, and as whom."""
+
+    public_key: Text
+    """The client's CURVE public key, 40 characters of Z85; one principal per key."""
+
+    userid: Userid
+    """The userid its messages are stamped with."""
+
+    roles: Annotated[tuple[Literal["owner", "user", "admin"], ...], Meta(min_length=1)] = ("user",)
+    """The roles its messages are stamped with. Default user: the least that may speak."""
+
+    name: Text | None = None
+    """What logs call it. Default: the beginning of its key."""
+
+
+class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[access]`: RFC 12 policy for UNIX clients."""
+
+    allow_guest_user: bool = False
+    """Let users other than the owner connect, with the role *user*. Default false, as in flux-core: they get
+    EPERM."""
+
+    allow_root_owner: bool = False
+    """Treat root as the owner. Default false, as in flux-core: root is a guest like any other."""
+
+    private_mode: bool = False
+    """Ask services to show guests only what is their own, as `access.private-mode` of flux-core does for job
+    data. Default false, as in flux-core. Says nothing where guests cannot connect."""
+
+    admin_users: tuple[str | Userid, ...] = ()
+    """Users, by name or uid, who get the role *admin*. Default none."""
+
+    admin_groups: tuple[str | Userid, ...] = ()
+    """Groups, by name or gid, whose members get the role *admin*. Default none."""
+
+    allow_overflow_uid: bool = False
+    """Accept peers whose uid the kernel shows as the overflow uid, because their own is not mapped here.
+    Default false: several people may hide behind it. Even then it receives no private events."""
+
+
+class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[limits]`: what a peer may cost. None can be turned off: an unbounded queue only fails later, for
+    everybody.
+    """
+
+    guest_message_bytes: Bytes = 16 * 2**20
+    """Largest message of a guest, refused before anything is allocated. Default 16 MiB: far above any RPC
+    of a page."""
+
+    owner_message_bytes: Bytes = 256 * 2**20
+    """Largest message of an owner or of a tree peer. Default 256 MiB: content blobs of deployed Flux fit."""
+
+    outbox_high_bytes: Bytes = 2**20
+    """Bytes queued for a peer at which it counts as slow. Default 1 MiB: a few ms of a fast reader, little
+    per idle peer."""
+
+    outbox_high_msgs: Count = 4096
+    """Messages queued for a peer at which it counts as slow. Default 4096: small events cost more in
+    objects than in bytes."""
+
+    response_cap_bytes: Bytes = 64 * 2**20
+    """Bytes of responses one peer may leave unread before it is disconnected. Default 64 MiB. Responses
+    are never dropped."""
+
+    broker_budget_bytes: Bytes = 512 * 2**20
+    """Bytes queued for all peers together; beyond it the slowest are disconnected. Default 512 MiB: half
+    of a small container."""
+
+    event_policy: Literal["disconnect", "drop"] = "disconnect"
+    """What happens to a subscriber that does not keep up: it is disconnected, or it misses events and is
+    told of the gap. Default disconnect: nobody misses an event without knowing."""
+
+    stall_s: Annotated[float, Meta(ge=0.1, le=86400)] = 30.0
+    """Seconds that a provider above high water may accept no byte before it is disconnected. Default 30:
+    longer than a swap storm."""
+
+    pending_per_link: Count = 65536
+    """Unanswered requests of one peer; beyond it EAGAIN. Default 65536: about 20 MiB."""
+
+    pending_total: Count = 2**20
+    """Unanswered requests of all peers; beyond it EAGAIN. Default 1048576: about 300 MiB at worst."""
+
+    routes_max: Annotated[int, Meta(ge=1, le=255)] = 16
+    """Hops a guest's message may bring along. Default 16: a proxy in front of a proxy needs two."""
+
+    service_tasks_max: Count = 256
+    """Handlers of one service that run at the same time; later requests wait. Default 256."""
+
+    batch_msgs: Count = 256
+    """Messages taken from one link before the next link has its turn. Default 256: about half a
+    millisecond of the corridor."""
+
+    batch_bytes: Bytes = 256 * 2**10
+    """Bytes taken from one link before the next has its turn. Default 256 KiB: one read of a full receive
+    buffer."""
+
+    batch_deliveries: Count = 4096
+    """Deliveries one link may cause before the next has its turn. Default 4096: sixteen events to 256
+    subscribers."""
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration. `broker.settings.load` reads one; `Settings.defaults()` is that of an empty
+    file.
+    """
+
+    broker: BrokerSection = field(default_factory=BrokerSection)
+    """`[broker]`: this process."""
+
+    tree: TreeSection = field(default_factory=TreeSection)
+    """`[tree]`: how the brokers are joined."""
+
+    hosts: tuple[HostEntry, ...] = ()
+    """`[[hosts]]`: the brokers of the tree. Default none: a tree of one."""
+
+    listen: tuple[ListenEntry, ...] = ()
+    """`[[listen]]`: further listeners. Default none: the local socket only."""
+
+    clients: tuple[ClientEntry, ...] = ()
+    """`[[clients]]`: CURVE keys of clients. Default none: no client gets in by CURVE."""
+
+    access: AccessSection = field(default_factory=AccessSection)
+    """`[access]`: RFC 12 policy."""
+
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    """`[limits]`: what a peer may cost."""
+
+    @classmethod
+    def defaults(cls) -> Self:
+        """Return the settings of an empty file."""
+        return cls()
+
+    @property
+    def size(self) -> int:
+        """The number of brokers in the tree."""
+        return self.tree.size or len(self.hosts) or 1
+
+    def host(self, rank: int) -> HostEntry | None:
+        """Return the entry of one rank, or None in a tree without a hosts table."""
+        return next((host for host in self.hosts if host.rank == rank), None)
+
+    def at_rank(self, rank: int | None = None, *, hostname: str | None = None) -> Self:
+        """Return these settings with `broker.rank` and `broker.local_uri` filled in.
+
+        Args:
+            rank: this broker's rank; None takes `broker.rank`, else that of the host which is this machine.
+            hostname: this machine's name; None asks the system. Names match up to their first dot.
+
+        Raises:
+            ConfigError: the rank cannot be told, or lies outside the tree.
+        """
+        rank = self._own_rank(hostname or os.uname().nodename) if rank is None else rank
+        if not 0 <= rank < self.size:
+            raise ConfigError(
+                f"broker.rank: saw {rank}, expected 0 to {self.size - 1} (tree.size {self.size})"
+            )
+        uri = self.broker.local_uri or f"local://{self.broker.rundir}/local-{rank}"
+        replace = msgspec.structs.replace
+        return replace(self, broker=replace(self.broker, rank=rank, local_uri=uri))
+
+    def _own_rank(self, hostname: str) -> int:
+        if self.broker.rank is not None:
+            return self.broker.rank
+        if self.size == 1:
+            return 0
+        short = hostname.partition(".")[0]
+        ranks = [
+            host.rank for host in self.hosts if host.hostname and host.hostname.partition(".")[0] == short
+        ]
+        if len(ranks) == 1:
+            return ranks[0]
+        raise ConfigError(
+            f"broker.rank: not set, and {len(ranks)} of hosts have hostname {short!r}, expected one"
+        )

@@ -1,0 +1,487 @@
+"""The configuration: defaults, types, rules, and errors that name the line."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import settings as public
+from broker.errors import ConfigError
+from broker.settings import ListenEntry, Settings, TreeSection, check, load, loads
+from broker.settings.addresses import is_exposed, split_uri
+from broker.settings.schema import default_rundir
+
+SAMPLE = Path(__file__).parents[2] / "deploy" / "broker.toml"
+KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+OTHER_KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+
+
+def refusal(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        loads(text, "f")
+    return str(caught.value).splitlines()
+
+
+def host(rank: int, *more: str, address: str = "tcp://127.0.0.1:8050") -> str:
+    return "\n".join(["[[hosts]]", f"rank = {rank}", f'address = "{address}"', *more, ""])
+
+
+# ---------------------------------------------------------------- what is right
+
+
+def test_empty_file_gives_the_defaults():
+    assert loads("") == Settings.defaults()
+    assert Settings.defaults().size == 1
+    assert Settings.defaults().limits.owner_message_bytes == 256 * 2**20
+
+
+def test_defaults_break_no_rule():
+    assert check(Settings.defaults()) == Settings.defaults()
+
+
+def test_every_section_is_read():
+    read = loads(
+        f"""
+        [broker]
+        rank = 1
+        heartbeat_period_s = 1
+        [broker.attrs]
+        "site.name" = "north"
+        [tree]
+        topology = "custom"
+        size = 2
+        curve_cert = "/etc/cert"
+        {host(0, f"public_key = '{KEY}'", address="tcp://node0:8050")}
+        {host(1, f"public_key = '{OTHER_KEY}'", "parent = 0", address="tcp://node1:8050")}
+        [[listen]]
+        uri = "tcp://*:9000"
+        dialect = "cmb1rev"
+        [[clients]]
+        public_key = '{"0" * 40}'
+        userid = 1000
+        roles = ["owner", "admin"]
+        [access]
+        admin_users = ["ada", 7]
+        [limits]
+        event_policy = "drop"
+        """
+    )
+    assert read.broker.attrs == {"site.name": "north"}
+    assert read.broker.heartbeat_period_s == 1.0
+    assert [entry.parent for entry in read.hosts] == [None, 0]
+    assert read.listen == (ListenEntry(uri="tcp://*:9000", dialect="cmb1rev"),)
+    assert read.clients[0].roles == ("owner", "admin")
+    assert read.access.admin_users == ("ada", 7)
+    assert read.limits.event_policy == "drop"
+    assert read.host(1) is read.hosts[1]
+    assert read.host(9) is None
+
+
+def test_settings_are_frozen():
+    with pytest.raises(AttributeError):
+        Settings.defaults().tree.size = 3  # type: ignore[misc]
+
+
+def test_public_names_exist():
+    assert all(hasattr(public, name) for name in public.__all__)
+
+
+# ---------------------------------------------------------------- the sample file
+
+
+def sample_assignments() -> dict[tuple[str, str], str]:
+    """Read `#name = value` lines of the sample, each with the section above it."""
+    section, found = "", {}
+    for line in SAMPLE.read_text().splitlines():
+        if header := re.match(r"#?\[\[?([\w.]+)\]\]?$", line):
+            section = header[1]
+        elif pair := re.match(r"#(\w+) = (\".*?\"|\[.*?\]|\S+)(?: +#.*)?$", line):
+            found.setdefault((section, pair[1]), pair[2])
+    return found
+
+
+def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
+    entries = {"hosts": public.HostEntry, "listen": public.ListenEntry, "clients": public.ClientEntry}
+    sections = {
+        "broker": public.BrokerSection,
+        "tree": public.TreeSection,
+        "access": public.AccessSection,
+        "limits": public.LimitsSection,
+    }
+    return [
+        (name, each)
+        for name, struct in (entries | sections).items()
+        for each in msgspec.structs.fields(struct)
+    ]
+
+
+@pytest.mark.parametrize(("section", "field"), all_fields(), ids=lambda part: getattr(part, "name", part))
+def test_sample_shows_every_setting_with_its_default(section, field):
+    shown = sample_assignments()
+    if field.name == "attrs":
+        assert ("broker.attrs", "site") in shown
+        return
+    value = tomllib.loads(f"v = {shown[section, field.name]}")["v"]
+    if field.default is not msgspec.NODEFAULT and field.default is not None and section != "hosts":
+        assert msgspec.convert(value, field.type) == field.default
+
+
+def test_sample_is_a_tree_of_one():
+    assert load(SAMPLE) == Settings.defaults()
+
+
+def test_sample_is_valid_with_its_comments_removed():
+    live = re.sub(r"(?m)^#(?=\w+ = |\[\[)", "", SAMPLE.read_text())
+    live = live.replace("size = 1\n", "size = 2\n").replace('"kary:2"', '"custom"')
+    read = loads(live)
+    assert read.size == 2
+    assert read.clients[0].name == "dashboard"
+
+
+# ---------------------------------------------------------------- names and types
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[broker]\n\nrnk = 1", "f:3: broker.rnk: saw an unknown key, expected one of attrs,"),
+        ("[acess]", "f:1: acess: saw an unknown key"),
+        ("[broker]\nrank = '1'", "f:2: broker.rank: saw '1', expected int"),
+        ("[broker]\nrank = -1", "f:2: broker.rank: saw -1, expected int >= 0"),
+        ("[broker]\nrank = 4294967294", "f:2: broker.rank: saw 4294967294, expected int <= 4294967293"),
+        ("[broker]\nrundir = ''", "f:2: broker.rundir: saw '', expected str of length >= 1"),
+        (
+            "[broker]\non_parent_loss = 'x'",
+            'f:2: broker.on_parent_loss: saw \'x\', expected one of "rejoin", "exit"',
+        ),
+        ("[broker]\nversion_announced = 'v1'", "saw 'v1', expected a version like 0.88.0"),
+        ("[broker]\nheartbeat_period_s = 0", "f:2: broker.heartbeat_period_s: saw 0, expected float >= 0.1"),
+        ("[broker.attrs]\na = 'x'\nb = 1", "f:3: broker.attrs.b: saw 1, expected str"),
+        ("broker = 3", "f:1: broker: saw 3, expected a table"),
+        ("hosts = 3", "f:1: hosts: saw 3, expected an array of tables, [[hosts]]"),
+        ("hosts = [\n 3]", "f:2: hosts[0]: saw 3, expected a table"),
+        (
+            "[tree]\ntopology = 'kary:0'",
+            "f:2: tree.topology: saw 'kary:0', expected \"kary:K\" with K from 1",
+        ),
+        ("[tree]\nsize = 0", "f:2: tree.size: saw 0, expected int >= 1"),
+        ("[tree]\nbatch = 1", "f:2: tree.batch: saw 1, expected bool"),
+        ("[tree]\ntorpid_max_s = inf", "f:2: tree.torpid_max_s: saw inf, expected float <= "),
+        ("[limits]\nstall_s = nan", "f:2: limits.stall_s: saw nan, expected float"),
+        ("[tree]\ntorpid_max_s = nan", "f:2: tree.torpid_max_s: saw nan, expected"),
+        ("[limits]\nbatch_msgs = true", "f:2: limits.batch_msgs: saw True, expected int"),
+        ("[limits]\nrouts_max = 3", "did you mean routes_max?"),
+        (
+            "[[clients]]\nuserid = 4294967295",
+            "f:2: clients[0].userid: saw 4294967295, expected int <= 4294967294",
+        ),
+        (
+            "[[clients]]\nroles = ['root']",
+            'f:2: clients[0].roles: saw [\'root\'], expected one of "owner", "user"',
+        ),
+        ("[[clients]]\nroles = []", "f:2: clients[0].roles: saw [], expected array of length >= 1"),
+        ("[[hosts]]\nrank = 0", "f:1: hosts[0].address: missing, expected a value"),
+        ("[[hosts]]\nrank = 0\n[[hosts]]\nrank = 'x'", "f:4: hosts[1].rank: saw 'x', expected int"),
+        ("[access]\nadmin_users = 'ada'", "f:2: access.admin_users: saw 'ada', expected array"),
+    ],
+)
+def test_wrong_name_or_type_names_its_line(text, expected):
+    assert any(expected in line for line in refusal(text)), refusal(text)
+
+
+def test_all_problems_are_told_in_the_order_of_their_lines():
+    found = refusal("[limits]\nx = 1\nstall_s = 'a'\n[broker]\ny = 1\n")
+    assert [line.split(": ")[:2] for line in found] == [
+        ["f:2", "limits.x"],
+        ["f:3", "limits.stall_s"],
+        ["f:5", "broker.y"],
+    ]
+
+
+def test_a_long_value_is_cut():
+    assert len(refusal(f"[broker]\nrank = '{'x' * 10_000}'")[0]) < 150
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a = [\n1,", 2), ("\n\nb == 1", 3), ("[broker]\nrank = 1\nrank = 2", 3), ("", None), ("x = ", 1)],
+)
+def test_syntax_errors_name_their_line(text, line):
+    if line is None:
+        assert loads(text)
+    else:
+        assert refusal(text)[0].startswith(f"f:{line}: not TOML: ")
+
+
+# ---------------------------------------------------------------- rules between fields
+
+
+CURVE = "[tree]\ncurve_cert = '/c'\n"
+TWO = host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{OTHER_KEY}'")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (host(0) + host(0), "f:5: hosts[1].rank: saw '0', expected each rank once"),
+        (host(0) + host(2), "f:5: hosts[1].rank: saw '2', expected ranks 0 to 1"),
+        (
+            "[tree]\nsize = 3\n" + host(0) + host(1),
+            "f:2: tree.size: saw no host with rank 2, expected one for each",
+        ),
+        ("[tree]\nsize = 2", "f:2: tree.size: saw no host with rank 0"),
+        ("[tree]\nsize = 4000000000", "f:2: tree.size: saw no host with rank 0"),
+        ("[broker]\nrank = 1", "f:2: broker.rank: saw '1', expected a rank below the size of the tree, 1"),
+        ("[broker]\nrundir = 'run'", "f:2: broker.rundir: saw 'run', expected an absolute path"),
+        (
+            f"[broker]\nrundir = '/{'x' * 107}'",
+            "f:2: broker.rundir: saw '/xxx",
+        ),
+        (
+            "[broker]\nlocal_uri = 'tcp://a:1'",
+            "f:2: broker.local_uri: saw 'tcp://a:1', expected one of the schemes local",
+        ),
+        (
+            "[broker]\nmetrics_listen = 'http://0.0.0.0:80'",
+            "f:2: broker.metrics_listen: saw 'http://0.0.0.0:80', ",
+        ),
+        (
+            host(0, address="local:///x"),
+            "f:3: hosts[0].address: saw 'local:///x', expected one of the schemes tcp, ",
+        ),
+        (host(0, address="tcp://a"), "f:3: hosts[0].address: saw 'tcp://a', expected tcp://HOST:PORT"),
+        (host(0, address="tcp://*:80"), "f:3: hosts[0].address: saw 'tcp://*:80', expected a host and port"),
+        (
+            host(0, address="tcp://10.0.0.1:80"),
+            "f:3: hosts[0].address: saw 'tcp://10.0.0.1:80', expected a loopback",
+        ),
+        (
+            host(0, "bind = 'tcp://*:80'"),
+            "f:4: hosts[0].bind: saw 'tcp://*:80', expected a loopback",
+        ),
+        (
+            CURVE + host(0),
+            "f:3: hosts[0].public_key: missing, expected a Z85 key since tree.curve_cert is set",
+        ),
+        (host(0) + host(1, "parent = 0"), "f:7: hosts[1].parent: saw '0', expected no parent unless"),
+        (
+            "[tree]\ntopology = 'custom'\n" + host(0, "parent = 0"),
+            "f:6: hosts[0].parent: saw '0', expected no parent",
+        ),
+        (
+            "[tree]\ntopology = 'custom'\n" + host(0) + host(1),
+            "f:6: hosts[1].parent: missing, expected the parent",
+        ),
+        (
+            "[tree]\ntopology = 'custom'\n" + host(0) + host(1, "parent = 7"),
+            "f:9: hosts[1].parent: saw '7', expected the rank of another host",
+        ),
+        (
+            "[tree]\ntopology = 'custom'\n" + host(0) + host(1, "parent = 2") + host(2, "parent = 1"),
+            "f:9: hosts[1].parent: saw '2', expected a parent outside the subtree of rank 1",
+        ),
+        (
+            "[tree]\ntorpid_min_s = 60",
+            "f:2: tree.torpid_min_s: saw '60.0', expected less than torpid_max_s, 30.0",
+        ),
+        (
+            "[broker]\nheartbeat_period_s = 31",
+            "f:2: broker.heartbeat_period_s: saw '31.0', expected less than",
+        ),
+        ("[[listen]]\nuri = 'x'", "f:2: listen[0].uri: saw 'x', expected SCHEME://ADDRESS"),
+        (
+            "[[listen]]\nuri = 'carrier://dove'",
+            "f:2: listen[0].uri: saw 'carrier://dove', expected one of the sch",
+        ),
+        (
+            "[[listen]]\nuri = 'tcp://0.0.0.0:99'",
+            "f:2: listen[0].uri: saw 'tcp://0.0.0.0:99', expected a loopback",
+        ),
+        ("[[listen]]\nuri = 'ipc:///a'\n" * 2, "f:4: listen[1].uri: saw 'ipc:///a', expected each URI once"),
+        (
+            "[[listen]]\nuri = 'ipc:///a'\ndialect = 'cmb1'\nstrict_rfc3 = true",
+            "f:4: listen[0].strict_rfc3: saw 'True', expected false unless dialect",
+        ),
+        (
+            host(0, "public_key = 'short'"),
+            "f:4: hosts[0].public_key: saw 'short', expected 40 characters of Z85, no",
+        ),
+        (host(0, f"public_key = '{'~' * 40}'"), "expected characters of Z85 only, not '~'"),
+        (
+            host(0, f"public_key = '{'#' * 40}'"),
+            "expected Z85 of 32 bytes; '#####' stands for more than four bytes",
+        ),
+        (
+            CURVE + TWO + f"[[clients]]\nuserid = 1\npublic_key = '{KEY}'",
+            "f:13: clients[0].public_key: saw 'Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID', expected a key",
+        ),
+        (
+            f"[[clients]]\nuserid = 1\npublic_key = '{KEY}'",
+            "f:1: clients: saw client keys without tree.curve_cert",
+        ),
+        (
+            "[limits]\npending_total = 1",
+            "limits.pending_per_link: saw '65536', expected at most pending_total, 1",
+        ),
+        (
+            "[limits]\noutbox_high_bytes = 536870913",
+            "f:2: limits.outbox_high_bytes: saw '536870913', expected at m",
+        ),
+    ],
+)
+def test_broken_rule_names_its_line(text, expected):
+    assert any(expected in line for line in refusal(text)), refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tree]\ninsecure = true\n" + host(0, address="tcp://node0:8050"),
+        host(0, address="ipc:///run/tree-0") + host(1, address="tcp://localhost:1"),
+        host(0, address="tcp://[::1]:8050"),
+        "[tree]\ncurve_cert = '/c'\n" + host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{KEY}'"),
+        "[tree]\ntopology = 'custom'\n" + host(0) + host(1, "parent = 2") + host(2, "parent = 0"),
+        "[tree]\ntorpid_max_s = 0\n[broker]\nheartbeat_period_s = 60",
+        "[[listen]]\nuri = 'tcp://0.0.0.0:99'\ninsecure = true",
+        "[[listen]]\nuri = 'tcp://127.0.0.1:*'",
+        "[broker]\nmetrics_listen = 'unix:///run/metrics'",
+    ],
+)
+def test_allowed(text):
+    loads(text)
+
+
+def test_check_tells_of_broken_rules_without_a_file():
+    with pytest.raises(ConfigError, match=r"^tree\.size: saw no host with rank 0"):
+        check(Settings(tree=TreeSection(size=2)))
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_load_names_the_file(tmp_path):
+    file = tmp_path / "broker.toml"
+    file.write_text("[broker]\nx = 1\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{file}:2: broker.x: ")):
+        load(file)
+
+
+def test_load_takes_the_certificate_from_beside_the_file(tmp_path):
+    file = tmp_path / "broker.toml"
+    file.write_text("[tree]\ncurve_cert = 'keys/own.cert'\n")
+    assert load(file).tree.curve_cert == str(tmp_path / "keys" / "own.cert")
+    file.write_text("[tree]\ncurve_cert = '/keys/own.cert'\n")
+    assert load(file).tree.curve_cert == "/keys/own.cert"
+
+
+def test_load_of_what_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="No such file or directory, expected a readable TOML file"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load(tmp_path)
+    (tmp_path / "latin").write_bytes(b"x = '\xe9'")
+    with pytest.raises(ConfigError, match="not UTF-8 at offset 5"):
+        load(tmp_path / "latin")
+
+
+@given(st.text(alphabet=st.sampled_from("[]{}=.,#\"'\\ \n\tab1-"), max_size=40))
+def test_any_text_is_read_or_refused(text):
+    said = ""
+    try:
+        loads(text)
+    except ConfigError as error:
+        said = str(error)
+    assert not said or re.match(r"<text>:[1-9][0-9]*: ", said)
+
+
+# ---------------------------------------------------------------- one's own rank and sockets
+
+THREE = loads(
+    "[broker]\nrundir = '/r'\n" + "".join(host(rank, f"hostname = 'node{rank}.example'") for rank in range(3))
+)
+
+
+def test_own_rank_from_the_name_of_the_machine():
+    assert THREE.at_rank(hostname="node2").broker.rank == 2
+    assert THREE.at_rank(hostname="node1.elsewhere").broker.local_uri == "local:///r/local-1"
+
+
+def test_own_rank_given_or_set():
+    assert THREE.at_rank(0).broker.rank == 0
+    assert loads("[broker]\nrank = 0").at_rank(hostname="x").broker.rank == 0
+    assert Settings.defaults().at_rank(hostname="x").broker.rank == 0
+
+
+def test_own_rank_unknown_or_outside():
+    with pytest.raises(ConfigError, match="0 of hosts have hostname 'other', expected one"):
+        THREE.at_rank(hostname="other")
+    with pytest.raises(ConfigError, match=r"saw 3, expected 0 to 2"):
+        THREE.at_rank(3)
+
+
+def test_local_uri_that_is_set_stays():
+    assert loads("[broker]\nlocal_uri = 'local:///x'").at_rank(0).broker.local_uri == "local:///x"
+
+
+def test_rundir_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/headgate:/run/other")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert default_rundir() == "/run/headgate"
+    monkeypatch.delenv("RUNTIME_DIRECTORY")
+    assert default_rundir() == "/run/user/7/headgate"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert re.fullmatch(r"/tmp/headgate-\d+", default_rundir())
+
+
+# ---------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize(
+    ("uri", "exposed"),
+    [
+        ("tcp://127.0.0.1:1", False),
+        ("tcp://127.8.9.1:1", False),
+        ("tcp://[::1]:1", False),
+        ("tcp://localhost:1", False),
+        ("tcp://127.evil.example:1", True),
+        ("tcp://*:1", True),
+        ("tcp://0.0.0.0:1", True),
+        ("tcp://[::]:1", True),
+        ("tcp://node0:1", True),
+        ("ipc:///x", False),
+        ("inproc://x", False),
+        ("http://10.0.0.1:1/", True),
+    ],
+)
+def test_exposed(uri, exposed):
+    assert is_exposed(split_uri(uri)) is exposed
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        "x",
+        "://x",
+        "tcp://",
+        "tcp://a:",
+        "tcp://:1",
+        "tcp://a:0",
+        "tcp://a:65536",
+        "tcp://a:²",
+        "tcp://::1:5",
+    ],
+)
+def test_split_refuses(uri):
+    with pytest.raises(ValueError, match="expected"):
+        split_uri(uri)
+
+
+def test_split_refuses_a_path_that_no_socket_holds():
+    with pytest.raises(ValueError, match="at most 107 bytes, it has 108"):
+        split_uri("local://" + "x" * 108)
+    split_uri("local://" + "x" * 107)
