@@ -1,0 +1,8 @@
+"""Bytes to messages and back: pure, no I/O, no clock (RFC 3).
+
+``message``  the one Message class: four encoded segments patched in place
+``framing``  stream framing: magic, length, parts; any split of the bytes
+``payload``  payload norms: NUL-terminated strings and JSON objects
+``topic``    topic strings and service names
+``dialects`` the three texts of RFC 3 as properties of a link; ``translate`` between them
+"""

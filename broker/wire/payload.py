@@ -1,0 +1,110 @@
+"""Payload norms: NUL-terminated strings and JSON objects (RFC 3, "Payload Conventions").
+
+::
+
+    string   its bytes, then one NUL
+    JSON     one object (RFC 7159), compact, UTF-8 not escaped, then one NUL
+
+As deployed software does, what follows the first NUL is ignored, unknown keys are the handler's business, a
+doubled key means its last value, and every breach is one error: EPROTO. Payloads that follow no norm are
+bytes and need nothing of this file (``log.append`` sends text without NUL; ``any_text`` reads both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from broker.errors import ProtocolError
+
+_encoder = msgspec.json.Encoder()
+_object = msgspec.json.Decoder(dict[str, Any])
+_syntax = msgspec.json.Decoder(msgspec.Raw)
+
+
+def encode_json(value: Mapping[str, Any]) -> bytes:
+    r"""The JSON payload of ``value``: compact UTF-8 and one NUL. A float that is no number becomes null.
+
+    Raises:
+        ProtocolError: EPROTO; not an object, a lone surrogate, nested too deeply (or in itself).
+        TypeError: holds something JSON has no form for: a mistake of the program, not of a peer.
+
+    >>> encode_json({"name": "rank"})
+    b'{"name":"rank"}\x00'
+    """
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"a JSON payload is an object, not {type(value).__name__}")
+    try:
+        return _encoder.encode(value if isinstance(value, dict) else dict(value)) + b"\0"
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"cannot be written as JSON: {error}") from error
+
+
+def decode_json(payload: bytes | None) -> dict[str, Any]:
+    r"""The object of a JSON payload; text after the first NUL is ignored.
+
+    Raises:
+        ProtocolError: EPROTO; no payload, no NUL, not JSON, not UTF-8, not an object, a number out of range,
+            nested too deeply.
+
+    >>> decode_json(b'{"name":"rank"}\x00')
+    {'name': 'rank'}
+    """
+    text = _before_nul(payload)
+    try:
+        return _object.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a JSON object: {error}") from error
+
+
+def is_json_object(payload: bytes) -> bool:
+    """True when ``payload`` is a JSON object and exactly one NUL at its end; nothing is built from it."""
+    if not payload.startswith(b"{") or payload.find(b"\0") != len(payload) - 1:
+        return False
+    try:
+        _syntax.decode(payload[:-1])
+        payload.decode()
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def encode_text(text: str) -> bytes:
+    """The string payload of ``text``: UTF-8 (surrogate escapes become the bytes they stand for) and one NUL.
+
+    Raises:
+        ProtocolError: EPROTO; ``text`` holds a NUL, which would end it early, or a lone surrogate.
+    """
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"cannot be written as UTF-8: {error.reason}") from error
+    if b"\0" in data:
+        raise ProtocolError("a string payload cannot hold a NUL")
+    return data + b"\0"
+
+
+def decode_text(payload: bytes | None) -> str:
+    """The string of a NUL-terminated payload; bytes that are not UTF-8 become surrogate escapes.
+
+    Raises:
+        ProtocolError: EPROTO; no payload or no NUL.
+    """
+    return _before_nul(payload).decode("utf-8", "surrogateescape")
+
+
+def any_text(payload: bytes | None) -> str:
+    """What a person should read of ``payload``, whether or not it ends in NUL; "" when there is none.
+
+    Never raises: for error texts and log lines, where deployed software writes both forms.
+    """
+    return (payload or b"").partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def _before_nul(payload: bytes | None) -> bytes:
+    text, nul, _ignored = (payload or b"").partition(b"\0")
+    if not nul:
+        raise ProtocolError("payload is missing" if payload is None else "payload does not end in NUL")
+    return text

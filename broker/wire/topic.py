@@ -1,0 +1,100 @@
+"""Topic strings (RFC 3, "Request Message Type"): words and periods; the first word names the service.
+
+Every function takes and returns ``bytes`` or ``str``, whichever it was given, and works on the text alone:
+a topic of one word is looked up whole, and an empty one is a service with an empty name that nobody can
+register.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import AnyStr, Final
+
+from broker.errors import ProtocolError
+
+NOTICE_MAX_BYTES: Final = 255
+"""Deployed brokers build the topic ``PATH.disconnect`` in 256 bytes, NUL counted, when a request passes."""
+SERVICE_MAX_BYTES: Final = NOTICE_MAX_BYTES - len(".disconnect")
+"""244: a request whose path (the topic without its last word) is longer is dropped by deployed brokers
+without a word. We answer such requests, and refuse to register a service that other brokers could not
+reach."""
+
+
+def _period(topic: AnyStr) -> AnyStr:
+    if isinstance(topic, str):
+        return "."
+    return b"."
+
+
+def service_of(topic: AnyStr) -> AnyStr:
+    """The service that a request with this topic is for: all before the first period.
+
+    >>> service_of("kvs.namespace.create"), service_of(b"kvs")
+    ('kvs', b'kvs')
+    """
+    return topic.partition(_period(topic))[0]
+
+
+def method_of(topic: AnyStr) -> AnyStr:
+    """All behind the first period; empty when there is none.
+
+    >>> method_of("kvs.namespace.create"), method_of("kvs")
+    ('namespace.create', '')
+    """
+    return topic.partition(_period(topic))[2]
+
+
+def path_of(topic: AnyStr) -> AnyStr:
+    """The topic without its last word; the whole topic when it has one word only.
+
+    >>> path_of("kvs.namespace.create"), path_of("kvs")
+    ('kvs.namespace', 'kvs')
+    """
+    head, period, last = topic.rpartition(_period(topic))
+    return head if period else last
+
+
+def replace_last_word(topic: AnyStr, word: AnyStr) -> AnyStr:
+    """The topic with ``word`` in place of its last one; appended to a topic of one word.
+
+    So a disconnect notice gets its topic from the request it is about.
+
+    >>> replace_last_word("kvs-watch.lookup", "disconnect"), replace_last_word(b"echo", b"cancel")
+    ('kvs-watch.disconnect', b'echo.cancel')
+    """
+    return path_of(topic) + _period(topic) + word
+
+
+def matches(topic: AnyStr, prefix: AnyStr) -> bool:
+    """True when a subscription to ``prefix`` wants ``topic``: plain text, no glob; "" wants everything.
+
+    >>> matches("foobar", "foo"), matches("foo", ""), matches("foo", "foo.*")
+    (True, True, False)
+    """
+    return topic.startswith(prefix)
+
+
+def check_service(name: str) -> None:
+    """Accept ``name`` as the name of a service that may be registered.
+
+    Raises:
+        ProtocolError: EINVAL; it is empty, holds a period or a NUL, is not UTF-8, or is above
+        SERVICE_MAX_BYTES.
+    """
+    why = _unfit(name)
+    if why:
+        raise ProtocolError(f"{name[:64]!r} cannot name a service: it {why}", errno.EINVAL)
+
+
+def _unfit(name: str) -> str:
+    if not name:
+        return "is empty"
+    if "." in name:
+        return "holds a period, which ends a service's name"
+    if "\0" in name:
+        return "holds a NUL, which ends a topic"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    return f"has {size} bytes, more than {SERVICE_MAX_BYTES}" if size > SERVICE_MAX_BYTES else ""
