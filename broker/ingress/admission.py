@@ -1,0 +1,87 @@
+"""A peer at connect: refused, or admitted with credentials (RFC 12, "Guest Authentication", "Credential Assignment").
+
+Pure: user database look-ups are handed in, so that the rules can be read and tested without one.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker.identity import USERID_UNKNOWN, Credentials, PeerInfo, Role
+from broker.ingress.stamping import StampPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may connect (flux-core's ``[access]`` table, and two rules of ours).
+
+    Attributes:
+        owner: uid the broker runs as; it owns the instance.
+        allow_guest: guests may connect; off refuses them with EPERM.
+        allow_root_owner: root connects as the owner; off makes root a guest.
+        admin_uids: guests that carry the ADMIN role.
+        admin_gids: groups whose members carry it.
+        overflow_uid: uid that stands for several principals in this user namespace; None where the map is full.
+        allow_overflow: admit that uid all the same (never with private events).
+        groups_of: uid -> its group ids.
+    """
+
+    owner: int
+    allow_guest: bool = False
+    allow_root_owner: bool = False
+    admin_uids: Collection[int] = ()
+    admin_gids: Collection[int] = ()
+    overflow_uid: int | None = None
+    allow_overflow: bool = False
+    groups_of: Callable[[int], Collection[int]] = field(default=lambda _uid: ())
+
+
+class Admission(NamedTuple):
+    """The outcome for one peer."""
+
+    errnum: int
+    """0 admitted; otherwise what the peer is told (EPERM 1)."""
+    policy: StampPolicy
+    reason: str = ""
+    """For the log line of a refusal."""
+    shared_uid: bool = False
+
+
+def admit(peer: PeerInfo, access: Access) -> Admission:
+    """Decide about ``peer``; never raises."""
+    if peer.rank is not None:
+        return Admission(0, StampPolicy.tree(access.owner))
+    if peer.user is not None:
+        owner = peer.user.owner
+        return Admission(0, StampPolicy(peer.user, pass_through=owner, local=False))
+    if peer.uid is None:
+        return _refused(access, f"{peer.address} has no identity")
+    if peer.uid == access.owner or (peer.uid == 0 and access.allow_root_owner):
+        owner_cred = Credentials(access.owner, Role.OWNER)
+        # an admitted root is still a guest that is made the owner: its stamps are set, never passed through
+        return Admission(0, StampPolicy(owner_cred, pass_through=peer.uid == access.owner, local=peer.local))
+    return _guest(peer, peer.uid, access)
+
+
+def _guest(peer: PeerInfo, uid: int, access: Access) -> Admission:
+    if uid == USERID_UNKNOWN:
+        return _refused(access, f"{peer.address} has no userid")
+    if not access.allow_guest:
+        return _refused(access, f"uid {uid} is a guest and guests are not allowed")
+    shared = uid == access.overflow_uid
+    if shared and not access.allow_overflow:
+        return _refused(access, f"uid {uid} stands for every user this user namespace does not map")
+    admin = uid in access.admin_uids or not set(access.groups_of(uid)).isdisjoint(access.admin_gids)
+    roles = Role.USER | (Role.ADMIN if admin and not shared else Role.NONE)
+    return Admission(
+        0, StampPolicy(Credentials(uid, roles), pass_through=False, local=peer.local), "", shared
+    )
+
+
+def _refused(access: Access, reason: str) -> Admission:
+    return Admission(
+        errno.EPERM, StampPolicy(Credentials(access.owner, 0), pass_through=False, local=False), reason
+    )

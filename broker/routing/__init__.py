@@ -1,0 +1,10 @@
+"""Where a message goes: pure state, no I/O, no clock (RFC 3, "Request Routing" and following).
+
+``port``          the router's record of one attached link: hop, pending calls, subscriptions
+``topology``      the tree: parent, children, next hop towards a rank
+``service_table`` service name -> port
+``router``        requests and responses: decide once, remember, unwind
+``pending``       calls that were delivered and not answered yet
+``events``        numbering, order, subscriptions, private events
+``departure``     what is owed when a port goes: answers, disconnect notices
+"""

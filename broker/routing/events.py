@@ -1,0 +1,179 @@
+"""Events: numbered by rank 0, in order down every link, to whoever subscribed (RFC 3, "Event Message Type"; RFC 12).
+
+An event travels unnumbered up to rank 0, which numbers it and sends it down to every broker; subscriptions are
+filtered only where a client is attached. Prefixes are plain strings ("" is everything, "foo" matches "foobar").
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port
+from broker.routing.tally import Tally
+from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message, part_data
+
+MATCHES_MAX: Final = 4096
+"""Topics whose subscribers are remembered."""
+PREFIXES_MAX: Final = 4096
+"""Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
+
+
+class Events:
+    """Numbering, order and subscriptions of one broker.
+
+    Attributes:
+        sequence: at rank 0 the last number given; elsewhere the last one seen (0: none yet).
+        on_gap: called with (last seen, now seen) when numbers are missing or a new numbering began.
+    """
+
+    __slots__ = (
+        "_children",
+        "_matches",
+        "_parent",
+        "_stamp",
+        "_subscribers",
+        "_tally",
+        "on_gap",
+        "rank",
+        "sequence",
+    )
+
+    def __init__(self, rank: int, stamp: Callable[[Port, bytes], bytes], tally: Tally) -> None:
+        self.rank: int = rank
+        self.sequence: int = 0
+        self.on_gap: Callable[[int, int], None] | None = None
+        self._stamp: Callable[[Port, bytes], bytes] = stamp
+        self._tally: Tally = tally
+        self._parent: Port | None = None
+        self._children: tuple[Port, ...] = ()
+        self._subscribers: dict[bytes, dict[Port, None]] = {}
+        self._matches: dict[bytes, tuple[Port, ...]] = {}
+
+    # -- subscriptions -------------------------------------------------------------------------
+
+    def attach(self, port: Port) -> None:
+        """A neighbour of the tree takes part; clients do so by subscribing."""
+        if port.kind == CHILD:
+            self._children = (*self._children, port)
+        elif port.kind == PARENT:
+            self._parent = port
+
+    def detach(self, port: Port) -> None:
+        """Forget ``port`` and its subscriptions."""
+        self._children = tuple(child for child in self._children if child is not port)
+        if self._parent is port:
+            self._parent = None
+        for prefix in list(port.subscriptions):
+            port.subscriptions[prefix] = 1
+            self.unsubscribe(port, prefix)
+
+    def subscribe(self, port: Port, prefix: bytes) -> int:
+        """Count one more subscription of ``port``; returns 0 or ENOSPC."""
+        count = port.subscriptions.get(prefix, 0)
+        if not count and len(port.subscriptions) >= PREFIXES_MAX:
+            return errno.ENOSPC
+        port.subscriptions[prefix] = count + 1
+        if not count:
+            self._subscribers.setdefault(prefix, {})[port] = None
+            self._matches = {}
+        return 0
+
+    def unsubscribe(self, port: Port, prefix: bytes) -> int:
+        """Take one subscription back; returns 0 or ENOENT."""
+        count = port.subscriptions.get(prefix, 0)
+        if not count:
+            return errno.ENOENT
+        if count > 1:
+            port.subscriptions[prefix] = count - 1
+            return 0
+        del port.subscriptions[prefix]
+        ports = self._subscribers[prefix]
+        del ports[port]
+        if not ports:
+            del self._subscribers[prefix]
+        self._matches = {}
+        return 0
+
+    # -- the way of an event -------------------------------------------------------------------
+
+    def receive(self, port: Port, message: Message) -> None:
+        """An event of ``port``: number and distribute it, or send it on up."""
+        self._tally.events += 1
+        if not message.topic_part:
+            self._tally.drop("event without topic")
+            return
+        tail = message.tail
+        received = tail[5:13]
+        stamped = port.stamps.get(received) or self._stamp(port, received)
+        message.tail = b"".join((tail[:4], bytes((tail[4] | ROUTE,)), stamped, tail[13:]))
+        message.front = DELIMITER
+        if port.kind == PARENT:
+            self._follow(message)
+        elif self.rank == 0:
+            self.publish(message)
+        elif self._parent is not None:
+            self._parent.send(message)
+        else:
+            self._tally.drop("event while no parent is connected")
+
+    def publish(self, message: Message) -> int:
+        """Number a stamped event and distribute it; rank 0 only. Returns its sequence."""
+        self.sequence = sequence = self.sequence % 0xFFFFFFFF + 1
+        tail = message.tail
+        message.tail = tail[:13] + sequence.to_bytes(4, "big") + tail[17:]
+        self.distribute(message)
+        return sequence
+
+    def _follow(self, message: Message) -> None:
+        """An event from the parent: check its number, then distribute it."""
+        sequence = message.sequence
+        last = self.sequence
+        if sequence != last + 1 and last:
+            if sequence == last:
+                self._tally.drop("duplicate event")
+                return
+            if self.on_gap is not None:
+                self.on_gap(last, sequence)
+        self.sequence = sequence
+        self.distribute(message)
+
+    def distribute(self, message: Message) -> None:
+        """Down to every child broker, and to the subscribers attached here."""
+        for child in self._children:
+            child.send(message)
+        ports = self._matches.get(message.topic_part)
+        if ports is None:
+            ports = self._match(message.topic_part)
+        if message.tail[4] & PRIVATE:
+            userid = message.userid
+            ports = tuple(port for port in ports if may_see(port, userid))
+        for port in ports:
+            port.send(message)
+        self._tally.delivered_events += len(ports)
+
+    def _match(self, topic_part: bytes) -> tuple[Port, ...]:
+        topic = bytes(part_data(topic_part) or b"")
+        found: dict[Port, None] = {}
+        for end in range(len(topic) + 1):
+            ports = self._subscribers.get(topic[:end])
+            if ports:
+                found.update(ports)
+        if len(self._matches) >= MATCHES_MAX:
+            self._matches = {}
+        ports_found = self._matches[topic_part] = tuple(found)
+        return ports_found
+
+    def prefixes(self) -> dict[bytes, int]:
+        """Prefix -> number of clients subscribed here."""
+        return {prefix: len(ports) for prefix, ports in self._subscribers.items()}
+
+
+def may_see(port: Port, userid: int) -> bool:
+    """A private event reaches the owner and its sender's userid only (RFC 12, "Event Privacy")."""
+    return (
+        port.owner
+        or port.kind == OWN
+        or (port.kind == CLIENT and port.cred.userid == userid and not port.shared_uid)
+    )

@@ -1,0 +1,379 @@
+"""Requests and responses: decide once, remember the decision, unwind the answer (RFC 3, "Request Routing").
+
+Theory of operation. A request that looks like an earlier one of its port (same topic, flags, credentials as received,
+nodeid) gets the same ``Decision`` from the port's cache; only the first walks the rules in ``_decide``. Whatever
+changes routing (a service, a neighbour, a full outbox) drops the caches. A delivered request that wants an answer
+stands in its origin's ``pending`` under (rest of stack, matchtag); a response passes only if it comes from the
+port the request went to, so nobody can answer for somebody else.
+
+Route stacks. A hop is pushed when a request leaves us: the origin's, and towards a child our own uuid too, because
+the child answers with the stack it received. A response loses its top hop here, except towards the parent, which
+wants its own uuid back.
+
+Rules of this file: nothing here recurses: what a built-in service answers comes back through the caller's work queue.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from broker.routing.events import Events
+from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Repeat, service_path
+from broker.routing.service_table import ServiceTable
+from broker.routing.tally import Tally
+from broker.routing.topology import NO_PARENT, Topology
+from broker.wire.message import (
+    DELIMITER,
+    NODEID_ANY,
+    NORESPONSE,
+    ROUTE,
+    STREAMING,
+    TOPIC,
+    UPSTREAM,
+    Message,
+    encode_part,
+    part_data,
+    response,
+    split_parts,
+)
+
+Stamp = Callable[[Port, bytes], bytes]
+"""``stamp(port, received) -> stamped``: eight bytes of userid and rolemask each (the ingress room's work)."""
+Congested = Callable[[Port, Port], bool]
+"""``congested(origin, target)``: target's outbox is full; True when origin was paused, so that the request may pass."""
+
+NO_TAG: Final = b"\0\0\0\0"
+NO_ERROR: Final = b"\0\0\0\0"
+CACHE_MAX: Final = 512
+"""Decisions kept per port; a client that uses more distinct requests than that decides anew."""
+SHORT_STACK_BYTES: Final = 128
+"""Stacks up to this length are not counted hop by hop."""
+REPEATS_MAX: Final = 256
+"""Open calls of one sender that may share a matchtag."""
+LINK_TOPICS: Final = frozenset((b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove"))
+"""Answered by the broker a client is attached to, whatever nodeid says, and even with NORESPONSE set."""
+
+
+class Router:
+    """The routing state of one broker.
+
+    Args:
+        rank: own rank. topology: the tree. uuid: own uuid (36 characters), new with each incarnation.
+        own: the broker's own port: built-in services and the broker's own calls.
+        stamp: see ``Stamp``. congested: see ``Congested``.
+        pending_max: calls one port may have open. routes_max: hops a client may bring along.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        topology: Topology,
+        uuid: str,
+        own: Port,
+        stamp: Stamp,
+        congested: Congested,
+        *,
+        pending_max: int = 65536,
+        pending_total: int = 1 << 20,
+        routes_max: int = 16,
+    ) -> None:
+        self.rank: int = rank
+        self.topology: Topology = topology
+        self.uuid: str = uuid
+        self.own: Port = own
+        self.pending_max: int = pending_max
+        self.pending_total: int = pending_total
+        self.routes_max: int = routes_max
+        self.services: ServiceTable = ServiceTable()
+        self.tally: Tally = Tally()
+        self.events: Events = Events(rank, stamp, self.tally)
+        self.parent: Port | None = None
+        self.children: dict[int, Port] = {}
+        self.ports: set[Port] = {own}
+        self._stamp: Stamp = stamp
+        self._congested: Congested = congested
+        self._hop: bytes = encode_part(uuid.encode())
+        self._by_hop: dict[bytes, Port] = {own.hop: own}
+
+    # -- attaching -----------------------------------------------------------------------------
+
+    def attach(self, port: Port) -> None:
+        """Take ``port`` into the tables; a child or parent becomes a neighbour of the tree."""
+        self.ports.add(port)
+        self._by_hop[port.hop] = port
+        if port.kind == CHILD:
+            self.children[port.rank] = port
+        elif port.kind == PARENT:
+            self.parent = port
+        self.events.attach(port)
+        self.invalidate()
+
+    def detach(self, port: Port) -> None:
+        """Take ``port`` out of the tables; what is owed is ``departure``'s work."""
+        port.live = False
+        self.ports.discard(port)
+        if self._by_hop.get(port.hop) is port:
+            del self._by_hop[port.hop]
+        if port.kind == CHILD and self.children.get(port.rank) is port:
+            del self.children[port.rank]
+        elif self.parent is port:
+            self.parent = None
+        self.events.detach(port)
+        self.invalidate()
+
+    def reincarnate(self, uuid: str) -> None:
+        """Take a new uuid, the neighbours being gone; responses that name the former one are dropped and counted."""
+        self.uuid = uuid
+        self._hop = encode_part(uuid.encode())
+        self.invalidate()
+
+    def port_of(self, request: Message) -> Port | None:
+        """The port a delivered request came from, by its top route."""
+        front = request.front
+        return self._by_hop.get(front[: front[0] + 1]) if front else None
+
+    def invalidate(self) -> None:
+        """Routing changed: forget every decision."""
+        for port in self.ports:
+            if port.cache:
+                port.cache = {}
+
+    def set_busy(self, port: Port, busy: bool) -> None:
+        """The outbox of ``port`` crossed a water mark."""
+        port.busy = busy
+        if busy:
+            self.invalidate()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def request(self, port: Port, message: Message) -> None:
+        """Forward one request of ``port``, or answer it."""
+        self.tally.requests += 1
+        tail = message.tail
+        decision = port.cache.get(message.topic_part + tail[:17])
+        if decision is None:
+            decision = self._decide(port, message)
+            if decision is None:
+                return
+        front = message.front
+        tag = tail[17:]
+        if front != DELIMITER:
+            front = self._stack_below(port, message, decision)
+            if not front:
+                return
+        if decision.track:
+            pending = port.pending
+            key = front + tag
+            if tag == NO_TAG or key in pending or len(pending) >= self.pending_max:
+                if not self._track_rare(port, message, decision, front):
+                    return
+            else:
+                pending[key] = decision
+        message.tail = decision.head + tag
+        message.front = decision.push + front
+        decision.target.send(message)
+
+    def _decide(self, port: Port, message: Message) -> Decision | None:
+        """Walk the routing rules for one request; None when it was answered or dropped."""
+        name = part_data(message.topic_part)
+        if name is None:
+            self.tally.drop("request without topic")
+            return None
+        topic = bytes(name)
+        tail = message.tail
+        flags = tail[4]
+        target = self._resolve(port, message, topic)
+        if target is None:
+            return None
+        if target.busy and target is not port and not self._congested(port, target):
+            self.answer(port, message, errno.EAGAIN, f"{target.name} does not keep up with its requests")
+            return None
+        received = tail[5:13]
+        stamped = port.stamps.get(received) or self._stamp(port, received)
+        head = b"".join((tail[:4], bytes((flags | ROUTE | TOPIC,)), stamped, tail[13:17]))
+        push = self._hop + port.hop if target.kind == CHILD else port.hop
+        decision = Decision(port, target, message.topic_part, head, push)
+        link_topic = target is self.own and topic in LINK_TOPICS
+        decision.track = not flags & NORESPONSE or link_topic
+        decision.once = not flags & STREAMING
+        if topic.endswith(b".disconnect"):
+            self._disarm(port, message, topic)
+        else:
+            if port.kind == CLIENT and decision.track:
+                decision.armed = _notice_key(topic, tail)
+                self._arm(port, decision, DELIMITER, message)
+            if not target.busy:
+                if len(port.cache) >= CACHE_MAX:
+                    port.cache = {}
+                port.cache[message.topic_part + tail[:17]] = decision
+        return decision
+
+    def _resolve(self, port: Port, message: Message, topic: bytes) -> Port | None:
+        """The port this request goes to; None when it was answered."""
+        nodeid = message.nodeid
+        if port.kind == CLIENT and topic in LINK_TOPICS:
+            return self.own
+        if message.flags & UPSTREAM and nodeid == self.rank:
+            if self.parent is None:
+                self.answer(port, message, errno.EHOSTUNREACH)
+            return self.parent
+        if nodeid == NODEID_ANY or message.flags & UPSTREAM:
+            target = self._local(port, topic, nodeid)
+            if target is None:
+                target = self.parent
+            if target is None and self.rank:
+                self.answer(port, message, errno.EHOSTUNREACH)
+            elif target is None:
+                self.unregistered(port, message, topic)
+            return target
+        if nodeid == self.rank:
+            target = self._local(port, topic, nodeid)
+            if target is None:
+                self.unregistered(port, message, topic)
+            return target
+        return self._towards(port, message, nodeid)
+
+    def _local(self, port: Port, topic: bytes, nodeid: int) -> Port | None:
+        target = self.services.find(topic.partition(b".")[0])
+        # CMB1 (seeds 000 and 004, "Default Request Routing" 1): a provider's own request to any rank goes on upstream
+        return None if target is port and port.cmb1 and nodeid == NODEID_ANY else target
+
+    def _towards(self, port: Port, message: Message, nodeid: int) -> Port | None:
+        """The neighbour on the way to rank ``nodeid``."""
+        target: Port | None = None
+        if nodeid < self.topology.size:
+            child = self.topology.child_towards(self.rank, nodeid)
+            target = self.parent if child == NO_PARENT else self.children.get(child)
+        if target is None or (target is port and port.kind == PARENT):
+            self.answer(port, message, errno.EHOSTUNREACH)
+            return None
+        return target
+
+    def unregistered(self, port: Port, message: Message, topic: bytes) -> None:
+        """Answer ENOSYS with the deployed text."""
+        name = topic.decode("utf-8", "replace")
+        self.answer(port, message, errno.ENOSYS, f"No service matching {name} is registered")
+
+    def _stack_below(self, port: Port, message: Message, decision: Decision) -> bytes:
+        """The route stack below the origin's own hop; b"" when the request was dropped or answered."""
+        front = message.front or DELIMITER
+        if port.kind == PARENT:
+            hop = port.hop
+            if front[: len(hop)] != hop:
+                self.tally.drop("request from the parent without its hop")
+                return b""
+            return front[len(hop) :]
+        if port.kind == CLIENT and front != DELIMITER:
+            if len(front) > SHORT_STACK_BYTES and len(split_parts(front)) - 1 > self.routes_max:
+                self.answer(port, message, errno.EPROTO, f"more than {self.routes_max} routes")
+                return b""
+            if decision.armed:
+                self._arm(port, decision, front, message)
+        return front
+
+    def _track_rare(self, port: Port, message: Message, decision: Decision, front: bytes) -> bool:
+        """Matchtag 0, a matchtag used twice, too many calls: False when the request was answered instead."""
+        tag = message.tail[17:]
+        if len(port.pending) + len(port.untagged) >= self.pending_max:
+            self.answer(
+                port, message, errno.EAGAIN, f"more than {self.pending_max} calls are open on this link"
+            )
+            return False
+        if tag == NO_TAG:
+            port.untagged.setdefault(front, {})[decision.target] = decision
+        else:  # RFC 6 forbids it; deployed software answers both, so the later call waits behind the first
+            earlier = port.pending[front + tag]
+            waiting = earlier.waiting if isinstance(earlier, Repeat) else [earlier]
+            if len(waiting) >= REPEATS_MAX:
+                self.answer(port, message, errno.EAGAIN, f"matchtag is in use by {len(waiting)} open calls")
+                return False
+            port.pending[front + tag] = Repeat([*waiting, decision])
+        return True
+
+    # -- responses -----------------------------------------------------------------------------
+
+    def response(self, port: Port, message: Message) -> None:
+        """Pass one response of ``port`` on to the origin of its request, or drop and count it."""
+        self.tally.responses += 1
+        front = message.front
+        if port.kind == CHILD:
+            if not front.startswith(self._hop):
+                self.tally.drop("response from a child without our hop")
+                return
+            front = front[len(self._hop) :]
+        tail = message.tail
+        origin = self._by_hop.get(front[:37])
+        if origin is None:
+            self.tally.drop("response to an unknown route")
+            return
+        rest = front[37:]
+        key = rest + tail[17:]
+        decision = origin.pending.get(key)
+        if decision is None or decision.target is not port:
+            decision = self._unusual(origin, port, rest, tail)
+            if decision is None:
+                self.tally.drop("response to no open call")
+                return
+        elif decision.once or tail[13:17] != NO_ERROR:
+            del origin.pending[key]
+        received = tail[5:13]
+        stamped = port.stamps.get(received)
+        if stamped is None:
+            stamped = self._stamp(port, received)
+        if stamped != received:
+            message.tail = tail[:5] + stamped + tail[13:]
+        message.front = front if origin.kind == PARENT else rest
+        origin.send(message)
+
+    def _unusual(self, origin: Port, port: Port, rest: bytes, tail: bytes) -> Decision | None:
+        """The decision for a response to matchtag 0 or to a matchtag used twice."""
+        if tail[17:] == NO_TAG:
+            return origin.untagged.get(rest, {}).get(port)
+        entry = origin.pending.get(rest + tail[17:])
+        if not isinstance(entry, Repeat):
+            return None
+        found = entry.take(port, tail[13:17] != NO_ERROR)
+        if not entry.waiting:
+            del origin.pending[rest + tail[17:]]
+        return found
+
+    def answer(self, port: Port, message: Message, errnum: int, text: str = "") -> None:
+        """Answer a request of ``port`` that was not forwarded; counted only when NORESPONSE is set."""
+        if message.flags & NORESPONSE:
+            self.tally.drop(f"request without response: errno {errnum}")
+            return
+        self.tally.answered += 1
+        cred = self.own.cred
+        payload = text.encode() + b"\0" if text else None
+        port.send(response(message, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask))
+
+    # -- disconnect notices --------------------------------------------------------------------
+
+    def _arm(self, port: Port, decision: Decision, front: bytes, message: Message) -> None:
+        """Remember that the provider learns of this sender's end (RFC 6, "Disconnection")."""
+        if front == DELIMITER and message.front not in (b"", DELIMITER):
+            return
+        key = decision.armed + front
+        if key not in port.armed and len(port.armed) < self.pending_max:
+            notice = encode_part(service_path(bytes(part_data(decision.topic_part) or b"")) + b".disconnect")
+            port.armed[key] = (decision.head, message.tail[17:], notice, front)
+
+    def _disarm(self, port: Port, message: Message, topic: bytes) -> None:
+        """A sender's own X.disconnect passes: X owes it nothing more."""
+        front = message.front or DELIMITER
+        if port.kind == PARENT:
+            front = front[len(port.hop) :]
+        service = topic[: -len(b".disconnect")]
+        if port.kind == CLIENT and port.armed.pop(_notice_key(topic, message.tail) + front, None) is None:
+            return
+        for key in [k for k, d in port.pending.items() if k[:-4] == front and d.concerns(service)]:
+            del port.pending[key]
+        port.untagged.pop(front, None)
+        port.cache = {}
+
+
+def _notice_key(topic: bytes, tail: bytes) -> bytes:
+    """(service path, upstream, nodeid): one disconnect notice each."""
+    return b"".join((service_path(topic), b"\0", bytes((tail[4] & UPSTREAM,)), tail[13:17]))

@@ -1,0 +1,10 @@
+"""Links: ordered channels of messages to one peer, over anything (I/O).
+
+``link``      the contract: Link, Receiver, Listener, Options
+``outbox``    what waits to be sent: bounded, with one budget for the whole broker
+``registry``  scheme -> transport, open to other packages by entry point
+``inproc``    in the same process: the reference implementation
+``unix``      UNIX stream sockets: handshake byte, SO_PEERCRED, framing
+``curve``     certificates in the ZPL format
+``zeromq``    ROUTER and DEALER with CURVE
+"""

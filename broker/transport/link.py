@@ -1,0 +1,198 @@
+"""The contract every transport fulfils.
+
+A **Link** is an ordered, reliable channel of messages to one peer: what ``send`` accepted arrives in that order,
+part boundaries kept, or the link ends. It ends in exactly one of four ways, told once through
+``Receiver.link_ended``: LinkClosed (we closed it), LinkEnded (the peer did), LinkBroken (an outside cause),
+LinkRefused (at connect). ``send`` never waits and never raises: it queues, and whoever sent calls ``flush`` (or
+lets the ``Flusher`` do it) once per batch.
+
+Concurrency: everything here runs on one event loop; nothing is safe to call from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker.errors import LinkError
+from broker.identity import PeerInfo
+from broker.transport.outbox import Budget, Outbox, OutboxLimits
+from broker.wire.framing import OWNER_MAX_BYTES
+from broker.wire.message import Message
+
+
+class Receiver(Protocol):
+    """Who gets what comes out of a link; its methods run on the event loop and must not block."""
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """The messages one read produced, in order; never empty."""
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """The link is gone and why; called exactly once, after the last ``received``."""
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """The outbox rose above high water (True) or fell below low water again (False)."""
+
+
+class Flusher:
+    """Collects the links that have something to send and flushes each once.
+
+    Inside a ``batch`` nothing is written until the batch ends; outside, one flush per loop tick is scheduled.
+    """
+
+    __slots__ = ("_handle", "_loop", "batch", "touched")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop
+        self._handle: asyncio.Handle | None = None
+        self.touched: list[Link] = []
+        self.batch: bool = False
+
+    def touch(self, link: Link) -> None:
+        """Note that ``link`` has something fresh in its outbox."""
+        self.touched.append(link)
+        if not self.batch and self._handle is None:
+            loop = self._loop = self._loop or asyncio.get_running_loop()
+            self._handle = loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Flush every touched link once; what flushing touches again waits for the next round."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        touched = self.touched
+        if touched:
+            self.touched = []
+            for link in touched:
+                link.flush()
+
+
+@dataclass(slots=True)
+class Options:
+    """What a listener or dialer may be told; every transport takes what concerns it.
+
+    ``admit(peer) -> errno`` decides about a peer at connect; 0 accepts it (RFC 12).
+    ``max_bytes(peer) -> bytes`` is the largest frame it may send.
+    """
+
+    flusher: Flusher = field(default_factory=Flusher)
+    budget: Budget = field(default_factory=Budget)
+    limits: OutboxLimits = field(default_factory=OutboxLimits)
+    admit: Callable[[PeerInfo], int] = lambda _peer: 0
+    max_bytes: Callable[[PeerInfo], int] = lambda _peer: OWNER_MAX_BYTES
+    dialect: str = "flux1"
+    """``flux1`` (deployed), ``cmb1rev`` or ``cmb1``: bytes cannot tell, so a setting does."""
+    strict_rfc3: bool = False
+    """Write the text's form instead of the deployed one (NUL on topic and routes, FF EE 00 12 ...)."""
+    insecure: bool = False
+    """Allow plaintext off loopback."""
+    connect_timeout_s: float = 30.0
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Settings of one transport only (``curve``: certificates; ``batch``: batching)."""
+
+
+class Link(ABC):
+    """One ordered channel of messages to one peer; see the rules at the top of this file.
+
+    Attributes:
+        peer: what the transport knows about the other side.
+        outbox: what waits to be sent; its ``choked`` tells that the peer is slow.
+        ended: None while the link lives, then the LinkError that ended it.
+        data: a place for the owner's own record of this link.
+    """
+
+    __slots__ = ("__weakref__", "data", "ended", "flusher", "outbox", "peer", "receiver")
+
+    def __init__(self, peer: PeerInfo, options: Options) -> None:
+        self.peer = peer
+        self.flusher = options.flusher
+        self.outbox: Outbox[Any] = Outbox(self, options.limits, options.budget)
+        self.receiver: Receiver | None = None
+        self.ended: LinkError | None = None
+        self.data: Any = None
+
+    def start(self, receiver: Receiver) -> None:
+        """Begin to deliver to ``receiver``; called once."""
+        self.receiver = receiver
+        self.resume()
+
+    @abstractmethod
+    def send(self, message: Message) -> None:
+        """Queue ``message``; never waits, never raises. On an ended link it is dropped and counted."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Hand the queue to the operating system as far as it takes it."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Stop reading; the peer will feel it."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Read again."""
+
+    @abstractmethod
+    def close(self, reason: str = "") -> None:
+        """Send what is queued as far as the peer takes it without waiting, then end with LinkClosed."""
+
+    @abstractmethod
+    def abort(self, error: LinkError) -> None:
+        """End at once with ``error``; what is queued is discarded and counted."""
+
+    def enable_batch(self) -> None:  # noqa: B027 - a transport that has no such form needs nothing
+        """The peer takes many messages in one from now on; nothing where a transport has no such form."""
+
+    def choked(self, choked: bool) -> None:
+        """The outbox crossed a water mark: tell the receiver."""
+        if self.receiver is not None and self.ended is None:
+            self.receiver.link_choked(self, choked)
+
+    def finish(self, error: LinkError) -> None:
+        """For transports: record the end and tell the receiver, once."""
+        if self.ended is None:
+            self.ended = error
+            self.outbox.discard()
+            if self.receiver is not None:
+                self.receiver.link_ended(self, error)
+
+
+Accept = Callable[[Link], None]
+"""Called by a listener with each link it accepted, before the link is started."""
+
+
+class Listener(ABC):
+    """Accepts links at one address.
+
+    Attributes:
+        address: where it listens, as bound.
+        contact_address: what a peer dials: the same with wildcards and port 0 replaced.
+    """
+
+    address: str
+    contact_address: str
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Accept no more; links that exist stay."""
+
+
+class Transport(Protocol):
+    """What an entry point of group ``headgate.transports`` names: listen and dial for one or more schemes."""
+
+    async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
+        """Listen at ``uri``.
+
+        Raises:
+            ConfigError: the address cannot be used (bad form, in use, no permission, plaintext off loopback).
+        """
+
+    async def dial(self, uri: str, options: Options) -> Link:
+        """Connect to ``uri``; returns once the peer accepted.
+
+        Raises:
+            LinkRefused: the peer said no. LinkBroken: nobody there within ``connect_timeout_s``.
+        """

@@ -1,0 +1,368 @@
+"""UNIX stream sockets: handshake byte, SO_PEERCRED, framing (RFC 3, "Message Framing and Security").
+
+The server speaks first: one byte, 0 for "come in" or the errno of the refusal. After that both sides send frames.
+The listening socket is open to everyone (mode 0777) as deployed clients expect; the 0700 directory around it and
+``Options.admit`` decide who gets in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from broker.errors import (
+    ConfigError,
+    LinkBroken,
+    LinkClosed,
+    LinkEnded,
+    LinkError,
+    LinkRefused,
+    ProtocolError,
+)
+from broker.identity import PeerInfo
+from broker.transport.link import Accept, Link, Listener, Options
+from broker.wire.framing import Splitter, frame
+from broker.wire.message import MAGIC_DEPLOYED, Message
+
+READ_BYTES: Final = 128 << 10
+"""One read at most; half of what a batch may hold, so that one greedy peer costs the others one batch."""
+WRITE_BYTES: Final = 256 << 10
+"""Parked frames are joined up to this size for one write."""
+BACKLOG: Final = 128
+"""Connections that may wait for accept; deployed flux-core has 5, which a burst of clients overruns."""
+ACCEPT_RETRY_S: Final = 0.25
+"""Pause after EMFILE and the like: accepting again at once would spin."""
+
+_UCRED = Struct("3i")
+_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
+
+
+def path_of(uri: str) -> str:
+    """The socket path of ``local://PATH``.
+
+    Raises:
+        ConfigError: another scheme, a relative path, or longer than the 107 bytes a UNIX address holds.
+    """
+    scheme, _, path = uri.partition("://")
+    if scheme != "local" or not path.startswith("/"):
+        raise ConfigError(f"{uri!r}: expected local:///absolute/path")
+    if len(os.fsencode(path)) > 107:
+        raise ConfigError(f"{uri!r}: the path is longer than the 107 bytes a UNIX socket address holds")
+    return path
+
+
+def _buffer() -> bytearray:
+    """The receive buffer that all links of this loop share: links keep only their partial frames."""
+    loop = asyncio.get_running_loop()
+    buffer = _buffers.get(loop)
+    if buffer is None:
+        buffer = _buffers[loop] = bytearray(READ_BYTES)
+    return buffer
+
+
+class UnixLink(Link):
+    """A framed stream over one connected socket."""
+
+    __slots__ = ("_buffer", "_loop", "_plain", "_sock", "_splitter", "_strict", "_writing")
+
+    def __init__(self, sock: socket.socket, peer: PeerInfo, options: Options) -> None:
+        super().__init__(peer, options)
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._buffer = _buffer()
+        self._splitter = Splitter(options.max_bytes(peer))
+        self._strict: Callable[[Message], bytes] | None = _strict_frame(options)
+        self._plain = self._strict is None
+        self._writing = False
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Read again."""
+        if self.ended is None:
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def pause(self) -> None:
+        """Stop reading; the kernel's buffer fills and the peer blocks."""
+        if self.ended is None:
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _readable(self) -> None:
+        buffer = self._buffer
+        try:
+            count = self._sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.abort(LinkBroken(f"reading from {self.peer.address}: {error.strerror}", error.errno))
+            return
+        if count == 0:
+            self._shut(LinkEnded(f"{self.peer.address} closed the connection"))
+            return
+        splitter = self._splitter
+        messages = splitter.feed(bytes(memoryview(buffer)[:count]))
+        if self._plain and splitter.magic != MAGIC_DEPLOYED:
+            self._plain = False
+        if messages and self.receiver is not None:
+            self.receiver.received(self, messages)
+        if splitter.failure is not None and self.ended is None:
+            self._refuse(splitter.failure)
+
+    def _refuse(self, failure: ProtocolError) -> None:
+        """What the peer sent is no message: nothing after it can be trusted, so the link ends."""
+        self.flush()
+        self.abort(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Queue ``message``; see ``Link.send``."""
+        outbox = self.outbox
+        form: Any = message.framed() if self._plain else self._form(message)
+        if outbox.parked is None:
+            fresh = outbox.fresh
+            if not fresh:
+                self.flusher.touch(self)
+            fresh.append(form)
+        elif self.ended is None:
+            outbox.park(form, len(form), message.tail[3])
+
+    def _form(self, message: Message) -> bytes:
+        if self._strict is not None:
+            return self._strict(message)
+        return frame(message, self._splitter.magic)
+
+    def flush(self) -> None:
+        """Write what is queued in one call; park what the kernel does not take."""
+        outbox = self.outbox
+        fresh = outbox.fresh
+        if not fresh:
+            return
+        outbox.fresh = []
+        if self.ended is not None:
+            outbox.discarded += len(fresh)
+            return
+        outbox.sent += len(fresh)
+        data = fresh[0] if len(fresh) == 1 else b"".join(fresh)
+        sent = self._write(data)
+        if 0 <= sent < len(data):
+            outbox.park_first(memoryview(data)[sent:], len(data) - sent)
+            self._want_write(True)
+
+    def _write(self, data: Any) -> int:
+        """Bytes the kernel took; -1 when the link broke."""
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            kind = LinkEnded if error.errno in (errno.EPIPE, errno.ECONNRESET) else LinkBroken
+            self._shut(kind(f"writing to {self.peer.address}: {error.strerror}", error.errno))
+            return -1
+        if sent:
+            self.outbox.progress += 1
+        return sent
+
+    def _writable(self) -> None:
+        outbox = self.outbox
+        forms: list[Any] = []
+        size = 0
+        while outbox.parked and (not forms or size + outbox.parked[0][1] <= WRITE_BYTES):
+            forms.append(outbox.unpark())
+            size += len(forms[-1])
+        data = forms[0] if len(forms) == 1 else b"".join(forms)
+        sent = self._write(data) if forms else 0
+        if sent < 0:
+            return
+        outbox.sent += len(forms)
+        if sent < size:
+            outbox.park_first(memoryview(data)[sent:], size - sent)
+        else:
+            outbox.settle()
+            if outbox.parked is None:
+                self._want_write(False)
+
+    def _want_write(self, wanted: bool) -> None:
+        if wanted and not self._writing:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        elif self._writing and not wanted:
+            self._loop.remove_writer(self._sock.fileno())
+        self._writing = wanted
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self, reason: str = "") -> None:
+        """Write what the kernel takes now, then end with LinkClosed."""
+        if self.ended is None:
+            self.flush()
+            if self.outbox.parked:
+                self._writable()
+        self._shut(LinkClosed(reason or "closed"))
+
+    def abort(self, error: LinkError) -> None:
+        """End at once with ``error``."""
+        self._shut(error)
+
+    def _shut(self, error: LinkError) -> None:
+        if self.ended is None:
+            fd = self._sock.fileno()
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+            self._sock.close()
+            self.finish(error)
+
+
+def _strict_frame(options: Options) -> Callable[[Message], bytes] | None:
+    """The text's framing when ``strict_rfc3`` asks for it; None for the deployed one."""
+    if options.dialect != "flux1":
+        raise ConfigError(
+            f"dialect {options.dialect!r} is carried by ZeroMQ only (RFC 3, CMB1), not by UNIX sockets"
+        )
+    if not options.strict_rfc3:
+        return None
+    from broker.wire.dialects import dialect
+
+    return dialect("flux1", strict=True).frame
+
+
+class UnixListener(Listener):
+    """Accepts connections on one socket file; removes the file when stopped."""
+
+    def __init__(self, sock: socket.socket, path: str, accept: Accept, options: Options) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._path = path
+        self._inode = os.stat(path).st_ino
+        self._accept = accept
+        self._options = options
+        self._retry: asyncio.TimerHandle | None = None
+        self.address = self.contact_address = f"local://{path}"
+        self._loop.add_reader(sock.fileno(), self._acceptable)
+
+    async def stop(self) -> None:
+        """Accept no more and remove the socket file, if it is still this listener's."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+        with contextlib.suppress(OSError):
+            if os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+
+    def _acceptable(self) -> None:
+        for _ in range(BACKLOG):
+            try:
+                sock, _address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                self._rest()
+                return
+            self._greet(sock)
+
+    def _rest(self) -> None:
+        """Out of descriptors or memory: try again later instead of spinning."""
+        self._loop.remove_reader(self._sock.fileno())
+        self._retry = self._loop.call_later(
+            ACCEPT_RETRY_S, lambda: self._loop.add_reader(self._sock.fileno(), self._acceptable)
+        )
+
+    def _greet(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        peer = PeerInfo(f"{self.address}#{sock.fileno()}", uid=uid, gid=gid, pid=pid, local=True)
+        denied = self._options.admit(peer)
+        try:
+            sock.send(bytes((denied & 0xFF,)))
+        except OSError:
+            denied = errno.EPIPE
+        if denied:
+            sock.close()
+            return
+        self._accept(UnixLink(sock, peer, self._options))
+
+
+class UnixTransport:
+    """``local:///absolute/path``."""
+
+    async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
+        """Bind and listen; a socket file nobody listens at any more is replaced.
+
+        Raises:
+            ConfigError: in use, no permission, missing directory, path too long.
+        """
+        path = path_of(uri)
+        _strict_frame(options)
+        _remove_stale(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.bind(path)
+            os.chmod(path, 0o777)  # noqa: S103 - the directory and admit() decide who gets in
+            sock.listen(BACKLOG)
+        except OSError as error:
+            sock.close()
+            raise ConfigError(f"cannot listen at {uri}: {error.strerror}", error.errno) from error
+        return UnixListener(sock, path, accept, options)
+
+    async def dial(self, uri: str, options: Options) -> Link:
+        """Connect and wait for the handshake byte.
+
+        Raises:
+            LinkRefused: the server sent a nonzero errno. LinkBroken: nobody listens there, or no byte in time.
+        """
+        path = path_of(uri)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            async with asyncio.timeout(options.connect_timeout_s):
+                await asyncio.get_running_loop().sock_connect(sock, path)
+                greeting = await asyncio.get_running_loop().sock_recv(sock, 1)
+        except TimeoutError as error:
+            sock.close()
+            raise LinkBroken(
+                f"{uri}: no handshake within {options.connect_timeout_s:g} s", errno.ETIMEDOUT
+            ) from error
+        except OSError as error:
+            sock.close()
+            raise LinkBroken(f"cannot connect to {uri}: {error.strerror}", error.errno) from error
+        except BaseException:
+            sock.close()
+            raise
+        if greeting != b"\0":
+            sock.close()
+            raise _refusal(uri, greeting)
+        return UnixLink(sock, PeerInfo(uri, local=True), options)
+
+
+def _refusal(uri: str, greeting: bytes) -> LinkError:
+    if not greeting:
+        return LinkEnded(f"{uri} closed the connection before the handshake byte")
+    return LinkRefused(f"{uri} refused the connection: {os.strerror(greeting[0])}", greeting[0])
+
+
+def _remove_stale(path: str) -> None:
+    """Unlink a socket file that refuses connections; leave anything else for bind to complain about."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+    except OSError:
+        return
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        except OSError:
+            return
+
+
+transport = UnixTransport()
