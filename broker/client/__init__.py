@@ -1,0 +1,39 @@
+"""The other end of a link: what a program needs to talk with a broker, ours or a real flux-core's.
+
+::
+
+    async with broker.client.connect("local:///run/headgate/local-0") as h:
+        answer = await h.rpc("attr.get", {"name": "size"})       # one request, one response
+        async with h.stream("log.dmesg", {"follow": True}) as lines:  # one request, many responses
+            async for line in lines: ...
+        async with h.subscribe("job.") as events:                # events by topic prefix
+            async for event in events: ...
+        await h.publish("job.done", {"id": 7})
+        async with h.service("calc", {"add": add}):              # others call calc.add
+            ...
+
+``dialing``        addresses, retries                 -> Handle
+``handle``         the Handle: one link, its calls, its subscriptions, its services
+``calls``          matchtags, pending calls, streams  (RFC 6)
+``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
+``service``        methods that others call           (RFC 6)
+``received``       what came in: Response, Event
+``limits``         how much a Handle may hold
+``inbox``          the bounded queue between the link and one consumer
+``payload``        dict | str | bytes <-> payload     (RFC 3, "Payload Conventions")
+``logline``        the text that ``log.append`` takes
+``blocking``       the same names for ordinary threads (imported on its own: it starts a thread)
+
+Nothing here blocks the link: what a consumer does not read in time is bounded, counted and told to that
+consumer alone. When the link ends, every pending call, stream and subscription raises the LinkError that
+says why.
+"""
+
+from broker.client.dialing import RETRIES, connect
+from broker.client.handle import Handle
+from broker.client.limits import Limits
+from broker.client.received import Event, Response
+from broker.client.request import LATER, Request
+from broker.client.service import Service
+
+__all__ = ["LATER", "RETRIES", "Event", "Handle", "Limits", "Request", "Response", "Service", "connect"]

@@ -1,0 +1,311 @@
+"""The client for ordinary threads: the names of ``broker.client``, every call waits.
+
+::
+
+    import broker.client.blocking
+
+    with broker.client.blocking.connect() as h:
+        print(h.rpc("attr.get", {"name": "size"}).json()["value"])
+        with h.subscribe("job.") as events:
+            for event in events:
+                print(event.sequence, event.topic, event.text)
+
+A handle runs an event loop in a thread of its own and may be used from any number of other threads at once;
+a stream or subscription by one at a time. Ctrl-C in a waiting call raises KeyboardInterrupt there and
+cancels the call; the ``with`` blocks around it leave cleanly. Errors are those of ``broker.client``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
+
+from broker.client.blocking_service import THREADS, Service, ThreadHandler
+from broker.client.dialing import connect as connect_async
+from broker.client.received import Event, Response
+from broker.client.worker import LoopThread
+from broker.transport.link import Flusher, Options
+from broker.wire.message import NODEID_ANY, Message
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from broker.client.calls import Stream as AsyncStream
+    from broker.client.handle import Handle as AsyncHandle
+    from broker.client.limits import Limits
+    from broker.client.payload import Payload
+    from broker.client.subscriptions import Overflow
+    from broker.client.subscriptions import Subscription as AsyncSubscription
+    from broker.errors import LinkError
+
+T_co = TypeVar("T_co", covariant=True)
+_FETCH = 256
+"""Items taken over per visit to the loop's thread."""
+
+
+class Source(Protocol[T_co]):
+    """Stream or Subscription of ``broker.client``."""
+
+    @property
+    def ready(self) -> int:
+        """Items that can be had without waiting."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    async def __anext__(self) -> T_co: ...
+
+
+class Items(Generic[T_co]):
+    """What comes from a stream or subscription: ``with ... as items: for item in items``."""
+
+    def __init__(self, source: Source[T_co], loop: LoopThread) -> None:
+        self._source = source
+        self._loop = loop
+        self._fetched: deque[T_co] = deque()
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._source.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._source.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T_co:
+        return self.next()
+
+    def next(self, timeout_s: float | None = None) -> T_co:
+        """The next item; waits ``timeout_s`` seconds for it, None: until the end.
+
+        Raises:
+            StopIteration: the normal end. TimeoutError: nothing came; call again to wait on.
+            RpcError, Overrun, LinkError: as the asynchronous iteration.
+        """
+        if not self._fetched:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            try:
+                self._fetched, self._error = self._loop.run(_fetch(self._source, timeout_s))
+            except StopAsyncIteration:
+                raise StopIteration from None
+        return self._fetched.popleft()
+
+
+async def _fetch(source: Source[T_co], timeout_s: float | None) -> tuple[deque[T_co], Exception | None]:
+    """Wait for one item, take along what is there already; an error behind those is returned with them."""
+    items: deque[T_co] = deque()
+    try:
+        async with asyncio.timeout(timeout_s):
+            items.append(await source.__anext__())
+    except TimeoutError as error:
+        raise TimeoutError(f"nothing came within {timeout_s:g} s") from error
+    try:
+        while source.ready and len(items) < _FETCH:
+            items.append(await source.__anext__())
+    except Exception as error:
+        return items, error
+    return items, None
+
+
+class Stream(Items[Response]):
+    """A streaming call: ``with h.stream(...) as s: for response in s``; see
+    ``broker.client.calls.Stream``.
+    """
+
+    def __init__(self, stream: AsyncStream, loop: LoopThread) -> None:
+        self._stream = stream
+        super().__init__(stream, loop)
+
+    def cancel(self) -> None:
+        """Ask the service to end the stream; go on iterating to see its end."""
+        self._loop.run(self._stream.cancel())
+
+
+class Subscription(Items[Event]):
+    """Events: ``with h.subscribe("job.") as events: for event in events``; see
+    ``broker.client.subscriptions``.
+    """
+
+    def __init__(self, subscription: AsyncSubscription, loop: LoopThread) -> None:
+        self._subscription = subscription
+        super().__init__(subscription, loop)
+
+    @property
+    def lost(self) -> int:
+        """Events lost to a full buffer since the subscription began."""
+        return self._subscription.lost
+
+
+class Handle:
+    """A connection to a broker for ordinary threads; see ``broker.client.handle.Handle`` for what each name
+    does.
+    """
+
+    def __init__(self, handle: AsyncHandle, loop: LoopThread) -> None:
+        self._handle = handle
+        self._loop = loop
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the link and end the thread; harmless twice."""
+        try:
+            if self._handle.ended is None:
+                self._loop.run(self._handle.close())
+        finally:
+            self._loop.stop()
+
+    @property
+    def ended(self) -> LinkError | None:
+        """None while the link lives, then why it ended."""
+        return self._handle.ended
+
+    @overload
+    def rpc(
+        self,
+        topic: str,
+        payload: Payload = None,
+        *,
+        nodeid: int = NODEID_ANY,
+        upstream: bool = False,
+        timeout_s: float | None = None,
+        noresponse: Literal[False] = False,
+    ) -> Response: ...
+    @overload
+    def rpc(
+        self,
+        topic: str,
+        payload: Payload = None,
+        *,
+        nodeid: int = NODEID_ANY,
+        upstream: bool = False,
+        timeout_s: float | None = None,
+        noresponse: Literal[True],
+    ) -> None: ...
+    def rpc(self, topic: str, payload: Payload = None, **options: Any) -> Response | None:
+        """Call ``topic`` and wait for its one response."""
+        response: Response | None = self._loop.run(self._handle.rpc(topic, payload, **options))
+        return response
+
+    def request(self, message: Message) -> concurrent.futures.Future[Message]:
+        """Send a request built by hand; the future gets its response message, whatever its errnum."""
+
+        async def asked() -> Message:
+            return await self._handle.request(message)
+
+        return self._loop.start(asked())
+
+    def send(self, message: Message) -> None:
+        """Queue any message as it is."""
+        self._loop.call(self._handle.send, message)
+
+    def stream(
+        self,
+        topic: str,
+        payload: Payload = None,
+        *,
+        nodeid: int = NODEID_ANY,
+        upstream: bool = False,
+        cancel_topic: str | None = None,
+        buffer_msgs: int | None = None,
+    ) -> Stream:
+        """Call ``topic`` for many responses."""
+        stream = self._handle.stream(
+            topic,
+            payload,
+            nodeid=nodeid,
+            upstream=upstream,
+            cancel_topic=cancel_topic,
+            buffer_msgs=buffer_msgs,
+        )
+        return Stream(stream, self._loop)
+
+    def publish(self, topic: str, payload: Payload = None, *, private: bool = False) -> int:
+        """Publish an event and return its sequence number."""
+        return self._loop.run(self._handle.publish(topic, payload, private=private))
+
+    def publish_nowait(self, topic: str, payload: Payload = None, *, private: bool = False) -> None:
+        """Publish an event without an answer from the broker."""
+        self._loop.call(self._handle.publish_nowait, topic, payload, private=private)
+
+    def subscribe(
+        self, prefix: str = "", *, overflow: Overflow = "raise", buffer_msgs: int | None = None
+    ) -> Subscription:
+        """Events whose topic begins with ``prefix``."""
+        subscription = self._handle.subscribe(prefix, overflow=overflow, buffer_msgs=buffer_msgs)
+        return Subscription(subscription, self._loop)
+
+    def service(
+        self,
+        name: str,
+        methods: Mapping[str, ThreadHandler | tuple[ThreadHandler, int]] | None = None,
+        *,
+        threads: int = THREADS,
+    ) -> Service:
+        """A service whose methods are ordinary functions, run by ``threads`` threads; see Service."""
+        return Service(self._handle.service(name), self._loop, methods or {}, threads)
+
+    def serve(self, name: str, methods: Mapping[str, ThreadHandler | tuple[ThreadHandler, int]]) -> Service:
+        """Register a service until its ``close()`` or the handle's end."""
+        return self.service(name, methods).open()
+
+    def attr(self, name: str, *, nodeid: int = NODEID_ANY) -> str:
+        """A broker attribute; immutable ones are asked for once."""
+        return self._loop.run(self._handle.attr(name, nodeid=nodeid))
+
+    def rank(self) -> int:
+        """Rank of the broker this handle is connected to."""
+        return self._loop.run(self._handle.rank())
+
+    def size(self) -> int:
+        """Number of brokers of the instance."""
+        return self._loop.run(self._handle.size())
+
+    def log(self, severity: int | str, text: str, *, app: str | None = None) -> None:
+        """Append to the broker's log, unanswered."""
+        self._loop.run(self._handle.log(severity, text, app=app))
+
+
+def connect(
+    uri: str | None = None,
+    *,
+    options: Options | None = None,
+    limits: Limits | None = None,
+    retries: int | None = None,
+) -> Handle:
+    """Connect to a broker and return a Handle to close, best with ``with``; arguments as
+    ``broker.client.connect``.
+
+    Raises:
+        LinkRefused, LinkBroken, ConfigError: as ``broker.client.connect``.
+    """
+    # a flusher belongs to one loop, and this handle gets one of its own
+    own = Options() if options is None else replace(options, flusher=Flusher())
+
+    async def connected() -> AsyncHandle:
+        return await connect_async(uri, options=own, limits=limits, retries=retries)
+
+    loop = LoopThread()
+    try:
+        return Handle(loop.run(connected()), loop)
+    except BaseException:
+        loop.stop()
+        raise

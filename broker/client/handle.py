@@ -1,0 +1,429 @@
+"""The Handle: one link to a broker, its calls, its subscriptions, its services.
+
+Concurrency: a handle belongs to the event loop that made it; any number of its tasks may use it at once.
+Nothing here reads the link: messages are handed over as they arrive (``Receiver``) and never wait for a
+consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final, Literal, Self, overload
+
+import msgspec
+
+from broker.client.calls import Calls, Single, Stream, same_error
+from broker.client.inbox import Inbox
+from broker.client.limits import Limits
+from broker.client.logline import log_line
+from broker.client.payload import Payload, encode
+from broker.client.received import Event, Response
+from broker.client.service import Service, Services, table
+from broker.client.subscriptions import Interests, Overflow, Subscription
+from broker.errors import LinkClosed, LinkError
+from broker.wire import message as wire
+from broker.wire.message import NODEID_ANY, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from broker.client.request import Handler
+    from broker.transport.link import Link
+
+_IMMUTABLE: Final = 1
+"""Flag of an ``attr.get`` response: the value never changes."""
+_DRAIN_POLL_S: Final = 0.005
+
+
+class _Attr(msgspec.Struct):
+    """Response of ``attr.get``."""
+
+    value: str
+    flags: int = 0
+
+
+class _Published(msgspec.Struct):
+    """Response of ``event.publish``."""
+
+    seq: int
+
+
+class Handle:
+    """A connection to a broker; made by ``connect``, ended by leaving its ``async with`` block.
+
+    When the link ends, whatever waits raises LinkClosed (we left), LinkEnded (the broker did) or LinkBroken.
+
+    Attributes:
+        link: the link itself.
+    """
+
+    def __init__(self, link: Link, limits: Limits | None = None) -> None:
+        self.link = link
+        self._limits = limits or Limits()
+        self._calls = Calls(self._limits.pending_calls)
+        self._interests = Interests(self.request)
+        self._services = Services(self)
+        self._attrs: dict[str, str] = {}
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._on_end: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
+        link.start(self)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the services, hand over what was sent (at most ``drain_s``), close the link; harmless twice."""
+        try:
+            await self._services.close()
+            await self._drain()
+        finally:
+            self.link.close("the client is done")
+            self.link_ended(self.link, self.link.ended or LinkClosed("closed"))
+
+    async def _drain(self) -> None:
+        self.link.flusher.flush()
+        for _ in range(int(self._limits.drain_s / _DRAIN_POLL_S)):
+            if not self.link.outbox.parked or self.link.ended is not None:
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)  # links tell low water, not emptiness
+
+    @property
+    def ended(self) -> LinkError | None:
+        """None while the link lives, then why it ended."""
+        return self._calls.ended
+
+    async def wait_ended(self) -> LinkError:
+        """Wait for the end of the link and return the reason; never raises it."""
+        return await asyncio.shield(self._on_end)
+
+    # -- from the link -------------------------------------------------------------------------
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """What one read produced; what it makes us send leaves in one write (``Receiver``)."""
+        flusher = link.flusher
+        outer, flusher.batch = flusher.batch, True
+        try:
+            for message in messages:
+                kind = message.tail[3]
+                if kind == wire.RESPONSE:
+                    self._calls.answered(message)
+                elif kind == wire.REQUEST:
+                    self._services.requested(message)
+                elif kind == wire.EVENT:
+                    self._interests.published(message)
+        finally:
+            flusher.batch = outer
+            if not outer:
+                flusher.flush()
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """The link is gone: tell everyone who waits (``Receiver``)."""
+        if self._calls.ended is None:
+            self._can_write.set()
+            self._calls.end(error)
+            self._interests.end(error)
+            self._services.link_ended()
+            self._on_end.set_result(error)
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """The broker reads slowly, or does again (``Receiver``)."""
+        if choked and self._calls.ended is None:
+            self._can_write.clear()
+        else:
+            self._can_write.set()
+
+    # -- raw -----------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Queue any message as it is; never waits. A link that has ended drops it."""
+        self.link.send(message)
+
+    async def writable(self) -> None:
+        """Wait while more than the outbox's high water waits for the broker; at once on an ended link."""
+        if not self._can_write.is_set():
+            await self._can_write.wait()
+
+    def request(self, message: Message) -> asyncio.Future[Message]:
+        """Send a request built by hand; the future gets its response message, whatever its errnum.
+
+        Never waits. The message gets a matchtag of this handle. For many calls in flight at little cost::
+
+            futures = [h.request(wire.request("echo.run", data)) for data in work]
+            for future in futures:
+                print((await future).payload)
+
+        Raises:
+            ValueError: no request, or flag NORESPONSE or STREAMING is set. LinkError: the link has ended.
+            HeadgateError: EAGAIN, too many calls wait.
+        """
+        if message.tail[3] != wire.REQUEST or message.tail[4] & (wire.NORESPONSE | wire.STREAMING):
+            raise ValueError(f"{message!r} is no request with exactly one response: use send() or stream()")
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._calls.add(Single(future), message)
+        self.link.send(message)
+        return future
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    @overload
+    async def rpc(
+        self,
+        topic: str,
+        payload: Payload = None,
+        *,
+        nodeid: int = NODEID_ANY,
+        upstream: bool = False,
+        timeout_s: float | None = None,
+        noresponse: Literal[False] = False,
+    ) -> Response: ...
+    @overload
+    async def rpc(
+        self,
+        topic: str,
+        payload: Payload = None,
+        *,
+        nodeid: int = NODEID_ANY,
+        upstream: bool = False,
+        timeout_s: float | None = None,
+        noresponse: Literal[True],
+    ) -> None: ...
+    async def rpc(
+        self,
+        topic: str,
+        payload: Payload = None,
+        *,
+        nodeid: int = NODEID_ANY,
+        upstream: bool = False,
+        timeout_s: float | None = None,
+        noresponse: bool = False,
+    ) -> Response | None:
+        """Call ``topic`` and wait for its one response (RFC 6).
+
+        ::
+
+            size = (await h.rpc("attr.get", {"name": "size"})).json()["value"]
+
+        Args:
+            topic: ``SERVICE.METHOD``.
+            payload: a mapping (JSON), text, bytes, or None.
+            nodeid: a rank, or NODEID_ANY: the nearest broker towards rank 0 that has the service.
+            upstream: skip the broker of rank ``nodeid`` (ours, when that is NODEID_ANY) and ask above it.
+            timeout_s: seconds to wait; None waits until the link ends.
+            noresponse: send only, ask for no response, return None.
+
+        Raises:
+            RpcError: the response has a nonzero errnum. TimeoutError: no response in time.
+            LinkError: the link ended. HeadgateError: EAGAIN, too many calls wait.
+        """
+        flags = (wire.NORESPONSE if noresponse else 0) | (wire.UPSTREAM if upstream else 0)
+        message = wire.request(topic, encode(payload), nodeid=nodeid, flags=flags)
+        if timeout_s is None:
+            return await self._ask(message)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask(message)
+        except TimeoutError as error:
+            raise TimeoutError(f"{topic}: no response within {timeout_s:g} s") from error
+
+    async def _ask(self, message: Message) -> Response | None:
+        await self.writable()
+        flags = message.tail[4]
+        if flags & wire.UPSTREAM and message.nodeid == NODEID_ANY:
+            message.set_aux1(await self.rank())
+        if flags & wire.NORESPONSE:
+            self._send_alive(message)
+            return None
+        response = Response(await self.request(message))
+        if response.message.errnum:
+            raise response.error()
+        return response
+
+    def _send_alive(self, message: Message) -> None:
+        if self._calls.ended is not None:
+            raise same_error(self._calls.ended)
+        self.link.send(message)
+
+    def stream(
+        self,
+        topic: str,
+        payload: Payload = None,
+        *,
+        nodeid: int = NODEID_ANY,
+        upstream: bool = False,
+        cancel_topic: str | None = None,
+        buffer_msgs: int | None = None,
+    ) -> Stream:
+        """Call ``topic`` for many responses (RFC 6, "Streaming Responses"); see Stream.
+
+        ::
+
+            async with h.stream("log.dmesg", {"follow": True}) as lines:
+                async for line in lines:
+                    print(line.text)
+
+        Args:
+            topic: as for ``rpc``.
+            payload: as for ``rpc``.
+            nodeid: as for ``rpc``.
+            upstream: as for ``rpc``, and ``nodeid`` is needed with it.
+            cancel_topic: what ends it early; None is ``SERVICE.cancel``.
+            buffer_msgs: responses buffered for a slow reader; None is ``Limits.stream_msgs``.
+
+        Raises:
+            LinkError: on entering the block: the link has ended. ValueError: ``upstream`` without ``nodeid``.
+        """
+        if upstream and nodeid == NODEID_ANY:
+            raise ValueError("upstream=True needs nodeid: the rank of the broker to skip")
+        flags = wire.STREAMING | (wire.UPSTREAM if upstream else 0)
+        message = wire.request(topic, encode(payload), nodeid=nodeid, flags=flags)
+        inbox: Inbox[Response] = Inbox(buffer_msgs or self._limits.stream_msgs, self._limits.stream_bytes)
+        return Stream(message, self._calls, self.link.send, inbox, cancel_topic)
+
+    # -- events --------------------------------------------------------------------------------
+
+    async def publish(self, topic: str, payload: Payload = None, *, private: bool = False) -> int:
+        """Publish an event and return its sequence number (``event.publish`` at rank 0).
+
+        A private event reaches its sender's userid and the owner only. A subscription of this handle gets
+        the event before this returns its number.
+
+        Raises:
+            RpcError, LinkError: as ``rpc``.
+        """
+        content: dict[str, object] = {"topic": topic, "flags": wire.PRIVATE if private else 0}
+        data = encode(payload)
+        if data is not None:
+            content["payload"] = base64.b64encode(data).decode()
+        return (await self.rpc("event.publish", content, nodeid=0)).json(_Published).seq
+
+    def publish_nowait(self, topic: str, payload: Payload = None, *, private: bool = False) -> None:
+        """Publish an event without an answer: nobody tells its number, nor whether it was refused.
+
+        Never waits; who publishes much awaits ``writable()`` now and then, because an outbox that overflows ends
+        its link.
+
+        Raises:
+            LinkError: the link has ended.
+        """
+        self._send_alive(wire.event(topic, encode(payload), flags=wire.PRIVATE if private else 0))
+
+    def subscribe(
+        self, prefix: str = "", *, overflow: Overflow = "raise", buffer_msgs: int | None = None
+    ) -> Subscription:
+        """Events whose topic begins with ``prefix`` ("" is every event); see Subscription.
+
+        ::
+
+            async with h.subscribe("job.") as events:
+                async for event in events:
+                    print(event.sequence, event.topic, event.text)
+
+        Args:
+            prefix: plain text, no pattern: ``job`` matches ``jobs.new`` too.
+            overflow: what a full buffer does with the gap: ``raise`` Overrun there, or ``mark`` it in
+                ``Event.lost``.
+            buffer_msgs: events buffered for a slow reader; None is ``Limits.event_msgs``.
+
+        Raises:
+            RpcError, LinkError: on entering the block.
+        """
+        inbox: Inbox[Event] = Inbox(buffer_msgs or self._limits.event_msgs, self._limits.event_bytes)
+        return Subscription(prefix, self._interests, inbox, overflow)
+
+    # -- services ------------------------------------------------------------------------------
+
+    def service(
+        self, name: str, methods: Mapping[str, Handler | tuple[Handler, int]] | None = None
+    ) -> Service:
+        """A service that others call while its ``async with`` block runs; see Service.
+
+        ::
+
+            async with h.service("echo") as echo:
+                @echo.method("run")
+                def run(request):
+                    return request.payload
+                await asyncio.sleep(60)
+
+        Args:
+            name: one word; a guest's begins with ``USERID-``.
+            methods: method name -> handler (OWNER may call) or (handler, mask of roles that may).
+
+        Raises:
+            RpcError, LinkError: on entering the block.
+        """
+        service = Service(name, self, self._limits.service_tasks, self._limits.service_waiting)
+        for method, handler, allow in table(methods or {}):
+            service.add(method, handler, allow=allow)
+        return service
+
+    async def serve(self, name: str, methods: Mapping[str, Handler | tuple[Handler, int]]) -> Service:
+        """Register a service until its ``close()`` or the handle's end; see ``service``."""
+        return await self.service(name, methods).open()
+
+    def attach(self, service: Service) -> None:
+        """For Service: deliver requests for its name to it."""
+        self._services.attach(service)
+
+    def detach(self, service: Service) -> None:
+        """For Service: deliver no more."""
+        self._services.detach(service)
+
+    # -- what every broker has -----------------------------------------------------------------
+
+    async def attr(self, name: str, *, nodeid: int = NODEID_ANY) -> str:
+        """A broker attribute (``attr.get``); immutable ones of our own broker are asked for once.
+
+        Raises:
+            RpcError: ENOENT 2, there is none. LinkError: as ``rpc``.
+        """
+        known = self._attrs.get(name) if nodeid == NODEID_ANY else None
+        if known is not None:
+            return known
+        attr = (await self.rpc("attr.get", {"name": name}, nodeid=nodeid)).json(_Attr)
+        if attr.flags & _IMMUTABLE and nodeid == NODEID_ANY:
+            self._attrs[name] = attr.value
+        return attr.value
+
+    async def rank(self) -> int:
+        """Rank of the broker this handle is connected to."""
+        return int(await self.attr("rank"))
+
+    async def size(self) -> int:
+        """Number of brokers of the instance."""
+        return int(await self.attr("size"))
+
+    async def log(self, severity: int | str, text: str, *, app: str | None = None) -> None:
+        """Append to the broker's log (``log.append``, unanswered).
+
+        Args:
+            severity: 0 (emerg) to 7 (debug), or its name: ``await h.log("err", "the disk is full")``.
+            text: one line.
+            app: who says so; None is this program's name.
+
+        Raises:
+            ProtocolError: no such severity. LinkError: the link has ended.
+        """
+        line = log_line(
+            severity,
+            text,
+            when=datetime.now(UTC),
+            rank=await self.rank(),
+            app=app or PurePath(sys.argv[0]).name,
+            pid=os.getpid(),
+        )
+        await self.rpc("log.append", line, noresponse=True)

@@ -1,0 +1,87 @@
+"""The bounded queue between the link and one consumer.
+
+The link's side (``put``, ``finish``) never waits; the consumer's side (``get``) waits for an item or for
+the end. What does not fit is not taken: the owner decides what that means and counts it. Pausing the link
+instead would stall every other call, stream and subscription of the same handle.
+
+Concurrency: one event loop, one consumer at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Inbox(Generic[Item]):
+    """FIFO of at most ``max_msgs`` items and ``max_bytes`` bytes; one item always fits an empty one."""
+
+    __slots__ = ("_bytes", "_end", "_items", "_max_bytes", "_max_msgs", "_waiter")
+
+    def __init__(self, max_msgs: int, max_bytes: int) -> None:
+        self._max_msgs = max_msgs
+        self._max_bytes = max_bytes
+        self._items: deque[tuple[Item, int]] = deque()
+        self._bytes = 0
+        self._end: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def end(self) -> Exception | None:
+        """What ``get`` raises once the items are used up; None while more may come."""
+        return self._end
+
+    def put(self, item: Item, size: int) -> bool:
+        """Queue ``item`` of ``size`` bytes; False when it does not fit or the end was told."""
+        items = self._items
+        full = len(items) >= self._max_msgs or self._bytes + size > self._max_bytes
+        if (full and items) or self._end is not None:
+            return False
+        items.append((item, size))
+        self._bytes += size
+        self._wake()
+        return True
+
+    def finish(self, end: Exception) -> None:
+        """Let ``get`` raise ``end`` behind what is queued; only the first end counts."""
+        if self._end is None:
+            self._end = end
+            self._wake()
+
+    def clear(self) -> None:
+        """Forget what is queued."""
+        self._items.clear()
+        self._bytes = 0
+
+    async def get(self) -> Item:
+        """The oldest item; waits for one.
+
+        Raises:
+            RuntimeError: two tasks read at once. Otherwise the end, when it was told.
+        """
+        while not self._items:
+            if self._end is not None:
+                raise self._end
+            await self._wait()
+        item, size = self._items.popleft()
+        self._bytes -= size
+        return item
+
+    async def _wait(self) -> None:
+        if self._waiter is not None:
+            raise RuntimeError("another task reads here already: one consumer at a time")
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

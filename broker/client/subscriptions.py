@@ -1,0 +1,182 @@
+"""Events by topic prefix (RFC 3, "Event Message Type"; deployed ``event.subscribe``).
+
+Theory of operation. The broker is told about a prefix once, however many subscriptions here ask for it
+(reference-counted), and delivers an event once, however many prefixes match; each subscription object whose
+prefix matches then gets it once. Subscribing waits for the broker's answer; unsubscribing does not, because
+the link keeps order: what is subscribed later reaches the broker later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+from broker.client.calls import same_error
+from broker.client.received import Event
+from broker.errors import HeadgateError, LinkError, Overrun, RpcError
+from broker.wire.message import Message, part_data, request
+from broker.wire.payload import encode_json
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from broker.client.inbox import Inbox
+
+Overflow: TypeAlias = Literal["raise", "mark"]
+"""What a full subscription does with the gap: ``raise`` Overrun there, or ``mark`` it in ``Event.lost``."""
+
+Ask: TypeAlias = Callable[[Message], "asyncio.Future[Message]"]
+
+
+class Interest:
+    """One prefix the broker knows about, and the subscriptions that want it."""
+
+    __slots__ = ("accepted", "members")
+
+    def __init__(self, accepted: asyncio.Future[Message]) -> None:
+        self.accepted = accepted
+        self.members: list[Subscription] = []
+
+
+class Interests:
+    """All prefixes of one link."""
+
+    __slots__ = ("_ask", "_by_prefix")
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._by_prefix: dict[bytes, Interest] = {}
+
+    async def join(self, member: Subscription) -> None:
+        """Add ``member``; returns once the broker knows its prefix.
+
+        Raises:
+            RpcError: the broker refused. LinkError: the link ended.
+        """
+        prefix = member.prefix
+        interest = self._by_prefix.get(prefix)
+        if interest is None:
+            interest = self._by_prefix[prefix] = Interest(self._tell("event.subscribe", prefix))
+        interest.members.append(member)
+        try:
+            # shielded: another subscription may wait for the same answer
+            answer = await asyncio.shield(interest.accepted)
+        except BaseException:
+            self.leave(member)
+            raise
+        if answer.errnum:
+            interest.members.remove(member)
+            if self._by_prefix.get(prefix) is interest:
+                del self._by_prefix[prefix]
+            raise RpcError(answer.errnum, "", f"event.subscribe {prefix.decode(errors='replace')!r}")
+
+    def leave(self, member: Subscription) -> None:
+        """Remove ``member``; the last one of its prefix tells the broker, without waiting."""
+        interest = self._by_prefix.get(member.prefix)
+        if interest is None or member not in interest.members:
+            return
+        interest.members.remove(member)
+        if not interest.members:
+            del self._by_prefix[member.prefix]
+            try:
+                self._tell("event.unsubscribe", member.prefix)
+            except HeadgateError:
+                return  # a link that has ended holds no subscriptions; events nobody here wants are dropped
+
+    def _tell(self, topic: str, prefix: bytes) -> asyncio.Future[Message]:
+        return self._ask(request(topic, encode_json({"topic": prefix.decode("utf-8", "surrogateescape")})))
+
+    def published(self, message: Message) -> None:
+        """An event came from the link."""
+        topic = bytes(part_data(message.topic_part) or b"")
+        for prefix, interest in self._by_prefix.items():
+            if topic.startswith(prefix):
+                for member in interest.members:
+                    member.published(message)
+
+    def end(self, error: LinkError) -> None:
+        """The link ended."""
+        by_prefix, self._by_prefix = self._by_prefix, {}
+        for interest in by_prefix.values():
+            for member in interest.members:
+                member.failed(error)
+
+
+class Subscription:
+    """Events whose topic begins with a prefix, for the time of a block: ``async for event in events``.
+
+    The buffer is bounded. Events that find it full are lost to this subscription only, and counted: with
+    ``overflow="raise"`` (default) iteration raises Overrun where the gap is, and may go on behind it; with
+    ``"mark"`` the event behind the gap says so in ``lost``.
+
+    Guests may publish too: look at ``event.rolemask`` before believing an event.
+
+    Concurrency: one task iterates at a time.
+
+    Attributes:
+        prefix: the topic prefix in bytes; b"" is every event.
+        lost: events lost since the subscription began.
+    """
+
+    __slots__ = ("_behind_gap", "_inbox", "_interests", "_raise", "_unmarked", "lost", "prefix")
+
+    def __init__(self, prefix: str, interests: Interests, inbox: Inbox[Event], overflow: Overflow) -> None:
+        if overflow not in ("raise", "mark"):
+            raise ValueError(f"overflow={overflow!r}: expected 'raise' or 'mark'")
+        self.prefix = prefix.encode("utf-8", "surrogateescape")
+        self.lost = 0
+        self._interests = interests
+        self._inbox = inbox
+        self._raise = overflow == "raise"
+        self._unmarked = 0
+        self._behind_gap: Event | None = None
+
+    @property
+    def ready(self) -> int:
+        """Events (or a gap to raise) that can be had without waiting."""
+        return len(self._inbox) or int(self._behind_gap is not None or (self._raise and self._unmarked > 0))
+
+    async def __aenter__(self) -> Self:
+        await self._interests.join(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._interests.leave(self)
+        self._inbox.clear()
+        self._inbox.finish(StopAsyncIteration())
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Event:
+        event, self._behind_gap = self._behind_gap, None
+        if event is not None:
+            return event
+        if self._raise and self._unmarked and not self._inbox:
+            lost, self._unmarked = self._unmarked, 0
+            raise self._overrun(lost)
+        event = await self._inbox.get()
+        if event.lost and self._raise:
+            self._behind_gap = event
+            raise self._overrun(event.lost)
+        return event
+
+    def _overrun(self, lost: int) -> Overrun:
+        prefix = self.prefix.decode(errors="replace")
+        return Overrun(f"{lost} events of subscription {prefix!r} did not fit its buffer and are lost", lost)
+
+    def published(self, message: Message) -> None:
+        """An event for this subscription came."""
+        event = Event(message, self._unmarked)
+        if self._inbox.put(event, message.size):
+            self._unmarked = 0
+        elif self._inbox.end is None:
+            self._unmarked += 1
+            self.lost += 1
+
+    def failed(self, error: LinkError) -> None:
+        """The link ended."""
+        self._inbox.finish(same_error(error))

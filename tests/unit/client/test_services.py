@@ -1,0 +1,531 @@
+"""Services: handlers of three kinds, errors, roles, cancel, disconnect, bounds (RFC 6)."""
+
+import asyncio
+import errno
+import logging
+
+import pytest
+
+from broker.client import LATER, Limits
+from broker.errors import ProtocolError, RpcError
+from broker.identity import Role
+from broker.wire import message as wire
+from broker.wire.payload import any_text, decode_json
+from tests.unit.client.peer import GUEST, OWNER, settle, soon, talk
+
+S = wire.STREAMING
+
+
+async def asked(peer, topic, payload=None, **options):
+    """Call and return (errnum, text) of the one response."""
+    peer.call(topic, payload, **options)
+    answer = await peer.next()
+    return answer.errnum, any_text(answer.payload)
+
+
+def test_three_kinds_of_handlers_answer():
+    async def script(h, peer):
+        async with h.service("calc") as calc:
+
+            @calc.method("add")
+            async def add(request):
+                numbers = request.json()
+                await asyncio.sleep(0)
+                return {"sum": numbers["a"] + numbers["b"]}
+
+            @calc.method("echo")
+            def echo(request):
+                return request.payload
+
+            @calc.method("count")
+            async def count(request):
+                for n in range(request.json()["to"]):
+                    yield {"n": n}
+
+            assert peer.log == [("request", "service.add")]
+            assert await asked(peer, "calc.add", {"a": 1, "b": 2}) == (0, '{"sum":3}')
+            assert await asked(peer, "calc.echo", b"\xff\0raw") == (0, "\ufffd")
+            assert await asked(peer, "calc.echo") == (0, "")
+            peer.call("calc.count", {"to": 3}, flags=S)
+            answers = [await peer.next() for _ in range(4)]
+            assert [decode_json(a.payload)["n"] for a in answers[:3]] == [0, 1, 2]
+            assert [a.errnum for a in answers] == [0, 0, 0, errno.ENODATA]
+            assert all(a.flags & S for a in answers)
+        await settle()
+        assert peer.log[-1] == ("request", "service.remove")
+
+    talk(script)
+
+
+def test_response_carries_the_requests_front_topic_and_tag():
+    async def script(h, peer):
+        async with h.service("echo", {"run": lambda request: request.payload}):
+            hops = (b"a" * 36, b"b" * 36, b"client-1", b"browser-7")
+            request = peer.call("echo.run", b"x" * 300, tag=0xFFFFFFFF, sender=hops, flags=wire.USER1)
+            answer = await peer.next()
+            assert answer.routes == list(hops)
+            assert (answer.front, answer.topic_part) == (request.front, request.topic_part)
+            assert (answer.matchtag, answer.type) == (0xFFFFFFFF, wire.RESPONSE)
+            assert answer.flags == wire.TOPIC | wire.PAYLOAD | wire.ROUTE | wire.USER1
+            assert (answer.userid, answer.rolemask) == (0xFFFFFFFF, 0)
+
+    talk(script)
+
+
+def test_request_shows_its_sender():
+    async def script(h, peer):
+        seen = []
+
+        def look(request):
+            seen.append(
+                (request.userid, request.rolemask, request.topic, request.matchtag, request.streaming)
+            )
+
+        async with h.service("x", {"look": look}):
+            await asked(peer, "x.look", tag=9)
+        assert seen == [(7, OWNER, "x.look", 9, False)]
+
+    talk(script)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize(
+    ("error", "errnum", "text"),
+    [
+        (RpcError(errno.ESRCH, "no such job"), errno.ESRCH, "no such job"),
+        (ProtocolError("bad key"), errno.EPROTO, "bad key"),
+        (FileNotFoundError(errno.ENOENT, "gone"), errno.ENOENT, "gone"),
+        (KeyError("secret"), errno.EIO, "the handler of x.fail failed"),
+        (OSError("without a number"), errno.EIO, "the handler of x.fail failed"),
+    ],
+)
+def test_what_a_handler_raises_answers_the_request(kind, error, errnum, text, caplog):
+    def plain(request):
+        raise error
+
+    async def coroutine(request):
+        raise error
+
+    async def script(h, peer):
+        async with h.service("x", {"fail": plain if kind == "plain" else coroutine}):
+            assert await asked(peer, "x.fail") == (errnum, text)
+
+    with caplog.at_level(logging.ERROR):
+        talk(script)
+    assert ("handler of x.fail failed" in caplog.text) == (errnum == errno.EIO)
+
+
+def test_wrong_result_is_an_error_of_the_handler(caplog):
+    async def script(h, peer):
+        async with h.service("x", {"list": lambda request: [1]}):
+            assert await asked(peer, "x.list") == (errno.EIO, "the handler of x.list failed")
+
+    talk(script)
+    assert "list" in caplog.text
+
+
+def test_bad_json_is_answered_eproto():
+    async def script(h, peer):
+        async with h.service("x", {"read": lambda request: request.json()}):
+            for payload in (None, b"{}", b"[1]\0", b"{\0"):
+                assert (await asked(peer, "x.read", payload))[0] == errno.EPROTO
+            assert await asked(peer, "x.read", b"{} \0ignored") == (0, "{}")
+
+    talk(script)
+
+
+def test_unknown_methods_and_services_are_answered_enosys():
+    async def script(h, peer):
+        async with h.service("x", {"a.b": lambda request: None}):
+            assert await asked(peer, "x.a.b") == (0, "")
+            for topic in ("x.a", "x.c", "y.a", "x."):
+                text = f"Unknown service method '{topic}'" if topic != "x." else "Unknown service method 'x.'"
+                assert await asked(peer, topic) == (errno.ENOSYS, text)
+            assert (await asked(peer, "y"))[0] == errno.ENOSYS
+        assert (await asked(peer, "x.a.b"))[0] == errno.ENOSYS
+
+    talk(script)
+
+
+def test_roles_are_checked_before_the_handler_runs():
+    async def script(h, peer):
+        ran = []
+        methods = {
+            "own": lambda r: ran.append(r.topic),
+            "user": (lambda r: ran.append(r.topic), Role.USER),
+            "admin": (lambda r: ran.append(r.topic), Role.ADMIN),
+        }
+        owner_only = (errno.EPERM, "Request requires owner credentials")
+        denied = (errno.EPERM, "Request rejected due to insufficient privilege")
+        async with h.service("x", methods):
+            for topic, mask, expected in (
+                ("x.own", GUEST, owner_only), ("x.own", 0, owner_only), ("x.own", OWNER, (0, "")),
+                ("x.user", GUEST, (0, "")), ("x.user", OWNER, (0, "")), ("x.user", 0, denied),
+                ("x.admin", GUEST, denied), ("x.admin", GUEST | Role.ADMIN, (0, "")), ("x.admin", OWNER, (0, "")),
+            ):  # fmt: skip
+                before = len(ran)
+                assert await asked(peer, topic, rolemask=mask) == expected, (topic, mask)
+                assert len(ran) - before == (expected[0] == 0)
+
+    talk(script)
+
+
+def test_noresponse_is_never_answered():
+    async def script(h, peer):
+        ran = []
+
+        def fail(request):
+            ran.append("fail")
+            raise RpcError(5)
+
+        methods = {"run": lambda r: ran.append("run"), "fail": fail}
+        async with h.service("x", methods):
+            for topic, mask in (("x.run", OWNER), ("x.fail", OWNER), ("x.none", OWNER), ("x.run", 0)):
+                peer.call(topic, flags=wire.NORESPONSE, rolemask=mask)
+            await settle()
+            assert ran == ["run", "fail"]
+            assert not peer.seen
+
+    talk(script)
+
+
+def test_streaming_rules_of_rfc6():
+    async def count(request):
+        yield None
+        yield "two"
+
+    async def script(h, peer):
+        async with h.service("x", {"count": count, "one": lambda r: "1", "none": lambda r: None}):
+            errnum, text = await asked(peer, "x.count")
+            assert errnum == errno.EPROTO
+            assert "STREAMING" in text
+            # a handler that answers once ends the stream it was asked for
+            assert await asked(peer, "x.one", flags=S) == (0, "1")
+            assert (await peer.next()).errnum == errno.ENODATA
+            assert (await asked(peer, "x.none", flags=S))[0] == errno.ENODATA
+            assert await asked(peer, "x.count", flags=S) == (0, "")
+            assert (await peer.next()).payload == b"two\0"
+            assert (await peer.next()).errnum == errno.ENODATA
+
+    talk(script)
+
+
+def test_answering_by_hand():
+    kept = []
+
+    def later(request):
+        kept.append(request)
+        return LATER
+
+    def twice(request):
+        request.respond("one")
+        request.respond("two")
+        request.respond_error(5)
+
+    def many(request):
+        for n in range(3):
+            request.respond(str(n))
+
+    async def script(h, peer):
+        async with h.service("x", {"later": later, "twice": twice, "many": many}):
+            peer.call("x.later")
+            await settle()
+            assert not peer.seen
+            with pytest.raises(ValueError, match="success"):
+                kept[0].respond_error(0)
+            kept[0].respond_error(errno.EAGAIN, "not now")
+            assert kept[0].done
+            assert any_text((await peer.next()).payload) == "not now"
+            assert await asked(peer, "x.twice") == (0, "one")
+            await settle()
+            assert not peer.seen
+            peer.call("x.many", flags=S)
+            assert [(await peer.next()).errnum for _ in range(4)] == [0, 0, 0, errno.ENODATA]
+
+    talk(script)
+
+
+def wait_handler(events):
+    async def wait(request):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            events.append(("ended", request.matchtag))
+
+    return wait
+
+
+def watch_handler(events):
+    async def watch(request):
+        try:
+            yield "first"
+            await asyncio.sleep(60)
+        finally:
+            events.append(("ended", request.matchtag))
+
+    return watch
+
+
+def test_cancel_ends_one_request_of_the_same_sender_only():
+    async def script(h, peer):
+        events = []
+        async with h.service("x", {"wait": wait_handler(events), "watch": watch_handler(events)}):
+            peer.call("x.wait", tag=1)
+            peer.call("x.wait", tag=2)
+            peer.call("x.wait", tag=1, sender=(b"hop", b"client", b"inner"))
+            peer.call("x.watch", tag=3, flags=S)
+            assert (await peer.next()).payload == b"first\0"
+            for payload in (None, b"junk", {"matchtag": 77}, {"matchtag": "1"}, {}):
+                peer.call("x.cancel", payload, flags=wire.NORESPONSE)
+            peer.call("x.cancel", {"matchtag": 1}, sender=(b"other",), flags=wire.NORESPONSE)
+            await settle()
+            assert events == []
+            peer.call("x.cancel", {"matchtag": 1}, flags=wire.NORESPONSE)
+            answer = await peer.next()
+            assert (answer.matchtag, answer.errnum) == (1, errno.ECANCELED)
+            assert answer.routes == [b"hop", b"client"]
+            peer.call("x.cancel", {"matchtag": 3}, flags=wire.NORESPONSE, rolemask=GUEST)
+            answer = await peer.next()
+            assert (answer.matchtag, answer.errnum) == (3, errno.ENODATA)
+            await settle()
+            assert events == [("ended", 1), ("ended", 3)]
+            assert not peer.seen
+        # leaving answers what still runs
+        left = [await peer.next() for _ in range(2)]
+        assert sorted(a.matchtag for a in left) == [1, 2]
+        assert all((a.errnum, any_text(a.payload)) == (errno.ECANCELED, "service x is leaving") for a in left)
+
+    talk(script)
+
+
+def test_disconnect_ends_everything_of_that_sender_without_a_word():
+    async def script(h, peer):
+        events = []
+        async with h.service("x", {"a.wait": wait_handler(events), "watch": watch_handler(events)}):
+            peer.call("x.a.wait", tag=1)
+            peer.call("x.watch", tag=2, flags=S)
+            peer.call("x.a.wait", tag=3, sender=(b"hop", b"other"))
+            await peer.next()
+            peer.call("x.a.disconnect", flags=wire.NORESPONSE)
+            await settle()
+            assert sorted(events) == [("ended", 1), ("ended", 2)]
+            assert not peer.seen
+
+    talk(script)
+
+
+def test_cancelled_before_it_began_is_answered_once():
+    async def script(h, peer):
+        events = []
+        async with h.service("x", {"wait": wait_handler(events)}):
+            peer.call("x.wait", tag=1)
+            peer.call("x.cancel", {"matchtag": 1}, flags=wire.NORESPONSE)  # in the same read
+            assert (await peer.next()).errnum == errno.ECANCELED
+            await settle()
+            assert not peer.seen
+            assert not events
+
+    talk(script)
+
+
+def test_own_cancel_and_disconnect_methods_run_as_well():
+    async def script(h, peer):
+        events, notices = [], []
+        methods = {
+            "wait": wait_handler(events),
+            "cancel": lambda r: notices.append(r.topic),
+            "disconnect": lambda r: notices.append(r.topic),
+        }
+        async with h.service("x", methods):
+            peer.call("x.wait", tag=1)
+            await settle()
+            peer.call("x.cancel", {"matchtag": 1}, flags=wire.NORESPONSE)
+            peer.call("x.disconnect", flags=wire.NORESPONSE)
+            assert (await peer.next()).errnum == errno.ECANCELED
+            assert notices == ["x.cancel", "x.disconnect"]
+
+    talk(script)
+
+
+def test_handler_that_cancels_itself_is_answered():
+    async def gone(request):
+        raise asyncio.CancelledError
+
+    async def script(h, peer):
+        async with h.service("x", {"gone": gone}):
+            assert (await asked(peer, "x.gone"))[0] == errno.ECANCELED
+
+    talk(script)
+
+
+def test_tasks_are_bounded_then_wait_then_are_refused():
+    async def script(h, peer):
+        running, gates = [], {}
+
+        async def work(request):
+            running.append(request.matchtag)
+            gates[request.matchtag] = asyncio.Event()
+            await gates[request.matchtag].wait()
+            return str(request.matchtag)
+
+        async with h.service("x", {"work": work}) as service:
+            for tag in range(1, 7):
+                peer.call("x.work", tag=tag)
+            refused = await peer.next()
+            assert (refused.matchtag, refused.errnum) == (6, errno.EAGAIN)
+            assert "service x is busy: 3 requests wait" in any_text(refused.payload)
+            assert service.refused == 1
+            assert running == [1, 2]
+            peer.call("x.cancel", {"matchtag": 3}, flags=wire.NORESPONSE)  # one that waits
+            assert (await peer.next()).errnum == errno.ECANCELED
+            gates[1].set()
+            assert (await peer.next()).payload == b"1\0"
+            await settle()
+            assert running == [1, 2, 4]
+            peer.call("x.disconnect", flags=wire.NORESPONSE)
+            await settle()
+            assert not peer.seen
+            assert running == [1, 2, 4]
+            peer.call("x.work", tag=8)
+            await settle()
+            assert running[-1] == 8
+            assert not service._waiting
+
+    talk(script, Limits(service_tasks=2, service_waiting=3))
+
+
+def test_requests_of_the_same_read_as_the_registration_wait_for_the_methods():
+    async def script(h, peer):
+        peer.auto.clear()
+
+        async def provide():
+            async with h.service("x") as x:
+
+                @x.method("run")
+                def run(request):
+                    return "ran"
+
+                await asyncio.sleep(60)
+
+        task = soon(provide())
+        peer.answer(await peer.next())
+        peer.call("x.run")
+        assert (await peer.next()).payload == b"ran\0"
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    talk(script)
+
+
+def test_refused_registration_leaves_nothing():
+    async def script(h, peer):
+        opening = soon(h.serve("x", {}))
+        peer.answer(await peer.next(), errnum=errno.EEXIST)
+        with pytest.raises(RpcError) as caught:
+            await opening
+        assert (caught.value.errno, caught.value.topic) == (errno.EEXIST, "service.add")
+        peer.auto.add("service.add")
+        service = await h.serve("x", {"run": lambda r: None})
+        with pytest.raises(ProtocolError, match="already"):
+            await h.serve("x", {})
+        await service.close()
+        for name in ("", "a.b"):
+            with pytest.raises(ProtocolError, match="one word"):
+                h.service(name)
+
+    talk(script, auto=("service.remove",))
+
+
+def test_lost_link_stops_the_handlers():
+    async def script(h, peer):
+        events = []
+        async with h.service("x", {"wait": wait_handler(events)}):
+            peer.call("x.wait", tag=1)
+            await settle()
+            peer.close()
+            await settle()
+            assert events == [("ended", 1)]
+
+    talk(script)
+
+
+def test_endless_generator_waits_for_a_slow_broker_and_lets_others_run():
+    async def script(h, peer):
+        produced = 0
+
+        async def endless(request):
+            nonlocal produced
+            while True:
+                produced += 1
+                yield bytes(100)
+
+        async with h.service("x", {"endless": endless}):
+            peer.call("x.endless", tag=1, flags=S)
+            await settle()
+            peer.link.pause()
+            await settle(2000)
+            assert h.link.outbox.choked
+            stopped_at = produced
+            await settle(200)
+            assert produced == stopped_at
+            peer.link.resume()
+            await settle(200)
+            assert produced > stopped_at
+            peer.call("x.cancel", {"matchtag": 1}, flags=wire.NORESPONSE)
+            async with asyncio.timeout(5):
+                while (await peer.next()).errnum != errno.ENODATA:
+                    pass
+
+    talk(script)
+
+
+def test_leaving_does_not_wait_for_ever_for_a_handler_that_will_not_end(monkeypatch, caplog):
+    monkeypatch.setattr("broker.client.service.LEAVE_S", 0.01)
+    let_go = []
+
+    async def stubborn(request):
+        let_go.append(asyncio.Event())
+        try:
+            await let_go[0].wait()
+        except asyncio.CancelledError:
+            await let_go[0].wait()
+
+    async def script(h, peer):
+        async with h.service("x", {"run": stubborn}):
+            peer.call("x.run", tag=1)
+            await settle()
+        assert "leaves 1 handlers" in caplog.text
+        let_go[0].set()
+        await settle()
+        assert (await peer.next()).errnum == errno.ECANCELED
+
+    talk(script)
+
+
+def test_handler_may_close_its_own_service():
+    async def script(h, peer):
+        async def stop(request):
+            request.respond("stopping")
+            await service.close()
+
+        service = await h.serve("x", {"stop": stop})
+        peer.call("x.stop")
+        assert (await peer.next()).payload == b"stopping\0"
+        await settle()
+        assert not service._tasks
+        assert peer.log[-1] == ("request", "service.remove")
+
+    talk(script)
+
+
+def test_handle_end_closes_services():
+    async def script(h, peer):
+        events = []
+        await h.serve("x", {"wait": wait_handler(events)})
+        peer.call("x.wait", tag=5)
+        await settle()
+        script.events = events
+
+    talk(script)
+    assert script.events == [("ended", 5)]
