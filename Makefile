@@ -104,8 +104,11 @@ lock: $(VENV)/.stamp-lint
 	   $(PIP) freeze --exclude-editable --exclude headgate; } > requirements.lock
 	@cat requirements.lock
 
+# built in a copy: the compiler leaves its shared objects beside the sources, where an editable install would find them
 wheel-compiled: $(VENV)/.stamp-venv
-	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --no-deps --wheel-dir dist .
+	@copy=$$(mktemp -d) && cp -r pyproject.toml README.md LICENSE broker gateway $$copy/ && \
+	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --quiet --no-deps --wheel-dir dist $$copy && rm -rf $$copy && \
+	ls -1 dist/*.whl
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

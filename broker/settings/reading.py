@@ -44,7 +44,7 @@ def load(path: str | os.PathLike[str]) -> Settings:
     if settings.tree.curve_cert is None:
         return settings
     replace = msgspec.structs.replace
-    certificate = os.path.join(file.absolute().parent, settings.tree.curve_cert)  # noqa: PTH118 (keeps an absolute one)
+    certificate = os.path.join(file.absolute().parent, settings.tree.curve_cert)
     return replace(settings, tree=replace(settings.tree, curve_cert=certificate))
 
 

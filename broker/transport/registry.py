@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import ConfigError
@@ -56,6 +56,8 @@ def transport_for(uri: str) -> Transport:
 def _load(scheme: str) -> Transport:
     if scheme in _BUILT_IN:  # no entry point scan for the built-in ones: it costs 20 ms at start-up
         return import_module(_BUILT_IN[scheme]).transport  # type: ignore[no-any-return]
+    from importlib import metadata  # it loads the e-mail parser: 13 ms that only foreign schemes cost
+
     for point in metadata.entry_points(group=GROUP, name=scheme):
         return point.load()  # type: ignore[no-any-return]
     names = sorted({*_BUILT_IN, *_loaded, *(point.name for point in metadata.entry_points(group=GROUP))})

@@ -249,6 +249,8 @@ class UnixListener(Listener):
 
     async def stop(self) -> None:
         """Accept no more and remove the socket file, if it is still this listener's."""
+        if self._sock.fileno() < 0:
+            return
         if self._retry is not None:
             self._retry.cancel()
         self._loop.remove_reader(self._sock.fileno())

@@ -71,21 +71,40 @@ class Splitter:
         return out
 
     def _split(self, data: bytes, pos: int, out: list[Message]) -> None:
+        """Cut whole frames. A peer's messages resemble each other: one with the same type, flags, routes and topic
+        as the one before needs only its payload's end checked, and shares the earlier one's bytes.
+        """
         end = len(data)
-        magic = self.magic
+        magic, limit = self.magic, self.max_bytes
+        lead = begin = front = topic = b""
+        has_payload = False
         while end - pos >= 8:
             seen, size = _HEADER.unpack_from(data, pos)
-            if seen != magic or size > self.max_bytes or size < 21:
+            if seen != magic or size > limit or size < 21:
                 magic = self._check_header(seen, size)
-            stop = pos + 8 + size
-            if stop > end:
+            start = pos + 8
+            pos = start + size
+            if pos > end:
+                pos = start - 8
                 break
-            out.append(decode(data, pos + 8, stop))
-            pos = stop
+            at = pos - 21
+            if lead and data.startswith(begin, start):
+                tail = data[at:pos]
+                rest = start + len(begin)
+                if tail[:5] == lead and (
+                    rest < at and data[rest] != 255 and rest + 1 + data[rest] == at if has_payload else rest == at
+                ):
+                    out.append(Message(front, topic, data[rest:at], tail))
+                    continue
+            message = decode(data, start, pos)
+            out.append(message)
+            front, topic, lead = message.front, message.topic_part, message.tail[:5]
+            begin = front + topic
+            has_payload = bool(message.payload_part)
         if pos < end:
-            rest = data[pos:] if pos else data
-            self._partial = bytearray(rest)
-            self._need = 8 + _HEADER.unpack_from(rest)[1] if len(rest) >= 8 else 8
+            rest_bytes = data[pos:] if pos else data
+            self._partial = bytearray(rest_bytes)
+            self._need = 8 + _HEADER.unpack_from(rest_bytes)[1] if len(rest_bytes) >= 8 else 8
 
     def _check_header(self, seen: bytes, size: int) -> bytes:
         if seen != MAGIC_DEPLOYED and seen != MAGIC_TEXT:

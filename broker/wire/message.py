@@ -57,6 +57,9 @@ _FLAGS_BY_LEAD: Final = {bytes((20, 0x8E, 1, kind, flags)): flags for kind in _T
 """Every valid first five bytes of ``tail`` -> the flag byte: one lookup instead of five comparisons."""
 LARGE_HEAD_BYTES: Final = 8 << 10
 """How far into a large frame its payload may begin and still be passed on without copying."""
+SMALL_BYTES: Final = 512
+_HEADERS: Final = [MAGIC_DEPLOYED + size.to_bytes(4, "big") for size in range(SMALL_BYTES)]
+"""Frame headers of small messages, made once."""
 TYPE_NAMES: Final = {REQUEST: "request", RESPONSE: "response", EVENT: "event", CONTROL: "control"}
 
 
@@ -179,9 +182,8 @@ class Message:
         if framed is None:
             front, topic, payload = self.front, self.topic_part, self.payload_part
             size = len(front) + len(topic) + len(payload) + 21
-            framed = self._framed = b"".join(
-                (MAGIC_DEPLOYED, size.to_bytes(4, "big"), front, topic, payload, self.tail)
-            )
+            header = _HEADERS[size] if size < SMALL_BYTES else MAGIC_DEPLOYED + size.to_bytes(4, "big")
+            framed = self._framed = b"".join((header, front, topic, payload, self.tail))
         return framed
 
     def encode(self) -> bytes:
@@ -411,7 +413,8 @@ def decode_large(data: memoryview, start: int, stop: int) -> Message:
     if flags & 1 and flags >= 0 and pos < len(edge):
         pos = pos + 1 + edge[pos] if edge[pos] != 255 else _long_end(edge, pos, len(edge))
     body = start + pos
-    if flags < 0 or not flags & 2 or pos >= len(edge) or _long_end(data, body, stop - 21) != stop - 21:
+    long_payload = flags >= 0 and flags & 2 and pos < len(edge) and edge[pos] == 255
+    if not long_payload or _long_end(data, body, stop - 21) != stop - 21:
         return from_parts(split_parts(data, start, stop))
     # a stand-in payload lets the one decoder judge everything in front of it
     head = decode(edge[:pos] + b"\x00" + tail, 0, pos + 22)

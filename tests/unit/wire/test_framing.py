@@ -229,3 +229,10 @@ def test_damaged_large_frames_are_refused_as_small_ones_are(at: int) -> None:
             decode_large(memoryview(body), 0, len(body))
     else:
         assert decode_large(memoryview(body), 0, len(body)) == expected
+
+
+def test_a_large_frame_whose_payload_lost_its_long_mark_is_refused() -> None:
+    whole = bytearray(m.request("broker.ping", b"x" * 70_000).encode())
+    whole[whole.index(b"\xff")] = 20  # the size byte of the payload: what follows was its long size
+    with pytest.raises(DecodeError):
+        decode_large(memoryview(whole), 0, len(whole))
