@@ -1,0 +1,13 @@
+"""Built-in services: they answer requests addressed to this broker, one file each.
+
+``context``   what services may ask of the broker that runs them
+``service``   what a service is: Request, Service, the ``method`` decorator
+``dispatch``  from a delivered request to the handler: masks, unknown methods, what every service answers
+``streams``   requests whose answers go on, and how they end
+``attachment`` requests about the sender's own link
+``idset``     sets of ranks as text
+``ring``      log entries and the ring that holds them
+``registry``  all services of one broker: ``attr``, ``broker``, ``config``, ``connector_local``, ``event``, ``groups``,
+              ``heartbeat``, ``log``, ``module``, ``overlay``, ``providers`` (the service named ``service``), ``rexec``,
+              ``scheduler`` (the services ``resource`` and ``job-manager``), ``state_machine``
+"""

@@ -1,0 +1,57 @@
+"""The configuration as peers may read it (``config.get``).
+
+A deployed child reads its parent's configuration as a stream, and expects the stream to stay open for changes. Ours are
+read once, at start, so there is one answer and no end.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any
+
+from broker.errors import RpcError
+from broker.identity import Role
+from broker.services.context import Context
+from broker.services.service import Done, Request, Service, method
+from broker.services.streams import Streams
+
+
+class Config(Service):
+    """Shows the configuration."""
+
+    name = "config"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._readers: Streams[None] = Streams()
+
+    @method("get", allow=Role.USER)
+    def get(self, request: Request) -> Mapping[str, Any]:
+        """-> the tables as JSON, without secrets."""
+        if request.streaming:
+            self._readers.open(request, None)
+        return self.context.config()
+
+    @method("reload")
+    def reload(self, request: Request) -> Done:
+        """Always refused: EINVAL below rank 0 as deployed, ENOSYS there."""
+        return self._refuse()
+
+    @method("load")
+    def load(self, request: Request) -> Done:
+        """Always refused, as ``reload``."""
+        return self._refuse()
+
+    def _refuse(self) -> Done:
+        if self.context.rank != 0:
+            raise RpcError(errno.EINVAL, "configuration can only be changed on rank 0")
+        raise RpcError(errno.ENOSYS, "the configuration is read once, at start: restart the broker")
+
+    def disconnected(self, sender: bytes) -> None:
+        """The reader is gone."""
+        self._readers.forget(sender)
+
+    def cancelled(self, sender: bytes, matchtag: int) -> None:
+        """End one stream with ENODATA."""
+        self._readers.end(sender, matchtag)

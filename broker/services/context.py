@@ -1,0 +1,177 @@
+"""What a built-in service may ask of the broker that runs it.
+
+Services see this protocol and nothing else of the broker: no transport, no router. ``node`` implements it; tests
+implement it in a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from broker.identity import Credentials
+from broker.wire.message import Message
+
+
+class Sender(Protocol):
+    """The link a request came in by, as far as services see it."""
+
+    name: str
+    uuid: str
+    kind: int
+    """0 client, 1 child broker, 2 parent broker, 3 this broker itself."""
+    rank: int
+    cred: Credentials
+    owner: bool
+    services: set[bytes]
+    subscriptions: dict[bytes, int]
+
+
+class Timer(Protocol):
+    """Something scheduled that can be called off."""
+
+    def cancel(self) -> None:
+        """Call it off; later calls do nothing."""
+
+
+class Call(Protocol):
+    """A call of the broker's own that is under way."""
+
+    def cancel(self) -> None:
+        """Want no more responses; a stream's provider is told with X.cancel."""
+
+
+class Context(Protocol):
+    """The broker as its services see it; everything happens on its event loop."""
+
+    rank: int
+    size: int
+    owner: int
+    """Uid of the instance owner."""
+    started: float
+    """Wall clock at start, seconds since 1970."""
+
+    @property
+    def uuid(self) -> str:
+        """This incarnation's uuid (36 characters)."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def wall(self) -> float:
+        """Wall clock, seconds since 1970."""
+
+    def respond(
+        self, request: Message, payload: bytes | None = None, errnum: int = 0, *, always: bool = False
+    ) -> None:
+        """Queue a response to ``request`` with the broker's credentials.
+
+        Nothing is sent when NORESPONSE is set, unless ``always``: then it is sent with that flag cleared, as
+        deployed brokers answer ``event.subscribe``.
+        """
+
+    def publish(
+        self, topic: str, payload: bytes | None = None, *, flags: int = 0, cred: Credentials | None = None
+    ) -> int:
+        """Number and distribute an event; rank 0 only. Returns its sequence.
+
+        Raises:
+            ProtocolError: this is not rank 0.
+        """
+
+    def call(
+        self,
+        topic: str,
+        payload: bytes | None,
+        on_response: Callable[[Message], None] | None,
+        *,
+        nodeid: int,
+        flags: int = 0,
+    ) -> Call:
+        """Send a request of the broker's own; ``on_response`` gets every response (None: NORESPONSE is set)."""
+
+    def sender_of(self, request: Message) -> Sender | None:
+        """The link a delivered request came in by; None when it is gone."""
+
+    def subscribe(self, sender: Sender, prefix: bytes) -> int:
+        """Subscribe a client; returns an errno, 0 for done."""
+
+    def unsubscribe(self, sender: Sender, prefix: bytes) -> int:
+        """Take one subscription of a client back; returns an errno."""
+
+    def on_event(self, prefix: str, handler: Callable[[Message], None]) -> None:
+        """Have ``handler`` called with every event under ``prefix`` that passes this broker."""
+
+    def add_service(self, sender: Sender, name: bytes) -> int:
+        """Register a client as provider; returns an errno."""
+
+    def remove_service(self, sender: Sender, name: bytes) -> int:
+        """Take a registration back; returns an errno."""
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` as a task that ends with the broker at the latest."""
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` once after ``seconds``."""
+
+    def log(self, severity: int, text: str) -> None:
+        """Log a line of the broker's own (RFC 5424 severity, 0 emergency to 7 debug)."""
+
+    # -- read views ----------------------------------------------------------------------------
+
+    def config(self) -> Mapping[str, Any]:
+        """The configuration as ``config.get`` shows it: JSON-ready, without secrets.
+
+        Deployed children read it, too, and refuse what they do not know inside tables of theirs: such a table
+        (``access``) holds deployed names only (``allow-guest-user``), what is ours stands under ``headgate``.
+        """
+
+    def attributes(self) -> Mapping[str, tuple[str | Callable[[], str], int]]:
+        """Attributes at start: name -> (value or a function giving it, flags).
+
+        Flags: 1 never changes, so clients keep it; 2 ``attr.set`` may change it.
+        """
+
+    def apply_attribute(self, name: str, value: str) -> int:
+        """``attr.set`` gave ``name`` (flag 2) a new value: act on it; a nonzero errno refuses it."""
+
+    def parent_rank(self) -> int:
+        """Rank of the parent; -1 at the root."""
+
+    def tree_children(self, rank: int) -> Sequence[int]:
+        """Ranks of the children of ``rank``."""
+
+    def subtree_status(self) -> str:
+        """full, partial, degraded, lost or offline (this broker and everything below)."""
+
+    def status_since(self) -> float:
+        """Seconds since ``subtree_status`` last changed."""
+
+    def child_health(self) -> Sequence[Mapping[str, Any]]:
+        """Per child: rank, status, duration (seconds), torpid (bool) and, if there is one, error (text)."""
+
+    def on_tree_change(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called after each change of ``subtree_status`` or of a child's status or torpor."""
+
+    def disconnect_child(self, rank: int, reason: str) -> int:
+        """Tell the child subtree that holds ``rank`` to leave; returns an errno."""
+
+    def state(self) -> tuple[str, float]:
+        """Name of the lifecycle state (``init``, ``quorum``, ``run``, ``cleanup`` ...), seconds since it began."""
+
+    def on_state(self, callback: Callable[[str], None]) -> None:
+        """Have ``callback`` called with each new state's name."""
+
+    def traffic(self) -> Mapping[str, Any]:
+        """Message counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops": {...}, ...}."""
+
+    def metrics(self) -> str:
+        """All figures in the Prometheus text format."""
+
+    def clear_traffic(self) -> None:
+        """Start the counts again."""
+
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        """Per attached link, JSON-ready: name, uuid, kind (client, child, parent), userid, pid (or -1), services,
+        pending (its own open calls), received, sent (messages), queued (messages in its outbox), and more.
+        """

@@ -1,0 +1,103 @@
+"""The log ring of this broker (``log.append``, ``dmesg``, ``clear``, ``stats-get``).
+
+Each rank keeps the entries of its own clients and itself. What is severe enough goes to rank 0, too, broker by
+broker; there it stands in the ring as well, so that one ``flux dmesg`` shows what is wrong anywhere (deployed brokers
+print it to rank 0's stderr only).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from broker.services.context import Context
+from broker.services.ring import Entry, Ring, compose, parse
+from broker.services.service import DONE, LATER, Done, Request, Service, method
+from broker.services.streams import Streams
+from broker.wire.message import MATCHTAG_NONE, UPSTREAM
+
+FORWARD_LEVEL: Final = 3
+"""Least severe entries that are sent to rank 0: errors, as deployed (attribute ``log-forward-level``)."""
+
+
+class Log(Service):
+    """Takes log entries and shows them.
+
+    Args:
+        context: the broker.
+        entries: how many the ring holds; 0 keeps none.
+        forward_level: least severe entries sent to rank 0, as a severity; -1 sends none.
+    """
+
+    name = "log"
+
+    def __init__(self, context: Context, entries: int = 1024, forward_level: int = FORWARD_LEVEL) -> None:
+        super().__init__(context)
+        self.forward_level: int = forward_level
+        self._ring = Ring(entries)
+        self._remote = 0
+        self._followers: Streams[None] = Streams()
+
+    def note(self, severity: int, text: str) -> None:
+        """Take a line of the broker's own; severity 0 emergency to 7 debug."""
+        context = self.context
+        self._take(compose(severity, context.rank, "broker", os.getpid(), text, context.wall()))
+
+    @method("append")
+    def append(self, request: Request) -> Done:
+        """RFC 5424 text, with or without NUL. Anything else is ignored; no reply when the matchtag is 0."""
+        entry = parse(request.message.payload)
+        if entry is not None:
+            self._take(entry)
+        return LATER if request.message.matchtag == MATCHTAG_NONE else DONE
+
+    def _take(self, entry: Entry) -> None:
+        remote = entry.host.isdecimal() and entry.host != str(self.context.rank)
+        if remote:
+            self._remote += 1
+        if not remote or self.context.rank == 0:
+            self._ring.append(entry)
+            for follower, _ in self._followers:
+                follower.respond(entry.line + b"\0")
+        if self.context.rank != 0 and (remote or entry.severity <= self.forward_level):
+            self.context.call("log.append", entry.line, None, nodeid=self.context.rank, flags=UPSTREAM)
+
+    @method("dmesg", streaming=True)
+    def dmesg(self, request: Request) -> Done:
+        """``{"follow", "nobacklog"}``, false unless given -> one entry per response, then ENODATA unless follow."""
+        follow, new_only = request.field("follow", bool, False), request.field("nobacklog", bool, False)
+        if not new_only:
+            for line in self._ring:
+                request.respond(line + b"\0")
+        if follow:
+            self._followers.open(request, None)
+        else:
+            request.fail(errno.ENODATA)
+        return LATER
+
+    @method("clear")
+    def clear(self, request: Request) -> Done:
+        """Empty the ring."""
+        self._ring.clear()
+        return DONE
+
+    @method("stats-get")
+    def figures(self, request: Request) -> Mapping[str, object]:
+        """-> ``{"ring-used", "count", "local", "remote"}``; owner only, unlike other services' figures."""
+        local = self._ring.count - (self._remote if self.context.rank == 0 else 0)
+        return {
+            "ring-used": len(self._ring),
+            "count": self._ring.count,
+            "local": local,
+            "remote": self._remote,
+        }
+
+    def disconnected(self, sender: bytes) -> None:
+        """End what the sender followed."""
+        self._followers.forget(sender)
+
+    def cancelled(self, sender: bytes, matchtag: int) -> None:
+        """End one followed log with ENODATA."""
+        self._followers.end(sender, matchtag)

@@ -1,0 +1,142 @@
+"""The tree as this broker sees it (``overlay.health``, ``topology``, ``monitor``, ``disconnect-subtree``, figures).
+
+A caller walks the tree broker by broker: each answers for itself and its direct children. A streaming ``health``
+answers again after each change, which is how ``flux overlay status --wait`` waits.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.errors import RpcError
+from broker.identity import Role
+from broker.services.context import Context
+from broker.services.service import DONE, LATER, Done, Request, Service, method
+from broker.services.streams import Streams
+
+GONE: Final = ("lost", "offline")
+"""Status of a child with which nothing is exchanged."""
+HEALTH_KEYS: Final = ("rank", "status", "duration", "error")
+
+Seen = dict[int, tuple[str, bool]]
+"""What a watcher was told last: child's rank -> (status, torpid)."""
+
+
+class Overlay(Service):
+    """Health and shape of the tree."""
+
+    name = "overlay"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._waiters: Streams[None] = Streams()
+        self._monitors: Streams[Seen] = Streams()
+
+    def start(self) -> None:
+        """Have the tree's changes told."""
+        self.context.on_tree_change(self._changed)
+
+    def _changed(self) -> None:
+        if len(self._waiters):
+            health = self._health()
+            for request, _ in self._waiters:
+                request.respond(health)
+        for request, seen in self._monitors:
+            self._tell(request, seen)
+
+    # -- health --------------------------------------------------------------------------------
+
+    @method("health", allow=Role.USER)
+    def health(self, request: Request) -> Mapping[str, object] | Done:
+        """-> ``{"rank", "status", "duration", "children": [{"rank", "status", "duration"[, "error"]}]}``."""
+        if not request.streaming:
+            return self._health()
+        self._waiters.open(request, None)
+        request.respond(self._health())
+        return LATER
+
+    def _health(self) -> dict[str, object]:
+        context = self.context
+        children = [
+            {key: child[key] for key in HEALTH_KEYS if child.get(key) is not None}
+            for child in context.child_health()
+        ]
+        return {
+            "rank": context.rank,
+            "status": context.subtree_status(),
+            "duration": context.status_since(),
+            "children": children,
+        }
+
+    @method("monitor", streaming=True)
+    def monitor(self, request: Request) -> Done:
+        """-> ``{"rank", "status", "torpid"}`` for each child that was ever here, then for each change."""
+        seen: Seen = {}
+        self._monitors.open(request, seen)
+        self._tell(request, seen)
+        return LATER
+
+    def _tell(self, request: Request, seen: Seen) -> None:
+        for child in self.context.child_health():
+            rank, now = child["rank"], (child["status"], bool(child.get("torpid")))
+            if now != seen.get(rank, ("offline", False)):
+                seen[rank] = now
+                request.respond({"rank": rank, "status": now[0], "torpid": now[1]})
+
+    # -- shape ---------------------------------------------------------------------------------
+
+    @method("topology", allow=Role.USER)
+    def topology(self, request: Request) -> Mapping[str, object]:
+        """``{"rank"}``: this broker or a direct child -> ``{"rank", "size", "children": [the same below]}``."""
+        rank = request.field("rank", int)
+        if rank != self.context.rank and rank not in self.context.tree_children(self.context.rank):
+            raise RpcError(errno.ENOENT, "requested rank is not this broker or its direct child")
+        return self._below(rank)
+
+    def _below(self, rank: int) -> dict[str, Any]:
+        children = [self._below(child) for child in self.context.tree_children(rank)]
+        return {"rank": rank, "size": 1 + sum(child["size"] for child in children), "children": children}
+
+    @method("disconnect-subtree")
+    def disconnect_subtree(self, request: Request) -> Done:
+        """``{"rank"}``: send a direct child and all below it away."""
+        rank = request.field("rank", int)
+        status = {child["rank"]: child["status"] for child in self.context.child_health()}.get(rank)
+        if status is None:
+            raise RpcError(errno.ENOENT, "requested rank is not this broker's direct child")
+        if status in GONE:
+            raise RpcError(errno.EINVAL, f"rank {rank} is already {status}")
+        errnum = self.context.disconnect_child(rank, "administrative disconnect")
+        if errnum:
+            raise RpcError(errnum)
+        return DONE
+
+    # -- figures -------------------------------------------------------------------------------
+
+    def stats(self) -> Mapping[str, Any]:
+        """Children, parent, and the calls that are open with them."""
+        links = self.context.links()
+        kinds = [link.get("kind") for link in links]
+        owed = {
+            kind: sum(link.get("pending", 0) for link in links if link.get("kind") == kind) for kind in kinds
+        }
+        return {
+            "child-count": len(self.context.tree_children(self.context.rank)),
+            "child-connected": kinds.count("child"),
+            "parent-count": kinds.count("parent"),
+            "parent-rpc": owed.get("parent", 0),
+            "child-rpc": owed.get("child", 0),
+            "interthread": {"sendq": 0, "recvq": 0},
+        }
+
+    def disconnected(self, sender: bytes) -> None:
+        """End what the sender watched."""
+        self._waiters.forget(sender)
+        self._monitors.forget(sender)
+
+    def cancelled(self, sender: bytes, matchtag: int) -> None:
+        """End one watch with ENODATA."""
+        self._waiters.end(sender, matchtag)
+        self._monitors.end(sender, matchtag)

@@ -1,0 +1,22 @@
+"""Remote execution, which is off: every method is refused with a text that says so."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from broker.errors import RpcError
+from broker.services.dispatch import OWNER_TEXT
+from broker.services.service import Request, Service
+
+OFF_TEXT: Final = "remote execution is off: this broker starts no processes"
+
+
+class Rexec(Service):
+    """Has no methods of its own; what deployed brokers know here is for owners, so guests hear that first."""
+
+    name = "rexec"
+
+    def unknown(self, request: Request) -> RpcError:
+        """EPERM, whatever the method."""
+        return RpcError(errno.EPERM, OFF_TEXT if request.owner else OWNER_TEXT)

@@ -1,0 +1,74 @@
+"""What ``flux uptime`` asks of a scheduler, answered by a broker that has none (``resource``, ``job-manager``)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.errors import RpcError
+from broker.identity import Role
+from broker.services import idset
+from broker.services.context import Context
+from broker.services.groups import ONLINE, TORPID, Groups
+from broker.services.service import Request, Service, method
+
+ABSENT_TEXT: Final = "headgate runs no scheduler"
+
+
+class Resource(Service):
+    """An inventory with no resources in it; brokers that are down are known all the same.
+
+    Args:
+        context: the broker.
+        groups: knows who is online.
+    """
+
+    name = "resource"
+
+    def __init__(self, context: Context, groups: Groups) -> None:
+        super().__init__(context)
+        self._groups = groups
+
+    def unknown(self, request: Request) -> RpcError:
+        """ENOSYS with a text that says why."""
+        return RpcError(errno.ENOSYS, ABSENT_TEXT)
+
+    @method("status", allow=Role.USER)
+    def status(self, request: Request) -> Mapping[str, Any]:
+        """-> ``{"R", "drain", "online", "offline", "exclude", "torpid"}``; rank 0 only."""
+        if self.context.rank != 0:
+            raise RpcError(errno.EPROTO, "this RPC only works on rank 0")
+        online = self._groups.members(ONLINE)
+        nothing = {"R_lite": [], "starttime": 0.0, "expiration": 0.0, "nodelist": [""]}
+        return {
+            "R": {"version": 1, "execution": nothing},
+            "drain": {},
+            "online": idset.encode(online),
+            "offline": idset.encode(rank for rank in range(self.context.size) if rank not in online),
+            "exclude": "",
+            "torpid": idset.encode(self._groups.members(TORPID)),
+        }
+
+
+class JobManager(Service):
+    """A queue that takes no jobs."""
+
+    name = "job-manager"
+
+    def unknown(self, request: Request) -> RpcError:
+        """ENOSYS with a text that says why."""
+        return RpcError(errno.ENOSYS, ABSENT_TEXT)
+
+    @method("queue-list", allow=Role.USER)
+    def queues(self, request: Request) -> Mapping[str, Any]:
+        """-> ``{"queues": []}``: there is only the anonymous one."""
+        return {"queues": []}
+
+    @method("queue-status", allow=Role.USER)
+    def queue_status(self, request: Request) -> Mapping[str, Any]:
+        """``{}`` -> the anonymous queue, disabled and stopped; another ``name`` is EINVAL."""
+        name = request.field("name", str, "")
+        if name:
+            raise RpcError(errno.EINVAL, f"'{name[:64]}' is not a valid queue")
+        return {"enable": False, "start": False, "disable_reason": ABSENT_TEXT, "stop_reason": ABSENT_TEXT}

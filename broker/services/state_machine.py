@@ -1,0 +1,116 @@
+"""Where this broker stands between start and goodbye (``state-machine.get``, ``wait``, ``monitor``).
+
+A child broker monitors its parent: any state from cleanup on makes it shut down, too.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Final
+
+from broker.errors import RpcError
+from broker.identity import Role
+from broker.services.context import Context
+from broker.services.service import DONE, LATER, Done, Request, Service, method
+from broker.services.streams import Streams
+
+STATES: Final = (
+    "load-builtins",
+    "join",
+    "config-sync",
+    "init",
+    "quorum",
+    "run",
+    "cleanup",
+    "shutdown",
+    "finalize",
+    "goodbye",
+)
+"""All states in order; ``monitor`` sends the number, which is the place in here."""
+RUN: Final = STATES.index("run")
+NO_FINAL: Final = -1
+"""``final`` of a monitor that wants every state."""
+
+
+class StateMachine(Service):
+    """Tells the state of this broker."""
+
+    name = "state-machine"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._monitors: Streams[int] = Streams()
+        self._waiters: Streams[None] = Streams()
+
+    def start(self) -> None:
+        """Have changes of state told."""
+        self.context.on_state(self._entered)
+
+    @method("get", allow=Role.USER)
+    def get(self, request: Request) -> Mapping[str, object]:
+        """-> ``{"state", "duration"}``: its name, and seconds since it began."""
+        state, duration = self.context.state()
+        return {"state": state, "duration": duration}
+
+    @method("wait", allow=Role.USER)
+    def wait(self, request: Request) -> Done:
+        """Answered, empty, when the broker runs; EINVAL when it did and is on its way down."""
+        number = STATES.index(self.context.state()[0])
+        if number == RUN:
+            return DONE
+        if number > RUN:
+            raise RpcError(errno.EINVAL, "broker has surpassed RUN state")
+        self._waiters.open(request, None)
+        return LATER
+
+    @method("monitor")
+    def monitor(self, request: Request) -> Done:
+        """``{"final"}`` (may be left out) -> ``{"state": number}`` now and, streaming, at each change up to that state.
+
+        The stream ends with ENODATA behind the state ``final``. A request that is no stream is answered once.
+        """
+        final = request.field("final", int, NO_FINAL) if request.message.payload_part else NO_FINAL
+        number = STATES.index(self.context.state()[0])
+        if request.streaming and not self._over(number, final):
+            self._monitors.open(request, final)
+        self._tell(request, number, final)
+        return LATER
+
+    @staticmethod
+    def _over(number: int, final: int) -> bool:
+        return final != NO_FINAL and number >= final
+
+    def _tell(self, request: Request, number: int, final: int) -> None:
+        """Send ``number`` unless it is beyond ``final``, and the end of the stream if it is not before."""
+        if final == NO_FINAL or number <= final:
+            request.respond({"state": number})
+            if not request.streaming:
+                return
+        if self._over(number, final):
+            request.fail(errno.ENODATA)
+
+    def _entered(self, state: str) -> None:
+        number = STATES.index(state)
+        for request, final in self._monitors:
+            if self._over(number, final):
+                self._monitors.take(request.sender, request.message.matchtag)
+            self._tell(request, number, final)
+        if number < RUN:
+            return
+        for request, _ in self._waiters:
+            self._waiters.take(request.sender, request.message.matchtag)
+            if number == RUN:
+                request.respond()
+            else:
+                request.fail(errno.EINVAL, "broker has surpassed RUN state")
+
+    def disconnected(self, sender: bytes) -> None:
+        """Forget what the sender waits for."""
+        self._monitors.forget(sender)
+        self._waiters.forget(sender)
+
+    def cancelled(self, sender: bytes, matchtag: int) -> None:
+        """End one stream with ENODATA."""
+        self._monitors.end(sender, matchtag)
+        self._waiters.end(sender, matchtag)

@@ -1,0 +1,322 @@
+"""From a request to its handler: masks, unknown methods, what every service answers, asynchronous handlers."""
+
+import asyncio
+import errno
+
+import pytest
+
+from broker.errors import ProtocolError, RpcError
+from broker.identity import Role
+from broker.services.dispatch import rusage
+from broker.services.service import DONE, LATER, Service, method
+from broker.wire.message import NORESPONSE, STREAMING, USER1
+from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, text, value
+
+OWNER_TEXT = "Request requires owner credentials"
+PRIVILEGE_TEXT = "Request rejected due to insufficient privilege"
+
+
+class Lab(Service):
+    """Handlers of every kind."""
+
+    name = "lab"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.gone, self.stopped, self.cleared, self.ended = [], [], 0, []
+        self.gate = asyncio.Event()
+
+    @method("done", allow=Role.USER)
+    def done(self, request):
+        return DONE
+
+    @method("later", allow=Role.USER)
+    def later(self, request):
+        request.respond({"late": True})
+        return LATER
+
+    @method("kinds", allow=Role.USER)
+    def kinds(self, request):
+        return {"object": {"a": 1}, "text": "words", "bytes": b"raw"}[request.field("kind", str)]
+
+    @method("own")
+    def own(self, request):
+        return DONE
+
+    @method("fail", allow=Role.USER)
+    def fail(self, request):
+        raise {
+            "rpc": RpcError(17, "taken"),
+            "bare": RpcError(17),
+            "proto": ProtocolError("odd"),
+            "bug": KeyError("x"),
+        }[request.field("how", str)]
+
+    @method("unwritable", allow=Role.USER)
+    def unwritable(self, request):
+        return {"odd": object()}
+
+    @method("slow", allow=Role.USER)
+    async def slow(self, request):
+        await self.gate.wait()
+        return {"n": request.field("n", int)}
+
+    @method("broken", allow=Role.USER)
+    async def broken(self, request):
+        raise RpcError(22, "no")
+
+    @method("count", allow=Role.USER, streaming=True)
+    async def count(self, request):
+        try:
+            for number in range(request.field("to", int)):
+                yield {"n": number}
+                await asyncio.sleep(0)
+            await self.gate.wait()
+        finally:
+            self.ended.append(request.message.matchtag)
+
+    def disconnected(self, sender):
+        self.gone.append(sender)
+
+    def cancelled(self, sender, matchtag):
+        self.stopped.append((sender, matchtag))
+
+    def stats(self):
+        return {"cleared": self.cleared}
+
+    def clear_stats(self):
+        self.cleared += 1
+
+
+def lab(**how) -> Desk:
+    return Desk(services=lambda context: [Lab(context)], **how)
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+# -- inline handlers -------------------------------------------------------------------------------
+
+
+def test_payload_kinds():
+    me = lab().client()
+    assert me.ask("lab.done").payload is None
+    assert value(me.ask("lab.later")) == {"late": True}
+    assert me.ask("lab.kinds", {"kind": "object"}).payload == b'{"a":1}\0'
+    assert me.ask("lab.kinds", {"kind": "text"}).payload == b"words\0"
+    assert me.ask("lab.kinds", {"kind": "bytes"}).payload == b"raw"
+
+
+def test_failures_become_error_answers():
+    desk = lab()
+    me = desk.client()
+    assert me.refused("lab.fail", {"how": "rpc"}) == (17, "taken")
+    assert me.refused("lab.fail", {"how": "bare"}) == (17, "")
+    assert me.refused("lab.fail", {"how": "proto"}) == (71, "")
+    assert desk.context.lines == []
+    assert me.refused("lab.fail", {"how": "bug"}) == (errno.EIO, "KeyError")
+    assert me.refused("lab.unwritable") == (errno.EIO, "TypeError")
+    assert [severity for severity, _ in desk.context.lines] == [3, 3]
+
+
+def test_flags_and_tags_come_back():
+    me = lab().client()
+    answer = me.ask("lab.done", flags=USER1 | STREAMING, tag=0xFFFFFFFF)
+    assert answer.flags & (USER1 | STREAMING) == USER1 | STREAMING
+    assert me.ask("lab.done", tag=0).matchtag == 0
+
+
+@pytest.mark.parametrize("topic", ["lab.done", "lab.own", "lab.nope", "lab", "lab.fail", "lab.ping"])
+@pytest.mark.parametrize("cred", [OWNER, GUEST, NOBODY])
+def test_noresponse_is_never_answered(topic, cred):
+    lab().client(cred).silent(topic, {"how": "rpc"}, flags=NORESPONSE)
+
+
+@pytest.mark.parametrize(
+    ("topic", "cred", "why"),
+    [
+        ("lab.done", OWNER, None),
+        ("lab.done", GUEST, None),
+        ("lab.done", NOBODY, PRIVILEGE_TEXT),
+        ("lab.own", OWNER, None),
+        ("lab.own", GUEST, OWNER_TEXT),
+        ("lab.own", NOBODY, OWNER_TEXT),
+        ("lab.ping", GUEST, None),
+        ("lab.ping", NOBODY, PRIVILEGE_TEXT),
+        ("lab.stats-get", GUEST, None),
+        ("lab.stats-get", NOBODY, PRIVILEGE_TEXT),
+        ("lab.stats-clear", OWNER, None),
+        ("lab.stats-clear", GUEST, OWNER_TEXT),
+        ("lab.rusage", GUEST, None),
+        ("lab.rusage", NOBODY, PRIVILEGE_TEXT),
+    ],
+)
+def test_masks(topic, cred, why):
+    answer = lab().client(cred).ask(topic, {})
+    assert (answer.errnum, text(answer) if answer.errnum else None) == ((1, why) if why else (0, None))
+
+
+def test_unknown_methods_and_services():
+    me = lab().client()
+    assert me.refused("lab.nope", {}) == (38, "Unknown service method 'lab.nope'")
+    assert me.refused("lab") == (38, "Unknown service method 'lab'")
+    assert me.refused("gone.away") == (38, "No service matching gone.away is registered")
+
+
+# -- what every service answers --------------------------------------------------------------------
+
+
+def test_ping_tells_the_way_and_who_asked():
+    desk = lab()
+    me = desk.client(GUEST)
+    answer = value(me.ask("lab.ping", {"seq": 7, "pad": "x" * 300}, below=b"bbbbbbbb-1111"))
+    assert answer == {
+        "seq": 7,
+        "pad": "x" * 300,
+        "route": f"bbbbbbbb!{me.uuid[:8]}!{desk.context.uuid[:8]}",
+        "userid": 1234,
+        "rolemask": 2,
+        "rank": 0,
+    }
+
+
+@pytest.mark.parametrize("data", [None, b"", b"[1]\0", b'{"seq":\0', b'{"seq":1}'])
+def test_ping_of_no_object_is_a_protocol_error(data):
+    assert lab().client().refused("lab.ping", data) == (71, "")
+
+
+def test_stats_and_clear():
+    me = lab().client()
+    assert value(me.ask("lab.stats-get")) == {"cleared": 0}
+    assert me.ask("lab.stats-clear").payload is None
+    assert value(me.ask("lab.stats-get")) == {"cleared": 1}
+
+
+def test_rusage():
+    me = lab().client()
+    names = {
+        "utime",
+        "stime",
+        "maxrss",
+        "ixrss",
+        "idrss",
+        "isrss",
+        "minflt",
+        "majflt",
+        "nswap",
+        "inblock",
+        "oublock",
+    }
+    names |= {"msgsnd", "msgrcv", "nsignals", "nvcsw", "nivcsw"}
+    for data in (None, {}, {"who": "self"}, {"who": "children"}, {"who": "thread"}):
+        assert set(value(me.ask("lab.rusage", data))) == names
+    assert me.refused("lab.rusage", {"who": "nope"}) == (22, "nope is unsupported")
+    assert isinstance(rusage()["utime"], float)
+
+
+def test_disconnect_and_cancel_reach_the_service_with_the_whole_stack():
+    desk = lab()
+    me, service = desk.client(GUEST), desk.service(Lab)
+    me.silent("lab.disconnect", flags=NORESPONSE)
+    me.silent("lab.disconnect", below=b"x")
+    me.silent("lab.cancel", {"matchtag": 5})
+    assert me.refused("lab.cancel", {}) == (71, "")
+    assert len(set(service.gone)) == 2
+    assert service.stopped == [(service.gone[0], 5)]
+
+
+# -- asynchronous handlers -------------------------------------------------------------------------
+
+
+def test_async_handlers_answer_when_they_are_done():
+    async def story():
+        desk = lab()
+        me = desk.client()
+        tags = [me.send("lab.slow", {"n": n}) for n in range(3)]
+        await settle()
+        assert desk.context.sent == []
+        desk.service(Lab).gate.set()
+        await settle()
+        assert [value(me.take(tag)[0]) for tag in tags] == [{"n": 0}, {"n": 1}, {"n": 2}]
+        tag = me.send("lab.broken")
+        await settle()
+        assert [(m.errnum, text(m)) for m in me.take(tag)] == [(22, "no")]
+
+    asyncio.run(story())
+
+
+def test_async_handlers_are_bounded_even_within_one_batch():
+    async def story():
+        desk = lab(tasks_max=2)
+        me = desk.client()
+        first = [me.send("lab.slow", {"n": 9}), me.send("lab.slow", {"n": 9})]
+        assert me.refused("lab.slow", {"n": 9}) == (errno.EAGAIN, "lab is busy with 2 requests")
+        desk.service(Lab).gate.set()
+        await settle()
+        assert [len(me.take(tag)) for tag in first] == [1, 1]
+        tag = me.send("lab.slow", {"n": 9})
+        await settle()
+        assert me.take(tag)[0].errnum == 0
+
+    asyncio.run(story())
+
+
+def test_a_stream_ends_with_enodata():
+    async def story():
+        desk = lab()
+        desk.service(Lab).gate.set()
+        stream = desk.client().stream("lab.count", {"to": 3})
+        await settle()
+        await settle()
+        assert stream.news() == [{"n": 0}, {"n": 1}, {"n": 2}, 61]
+        assert desk.client().refused("lab.count", {"to": 3}) == (71, "")
+
+    asyncio.run(story())
+
+
+def test_a_stream_without_response_runs_and_is_silent():
+    async def story():
+        desk = lab()
+        desk.service(Lab).gate.set()
+        tag = desk.client().send("lab.count", {"to": 1}, flags=NORESPONSE | STREAMING)
+        await settle()
+        assert desk.context.sent == []
+        assert desk.service(Lab).ended == [tag]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["running", "not yet begun"])
+def test_cancel_ends_a_stream_with_enodata_and_a_call_with_ecanceled(wait):
+    async def story():
+        desk = lab()
+        me, other = desk.client(), desk.client()
+        stream, tag = me.stream("lab.count", {"to": 1}), me.send("lab.slow", {"n": 9})
+        theirs = other.stream("lab.count", {"to": 1})
+        if wait:
+            await settle()
+            assert stream.news() == [{"n": 0}]
+        for each in (stream.tag, tag):
+            me.silent("lab.cancel", {"matchtag": each})
+        await settle()
+        assert stream.news() == [61]
+        assert me.take(tag)[0].errnum == errno.ECANCELED
+        assert theirs.news() == [{"n": 0}]
+        other.silent("lab.disconnect")
+        await settle()
+        assert len(desk.service(Lab).ended) == (2 if wait else 1)
+        tag = me.send("lab.slow", {"n": 9})
+        desk.service(Lab).gate.set()
+        await settle()
+        assert me.take(tag)[0].errnum == 0
+
+    asyncio.run(story())
+
+
+def test_last_use_is_remembered():
+    desk = lab()
+    desk.context.time = 250.0
+    desk.client().ask("lab.done")
+    assert desk.service(Lab).last_used == 250.0

@@ -1,0 +1,133 @@
+"""event.subscribe, unsubscribe, publish."""
+
+import base64
+
+import pytest
+
+from broker.errors import ProtocolError
+from broker.services.event import decode_base64
+from broker.wire.message import NORESPONSE, STREAMING
+from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, value
+
+
+def test_subscriptions_are_counted_per_client():
+    me = Desk().client(GUEST)
+    for _ in range(2):
+        answer = me.ask("event.subscribe", {"topic": "foo"})
+        assert (answer.errnum, answer.payload) == (0, None)
+    assert me.link.subscriptions == {b"foo": 2}
+    me.ask("event.unsubscribe", {"topic": "foo"})
+    me.ask("event.unsubscribe", {"topic": "foo"})
+    assert me.link.subscriptions == {}
+    assert me.refused("event.unsubscribe", {"topic": "foo"}) == (2, "")
+
+
+def test_the_empty_prefix_and_words_beyond_ascii_are_prefixes():
+    me = Desk().client()
+    me.ask("event.subscribe", {"topic": ""})
+    me.ask("event.subscribe", {"topic": "é"})
+    assert me.link.subscriptions == {b"": 1, "é".encode(): 1}
+
+
+@pytest.mark.parametrize("topic", ["event.subscribe", "event.unsubscribe"])
+def test_answered_even_when_no_response_is_wanted(topic):
+    me = Desk().client()
+    me.ask("event.subscribe", {"topic": "x"})
+    answer = me.ask(topic, {"topic": "x"}, flags=NORESPONSE)
+    assert (answer.errnum, answer.flags & NORESPONSE) == (0, 0)
+    assert me.refused(topic, {}, flags=NORESPONSE) == (71, "")
+
+
+@pytest.mark.parametrize("data", [None, {}, {"topic": 5}, b"", b"{", b'{"topic":"\\ud800"}\0'])
+def test_what_names_no_prefix_is_a_protocol_error(data):
+    me = Desk().client()
+    assert me.refused("event.subscribe", data) == (71, "")
+    assert me.link.subscriptions == {}
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+def test_only_clients_attached_here_subscribe(kind):
+    desk = Desk()
+    peer = desk.client(OWNER, kind=kind)
+    errnum, why = peer.refused("event.subscribe", {"topic": "x"})
+    assert errnum == 1
+    assert "attached to this broker" in why
+    del desk.context.peers[peer.uuid.encode()]
+    assert peer.refused("event.subscribe", {"topic": "x"})[0] == 1
+
+
+def test_a_role_is_needed():
+    me = Desk().client(NOBODY)
+    for topic in ("event.subscribe", "event.unsubscribe", "event.publish"):
+        assert me.refused(topic, {"topic": "x", "flags": 0}) == (
+            1,
+            "Request rejected due to insufficient privilege",
+        )
+
+
+def test_publish_numbers_and_stamps_with_the_senders_credentials():
+    desk = Desk()
+    me, guest = desk.client(), desk.client(GUEST)
+    assert value(me.ask("event.publish", {"topic": "a.b", "flags": 0})) == {"seq": 1}
+    body = base64.b64encode(b'{"x":1}\0').decode()
+    assert value(guest.ask("event.publish", {"topic": "a.c", "flags": 32, "payload": body})) == {"seq": 2}
+    first, second = desk.context.events
+    assert (first.topic, first.payload, first.userid, first.rolemask) == ("a.b", None, 0, 5)
+    assert (second.topic, second.payload, second.userid, second.rolemask) == ("a.c", b'{"x":1}\0', 1234, 2)
+    assert second.flags & 0x20
+    assert not first.flags & 0x20
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {"topic": "t"},
+        {"flags": 0},
+        {"topic": "t", "flags": 4},
+        {"topic": "t", "flags": 1},
+        {"topic": "t", "flags": True},
+        {"topic": "t", "flags": 0, "payload": "!!!"},
+        {"topic": "t", "flags": 0, "payload": "e Hl6"},
+        {"topic": "t", "flags": 0, "payload": "e"},
+        {"topic": "t", "flags": 0, "payload": None},
+        {"topic": "t", "flags": 0, "payload": 5},
+        {"topic": "t\0u", "flags": 0},
+        {"topic": "t", "flags": 0, "payload": "é"},
+    ],
+)
+def test_a_bad_publication_publishes_nothing(data):
+    desk = Desk()
+    assert desk.client().refused("event.publish", data) == (71, "")
+    assert desk.context.events == []
+
+
+def test_publish_is_rank_0s():
+    desk = Desk(rank=3)
+    for cred in (OWNER, GUEST):
+        assert desk.client(cred).refused("event.publish", {"topic": "t", "flags": 0}) == (
+            71,
+            "this service is only available on rank 0",
+        )
+
+
+def test_publishing_without_response_publishes_all_the_same():
+    desk = Desk()
+    desk.client().silent("event.publish", {"topic": "t", "flags": 0}, flags=NORESPONSE)
+    assert len(desk.context.events) == 1
+
+
+def test_a_streaming_subscription_request_is_answered_once():
+    assert Desk().client().ask("event.subscribe", {"topic": "t"}, flags=STREAMING).errnum == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "data"), [("", b""), ("eHl6", b"xyz"), ("eHl", b"xy"), ("eA==", b"x"), ("eA", b"x")]
+)
+def test_base64_with_and_without_padding(text, data):
+    assert decode_base64(text) == data
+
+
+def test_base64_of_another_alphabet_is_refused():
+    with pytest.raises(ProtocolError):
+        decode_base64("_-_-")
