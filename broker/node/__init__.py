@@ -1,0 +1,15 @@
+"""The composition root: the only room that knows all others.
+
+``broker``    the corridor: a batch of messages from a link, through ingress and routing, to the outboxes
+``doorway``   a new link: admission, credentials, its port
+``backlog``   fairness: what one batch leaves over waits for its turn
+``pressure``  full outboxes: who is paused, who stalls, who must go
+``calls``     the broker's own requests and their answers
+``context``   the broker as its services see it
+``overlay/``  the tree: hello, parent, children, liveness, rejoin
+``lifecycle`` the states; ``succession``: which follows which, with the tree
+``assembly``  settings -> the rooms of one broker, put together
+``bootstrap`` a broker as a process: logging, signals, exit code
+``testbed``   test instances of many ranks, forked from one process
+``attributes``, ``keyring``, ``logring``, ``metrics``: what the broker shows of itself
+"""

@@ -1,0 +1,233 @@
+"""The corridor: what one read produced goes through ingress and routing, and every outbox it touched is flushed once.
+
+Nothing in here awaits, so messages from one link to another stay in order by construction. What handling a message
+produces (answers of built-in services, a lost link's affairs, synthesised errors) goes to ``work`` and is handled
+after that message and before the next: no recursion. An exception costs its message's link only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from broker.errors import LinkBroken, LinkError
+from broker.identity import Credentials, Role
+from broker.ingress.stamping import StampPolicy
+from broker.node.backlog import Backlog
+from broker.node.calls import Calls
+from broker.node.pressure import Pressure
+from broker.routing.departure import depart
+from broker.routing.port import OWN, PARENT, Port
+from broker.routing.router import Router
+from broker.routing.topology import Topology
+from broker.transport.link import Flusher, Link
+from broker.wire.message import EVENT, REQUEST, RESPONSE, Message
+
+log = logging.getLogger("headgate")
+
+STAMPS_MAX = 64
+"""Credentials remembered per port as (received -> stamped); an owner link that speaks for many users fills it."""
+
+
+class Broker:
+    """One rank: its router, its links, its own port.
+
+    Args:
+        rank, topology: place in the tree. uuid, own_uuid: of this incarnation and of its own port.
+        owner: uid of the instance owner.
+        batch_msgs, batch_deliveries: where a batch ends (see ``backlog``).
+        limits: keyword arguments for ``Router`` (``pending_max``, ``routes_max``).
+
+    Attributes:
+        deliver: gets requests for built-in services. observe: gets events the broker itself subscribed to.
+        on_control: gets control messages of tree links. on_departed: told of every port that went, and why.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        topology: Topology,
+        uuid: str,
+        own_uuid: str,
+        owner: int,
+        *,
+        batch_msgs: int = 256,
+        batch_deliveries: int = 4096,
+        limits: dict[str, int] | None = None,
+    ) -> None:
+        cred = Credentials(owner, Role.OWNER | Role.LOCAL)
+        policy = StampPolicy(Credentials(owner, Role.OWNER), pass_through=True, local=True)
+        self.own = Port(OWN, own_uuid, self._own, cred, name="broker", policy=policy)
+        self.pressure = Pressure(self)
+        self.router = Router(rank, topology, uuid, self.own, stamp, self.pressure.congested, **(limits or {}))
+        self.own.link = None
+        self.calls = Calls(self)
+        self.flusher = Flusher()
+        self.backlog = Backlog(self, batch_msgs, batch_deliveries)
+        self.work: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self.deliver: Callable[[Message], None] = self._without_services
+        self.observe: Callable[[Message], None] | None = None
+        self.on_control: Callable[[Port, Message], None] | None = None
+        self.on_departed: list[Callable[[Port, LinkError], None]] = []
+        self._tick: asyncio.Handle | None = None
+        self._active: Port | None = None
+
+    # -- Receiver: what links tell us ----------------------------------------------------------
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """One read's messages, in order; what exceeds a batch waits in the backlog with the link's reading off."""
+        port: Port = link.data
+        count = len(messages)
+        port.received += count
+        done = 0
+        if port not in self.backlog:
+            done = self.run(port, messages, 0, min(count, self.backlog.batch_msgs))
+        if done < count:
+            self.backlog.add(link, port, messages, done)
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """A link is gone: its affairs are settled after the message under way."""
+        if link.data is not None:
+            self.post(self._departed, (link.data, error))
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """A link's outbox crossed a water mark."""
+        if link.data is not None:
+            self.pressure.mark(link.data, choked)
+
+    # -- the corridor --------------------------------------------------------------------------
+
+    def run(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
+        """Handle ``messages[start:stop]`` of one port as one batch; returns where it stopped.
+
+        That is before ``stop`` after too many deliveries, and the end of ``messages`` when handling one failed.
+        """
+        router, work, flusher = self.router, self.work, self.flusher
+        request, response, event, tally = router.request, router.response, router.events.receive, router.tally
+        delivered = tally.delivered_events + self.backlog.batch_deliveries
+        flusher.batch = True
+        self._active = port
+        index = start
+        try:
+            while index < stop:
+                message = messages[index]
+                index += 1
+                kind = message.tail[3]
+                if kind == REQUEST:
+                    request(port, message)
+                elif kind == RESPONSE:
+                    response(port, message)
+                elif kind == EVENT:
+                    event(port, message)
+                else:
+                    self._control(port, message)
+                if work:
+                    self._work()
+                if tally.delivered_events > delivered:
+                    break
+        except Exception as error:
+            self._broke(port, messages[index - 1], error)
+            index = len(messages)
+        finally:
+            self._work()
+            self._active = None
+            flusher.batch = False
+            flusher.flush()
+        return index
+
+    def _control(self, port: Port, message: Message) -> None:
+        """Control messages concern the direct peer only; clients have no business with them."""
+        self.router.tally.controls += 1
+        if self.on_control is not None:
+            self.on_control(port, message)
+
+    def _work(self) -> None:
+        """Handle what handling produced, first in, first out."""
+        work = self.work
+        while work:
+            handle, item = work.popleft()
+            try:
+                handle(item)
+            except Exception:
+                log.exception("internal work failed: %r", item)
+
+    def _broke(self, port: Port, message: Message, error: Exception) -> None:
+        log.error("%s: handling %r failed", port, message, exc_info=error)
+        if port.link is not None:
+            port.link.abort(LinkBroken(f"internal error: {type(error).__name__}"))
+
+    def post(self, handle: Callable[[Any], object], item: Any) -> None:
+        """Queue work; outside a batch it runs at the next tick of the loop, with one flush for all of it."""
+        self.work.append((handle, item))
+        if not self.flusher.batch and self._tick is None:
+            self._tick = asyncio.get_running_loop().call_soon(self._run_work)
+
+    def _run_work(self) -> None:
+        self._tick = None
+        self.flusher.batch = True
+        try:
+            self._work()
+        finally:
+            self.flusher.batch = False
+            self.flusher.flush()
+
+    # -- the broker's own port -----------------------------------------------------------------
+
+    def _own(self, message: Message) -> None:
+        """Something was routed to this broker itself: for a service, in answer to its own call, or by subscription."""
+        kind = message.tail[3]
+        if kind == REQUEST:
+            self.post(self.deliver, message)
+        elif kind == RESPONSE:
+            self.post(self.calls.answered, message)
+        elif self.observe is not None:
+            self.post(self.observe, message)
+
+    def _without_services(self, message: Message) -> None:
+        """A request for this broker before its services are there."""
+        self.router.unregistered(self.own, message, (message.topic or "").encode())
+
+    def respond(self, message: Message) -> None:
+        """Route a response of a built-in service."""
+        self.post(self._respond, message)
+
+    def _respond(self, message: Message) -> None:
+        self.router.response(self.own, message)
+
+    # -- links come and go ---------------------------------------------------------------------
+
+    def attach(self, port: Port) -> None:
+        """Take a port into routing and start its link."""
+        self.router.attach(port)
+        if port.link is not None:
+            port.link.data = port
+            if port.link.receiver is None:
+                port.link.start(self)
+
+    def _departed(self, what: tuple[Port, LinkError]) -> None:
+        """Settle the affairs of a port whose link is gone, once all that it sent before is handled."""
+        port, error = what
+        if not port.live or self.backlog.last(port, error):
+            return
+        if port is self._active:
+            asyncio.get_running_loop().call_soon(self.post, self._departed, what)
+            return
+        reason = "overlay disconnect" if port.kind == PARENT else ""
+        self.pressure.forget(port)
+        answered = depart(self.router, port, reason)
+        if answered:
+            log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
+        for callback in self.on_departed:
+            callback(port, error)
+
+
+def stamp(port: Port, received: bytes) -> bytes:
+    """Stamped credentials for what ``port`` sent, remembered at the port (see ``ingress.stamping``)."""
+    stamped: bytes = port.policy.stamp(received)
+    if len(port.stamps) >= STAMPS_MAX:
+        port.stamps = {}
+    port.stamps[received] = stamped
+    return stamped

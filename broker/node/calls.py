@@ -1,0 +1,101 @@
+"""The broker's own requests and their answers: matchtags, streams, cancellation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.routing.port import service_path
+from broker.wire.message import NORESPONSE, STREAMING, Message, request
+from broker.wire.payload import encode_json
+
+if TYPE_CHECKING:
+    from broker.node.broker import Broker
+
+OnResponse = Callable[[Message], None]
+
+
+class OwnCall:
+    """A call under way; see ``services.context.Call``."""
+
+    __slots__ = ("_calls", "matchtag", "nodeid", "on_response", "streaming", "topic")
+
+    def __init__(
+        self,
+        calls: Calls,
+        matchtag: int,
+        topic: str,
+        nodeid: int,
+        on_response: OnResponse | None,
+        streaming: bool,
+    ) -> None:
+        self._calls, self.matchtag, self.topic, self.nodeid = calls, matchtag, topic, nodeid
+        self.on_response, self.streaming = on_response, streaming
+
+    def cancel(self) -> None:
+        """Want no more responses; a stream's provider is told."""
+        self._calls.cancel(self)
+
+
+class Calls:
+    """Open calls of one broker by matchtag; tags are used again only when their call has ended (RFC 6)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._open: dict[int, OwnCall] = {}
+        self._last = 0
+
+    def call(
+        self,
+        topic: str,
+        payload: bytes | None,
+        on_response: OnResponse | None,
+        *,
+        nodeid: int,
+        flags: int = 0,
+    ) -> OwnCall:
+        """Send a request; every response goes to ``on_response`` (None sets NORESPONSE)."""
+        tag = 0
+        if on_response is None:
+            flags |= NORESPONSE
+        else:
+            tag = self._free_tag()
+        call = OwnCall(self, tag, topic, nodeid, on_response, bool(flags & STREAMING))
+        if tag:
+            self._open[tag] = call
+        cred = self._broker.own.cred
+        message = request(
+            topic,
+            payload,
+            nodeid=nodeid,
+            matchtag=tag,
+            flags=flags,
+            userid=cred.userid,
+            rolemask=cred.rolemask,
+        )
+        self._broker.post(self._send, message)
+        return call
+
+    def answered(self, message: Message) -> None:
+        """A response to one of our calls."""
+        call = self._open.get(message.matchtag)
+        if call is None or call.on_response is None:
+            return
+        if message.errnum or not call.streaming:
+            del self._open[message.matchtag]
+        call.on_response(message)
+
+    def cancel(self, call: OwnCall) -> None:
+        """Forget a call; tell a stream's provider (RFC 6, "Cancellation")."""
+        if self._open.pop(call.matchtag, None) is not None and call.streaming:
+            topic = service_path(call.topic.encode()).decode() + ".cancel"
+            self.call(topic, encode_json({"matchtag": call.matchtag}), None, nodeid=call.nodeid)
+
+    def _send(self, message: Message) -> None:
+        self._broker.router.request(self._broker.own, message)
+
+    def _free_tag(self) -> int:
+        while True:
+            self._last = self._last % 0xFFFFFFFF + 1
+            if self._last not in self._open:
+                return self._last

@@ -1,0 +1,298 @@
+"""The broker as its services see it: ``services.context.Context``, implemented over the rooms of this node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import ProtocolError
+from broker.identity import Credentials
+from broker.node.calls import OwnCall
+from broker.routing.port import Port
+from broker.services.context import Sender
+from broker.wire.message import NORESPONSE, Message, event, response
+
+if TYPE_CHECKING:
+    from broker.node.broker import Broker
+    from broker.node.lifecycle import Lifecycle
+    from broker.node.overlay.overlay import Overlay
+
+log = logging.getLogger("headgate")
+_LEVELS = (50, 50, 50, 40, 30, 25, 20, 10)
+"""RFC 5424 severity -> level of the standard library's logging."""
+
+
+class BrokerContext:
+    """One broker's face towards its services; see the protocol for what each member means."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        overlay: Overlay,
+        lifecycle: Lifecycle,
+        owner: int,
+        config: Mapping[str, Any],
+        attributes: Mapping[str, tuple[str | Callable[[], str], int]],
+    ) -> None:
+        self._broker = broker
+        self._overlay = overlay
+        self._lifecycle = lifecycle
+        self._config = config
+        self._attributes = attributes
+        self._handlers: list[tuple[bytes, Callable[[Message], None]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.tree_watchers: list[Callable[[], None]] = []
+        self.render_metrics: Callable[[], str] = str
+        self.apply: Callable[[str, str], int] = _keep
+        self.rank: int = broker.router.rank
+        self.size: int = broker.router.topology.size
+        self.owner: int = owner
+        self.started: float = time.time()
+        broker.observe = self._observe
+
+    @property
+    def uuid(self) -> str:
+        """This incarnation's uuid."""
+        return self._broker.router.uuid
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        """Wall clock, seconds since 1970."""
+        return time.time()
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def respond(
+        self, request: Message, payload: bytes | None = None, errnum: int = 0, *, always: bool = False
+    ) -> None:
+        """Queue a response; ``always`` sends it even when NORESPONSE is set, with that flag cleared."""
+        unwanted = request.flags & NORESPONSE
+        if always or not unwanted:
+            cred = self._broker.own.cred
+            answer = response(request, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask)
+            if unwanted:
+                answer.set_flags(answer.flags & ~NORESPONSE)
+            self._broker.respond(answer)
+
+    def publish(
+        self, topic: str, payload: bytes | None = None, *, flags: int = 0, cred: Credentials | None = None
+    ) -> int:
+        """Number and distribute an event."""
+        if self.rank != 0:
+            raise ProtocolError("events are published by rank 0 only")
+        who = cred or self._broker.own.cred
+        message = event(topic, payload, flags=flags, userid=who.userid, rolemask=who.rolemask)
+        return self._broker.router.events.publish(message)
+
+    def call(
+        self,
+        topic: str,
+        payload: bytes | None,
+        on_response: Callable[[Message], None] | None,
+        *,
+        nodeid: int,
+        flags: int = 0,
+    ) -> OwnCall:
+        """Send a request of the broker's own."""
+        return self._broker.calls.call(topic, payload, on_response, nodeid=nodeid, flags=flags)
+
+    # -- senders -------------------------------------------------------------------------------
+
+    def sender_of(self, request: Message) -> Sender | None:
+        """The link a delivered request came in by."""
+        return self._broker.router.port_of(request)
+
+    def subscribe(self, sender: Sender, prefix: bytes) -> int:
+        """Subscribe a client."""
+        return self._broker.router.events.subscribe(_port(sender), prefix)
+
+    def unsubscribe(self, sender: Sender, prefix: bytes) -> int:
+        """Take one subscription of a client back."""
+        return self._broker.router.events.unsubscribe(_port(sender), prefix)
+
+    def add_service(self, sender: Sender, name: bytes) -> int:
+        """Register a client as provider; a paused caller that becomes one is read again."""
+        port = _port(sender)
+        errnum = self._broker.router.services.add(name, port)
+        if not errnum:
+            self._broker.router.invalidate()
+            self._broker.pressure.became_provider(port)
+        return errnum
+
+    def remove_service(self, sender: Sender, name: bytes) -> int:
+        """Take a registration back; calls it still owes stay open."""
+        errnum = self._broker.router.services.remove(name, _port(sender))
+        if not errnum:
+            self._broker.router.invalidate()
+        return errnum
+
+    def on_event(self, prefix: str, handler: Callable[[Message], None]) -> None:
+        """Have ``handler`` called with every event under ``prefix``."""
+        self._handlers.append((prefix.encode(), handler))
+        self._broker.router.events.subscribe(self._broker.own, prefix.encode())
+
+    def _observe(self, message: Message) -> None:
+        topic = (message.topic or "").encode()
+        for prefix, handler in self._handlers:
+            if topic.startswith(prefix):
+                handler(message)
+
+    # -- work ----------------------------------------------------------------------------------
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` as a task that ends with the broker at the latest."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("task %s failed", task.get_name(), exc_info=task.exception())
+
+    async def stop(self) -> None:
+        """Cancel every task and wait for it."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call ``callback`` once after ``seconds``."""
+        return asyncio.get_running_loop().call_later(seconds, callback)
+
+    def log(self, severity: int, text: str) -> None:
+        """Log a line of the broker's own."""
+        log.log(_LEVELS[severity & 7], "%s", text)
+
+    # -- views ---------------------------------------------------------------------------------
+
+    def config(self) -> Mapping[str, Any]:
+        """The configuration, JSON-ready."""
+        return self._config
+
+    def attributes(self) -> Mapping[str, tuple[str | Callable[[], str], int]]:
+        """Attributes at start."""
+        return self._attributes
+
+    def apply_attribute(self, name: str, value: str) -> int:
+        """``attr.set`` gave ``name`` a new value: act on it."""
+        return self.apply(name, value)
+
+    def parent_rank(self) -> int:
+        """Rank of the parent; -1 at the root."""
+        return self._broker.router.topology.parent(self.rank)
+
+    def tree_children(self, rank: int) -> Sequence[int]:
+        """Ranks of the children of ``rank``."""
+        return self._broker.router.topology.children(rank)
+
+    def subtree_status(self) -> str:
+        """full, partial, degraded, lost or offline."""
+        return self._overlay.subtree_status()
+
+    def status_since(self) -> float:
+        """Seconds since ``subtree_status`` last changed."""
+        return self._overlay.status_since()
+
+    def child_health(self) -> Sequence[Mapping[str, Any]]:
+        """Per child: rank, status, duration, error."""
+        return self._overlay.child_health()
+
+    def on_tree_change(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called after each change of our subtree's status or of a child's."""
+        self.tree_watchers.append(callback)
+
+    def tree_changed(self) -> None:
+        """For the overlay's hooks: something in our part of the tree changed."""
+        for callback in list(self.tree_watchers):
+            callback()
+
+    def disconnect_child(self, rank: int, reason: str) -> int:
+        """Tell the child subtree that holds ``rank`` to leave."""
+        return self._overlay.disconnect_child(rank, reason)
+
+    def state(self) -> tuple[str, float]:
+        """Name of the lifecycle state, seconds since it began."""
+        return self._lifecycle.state, self._lifecycle.in_state_s()
+
+    def on_state(self, callback: Callable[[str], None]) -> None:
+        """Have ``callback`` called with each new state's name."""
+        self._lifecycle.watchers.append(callback)
+
+    def traffic(self) -> Mapping[str, Any]:
+        """Message counts since start or ``clear_traffic``."""
+        return traffic(self._broker)
+
+    def metrics(self) -> str:
+        """All figures in the Prometheus text format."""
+        return self.render_metrics()
+
+    def clear_traffic(self) -> None:
+        """Start the counts again."""
+        self._broker.router.tally.clear()
+
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        """Per attached link."""
+        return [describe(port) for port in self._broker.router.ports if port.link is not None]
+
+
+def _keep(_name: str, _value: str) -> int:
+    """Nothing acts on this attribute: its value is all there is to it."""
+    return 0
+
+
+def _port(sender: Sender) -> Port:
+    if not isinstance(sender, Port):
+        raise TypeError(f"{sender!r} did not come from sender_of()")
+    return sender
+
+
+def traffic(broker: Broker) -> dict[str, Any]:
+    """Message counts of one broker by direction and type, drops by reason, and what is open now."""
+    tally, ports = broker.router.tally, broker.router.ports
+    return {
+        "rx": {
+            "request": tally.requests,
+            "response": tally.responses,
+            "event": tally.events,
+            "control": tally.controls,
+        },
+        "tx": {
+            "request": max(0, tally.requests - tally.answered - tally.dropped),
+            "response": tally.responses + tally.answered,
+            "event": tally.delivered_events,
+            "control": 0,
+        },
+        "drops": dict(tally.drops),
+        "pending": sum(len(port.pending) for port in ports),
+        "links": sum(port.link is not None for port in ports),
+        "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
+    }
+
+
+def describe(port: Port) -> dict[str, Any]:
+    """One attached link, JSON-ready."""
+    outbox = port.link.outbox
+    return {
+        "name": port.name,
+        "uuid": port.uuid,
+        "kind": ("client", "child", "parent", "own")[port.kind],
+        "rank": port.rank,
+        "userid": port.cred.userid,
+        "pid": port.link.peer.pid if port.link.peer.pid is not None else -1,
+        "rolemask": int(port.cred.rolemask),
+        "services": sorted(name.decode("utf-8", "replace") for name in port.services),
+        "subscriptions": len(port.subscriptions),
+        "pending": len(port.pending),
+        "received": port.received,
+        "sent": outbox.sent,
+        "queued": len(outbox.fresh) + len(outbox.parked or ()),
+        "outbox_bytes": outbox.parked_bytes,
+        "dropped_events": outbox.dropped_events,
+    }

@@ -1,0 +1,104 @@
+"""A new link: who is it, may it come in, with which credentials; then its port."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import uuid
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from broker.identity import PeerInfo
+from broker.ingress.admission import Access, Admission, admit
+from broker.routing.port import CLIENT, Port
+from broker.transport.link import Link
+
+if TYPE_CHECKING:
+    from broker.node.broker import Broker
+
+log = logging.getLogger("headgate")
+
+
+class Doorway:
+    """Admits clients: UNIX peers by uid, CURVE clients by key, in-process ones by what their dialer says.
+
+    Args:
+        broker: where admitted links are attached. access: the rules.
+        guest_max_bytes, owner_max_bytes: largest frame of either.
+        cmb1: the listener speaks an older dialect.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        access: Access,
+        guest_max_bytes: int,
+        owner_max_bytes: int,
+        *,
+        cmb1: bool = False,
+    ) -> None:
+        self._broker = broker
+        self._access = access
+        self._guest_max_bytes = guest_max_bytes
+        self._owner_max_bytes = owner_max_bytes
+        self._cmb1 = cmb1
+        self.open = True
+
+    def admit(self, peer: PeerInfo) -> int:
+        """The errno a connecting peer is told, 0 to come in; a refusal is one log line."""
+        if not self.open:
+            return 111  # ECONNREFUSED: shutting down
+        admission = self._decide(peer)
+        if admission.errnum:
+            log.warning("refused %s (pid %s): %s", peer.address, peer.pid, admission.reason)
+        return admission.errnum
+
+    def max_bytes(self, peer: PeerInfo) -> int:
+        """Largest frame ``peer`` may send."""
+        return self._owner_max_bytes if self._decide(peer).policy.cred.owner else self._guest_max_bytes
+
+    def accept(self, link: Link) -> None:
+        """Give an admitted link its port and let it speak."""
+        admission = self._decide(link.peer)
+        policy = admission.policy
+        port = Port(
+            CLIENT,
+            str(uuid.uuid4()),
+            link.send,
+            policy.cred,
+            name=link.peer.address,
+            policy=policy,
+            link=link,
+        )
+        port.shared_uid = admission.shared_uid
+        port.cmb1 = self._cmb1
+        self._broker.attach(port)
+
+    def _decide(self, peer: PeerInfo) -> Admission:
+        return admit(peer, self._access)
+
+
+def groups_of(uid: int) -> Collection[int]:
+    """The groups of a local user; none for a uid without an account."""
+    try:
+        account = pwd.getpwuid(uid)
+    except KeyError:
+        return ()
+    return os.getgrouplist(account.pw_name, account.pw_gid)
+
+
+def overflow_uid() -> int | None:
+    """The uid every unmapped user appears as, where ``/proc/self/uid_map`` is not the full identity map.
+
+    None where each uid stands for one principal.
+    """
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as mapping:
+            entries = [tuple(map(int, line.split())) for line in mapping]
+        if entries == [(0, 0, 4294967295)]:
+            return None
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as overflow:
+            return int(overflow.read())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,149 @@
+"""Counts as Prometheus text, and a small listener for scrapers (a UNIX socket, or HTTP on loopback).
+
+Names follow the Prometheus conventions: base units, ``_total`` on counters. The text is made when asked for; the
+corridor only counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.errors import ConfigError
+from broker.node.context import traffic
+
+if TYPE_CHECKING:
+    from broker.node.assembly import Node
+
+log = logging.getLogger("headgate")
+
+REQUEST_MAX_BYTES = 8192
+REQUEST_TIMEOUT_S = 5.0
+"""A scraper sends a few hundred bytes at once; whoever does not is cut off."""
+
+Sample = tuple[str, str, str, list[tuple[dict[str, str], float]]]
+"""(name, type, help, [(labels, value)])"""
+
+
+def render(samples: Iterable[Sample]) -> str:
+    """Prometheus text exposition format 0.0.4."""
+    lines: list[str] = []
+    for name, kind, text, values in samples:
+        lines += [f"# HELP headgate_{name} {text}", f"# TYPE headgate_{name} {kind}"]
+        for labels, value in values:
+            inner = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
+            lines.append(f"headgate_{name}{{{inner}}} {value:g}" if inner else f"headgate_{name} {value:g}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def samples(node: Node) -> list[Sample]:
+    """What one broker has to tell."""
+    counts = traffic(node.broker)
+    router = node.broker.router
+    types = ("request", "response", "event", "control")
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    clients = [port for port in router.ports if port.link is not None]
+    return [
+        (
+            "info",
+            "gauge",
+            "Constant 1.",
+            [({"rank": str(router.rank), "size": str(router.topology.size)}, 1.0)],
+        ),
+        ("state", "gauge", "Lifecycle state number; 5 is run.", [({}, float(node.lifecycle.number))]),
+        (
+            "received_messages_total",
+            "counter",
+            "Messages received.",
+            [({"type": t}, counts["rx"][t]) for t in types],
+        ),
+        ("sent_messages_total", "counter", "Messages sent.", [({"type": t}, counts["tx"][t]) for t in types]),
+        (
+            "dropped_messages_total",
+            "counter",
+            "Messages that went nowhere.",
+            [({"reason": reason}, float(count)) for reason, count in counts["drops"].items()]
+            or [({"reason": ""}, 0.0)],
+        ),
+        ("pending_calls", "gauge", "Requests not answered yet.", [({}, float(counts["pending"]))]),
+        ("links", "gauge", "Attached links.", _by_kind(clients)),
+        ("outbox_bytes", "gauge", "Bytes that wait for slow readers.", [({}, float(counts["outbox_bytes"]))]),
+        ("event_sequence", "counter", "Last event sequence.", [({}, float(router.events.sequence))]),
+        (
+            "event_gaps_total",
+            "counter",
+            "Times that event numbers were missing.",
+            [({}, float(node.overlay.event_gaps))],
+        ),
+        ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
+        ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
+    ]
+
+
+def _by_kind(ports: Iterable[object]) -> list[tuple[dict[str, str], float]]:
+    kinds = ("client", "child", "parent", "own")
+    found = [getattr(port, "kind", 0) for port in ports]
+    return [({"kind": name}, float(found.count(index))) for index, name in enumerate(kinds[:3])]
+
+
+class MetricsListener:
+    """Answers ``GET /metrics`` with the text, anything else with 404.
+
+    Args:
+        node: whose counts. place: ``unix:///PATH`` or ``http://HOST:PORT``.
+    """
+
+    def __init__(self, node: Node, place: str) -> None:
+        self._node = node
+        self._place = place
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: the place cannot be used.
+        """
+        scheme, _, rest = self._place.partition("://")
+        try:
+            if scheme == "unix":
+                self._server = await asyncio.start_unix_server(self._serve, rest, limit=REQUEST_MAX_BYTES)
+                os.chmod(rest, 0o600)
+            else:
+                host, _, port = rest.rstrip("/").rpartition(":")
+                self._server = await asyncio.start_server(
+                    self._serve, host.strip("[]"), int(port), limit=REQUEST_MAX_BYTES
+                )
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"broker.metrics_listen {self._place}: {error}") from error
+
+    async def stop(self) -> None:
+        """Close the socket."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                found = head.split(b" ", 2)[:2] == [b"GET", b"/metrics"]
+                body = render(samples(self._node)).encode() if found else b"only GET /metrics is here\n"
+                status = b"200 OK" if found else b"404 Not Found"
+                writer.write(
+                    b"HTTP/1.1 %b\r\nContent-Type: text/plain; version=0.0.4\r\n"
+                    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
+                )
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            log.debug("metrics: %s", error)
+        finally:
+            writer.close()

@@ -1,0 +1,310 @@
+"""The parent's side of the tree: a link greets, says hello, becomes a child, and leaves in one of four ways.
+
+::
+
+    greeting --hello admitted--> child --goodbye------> greeting   (offline)
+                                       --disconnected-> greeting   (lost: "administrative disconnect")
+                                       --link ended---> gone       (lost: "lost connection")
+                                       --hello of the same rank over another link--> gone (lost), replaced
+
+A greeting link that sends anything but hello is told to disconnect: it speaks to an incarnation of us that is no
+more, or we have given it up. While we have no parent ourselves, hellos are held: what a child announces at once
+after its hello would find no way up.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from broker.errors import LinkBroken, LinkEnded, LinkError, ProtocolError
+from broker.identity import Credentials, Role
+from broker.ingress.stamping import StampPolicy
+from broker.node.broker import Broker
+from broker.node.overlay import control, hello
+from broker.node.overlay.liveness import Torpor
+from broker.node.overlay.status import Status, Timed, read
+from broker.routing.port import CHILD, Port
+from broker.transport.link import Link
+from broker.wire.message import Message, response
+
+log = logging.getLogger("headgate")
+
+
+class Child:
+    """One rank that may join here, connected or not.
+
+    Attributes:
+        error: why it is not online, for ``overlay.health``; "" for no particular reason.
+        port: while it is online. torpor: its silence; meaningless without a port.
+    """
+
+    __slots__ = ("error", "port", "rank", "timed", "torpor")
+
+    def __init__(self, rank: int, now: float) -> None:
+        self.rank: int = rank
+        self.timed: Timed = Timed(Status.OFFLINE, now)
+        self.error: str = ""
+        self.port: Port | None = None
+        self.torpor: Torpor = Torpor(0, now)
+
+    @property
+    def torpid(self) -> bool:
+        """True while it is connected and silent for too long."""
+        return self.port is not None and self.torpor.torpid
+
+    def health(self, now: float) -> dict[str, Any]:
+        """Its entry in ``overlay.health``; the duration is in seconds."""
+        status = self.timed.status
+        entry: dict[str, Any] = {
+            "rank": self.rank,
+            "status": status.label,
+            "duration": now - self.timed.since,
+            "torpid": self.torpid,
+        }
+        if self.error and not status.online:
+            entry["error"] = self.error
+        return entry
+
+
+class Children:
+    """All children of one broker.
+
+    Args:
+        broker: where admitted ones are attached. rules: what hello is held against.
+        clock: monotonic seconds. changed: told of each change of a child's status or torpor.
+        ours: what we tell Headgate children; ready: False holds hellos back until ``admit_held``.
+
+    Attributes:
+        open: False when no child is admitted any more.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        rules: hello.Rules,
+        clock: Callable[[], float],
+        changed: Callable[[Child], object],
+        ours: Callable[[], hello.Ours],
+        ready: Callable[[], bool],
+    ) -> None:
+        now = clock()
+        self._broker = broker
+        self._rules = rules
+        self._clock = clock
+        self._changed = changed
+        self._ours = ours
+        self._ready = ready
+        self._children = {rank: Child(rank, now) for rank in rules.children}
+        self._greetings: set[Link] = set()
+        self._held: dict[Link, Message] = {}
+        self.open = True
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children.values())
+
+    def find(self, rank: int) -> Child | None:
+        """The child with ``rank``; None when it is none of ours."""
+        return self._children.get(rank)
+
+    # -- Receiver: links that have not said hello, or have said goodbye -------------------------
+
+    def accept(self, link: Link) -> None:
+        """For the listener: a link that will say hello."""
+        self._greetings.add(link)
+        link.start(self)
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """Hello admits; anything else is answered once with a disconnect."""
+        for index, message in enumerate(messages):
+            if hello.is_hello(message) and self.open:
+                if self._hello(link, message):
+                    rest = messages[index + 1 :]
+                    if rest:
+                        self._broker.received(link, rest)
+                    return
+            elif index == len(messages) - 1:
+                link.send(control.disconnect())
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """It left before, or after, it was a child."""
+        self._greetings.discard(link)
+        self._held.pop(link, None)
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """Nothing is sent here that could choke it, but for answers to its own messages."""
+
+    # -- hello ---------------------------------------------------------------------------------
+
+    def _hello(self, link: Link, message: Message) -> bool:
+        """Judge, then admit or hold or refuse; True when the link became a child's."""
+        try:
+            told = hello.read_request(message)
+        except ProtocolError as error:
+            log.warning("refused %s: %s", link.peer.address, error)
+            link.send(hello.refuse(message, errno.EPROTO))
+            return False
+        refusal = self._judge(told, link, message)
+        if refusal is not None:
+            self._refuse(told, refusal, link, message)
+            return False
+        if not self._ready():
+            self._held[link] = message
+            return False
+        self._admit(told, link, message)
+        return True
+
+    def _judge(self, told: hello.Hello, link: Link, message: Message) -> hello.Refusal | None:
+        refusal = hello.judge(told, message.rolemask, link.peer.rank, self._rules)
+        if refusal is None and any(
+            p.uuid == told.uuid and p.rank != told.rank for p in self._broker.router.ports
+        ):
+            text = f"uuid {told.uuid} is in use"
+            refusal = hello.Refusal(errno.EEXIST, text, text)
+        return refusal
+
+    def _refuse(self, told: hello.Hello, refusal: hello.Refusal, link: Link, message: Message) -> None:
+        who = told.hostname or link.peer.address
+        log.error("refused %s (rank %d): %s", who, told.rank, refusal.reason)
+        child = self._children.get(told.rank)
+        if child is not None and child.port is None and refusal.text:
+            child.error = refusal.text
+        link.send(hello.refuse(message, refusal.errnum, refusal.text))
+
+    def _admit(self, told: hello.Hello, link: Link, message: Message) -> None:
+        child = self._children[told.rank]
+        if child.port is not None:
+            log.error("rank %d said hello again: its former connection is dropped", child.rank)
+            self._drop(child)
+        ours = self._ours() if told.ours.headgate else hello.Ours()
+        batch = ours.batch and told.ours.batch
+        link.send(hello.admit(message, self._broker.router.uuid, ours._replace(batch=batch)))
+        link.flush()  # the answer itself travels plain
+        if batch:
+            link.enable_batch()
+        self._attach(child, told, link)
+
+    def _attach(self, child: Child, told: hello.Hello, link: Link) -> None:
+        owner = self._broker.own.cred.userid
+        cred = Credentials(owner, Role.OWNER)
+        port = Port(
+            CHILD,
+            told.uuid,
+            link.send,
+            cred,
+            name=f"rank {child.rank}",
+            policy=StampPolicy.tree(owner),
+            link=link,
+            rank=child.rank,
+        )
+        self._greetings.discard(link)
+        link.receiver = self._broker
+        child.port = port
+        child.torpor = Torpor(port.received, self._clock())
+        self._broker.attach(port)
+        log.info("rank %d joined (%s), status %s", child.rank, link.peer.address, told.status.label)
+        self._set(child, told.status)
+
+    def admit_held(self) -> None:
+        """We are ready now: judge again those who said hello before."""
+        held, self._held = self._held, {}
+        for link, message in held.items():
+            if link.ended is None and self.open:
+                self._hello(link, message)
+
+    # -- what children say ---------------------------------------------------------------------
+
+    def controlled(self, port: Port, message: Message) -> None:
+        """A control message of a child; a heartbeat needs no more than to have been counted."""
+        child = self._children.get(port.rank)
+        if child is None or child.port is not port or message.aux1 != control.STATUS:
+            return
+        status = read(message.aux2)
+        if status is None:
+            log.warning("rank %d sent status %d, which means nothing", port.rank, message.aux2)
+        elif status.online:
+            self._set(child, status)
+        else:
+            self._dismiss(child, status, "")
+
+    def goodbye(self, port: Port, message: Message) -> None:
+        """A child leaves in good order: it is answered, then it is offline."""
+        self._broker.respond(response(message, userid=port.cred.userid, rolemask=int(Role.OWNER)))
+        child = self._children.get(port.rank)
+        if child is not None and child.port is port:
+            log.info("rank %d said goodbye", port.rank)
+            self._dismiss(child, Status.OFFLINE, "administrative shutdown")
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def departed(self, port: Port, error: LinkError) -> None:
+        """The link of a child is gone without a goodbye."""
+        child = self._children.get(port.rank)
+        if child is not None and child.port is port:
+            below = self._broker.router.topology.descendants(port.rank)
+            severed = f", and contact with {below} ranks below it" if below else ""
+            log.error("lost connection to rank %d%s: %s", port.rank, severed, error)
+            child.port = None
+            self._set(child, Status.LOST, "lost connection")
+
+    def disconnect(self, rank: int, reason: str) -> int:
+        """Make a child leave; returns 0, ENOENT (none of ours) or EINVAL (not online)."""
+        child = self._children.get(rank)
+        if child is None:
+            return errno.ENOENT
+        if child.port is None:
+            return errno.EINVAL
+        log.error("rank %d is disconnected: %s", rank, reason)
+        child.port.send(control.disconnect())
+        self._dismiss(child, Status.LOST, reason)
+        return 0
+
+    def disconnect_all(self, reason: str) -> None:
+        """Make all of them leave."""
+        for rank in self._children:
+            self.disconnect(rank, reason)
+
+    def close(self) -> None:
+        """End the links of those who are no children (any more)."""
+        for link in list(self._greetings):
+            link.close()
+
+    def _dismiss(self, child: Child, status: Status, error: str) -> None:
+        """It is no child any more; its link goes back to greeting, where whatever else it sends is refused."""
+        port, child.port = child.port, None
+        if port is not None:
+            link: Link = port.link
+            self._broker.link_ended(link, LinkEnded(error or status.label))
+            link.data = None
+            link.receiver = self
+            self._greetings.add(link)
+            link.resume()
+        self._set(child, status, error)
+
+    def _drop(self, child: Child) -> None:
+        """Its former incarnation is gone; the broker settles its affairs when the link has ended."""
+        port, child.port = child.port, None
+        if port is not None:
+            port.link.abort(LinkBroken("replaced by a new incarnation"))
+        self._set(child, Status.LOST)
+
+    def _set(self, child: Child, status: Status, error: str = "") -> None:
+        child.error = error
+        if child.timed.change(status, self._clock()):
+            self._changed(child)
+
+    # -- liveness ------------------------------------------------------------------------------
+
+    def pulse(self, now: float, torpid_max_s: float) -> None:
+        """Find out who fell silent, and who is back."""
+        for child in self._children.values():
+            port = child.port
+            if port is not None and child.torpor.check(port.received, now, torpid_max_s):
+                silent = child.torpor.seconds(port.received, now)
+                if child.torpor.torpid:
+                    log.error("rank %d has been unresponsive for %.1f s", child.rank, silent)
+                else:
+                    log.error("rank %d is responsive now", child.rank)
+                self._changed(child)

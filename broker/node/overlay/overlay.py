@@ -1,0 +1,292 @@
+"""The facade of the tree: listen for children, join the parent, tell how they are, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from broker.errors import ConfigError, LinkError, LinkRefused
+from broker.identity import PeerInfo
+from broker.node.broker import Broker
+from broker.node.overlay import control, hello
+from broker.node.overlay.children import Child, Children
+from broker.node.overlay.config import Hooks, OverlayConfig
+from broker.node.overlay.liveness import SYNC_MAX_S
+from broker.node.overlay.parent import Parent
+from broker.node.overlay.status import Timed, combine
+from broker.routing.port import CHILD, PARENT, Port
+from broker.transport import registry
+from broker.transport.link import Listener
+from broker.wire.message import Message, encode_part
+
+log = logging.getLogger("headgate")
+
+_GOODBYE_PART: Final = encode_part(b"overlay.goodbye")
+_PARENT_LOST: Final = "lost connection to parent"
+
+
+class Overlay:
+    """One broker's place in the tree.
+
+    Set ``broker.deliver`` before ``start``: the overlay puts itself in front of it for ``overlay.goodbye``.
+
+    Args:
+        broker: knows rank, shape, uuid and owner. config: see there. hooks: who wants to be told what.
+
+    Attributes:
+        contact_uri: what children dial, ports filled in; None before ``start`` and at a leaf.
+        event_gaps: how often event numbers were missing. events_missed: how many numbers that were.
+        epoch: uuid of rank 0, whose event numbers these are; "" while unknown.
+    """
+
+    def __init__(self, broker: Broker, config: OverlayConfig, hooks: Hooks | None = None) -> None:
+        self._broker = broker
+        self._config = config
+        self._hooks = hooks or Hooks()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._listener: Listener | None = None
+        self._next = broker.deliver
+        self.contact_uri: str | None = None
+        self.event_gaps = 0
+        self.events_missed = 0
+        router = broker.router
+        self.epoch = router.uuid if router.rank == 0 else ""
+        rules = hello.Rules(
+            router.rank,
+            router.topology.children(router.rank),
+            hello.encode_version(config.version),
+            config.hostnames,
+        )
+        self._rules = rules
+        self._children = Children(broker, rules, time.monotonic, self._child_changed, self._ours, self.joined)
+        self._parent: Parent | None = None
+        if router.rank:
+            self._parent = Parent(broker, config, self._introduce, self._joined, time.monotonic)
+        self._status = Timed(combine(child.timed.status for child in self._children), time.monotonic())
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+        self._lost = asyncio.Event()
+
+    # -- start and stop ------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen, then join the parent; returns once joined (at once at rank 0). Cancel to give up.
+
+        Raises:
+            ConfigError: the listening address cannot be used, or a rank other than 0 has no parent address.
+            LinkRefused: the parent refused us for good (hello or key); errno and text are the parent's.
+        """
+        self._take_over()
+        if self._config.listen_uri is not None and self._rules.children:
+            self._listener = await self._listen(self._config.listen_uri)
+            self.contact_uri = self._listener.contact_address
+        self._spawn("overlay-pulse", self._beat())
+        if self._parent is not None:
+            await self._parent.join()
+            self._spawn("overlay-parent", self._keep(self._parent))
+
+    async def _listen(self, uri: str) -> Listener:
+        extra = {**self._config.listen.extra, "batch": self._config.batch}
+        options = replace(self._config.listen, admit=self._admit, extra=extra)
+        return await registry.listen(uri, self._children.accept, options)
+
+    def _admit(self, peer: PeerInfo) -> int:
+        """Who may say hello: brokers by their key, and where there are no keys the owner's processes."""
+        stranger = peer.curve_key is None and peer.uid not in (None, self._broker.own.cred.userid)
+        return errno.EPERM if stranger or peer.user is not None else 0
+
+    def _take_over(self) -> None:
+        """Put ourselves where the broker hands over what concerns the tree."""
+        broker = self._broker
+        broker.router.services.add(b"overlay", broker.own)  # no matter if its service registered it before us
+        broker.router.invalidate()
+        broker.router.events.on_gap = self._gap
+        broker.on_control = self._controlled
+        broker.on_departed.append(self._departed)
+        self._next, broker.deliver = broker.deliver, self._deliver
+
+    def spurn(self) -> None:
+        """Admit no more children (cleanup and later): their hello is answered with a disconnect."""
+        self._children.open = False
+
+    async def children_gone(self, timeout_s: float) -> bool:
+        """Wait until no child is online; False when some still are after ``timeout_s`` seconds."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._nobody.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Disconnect children that remain, say goodbye upward, close; safe to call twice or before ``start``."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.spurn()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._children.disconnect_all("the parent shuts down")
+        await asyncio.sleep(0)  # what their leaving causes goes out before we leave ourselves
+        if self._parent is not None:
+            await self._parent.goodbye(self._config.goodbye_timeout_s)
+        if self._listener is not None:
+            await self._listener.stop()
+        self._children.close()
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(_report)
+        self._tasks.append(task)
+
+    # -- views ---------------------------------------------------------------------------------
+
+    def joined(self) -> bool:
+        """True at rank 0, and while the parent is connected."""
+        return self._parent is None or self._parent.port is not None
+
+    def parent_uuid(self) -> str:
+        """Uuid of the connected parent; "" when there is none."""
+        port = self._parent.port if self._parent is not None else None
+        return port.uuid if port is not None else ""
+
+    def online_children(self) -> Sequence[int]:
+        """Ranks of the children that are online."""
+        return [child.rank for child in self._children if child.port is not None]
+
+    def subtree_status(self) -> str:
+        """full, partial or degraded: this broker and everything below."""
+        return self._status.status.label
+
+    def status_since(self) -> float:
+        """Seconds since ``subtree_status`` last changed."""
+        return time.monotonic() - self._status.since
+
+    def child_health(self) -> Sequence[Mapping[str, Any]]:
+        """Per child: rank, status, duration (seconds), torpid; error when it is not online and there is one."""
+        now = time.monotonic()
+        return [child.health(now) for child in self._children]
+
+    def disconnect_child(self, rank: int, reason: str) -> int:
+        """Make a child leave; returns 0, ENOENT (not a child of ours) or EINVAL (not online)."""
+        return self._children.disconnect(rank, reason)
+
+    # -- liveness ------------------------------------------------------------------------------
+
+    def pulse(self) -> None:
+        """Check liveness now (called on each ``heartbeat.pulse``; a timer of our own calls it, too)."""
+        now = time.monotonic()
+        if self._parent is not None:
+            self._parent.pulse(now)
+        self._children.pulse(now, self._config.torpid_max_s)
+
+    async def _beat(self) -> None:
+        """Heartbeats may stay away; silence must be noticed all the same."""
+        period_s = min(SYNC_MAX_S, self._config.torpid_min_s)
+        while True:
+            await asyncio.sleep(period_s)
+            self.pulse()
+
+    # -- the parent ----------------------------------------------------------------------------
+
+    def _introduce(self) -> hello.Hello:
+        uuid, rank = self._broker.router.uuid, self._broker.router.rank
+        ours = hello.Ours(True, self._config.batch)
+        return hello.Hello(rank, self._rules.version, uuid, self._status.status, self._config.hostname, ours)
+
+    def _joined(self, answer: hello.Answer) -> None:
+        parent_is_root = self._broker.router.topology.parent(self._broker.router.rank) == 0
+        epoch = answer.ours.epoch or (answer.uuid if parent_is_root else "")
+        if epoch and self.epoch and epoch != self.epoch:
+            log.warning("rank 0 is a new one: event numbers begin anew")
+            self._broker.router.events.sequence = 0
+        self.epoch = epoch or self.epoch
+        self._hooks.joined()
+        self._children.admit_held()
+
+    async def _keep(self, parent: Parent) -> None:
+        """Join again whenever the parent is lost."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            try:
+                await parent.rejoin()
+            except (LinkRefused, ConfigError) as error:
+                self._hooks.must_exit(str(error))
+                return
+
+    def _parent_lost(self, parent: Parent, reason: str) -> None:
+        parent.port = None
+        if self._stopping:
+            return
+        log.error("lost the parent: %s", reason)
+        self._hooks.parent_lost(reason)
+        self._children.disconnect_all(_PARENT_LOST)
+        if self._config.on_parent_loss == "exit":
+            self._hooks.must_exit(f"lost the parent: {reason}")
+            return
+        parent.reincarnate()
+        self._lost.set()
+
+    # -- what the broker hands over ------------------------------------------------------------
+
+    def _departed(self, port: Port, error: LinkError) -> None:
+        if port.kind == CHILD:
+            self._children.departed(port, error)
+        elif self._parent is not None and self._parent.port is port:
+            self._parent_lost(self._parent, str(error))
+
+    def _controlled(self, port: Port, message: Message) -> None:
+        if port.kind == CHILD:
+            self._children.controlled(port, message)
+        elif port.kind == PARENT and self._parent is not None:
+            self._parent.controlled(message)
+        else:
+            self._broker.router.tally.drop("control message from a client")
+
+    def _deliver(self, message: Message) -> None:
+        """Goodbye is between a child and us, whoever serves the other methods of ``overlay``."""
+        if message.topic_part == _GOODBYE_PART:
+            port = self._broker.router.port_of(message)
+            if port is not None and port.kind == CHILD:
+                self._children.goodbye(port, message)
+                return
+        self._next(message)
+
+    def _gap(self, last: int, now: int) -> None:
+        """Event numbers are missing, or begin anew."""
+        if now < last:
+            log.warning("event numbers begin anew: %d after %d", now, last)
+            return
+        self.event_gaps += 1
+        self.events_missed += now - last - 1
+        log.error("lost events %d-%d", last + 1, now - 1)
+
+    # -- the children --------------------------------------------------------------------------
+
+    def _ours(self) -> hello.Ours:
+        return hello.Ours(True, self._config.batch, self.epoch)
+
+    def _child_changed(self, child: Child) -> None:
+        self._hooks.child_changed(child.rank, child.timed.status.label, child.torpid)
+        if self.online_children():
+            self._nobody.clear()
+        else:
+            self._nobody.set()
+        status = combine(each.timed.status for each in self._children)
+        if self._status.change(status, time.monotonic()):
+            if self._parent is not None:
+                self._parent.send(control.status(int(status)))
+            self._hooks.status_changed(status.label)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("task %s failed", task.get_name(), exc_info=task.exception())

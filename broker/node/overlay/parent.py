@@ -1,0 +1,223 @@
+"""The child's side of the tree: dial, hello, serve, lose, and join again as a new incarnation.
+
+One incarnation has one uuid: it is the ZeroMQ identity, the name in hello, and the hop in route stacks. Responses to
+a former incarnation name a uuid that is nobody's, so none of them can reach the wrong caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused, ProtocolError
+from broker.identity import Credentials, Role
+from broker.ingress.stamping import StampPolicy
+from broker.node.broker import Broker
+from broker.node.overlay import control, hello
+from broker.node.overlay.config import OverlayConfig
+from broker.node.overlay.liveness import Silence
+from broker.routing.port import PARENT, Port
+from broker.transport import registry
+from broker.transport.link import Link
+from broker.wire.message import CONTROL, UPSTREAM, Message
+
+log = logging.getLogger("headgate")
+
+
+class Parent:
+    """The way up from one broker.
+
+    Args:
+        broker: where the parent's port is attached. config: addresses and patience.
+        hello: makes our hello; joined: told of each answer that admits us, the port being attached.
+        clock: monotonic seconds.
+
+    Attributes:
+        port: while joined.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: OverlayConfig,
+        introduce: Callable[[], hello.Hello],
+        joined: Callable[[hello.Answer], object],
+        clock: Callable[[], float],
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._introduce = introduce
+        self._joined = joined
+        self._clock = clock
+        self._silence = Silence(0, clock())
+        self.port: Port | None = None
+
+    # -- joining -------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Try until the parent admits us, a new incarnation each time but the first.
+
+        Raises:
+            LinkRefused: it refused us for good.
+        """
+        longest_s = self._config.backoff_s
+        while True:
+            try:
+                await self._attempt()
+                return
+            except LinkRefused:
+                raise
+            except LinkError as error:
+                log.warning("cannot join the parent at %s: %s", self._config.parent_uri, error)
+            await asyncio.sleep(random.uniform(0, longest_s))
+            longest_s = min(longest_s * 2, self._config.backoff_max_s)
+            self.reincarnate()
+
+    async def rejoin(self) -> None:
+        """Join again, not at the same instant as all the others who lost the same parent.
+
+        Raises:
+            LinkRefused: it refused us for good.
+        """
+        await asyncio.sleep(random.uniform(0, self._config.backoff_s))
+        await self.join()
+
+    def reincarnate(self) -> None:
+        """Take a new uuid; whatever is still addressed to the former one is dropped."""
+        self._broker.router.reincarnate(str(uuid.uuid4()))
+
+    async def _attempt(self) -> None:
+        config = self._config
+        extra = {**config.dial.extra, "identity": self._broker.router.uuid.encode(), "batch": config.batch}
+        options = replace(config.dial, extra=extra)
+        link = await registry.dial(config.parent_uri or "", options)
+        greeting = _Greeting(self)
+        try:
+            link.start(greeting)
+            link.send(hello.encode(self._introduce()))
+            async with asyncio.timeout(config.hello_timeout_s or None):
+                await greeting.done
+        except TimeoutError:
+            if self._is_joined(link):
+                return
+            raise LinkBroken(f"no answer to hello within {config.hello_timeout_s:g} s") from None
+        finally:
+            if not self._is_joined(link):
+                link.close()
+
+    def _is_joined(self, link: Link) -> bool:
+        return self.port is not None and self.port.link is link
+
+    def _answered(self, link: Link, answer: hello.Answer) -> None:
+        """The parent admits us: from here on the link is the broker's."""
+        topology, router = self._broker.router.topology, self._broker.router
+        owner = self._broker.own.cred.userid
+        rank = topology.parent(router.rank)
+        cred = Credentials(owner, Role.OWNER)
+        policy = StampPolicy.tree(owner)
+        port = Port(
+            PARENT, answer.uuid, link.send, cred, name=f"rank {rank}", policy=policy, link=link, rank=rank
+        )
+        if answer.ours.batch and self._config.batch:
+            link.enable_batch()
+        link.receiver = self._broker
+        self.port = port
+        self._silence = Silence(link.outbox.sent, self._clock())
+        self._broker.attach(port)
+        log.info("joined rank %d (%s)", rank, link.peer.address)
+        self._joined(answer)
+
+    # -- serving -------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Send a control message up; dropped while there is no parent, whom hello will tell."""
+        if self.port is not None:
+            self.port.send(message)
+
+    def pulse(self, now: float) -> None:
+        """Say that we are here when nothing else did for a while."""
+        if self.port is not None:
+            silent = self._silence.seconds(self.port.link.outbox.sent, now)
+            if silent >= self._config.torpid_min_s:
+                self.port.send(control.heartbeat())
+
+    def controlled(self, message: Message) -> None:
+        """A control message of the parent: only ``disconnect`` means something."""
+        if message.aux1 == control.DISCONNECT:
+            self.drop("the parent told us to leave")
+
+    def drop(self, reason: str) -> None:
+        """Give the connection up; the broker tells us of its end like of any other."""
+        if self.port is not None:
+            self.port.link.abort(LinkEnded(reason))
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    async def goodbye(self, timeout_s: float) -> None:
+        """Say goodbye, wait for the answer no longer than ``timeout_s``, close."""
+        port = self.port
+        if port is None:
+            return
+        answered = asyncio.Event()
+        rank = self._broker.router.rank
+        # UPSTREAM with our own rank: the service of the same name here must not catch it
+        self._broker.calls.call(
+            "overlay.goodbye", None, lambda _answer: answered.set(), nodeid=rank, flags=UPSTREAM
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                await answered.wait()
+        except TimeoutError:
+            log.warning("no answer to goodbye within %g s", timeout_s)
+        self.port = None
+        port.link.close("goodbye")
+
+
+class _Greeting:
+    """Receives for a link to the parent until hello is answered.
+
+    Attributes:
+        done: resolves when the parent admitted us; otherwise it holds the LinkError.
+    """
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """Wait for the answer; what comes after it belongs to the broker, what comes before is dropped."""
+        for index, message in enumerate(messages):
+            if hello.is_answer(message):
+                if self._answer(link, message) and messages[index + 1 :]:
+                    self._parent._broker.received(link, messages[index + 1 :])
+                return
+            if message.type == CONTROL and message.aux1 == control.DISCONNECT:
+                link.abort(LinkEnded("the parent admits nobody now"))
+                return
+
+    def _answer(self, link: Link, message: Message) -> bool:
+        if self.done.done():
+            return False
+        try:
+            answer = hello.read_answer(message)
+        except ProtocolError as error:
+            self.done.set_exception(LinkBroken(f"the answer to hello makes no sense: {error}"))
+            return False
+        if answer.errnum:
+            self.done.set_exception(LinkRefused(f"the parent refused hello: {answer.text}", answer.errnum))
+            return False
+        self._parent._answered(link, answer)
+        self.done.set_result(None)
+        return True
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """The link ended before the answer."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """One hello chokes nobody."""

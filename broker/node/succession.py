@@ -1,0 +1,76 @@
+"""Which state follows which: join, then quorum, then run with the root, then leave with it.
+
+Rank 0 runs once every rank has been seen; the others copy rank 0 through their parent
+(``state-machine.monitor``, as deployed brokers do): run when it runs, leave when it leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from broker.errors import ProtocolError
+from broker.node.calls import OwnCall
+from broker.node.context import BrokerContext
+from broker.node.lifecycle import CLEANUP, RUN, Lifecycle
+from broker.node.overlay.overlay import Overlay
+from broker.wire.message import STREAMING, UPSTREAM, Message
+from broker.wire.payload import decode_json, encode_json
+
+log = logging.getLogger("headgate")
+
+
+class Succession:
+    """Moves one broker's lifecycle on.
+
+    Attributes:
+        on_leave: called once when the parent's state says that the instance is going down.
+    """
+
+    def __init__(self, context: BrokerContext, overlay: Overlay, lifecycle: Lifecycle) -> None:
+        self._context = context
+        self._overlay = overlay
+        self._lifecycle = lifecycle
+        self._monitor: OwnCall | None = None
+        self.on_leave: Callable[[str], None] | None = None
+
+    def begin(self) -> None:
+        """The doors are open, the parent is not reached yet."""
+        self._lifecycle.enter("join")
+
+    def joined(self) -> None:
+        """The parent answered (or there is none): wait for the quorum, or copy the parent's state."""
+        self._lifecycle.enter("init")
+        self._lifecycle.enter("quorum")
+        if self._context.rank == 0:
+            self.subtree_changed(self._overlay.subtree_status())
+            return
+        self._monitor = self._context.call(
+            "state-machine.monitor",
+            encode_json({"final": 7}),
+            self._parent_state,
+            nodeid=self._context.rank,
+            flags=STREAMING | UPSTREAM,
+        )
+
+    def parent_lost(self) -> None:
+        """Back to join, unless we are leaving anyway."""
+        self._monitor = None
+        self._lifecycle.enter("join")
+
+    def subtree_changed(self, status: str) -> None:
+        """Rank 0 runs as soon as everybody below has been there once."""
+        if self._context.rank == 0 and status == "full" and self._lifecycle.number < RUN:
+            self._lifecycle.enter("run")
+
+    def _parent_state(self, message: Message) -> None:
+        if message.errnum:
+            return
+        try:
+            number = decode_json(message.payload).get("state")
+        except ProtocolError:
+            return
+        if number == RUN:
+            self._lifecycle.enter("run")
+        elif isinstance(number, int) and number >= CLEANUP and self.on_leave is not None:
+            self.on_leave("the instance is shutting down")
