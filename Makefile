@@ -17,6 +17,7 @@ SHELL := /bin/sh
 VENV ?= .venv
 SIZE ?= 4
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install --quiet $(if $(LOCKED),--constraint requirements.lock)
@@ -78,7 +79,8 @@ soak: $(VENV)/.stamp-test
 	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
 
 bench: $(VENV)/.stamp-test system-packages
-	$(PY) -m tests.bench
+	@if command -v cc >/dev/null || command -v gcc >/dev/null; then $(MAKE) --no-print-directory wheel-compiled; fi
+	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--compiled /') $(BENCH_ARGS)
 
 # `make -k lint` goes on to the next tool after one has complained
 lint: lint-ruff lint-format lint-types lint-imports
@@ -107,6 +109,7 @@ lock: $(VENV)/.stamp-lint
 # built in a copy: the compiler leaves its shared objects beside the sources, where an editable install would find them
 wheel-compiled: $(VENV)/.stamp-venv
 	@copy=$$(mktemp -d) && cp -r pyproject.toml README.md LICENSE broker gateway $$copy/ && \
+	rm -f dist/*.whl && \
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --quiet --no-deps --wheel-dir dist $$copy && rm -rf $$copy && \
 	ls -1 dist/*.whl
 

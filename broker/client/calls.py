@@ -40,8 +40,8 @@ class Waiter(Protocol):
 
 def is_last(message: Message) -> bool:
     """True for the last response of its call: STREAMING clear or errnum nonzero (RFC 6, "Matchtag Field")."""
-    tail = message.tail
-    return not tail[4] & STREAMING or tail[13:17] != _NO_ERROR
+    head = message.head
+    return not head[4] & STREAMING or head[13:] != _NO_ERROR
 
 
 def same_error(error: LinkError) -> LinkError:
@@ -101,7 +101,7 @@ class Calls:
             raise HeadgateError(f"{len(waiting)} calls wait for responses on this link already", errno.EAGAIN)
         tag = self._free_tag()
         waiting[tag] = waiter
-        message.tail = message.tail[:17] + tag
+        message.tag = tag
 
     def _free_tag(self) -> bytes:
         while True:
@@ -112,7 +112,7 @@ class Calls:
 
     def answered(self, message: Message) -> None:
         """A response came from the link."""
-        tag = message.tail[17:]
+        tag = message.tag
         waiter = self._waiting.get(tag)
         if waiter is None:
             self.unmatched += 1

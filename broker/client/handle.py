@@ -118,7 +118,7 @@ class Handle:
         outer, flusher.batch = flusher.batch, True
         try:
             for message in messages:
-                kind = message.tail[3]
+                kind = message.head[3]
                 if kind == wire.RESPONSE:
                     self._calls.answered(message)
                 elif kind == wire.REQUEST:
@@ -170,7 +170,7 @@ class Handle:
             ValueError: no request, or flag NORESPONSE or STREAMING is set. LinkError: the link has ended.
             HeadgateError: EAGAIN, too many calls wait.
         """
-        if message.tail[3] != wire.REQUEST or message.tail[4] & (wire.NORESPONSE | wire.STREAMING):
+        if message.head[3] != wire.REQUEST or message.head[4] & (wire.NORESPONSE | wire.STREAMING):
             raise ValueError(f"{message!r} is no request with exactly one response: use send() or stream()")
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls.add(Single(future), message)
@@ -241,7 +241,7 @@ class Handle:
 
     async def _ask(self, message: Message) -> Response | None:
         await self.writable()
-        flags = message.tail[4]
+        flags = message.head[4]
         if flags & wire.UPSTREAM and message.nodeid == NODEID_ANY:
             message.set_aux1(await self.rank())
         if flags & wire.NORESPONSE:

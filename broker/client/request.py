@@ -51,7 +51,7 @@ class Request(Received):
     @property
     def streaming(self) -> bool:
         """True when the caller expects many responses, ended by an error response."""
-        return bool(self.message.tail[4] & STREAMING)
+        return bool(self.message.head[4] & STREAMING)
 
     @property
     def matchtag(self) -> int:
@@ -68,7 +68,7 @@ class Request(Received):
             return
         data = encode(payload)
         self.done = not self.streaming
-        if not self.message.tail[4] & NORESPONSE:
+        if not self.message.head[4] & NORESPONSE:
             self._send(response(self.message, data))
 
     def respond_error(self, errnum: int, text: str = "") -> None:
@@ -78,7 +78,7 @@ class Request(Received):
         if self.done:
             return
         self.done = True
-        if not self.message.tail[4] & NORESPONSE:
+        if not self.message.head[4] & NORESPONSE:
             self._send(response(self.message, encode_text(text) if text else None, errnum=errnum))
 
     def finish(self, result: Result) -> None:

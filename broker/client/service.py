@@ -24,7 +24,8 @@ from broker.client.received import Response
 from broker.client.request import Handler, Request
 from broker.errors import HeadgateError, ProtocolError
 from broker.identity import Role
-from broker.wire.message import Message, encode_part, part_data, request
+from broker.wire.message import Message, request
+from broker.wire.parts import encode_part, part_data
 from broker.wire.payload import decode_json, encode_json
 from broker.wire.topic import method_of, service_of
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from broker.client.calls import same_error
 from broker.client.received import Event
 from broker.errors import HeadgateError, LinkError, Overrun, RpcError
-from broker.wire.message import Message, part_data, request
+from broker.wire.message import Message, request
+from broker.wire.parts import part_data
 from broker.wire.payload import encode_json
 
 if TYPE_CHECKING:

@@ -59,7 +59,9 @@ def admit(peer: PeerInfo, access: Access) -> Admission:
         return Admission(0, StampPolicy(peer.user, pass_through=owner, local=False))
     if peer.uid is None:
         return _refused(access, f"{peer.address} has no identity")
-    if peer.uid == access.owner or (peer.uid == 0 and access.allow_root_owner):
+    # where the overflow uid is the owner's own, nobody can be told from the owner: nobody is
+    owner = peer.uid == access.owner and peer.uid != access.overflow_uid
+    if owner or (peer.uid == 0 and access.allow_root_owner):
         owner_cred = Credentials(access.owner, Role.OWNER)
         # an admitted root is still a guest that is made the owner: its stamps are set, never passed through
         return Admission(0, StampPolicy(owner_cred, pass_through=peer.uid == access.owner, local=peer.local))
@@ -74,11 +76,17 @@ def _guest(peer: PeerInfo, uid: int, access: Access) -> Admission:
     shared = uid == access.overflow_uid
     if shared and not access.allow_overflow:
         return _refused(access, f"uid {uid} stands for every user this user namespace does not map")
-    admin = uid in access.admin_uids or not set(access.groups_of(uid)).isdisjoint(access.admin_gids)
-    roles = Role.USER | (Role.ADMIN if admin and not shared else Role.NONE)
+    roles = Role.USER | (Role.ADMIN if not shared and _admin(uid, access) else Role.NONE)
     return Admission(
         0, StampPolicy(Credentials(uid, roles), pass_through=False, local=peer.local), "", shared
     )
+
+
+def _admin(uid: int, access: Access) -> bool:
+    if uid in access.admin_uids:
+        return True
+    # the user database may be remote: it is asked only when somebody's groups matter
+    return bool(access.admin_gids) and not set(access.groups_of(uid)).isdisjoint(access.admin_gids)
 
 
 def _refused(access: Access, reason: str) -> Admission:

@@ -37,8 +37,12 @@ from broker.transport.registry import listen, scheme_of
 
 log = logging.getLogger("headgate")
 
+DRAIN_S = 5.0
+"""How long a leaving broker waits for its clients to read what is queued for them."""
+DRAIN_STALL_S = 0.5
+"""It waits no longer when none of them has taken a byte for so long."""
 SWEEP_S = 1.0
-"""How often stalled providers are looked for."""
+"""How often stalled readers and the total of open calls are looked at."""
 
 
 class Node:
@@ -85,6 +89,7 @@ class Node:
             insecure=settings.tree.insecure,
             connect_timeout_s=settings.tree.connect_timeout_s,
         )
+        self._doorways: list[Doorway] = []
         self.doorway = self._doorway()
         self.must_exit: Callable[[str], object] = _log_only
         self.overlay = Overlay(self.broker, self._overlay_config(), self._hooks())
@@ -113,6 +118,7 @@ class Node:
         for service in self.dispatcher.services():
             self.broker.router.services.add(service.name.encode(), self.broker.own)
         self.broker.deliver = self.dispatcher.deliver
+        self.context.on_event("heartbeat.pulse", lambda _pulse: self.overlay.pulse())
 
     # -- up and down ---------------------------------------------------------------------------
 
@@ -138,7 +144,8 @@ class Node:
 
     async def stop(self) -> None:
         """Drain: accept no more, let children leave first, say goodbye, flush and close; safe to call twice."""
-        self.doorway.open = False
+        for doorway in self._doorways:
+            doorway.open = False
         self.lifecycle.enter("cleanup")
         self.overlay.spurn()
         self.lifecycle.enter("shutdown")
@@ -151,11 +158,28 @@ class Node:
         await self.overlay.stop()
         self.lifecycle.enter("goodbye")
         await self.context.stop()
+        await self._drain()
         for port in list(self.broker.router.ports):
             if port.link is not None:
                 port.link.close("the broker is shutting down")
         for timer in self._timers:
             timer.cancel()
+
+    async def _drain(self) -> None:
+        """Wait until the clients have taken what is queued for them, while any of them still takes some."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + DRAIN_S
+        moved, seen = loop.time(), -1
+        self.broker.flusher.flush()
+        while loop.time() < min(end, moved + DRAIN_STALL_S):
+            links = [port.link for port in self.broker.router.ports if port.link is not None]
+            waiting = [link.outbox for link in links if link.outbox.parked]
+            if not waiting:
+                return
+            progress = sum(outbox.progress for outbox in waiting)
+            if progress != seen:
+                moved, seen = loop.time(), progress
+            await asyncio.sleep(0.01)
 
     async def _open(self, uri: str, options: Options) -> None:
         doorway = self.doorway if options is self.options else self._doorway(options.dialect != "flux1")
@@ -176,12 +200,17 @@ class Node:
             allow_overflow=access.allow_overflow_uid,
             groups_of=groups_of,
         )
-        return Doorway(self.broker, rules, limits.guest_message_bytes, limits.owner_message_bytes, cmb1=cmb1)
+        doorway = Doorway(
+            self.broker, rules, limits.guest_message_bytes, limits.owner_message_bytes, cmb1=cmb1
+        )
+        self._doorways.append(doorway)
+        return doorway
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         self._timers = [loop.call_later(SWEEP_S, self._sweep)]
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
+        self.broker.router.ration()
 
     def _hooks(self) -> Hooks:
         return Hooks(
@@ -290,10 +319,10 @@ def topology_of(settings: Settings) -> Topology:
 
 
 def make_rundir(path: str) -> None:
-    """Make the directory for sockets, private to us.
+    """Make the directory for sockets, private to us; one that exists stays as it is, so that guests may be let in.
 
     Raises:
-        ConfigError: it cannot be made, is no directory, belongs to somebody else, or others may enter it.
+        ConfigError: it cannot be made, is no directory, belongs to somebody else, or we may not write there.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)

@@ -71,7 +71,7 @@ class Backlog:
             return
         del self._waiting[rest.port]
         if rest.ended is not None:
-            self._broker.link_ended(rest.link, rest.ended)
+            self._broker.depart(rest.port, rest.ended)
         elif not self._broker.pressure.paused(rest.port):
             rest.link.resume()
 

@@ -78,6 +78,7 @@ async def _serve(settings: Settings, ready: Callable[[Node], None] | None) -> in
     finally:
         for unfinished in (starting, waiting):
             unfinished.cancel()
+        await asyncio.gather(starting, waiting, return_exceptions=True)
         with contextlib.suppress(asyncio.CancelledError):
             await node.stop()
     return outcome[0]

@@ -91,7 +91,7 @@ class Broker:
     def link_ended(self, link: Link, error: LinkError) -> None:
         """A link is gone: its affairs are settled after the message under way."""
         if link.data is not None:
-            self.post(self._departed, (link.data, error))
+            self.depart(link.data, error)
 
     def link_choked(self, link: Link, choked: bool) -> None:
         """A link's outbox crossed a water mark."""
@@ -115,19 +115,21 @@ class Broker:
             while index < stop:
                 message = messages[index]
                 index += 1
-                kind = message.tail[3]
+                kind = message.head[3]
                 if kind == REQUEST:
                     request(port, message)
                 elif kind == RESPONSE:
                     response(port, message)
                 elif kind == EVENT:
                     event(port, message)
+                    if tally.delivered_events > delivered:
+                        break
                 else:
                     self._control(port, message)
                 if work:
                     self._work()
-                if tally.delivered_events > delivered:
-                    break
+                    if tally.delivered_events > delivered:
+                        break
         except Exception as error:
             self._broke(port, messages[index - 1], error)
             index = len(messages)
@@ -178,7 +180,7 @@ class Broker:
 
     def _own(self, message: Message) -> None:
         """Something was routed to this broker itself: for a service, in answer to its own call, or by subscription."""
-        kind = message.tail[3]
+        kind = message.head[3]
         if kind == REQUEST:
             self.post(self.deliver, message)
         elif kind == RESPONSE:
@@ -207,6 +209,10 @@ class Broker:
             if port.link.receiver is None:
                 port.link.start(self)
 
+    def depart(self, port: Port, error: LinkError) -> None:
+        """The link of ``port`` is gone: its affairs are settled after the message under way."""
+        self.post(self._departed, (port, error))
+
     def _departed(self, what: tuple[Port, LinkError]) -> None:
         """Settle the affairs of a port whose link is gone, once all that it sent before is handled."""
         port, error = what
@@ -220,6 +226,8 @@ class Broker:
         answered = depart(self.router, port, reason)
         if answered:
             log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
+        elif isinstance(error, LinkBroken):
+            log.warning("%s: disconnected: %s", port.name, error)
         for callback in self.on_departed:
             callback(port, error)
 

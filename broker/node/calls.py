@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.routing.port import service_path
-from broker.wire.message import NORESPONSE, STREAMING, Message, request
+from broker.wire.message import NORESPONSE, STREAMING, UPSTREAM, Message, request
 from broker.wire.payload import encode_json
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ OnResponse = Callable[[Message], None]
 class OwnCall:
     """A call under way; see ``services.context.Call``."""
 
-    __slots__ = ("_calls", "matchtag", "nodeid", "on_response", "streaming", "topic")
+    __slots__ = ("_calls", "flags", "matchtag", "nodeid", "on_response", "streaming", "topic")
 
     def __init__(
         self,
@@ -27,10 +27,10 @@ class OwnCall:
         topic: str,
         nodeid: int,
         on_response: OnResponse | None,
-        streaming: bool,
+        flags: int,
     ) -> None:
         self._calls, self.matchtag, self.topic, self.nodeid = calls, matchtag, topic, nodeid
-        self.on_response, self.streaming = on_response, streaming
+        self.on_response, self.flags, self.streaming = on_response, flags, bool(flags & STREAMING)
 
     def cancel(self) -> None:
         """Want no more responses; a stream's provider is told."""
@@ -60,7 +60,7 @@ class Calls:
             flags |= NORESPONSE
         else:
             tag = self._free_tag()
-        call = OwnCall(self, tag, topic, nodeid, on_response, bool(flags & STREAMING))
+        call = OwnCall(self, tag, topic, nodeid, on_response, flags)
         if tag:
             self._open[tag] = call
         cred = self._broker.own.cred
@@ -89,7 +89,8 @@ class Calls:
         """Forget a call; tell a stream's provider (RFC 6, "Cancellation")."""
         if self._open.pop(call.matchtag, None) is not None and call.streaming:
             topic = service_path(call.topic.encode()).decode() + ".cancel"
-            self.call(topic, encode_json({"matchtag": call.matchtag}), None, nodeid=call.nodeid)
+            payload = encode_json({"matchtag": call.matchtag})
+            self.call(topic, payload, None, nodeid=call.nodeid, flags=call.flags & UPSTREAM)
 
     def _send(self, message: Message) -> None:
         self._broker.router.request(self._broker.own, message)

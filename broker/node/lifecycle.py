@@ -60,8 +60,9 @@ class Lifecycle:
         return self._now() - self._since
 
     def enter(self, state: str) -> None:
-        """Move on to ``state``; moving to the present state or back from leaving does nothing."""
-        if state == self.state or (self.leaving and STATES.index(state) < self.number):
+        """Move on to ``state``; moving to the present state, or back but to ``join``, does nothing."""
+        back = STATES.index(state) < self.number and (self.leaving or state != "join")
+        if state == self.state or back:
             return
         log.info("state %s after %.1f s in %s", state, self.in_state_s(), self.state)
         self.state = state

@@ -4,7 +4,7 @@
 ``topology``      the tree: parent, children, next hop towards a rank
 ``service_table`` service name -> port
 ``router``        requests and responses: decide once, remember, unwind
-``pending``       calls that were delivered and not answered yet
+``notices``       disconnect notices armed and disarmed
 ``events``        numbering, order, subscriptions, private events
 ``departure``     what is owed when a port goes: answers, disconnect notices
 """

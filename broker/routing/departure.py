@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import errno
 
+from broker.routing.notices import NOTICE
 from broker.routing.port import CLIENT, PARENT, Decision, Port, service_path
-from broker.routing.router import Router
-from broker.wire.message import (
-    NORESPONSE,
-    PAYLOAD,
-    RESPONSE,
-    ROUTE,
-    STREAMING,
-    TOPIC,
-    Message,
-    encode_part,
-    part_data,
-)
+from broker.routing.router import NO_TAG, Router
+from broker.wire.message import NORESPONSE, PAYLOAD, RESPONSE, ROUTE, STREAMING, TOPIC, Message
+from broker.wire.parts import encode_part, part_data
 
 
 def depart(router: Router, port: Port, reason: str = "") -> int:
@@ -31,7 +23,9 @@ def depart(router: Router, port: Port, reason: str = "") -> int:
     router.detach(port)
     for name in list(port.services):
         router.services.remove(name, port)
-    answered = sum(_answer_waiting(router, origin, port, reason) for origin in list(router.ports))
+    answered = 0
+    if port.kind != CLIENT or port.provided:
+        answered = sum(_answer_waiting(router, origin, port, reason) for origin in list(router.ports))
     if port.kind == CLIENT:
         _send_notices(router, port)
     else:
@@ -56,10 +50,19 @@ def _answer_waiting(router: Router, origin: Port, gone: Port, reason: str) -> in
             entry.waiting = left  # type: ignore[attr-defined]
         else:
             del origin.pending[key]
+    return answered + _answer_untagged(router, origin, gone, reason)
+
+
+def _answer_untagged(router: Router, origin: Port, gone: Port, reason: str) -> int:
+    """Answer senders whose latest call with matchtag 0 waits for ``gone``, once each."""
+    answered = 0
     for front in [f for f, targets in origin.untagged.items() if gone in targets]:
-        del origin.untagged[front][gone]
+        call, unanswered = origin.untagged[front].pop(gone)
         if not origin.untagged[front]:
             del origin.untagged[front]
+        if unanswered:
+            answered += 1
+            origin.send(unreachable(router, call, front + NO_TAG, reason))
     return answered
 
 
@@ -77,7 +80,7 @@ def unreachable(router: Router, call: Decision, key: bytes, reason: str) -> Mess
         flags |= PAYLOAD
     lead = b"".join((b"\x14\x8e\x01", bytes((RESPONSE, flags)), router.own.cred.encode()))
     router.tally.answered += 1
-    return Message(front, call.topic_part, payload, lead + errno.EHOSTUNREACH.to_bytes(4, "big") + key[-4:])
+    return Message(front, call.topic_part, payload, lead + errno.EHOSTUNREACH.to_bytes(4, "big"), key[-4:])
 
 
 def _send_notices(router: Router, port: Port) -> None:
@@ -85,7 +88,7 @@ def _send_notices(router: Router, port: Port) -> None:
     owed, port.armed = port.armed, {}
     for head, tag, topic_part, front in owed.values():
         flags = (head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE | ROUTE | TOPIC
-        router.request(port, Message(front, topic_part, b"", head[:4] + bytes((flags,)) + head[5:] + tag))
+        router.request(port, Message(front, topic_part, b"", head[:4] + bytes((flags,)) + head[5:], tag))
 
 
 def _end_streams(port: Port) -> None:
@@ -94,7 +97,7 @@ def _end_streams(port: Port) -> None:
         for call in entry.calls():
             if call.once or not call.target.live:
                 continue
-            topic = service_path(bytes(part_data(call.topic_part) or b"")) + b".disconnect"
+            topic = service_path(bytes(part_data(call.topic_part) or b"")) + NOTICE
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE
             head = call.head[:4] + bytes((flags,)) + call.head[5:]
-            call.target.send(Message(call.push + key[:-4], encode_part(topic), b"", head + key[-4:]))
+            call.target.send(Message(call.push + key[:-4], encode_part(topic), b"", head, key[-4:]))

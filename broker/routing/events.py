@@ -12,12 +12,15 @@ from typing import Final
 
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port
 from broker.routing.tally import Tally
-from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message, part_data
+from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
+from broker.wire.parts import part_data
 
 MATCHES_MAX: Final = 4096
 """Topics whose subscribers are remembered."""
 PREFIXES_MAX: Final = 4096
 """Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
+PREFIX_MAX_BYTES: Final = 1024
+"""Longest prefix; beyond it ENAMETOOLONG. It bounds the work of matching a topic, however long that is."""
 
 
 class Events:
@@ -70,7 +73,9 @@ class Events:
             self.unsubscribe(port, prefix)
 
     def subscribe(self, port: Port, prefix: bytes) -> int:
-        """Count one more subscription of ``port``; returns 0 or ENOSPC."""
+        """Count one more subscription of ``port``; returns 0, ENOSPC or ENAMETOOLONG."""
+        if len(prefix) > PREFIX_MAX_BYTES:
+            return errno.ENAMETOOLONG
         count = port.subscriptions.get(prefix, 0)
         if not count and len(port.subscriptions) >= PREFIXES_MAX:
             return errno.ENOSPC
@@ -104,10 +109,10 @@ class Events:
         if not message.topic_part:
             self._tally.drop("event without topic")
             return
-        tail = message.tail
-        received = tail[5:13]
+        head = message.head
+        received = head[5:13]
         stamped = port.stamps.get(received) or self._stamp(port, received)
-        message.tail = b"".join((tail[:4], bytes((tail[4] | ROUTE,)), stamped, tail[13:]))
+        message.head = b"".join((head[:4], bytes((head[4] | ROUTE,)), stamped, head[13:]))
         message.front = DELIMITER
         if port.kind == PARENT:
             self._follow(message)
@@ -121,8 +126,7 @@ class Events:
     def publish(self, message: Message) -> int:
         """Number a stamped event and distribute it; rank 0 only. Returns its sequence."""
         self.sequence = sequence = self.sequence % 0xFFFFFFFF + 1
-        tail = message.tail
-        message.tail = tail[:13] + sequence.to_bytes(4, "big") + tail[17:]
+        message.head = message.head[:13] + sequence.to_bytes(4, "big")
         self.distribute(message)
         return sequence
 
@@ -130,7 +134,7 @@ class Events:
         """An event from the parent: check its number, then distribute it."""
         sequence = message.sequence
         last = self.sequence
-        if sequence != last + 1 and last:
+        if sequence != last % 0xFFFFFFFF + 1 and last:
             if sequence == last:
                 self._tally.drop("duplicate event")
                 return
@@ -146,7 +150,7 @@ class Events:
         ports = self._matches.get(message.topic_part)
         if ports is None:
             ports = self._match(message.topic_part)
-        if message.tail[4] & PRIVATE:
+        if message.head[4] & PRIVATE:
             userid = message.userid
             ports = tuple(port for port in ports if may_see(port, userid))
         for port in ports:
@@ -156,13 +160,15 @@ class Events:
     def _match(self, topic_part: bytes) -> tuple[Port, ...]:
         topic = bytes(part_data(topic_part) or b"")
         found: dict[Port, None] = {}
-        for end in range(len(topic) + 1):
+        for end in range(min(len(topic), PREFIX_MAX_BYTES) + 1):
             ports = self._subscribers.get(topic[:end])
             if ports:
                 found.update(ports)
-        if len(self._matches) >= MATCHES_MAX:
-            self._matches = {}
-        ports_found = self._matches[topic_part] = tuple(found)
+        ports_found = tuple(found)
+        if len(topic) <= PREFIX_MAX_BYTES:
+            if len(self._matches) >= MATCHES_MAX:
+                self._matches = {}
+            self._matches[topic_part] = ports_found
         return ports_found
 
     def prefixes(self) -> dict[bytes, int]:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.identity import Credentials
-from broker.wire.message import Message, encode_part, part_data
+from broker.wire.message import Message
+from broker.wire.parts import encode_part, part_data
 
 CLIENT: Final = 0
 CHILD: Final = 1
@@ -35,7 +36,7 @@ class Decision:
     vanished (origin, topic, flags): the rest of a pending call is its key.
     """
 
-    __slots__ = ("armed", "head", "once", "origin", "push", "target", "topic_part", "track")
+    __slots__ = ("armed", "head", "once", "origin", "push", "target", "topic_part", "track", "unarmed")
 
     def __init__(self, origin: Port, target: Port, topic_part: bytes, head: bytes, push: bytes) -> None:
         self.origin: Port = origin
@@ -51,6 +52,8 @@ class Decision:
         """The first response is the only one; False for streams, which end at an errnum."""
         self.armed: bytes = b""
         """Key of the disconnect notice this request arms; b"" for none."""
+        self.unarmed: bool = False
+        """Decided for a sender behind the link: the link's own first request still has to arm its notice."""
 
     def calls(self) -> list[Decision]:
         """The open calls that this entry of a pending table stands for."""
@@ -59,6 +62,10 @@ class Decision:
     def concerns(self, service: bytes) -> bool:
         """True when the call is for ``service`` (topic up to its last word)."""
         return service_path(bytes(part_data(self.topic_part) or b"")) == service
+
+    def without(self, service: bytes) -> Decision | None:
+        """The entry that is left when the calls for ``service`` are taken out; None when nothing is."""
+        return None if self.concerns(service) else self
 
 
 class Repeat(Decision):
@@ -78,9 +85,10 @@ class Repeat(Decision):
         """The open calls that share the matchtag, oldest first."""
         return list(self.waiting)
 
-    def concerns(self, service: bytes) -> bool:
-        """True when all of them are for ``service``."""
-        return all(decision.concerns(service) for decision in self.waiting)
+    def without(self, service: bytes) -> Decision | None:
+        """The entry that is left when the calls for ``service`` are taken out; None when nothing is."""
+        self.waiting = [decision for decision in self.waiting if not decision.concerns(service)]
+        return self if self.waiting else None
 
     def take(self, port: Port, error: bool) -> Decision | None:
         """The oldest waiting call that ``port`` may answer; it is done unless a stream goes on."""
@@ -101,8 +109,11 @@ class Port:
         pending: calls this port made that are not answered: rest of stack + matchtag -> Decision.
         cache: decisions by topic part + header without matchtag; dropped whenever routing changes.
         stamps: credentials as received (8 bytes) -> as stamped.
+        untagged: senders that called with matchtag 0: rest of stack -> provider -> (latest decision, True
+            while nothing answered it).
         armed: disconnect notices owed when the port goes: key -> (request header, matchtag, topic part of
             the notice, front below the port's hop).
+        provided: it registered a service once: others may wait for it, decisions may lead to it.
     """
 
     __slots__ = (
@@ -111,14 +122,20 @@ class Port:
         "cache",
         "cmb1",
         "cred",
+        "heads",
         "hop",
         "kind",
+        "last",
+        "last_head",
+        "last_topic",
         "link",
         "live",
         "name",
         "owner",
         "pending",
+        "pending_max",
         "policy",
+        "provided",
         "rank",
         "received",
         "send",
@@ -162,12 +179,27 @@ class Port:
         """Its outbox is above high water."""
         self.received: int = 0
         self.pending: dict[bytes, Decision] = {}
-        self.untagged: dict[bytes, dict[Port, Decision]] = {}
+        self.pending_max: int = 0
+        """Calls it may have open; the router sets it."""
+        self.untagged: dict[bytes, dict[Port, tuple[Decision, bool]]] = {}
         self.cache: dict[bytes, Decision] = {}
+        self.last: Decision | None = None
+        self.last_head: bytes = b""
+        self.last_topic: bytes = b""
+        self.heads: dict[bytes, tuple[bytes, bool]] = {}
         self.stamps: dict[bytes, bytes] = {}
         self.armed: dict[bytes, tuple[bytes, bytes, bytes, bytes]] = {}
         self.services: set[bytes] = set()
+        self.provided: bool = False
         self.subscriptions: dict[bytes, int] = {}
+
+    def untagged_call(self, rest: bytes, provider: Port, error: bool) -> Decision | None:
+        """The decision that a response of ``provider`` with matchtag 0 answers; any number may come while both live."""
+        providers = self.untagged.get(rest, {})
+        decision, unanswered = providers.get(provider, (None, False))
+        if decision is not None and unanswered and (decision.once or error):
+            providers[provider] = (decision, False)
+        return decision
 
     def __repr__(self) -> str:
         return f"<port {('client', 'child', 'parent', 'own')[self.kind]} {self.name}>"

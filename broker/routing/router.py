@@ -20,7 +20,8 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.routing.events import Events
-from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Repeat, service_path
+from broker.routing.notices import NOTICE, arm, disarm, notice_key
+from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Repeat
 from broker.routing.service_table import ServiceTable
 from broker.routing.tally import Tally
 from broker.routing.topology import NO_PARENT, Topology
@@ -33,11 +34,9 @@ from broker.wire.message import (
     TOPIC,
     UPSTREAM,
     Message,
-    encode_part,
-    part_data,
     response,
-    split_parts,
 )
+from broker.wire.parts import encode_part, part_data, split_parts
 
 Stamp = Callable[[Port, bytes], bytes]
 """``stamp(port, received) -> stamped``: eight bytes of userid and rolemask each (the ingress room's work)."""
@@ -50,6 +49,12 @@ CACHE_MAX: Final = 512
 """Decisions kept per port; a client that uses more distinct requests than that decides anew."""
 SHORT_STACK_BYTES: Final = 128
 """Stacks up to this length are not counted hop by hop."""
+TOPIC_MAX_BYTES: Final = 1024
+"""Longer topics are refused: topics are kept with pending calls, decisions and notices, and so bound their memory."""
+ROUTE_MAX_BYTES: Final = 255
+"""A client's route part, its size byte counted; deployed ids take 37."""
+HEADS_MAX: Final = 64
+"""Response headers remembered per port: they differ in flags, credentials and errnum."""
 REPEATS_MAX: Final = 256
 """Open calls of one sender that may share a matchtag."""
 LINK_TOPICS: Final = frozenset((b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove"))
@@ -63,7 +68,9 @@ class Router:
         rank: own rank. topology: the tree. uuid: own uuid (36 characters), new with each incarnation.
         own: the broker's own port: built-in services and the broker's own calls.
         stamp: see ``Stamp``. congested: see ``Congested``.
-        pending_max: calls one port may have open. routes_max: hops a client may bring along.
+        pending_max: calls one client may have open; those that come over a tree link share no such cap.
+        pending_total: open calls of all ports together (see ``ration``).
+        routes_max: hops a client may bring along.
     """
 
     def __init__(
@@ -88,6 +95,7 @@ class Router:
         self.routes_max: int = routes_max
         self.services: ServiceTable = ServiceTable()
         self.tally: Tally = Tally()
+        own.pending_max = pending_total
         self.events: Events = Events(rank, stamp, self.tally)
         self.parent: Port | None = None
         self.children: dict[int, Port] = {}
@@ -103,12 +111,14 @@ class Router:
         """Take ``port`` into the tables; a child or parent becomes a neighbour of the tree."""
         self.ports.add(port)
         self._by_hop[port.hop] = port
+        port.pending_max = self._cap(port)
         if port.kind == CHILD:
             self.children[port.rank] = port
         elif port.kind == PARENT:
             self.parent = port
         self.events.attach(port)
-        self.invalidate()
+        if port.kind != CLIENT:
+            self.invalidate()
 
     def detach(self, port: Port) -> None:
         """Take ``port`` out of the tables; what is owed is ``departure``'s work."""
@@ -121,7 +131,8 @@ class Router:
         elif self.parent is port:
             self.parent = None
         self.events.detach(port)
-        self.invalidate()
+        if port.kind != CLIENT or port.provided:
+            self.invalidate()
 
     def reincarnate(self, uuid: str) -> None:
         """Take a new uuid, the neighbours being gone; responses that name the former one are dropped and counted."""
@@ -139,6 +150,7 @@ class Router:
         for port in self.ports:
             if port.cache:
                 port.cache = {}
+                port.last_head = b""
 
     def set_busy(self, port: Port, busy: bool) -> None:
         """The outbox of ``port`` crossed a water mark."""
@@ -146,32 +158,56 @@ class Router:
         if busy:
             self.invalidate()
 
+    def ration(self) -> int:
+        """Hold ``pending_total``, called now and then; returns how many calls are open.
+
+        While there are more, no port may have more than an equal share: those above it are answered EAGAIN
+        until they fall below, the others notice nothing.
+        """
+        counts = [len(port.pending) + len(port.untagged) for port in self.ports]
+        total, share = sum(counts), self.pending_total
+        if total > share:
+            share = max(1, share // sum(count > 0 for count in counts))
+        for port in self.ports:
+            port.pending_max = min(share, self._cap(port))
+        return total
+
+    def _cap(self, port: Port) -> int:
+        return self.pending_max if port.kind == CLIENT else self.pending_total
+
     # -- requests ------------------------------------------------------------------------------
 
     def request(self, port: Port, message: Message) -> None:
         """Forward one request of ``port``, or answer it."""
         self.tally.requests += 1
-        tail = message.tail
-        decision = port.cache.get(message.topic_part + tail[:17])
+        head = message.head
+        if head is port.last_head and message.topic_part is port.last_topic:
+            decision = port.last
+        else:
+            decision = port.cache.get(message.topic_part + head)
+            if decision is not None:
+                port.last_head, port.last_topic, port.last = head, message.topic_part, decision
         if decision is None:
             decision = self._decide(port, message)
             if decision is None:
                 return
         front = message.front
-        tag = tail[17:]
+        tag = message.tag
         if front != DELIMITER:
             front = self._stack_below(port, message, decision)
             if not front:
                 return
+        elif decision.unarmed:
+            self._arm_plain(port, decision, message)
         if decision.track:
             pending = port.pending
             key = front + tag
-            if tag == NO_TAG or key in pending or len(pending) >= self.pending_max:
+            if tag == NO_TAG or key in pending or len(pending) >= port.pending_max:
                 if not self._track_rare(port, message, decision, front):
                     return
             else:
                 pending[key] = decision
-        message.tail = decision.head + tag
+        message.head = decision.head
         message.front = decision.push + front
         decision.target.send(message)
 
@@ -181,33 +217,43 @@ class Router:
         if name is None:
             self.tally.drop("request without topic")
             return None
+        if len(name) > TOPIC_MAX_BYTES:
+            self.answer(port, message, errno.EPROTO, f"topic above {TOPIC_MAX_BYTES} bytes")
+            return None
         topic = bytes(name)
-        tail = message.tail
-        flags = tail[4]
+        seen = message.head
+        flags = seen[4]
         target = self._resolve(port, message, topic)
         if target is None:
             return None
-        if target.busy and target is not port and not self._congested(port, target):
+        if target.kind == CLIENT and b"." not in topic:
+            self.answer(
+                port, message, errno.ENOSYS
+            )  # a service's bare name: deployed connectors pass none on
+            return None
+        notice = topic.endswith(NOTICE)
+        owed = notice and disarm(port, message, topic)
+        if target.busy and target is not port and not owed and not self._congested(port, target):
             self.answer(port, message, errno.EAGAIN, f"{target.name} does not keep up with its requests")
             return None
-        received = tail[5:13]
+        received = seen[5:13]
         stamped = port.stamps.get(received) or self._stamp(port, received)
-        head = b"".join((tail[:4], bytes((flags | ROUTE | TOPIC,)), stamped, tail[13:17]))
+        head = b"".join((seen[:4], bytes((flags | ROUTE | TOPIC,)), stamped, seen[13:]))
         push = self._hop + port.hop if target.kind == CHILD else port.hop
         decision = Decision(port, target, message.topic_part, head, push)
         link_topic = target is self.own and topic in LINK_TOPICS
         decision.track = not flags & NORESPONSE or link_topic
         decision.once = not flags & STREAMING
-        if topic.endswith(b".disconnect"):
-            self._disarm(port, message, topic)
-        else:
+        if not notice:
             if port.kind == CLIENT and decision.track:
-                decision.armed = _notice_key(topic, tail)
-                self._arm(port, decision, DELIMITER, message)
+                decision.armed = notice_key(topic, seen)
+                decision.unarmed = True
+                if message.front == DELIMITER:
+                    self._arm_plain(port, decision, message)
             if not target.busy:
                 if len(port.cache) >= CACHE_MAX:
                     port.cache = {}
-                port.cache[message.topic_part + tail[:17]] = decision
+                port.cache[message.topic_part + seen] = decision
         return decision
 
     def _resolve(self, port: Port, message: Message, topic: bytes) -> Port | None:
@@ -246,10 +292,10 @@ class Router:
         if nodeid < self.topology.size:
             child = self.topology.child_towards(self.rank, nodeid)
             target = self.parent if child == NO_PARENT else self.children.get(child)
-        if target is None or (target is port and port.kind == PARENT):
-            self.answer(port, message, errno.EHOSTUNREACH)
-            return None
-        return target
+        if target is not None and (target is not port or port.kind != PARENT):
+            return target
+        self.answer(port, message, errno.EHOSTUNREACH)
+        return None
 
     def unregistered(self, port: Port, message: Message, topic: bytes) -> None:
         """Answer ENOSYS with the deployed text."""
@@ -259,30 +305,41 @@ class Router:
     def _stack_below(self, port: Port, message: Message, decision: Decision) -> bytes:
         """The route stack below the origin's own hop; b"" when the request was dropped or answered."""
         front = message.front or DELIMITER
+        if len(message.front) > SHORT_STACK_BYTES and port.kind == CLIENT and self._too_deep(front):
+            self.answer(port, message, errno.EPROTO, f"more than {self.routes_max} routes, or too long ones")
+            return b""
         if port.kind == PARENT:
             hop = port.hop
             if front[: len(hop)] != hop:
                 self.tally.drop("request from the parent without its hop")
                 return b""
             return front[len(hop) :]
-        if port.kind == CLIENT and front != DELIMITER:
-            if len(front) > SHORT_STACK_BYTES and len(split_parts(front)) - 1 > self.routes_max:
-                self.answer(port, message, errno.EPROTO, f"more than {self.routes_max} routes")
-                return b""
-            if decision.armed:
-                self._arm(port, decision, front, message)
+        if decision.armed:
+            if front == DELIMITER:
+                self._arm_plain(port, decision, message)
+            else:
+                arm(port, decision, front, message, self.pending_max)
         return front
+
+    def _too_deep(self, front: bytes) -> bool:
+        """A stack of more hops, or of longer names, than we keep."""
+        hops = self.routes_max
+        return len(front) > hops * ROUTE_MAX_BYTES + 1 or len(split_parts(front)) - 1 > hops
+
+    def _arm_plain(self, port: Port, decision: Decision, message: Message) -> None:
+        """The link itself asks, for the first time since the decision was made."""
+        decision.unarmed = False
+        arm(port, decision, DELIMITER, message, self.pending_max)
 
     def _track_rare(self, port: Port, message: Message, decision: Decision, front: bytes) -> bool:
         """Matchtag 0, a matchtag used twice, too many calls: False when the request was answered instead."""
-        tag = message.tail[17:]
-        if len(port.pending) + len(port.untagged) >= self.pending_max:
-            self.answer(
-                port, message, errno.EAGAIN, f"more than {self.pending_max} calls are open on this link"
-            )
+        tag = message.tag
+        if len(port.pending) + len(port.untagged) >= port.pending_max:
+            text = f"more than {port.pending_max} calls are open on this link"
+            self.answer(port, message, errno.EAGAIN, text)
             return False
         if tag == NO_TAG:
-            port.untagged.setdefault(front, {})[decision.target] = decision
+            port.untagged.setdefault(front, {})[decision.target] = (decision, True)
         else:  # RFC 6 forbids it; deployed software answers both, so the later call waits behind the first
             earlier = port.pending[front + tag]
             waiting = earlier.waiting if isinstance(earlier, Repeat) else [earlier]
@@ -303,40 +360,48 @@ class Router:
                 self.tally.drop("response from a child without our hop")
                 return
             front = front[len(self._hop) :]
-        tail = message.tail
         origin = self._by_hop.get(front[:37])
         if origin is None:
             self.tally.drop("response to an unknown route")
             return
+        head = message.head
+        known = port.heads.get(head)
+        if known is None:
+            known = self._learn(port, head)
+        stamped, failed = known
         rest = front[37:]
-        key = rest + tail[17:]
+        key = rest + message.tag
         decision = origin.pending.get(key)
         if decision is None or decision.target is not port:
-            decision = self._unusual(origin, port, rest, tail)
+            decision = self._unusual(origin, port, key, rest, failed)
             if decision is None:
                 self.tally.drop("response to no open call")
                 return
-        elif decision.once or tail[13:17] != NO_ERROR:
+        elif failed or decision.once:
             del origin.pending[key]
-        received = tail[5:13]
-        stamped = port.stamps.get(received)
-        if stamped is None:
-            stamped = self._stamp(port, received)
-        if stamped != received:
-            message.tail = tail[:5] + stamped + tail[13:]
+        message.head = stamped
         message.front = front if origin.kind == PARENT else rest
         origin.send(message)
 
-    def _unusual(self, origin: Port, port: Port, rest: bytes, tail: bytes) -> Decision | None:
+    def _learn(self, port: Port, head: bytes) -> tuple[bytes, bool]:
+        """(stamped header, is it an error) for a response header of ``port``, remembered."""
+        received = head[5:13]
+        stamped = port.stamps.get(received) or self._stamp(port, received)
+        if len(port.heads) >= HEADS_MAX:
+            port.heads = {}
+        known = port.heads[head] = (b"".join((head[:5], stamped, head[13:])), head[13:] != NO_ERROR)
+        return known
+
+    def _unusual(self, origin: Port, port: Port, key: bytes, rest: bytes, failed: bool) -> Decision | None:
         """The decision for a response to matchtag 0 or to a matchtag used twice."""
-        if tail[17:] == NO_TAG:
-            return origin.untagged.get(rest, {}).get(port)
-        entry = origin.pending.get(rest + tail[17:])
+        if key[-4:] == NO_TAG:
+            return origin.untagged_call(rest, port, failed)
+        entry = origin.pending.get(key)
         if not isinstance(entry, Repeat):
             return None
-        found = entry.take(port, tail[13:17] != NO_ERROR)
+        found = entry.take(port, failed)
         if not entry.waiting:
-            del origin.pending[rest + tail[17:]]
+            del origin.pending[key]
         return found
 
     def answer(self, port: Port, message: Message, errnum: int, text: str = "") -> None:
@@ -348,32 +413,3 @@ class Router:
         cred = self.own.cred
         payload = text.encode() + b"\0" if text else None
         port.send(response(message, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask))
-
-    # -- disconnect notices --------------------------------------------------------------------
-
-    def _arm(self, port: Port, decision: Decision, front: bytes, message: Message) -> None:
-        """Remember that the provider learns of this sender's end (RFC 6, "Disconnection")."""
-        if front == DELIMITER and message.front not in (b"", DELIMITER):
-            return
-        key = decision.armed + front
-        if key not in port.armed and len(port.armed) < self.pending_max:
-            notice = encode_part(service_path(bytes(part_data(decision.topic_part) or b"")) + b".disconnect")
-            port.armed[key] = (decision.head, message.tail[17:], notice, front)
-
-    def _disarm(self, port: Port, message: Message, topic: bytes) -> None:
-        """A sender's own X.disconnect passes: X owes it nothing more."""
-        front = message.front or DELIMITER
-        if port.kind == PARENT:
-            front = front[len(port.hop) :]
-        service = topic[: -len(b".disconnect")]
-        if port.kind == CLIENT and port.armed.pop(_notice_key(topic, message.tail) + front, None) is None:
-            return
-        for key in [k for k, d in port.pending.items() if k[:-4] == front and d.concerns(service)]:
-            del port.pending[key]
-        port.untagged.pop(front, None)
-        port.cache = {}
-
-
-def _notice_key(topic: bytes, tail: bytes) -> bytes:
-    """(service path, upstream, nodeid): one disconnect notice each."""
-    return b"".join((service_path(topic), b"\0", bytes((tail[4] & UPSTREAM,)), tail[13:17]))

@@ -28,6 +28,7 @@ class ServiceTable:
             return errno.EEXIST
         self._ports[name] = port
         port.services.add(name)
+        port.provided = True
         return 0
 
     def remove(self, name: bytes, port: Port) -> int:

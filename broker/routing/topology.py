@@ -98,7 +98,7 @@ def parse(text: str, size: int, parents: Sequence[int] | None = None) -> Topolog
         ConfigError: neither, or K is no positive number.
     """
     kind, _, argument = text.partition(":")
-    if kind == "kary" and (argument or "2").isdigit():
+    if kind == "kary" and (argument or "2").isdecimal():
         return Topology(size, int(argument or "2"))
     if text == "custom":
         return Topology(size, parents=parents if parents is not None else [0] * size)

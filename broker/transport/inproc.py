@@ -58,7 +58,10 @@ class InprocLink(Link):
             other._deliver_soon(fresh[:room])
             outbox.sent += len(fresh[:room])
             for message in fresh[room:]:
-                outbox.park(message, message.size, message.type)
+                if self._other is not None:
+                    outbox.park(message, message.size, message.type)
+                else:  # the message before it was one too many
+                    outbox.discarded += 1
         elif outbox.parked and room > 0:
             taken = [outbox.unpark() for _ in range(min(room, len(outbox.parked)))]
             outbox.sent += len(taken)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from broker.errors import LinkError
+from broker.errors import LinkBroken, LinkError
 from broker.identity import PeerInfo
 from broker.transport.outbox import Budget, Outbox, OutboxLimits
 from broker.wire.framing import OWNER_MAX_BYTES
@@ -59,7 +59,10 @@ class Flusher:
             self._handle = loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Flush every touched link once; what flushing touches again waits for the next round."""
+        """Flush every touched link once; what flushing touches again waits for the next round.
+
+        A link that cannot be flushed ends; the others are flushed all the same.
+        """
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -67,7 +70,10 @@ class Flusher:
         if touched:
             self.touched = []
             for link in touched:
-                link.flush()
+                try:
+                    link.flush()
+                except Exception as error:
+                    link.abort(LinkBroken(f"{link.peer.address}: cannot send: {error!r}"))
 
 
 @dataclass(slots=True)

@@ -117,23 +117,30 @@ class Outbox(Generic[Form]):
             self._budget.parked.add(self)
         parked.append((form, size))
         self._count(size)
+        self._weigh(len(parked))
+
+    def park_first(self, form: Form, size: int) -> None:
+        """Put back the unsent rest of a form at the head of the queue; like ``park``, this may end the link."""
+        parked = self.parked
+        if parked is None:
+            parked = self.parked = deque()
+            self._budget.parked.add(self)
+        parked.appendleft((form, size))
+        self._count(size)
+        self._weigh(len(parked))
+
+    def _weigh(self, msgs: int) -> None:
+        """Hold what is parked against cap, budget and high water."""
+        limits = self._limits
         if self.parked_bytes > limits.cap_bytes:
             self.overflow(
                 f"{self.parked_bytes} bytes wait for a reader that does not read, the cap is {limits.cap_bytes}"
             )
         elif self._budget.used_bytes > self._budget.limit_bytes:
             self._budget.enforce()
-        elif not self.choked and (self.parked_bytes > limits.high_bytes or len(parked) > limits.high_msgs):
+        elif not self.choked and (self.parked_bytes > limits.high_bytes or msgs > limits.high_msgs):
             self.choked = True
             self._owner.choked(True)
-
-    def park_first(self, form: Form, size: int) -> None:
-        """Put back the unsent rest of a form at the head of the queue."""
-        if self.parked is None:
-            self.parked = deque()
-            self._budget.parked.add(self)
-        self.parked.appendleft((form, size))
-        self._count(size)
 
     def unpark(self) -> Form:
         """Take the oldest parked form; the caller parks back what the transport does not take."""

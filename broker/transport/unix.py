@@ -40,6 +40,8 @@ BACKLOG: Final = 128
 """Connections that may wait for accept; deployed flux-core has 5, which a burst of clients overruns."""
 ACCEPT_RETRY_S: Final = 0.25
 """Pause after EMFILE and the like: accepting again at once would spin."""
+CONNECT_RETRY_S: Final = 0.01
+"""Pause before another try to join a full queue."""
 
 _UCRED = Struct("3i")
 _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
@@ -102,7 +104,8 @@ class UnixLink(Link):
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.abort(LinkBroken(f"reading from {self.peer.address}: {error.strerror}", error.errno))
+            kind = LinkEnded if error.errno == errno.ECONNRESET else LinkBroken
+            self.abort(kind(f"reading from {self.peer.address}: {error.strerror}", error.errno))
             return
         if count == 0:
             self._shut(LinkEnded(f"{self.peer.address} closed the connection"))
@@ -133,7 +136,7 @@ class UnixLink(Link):
                 self.flusher.touch(self)
             fresh.append(form)
         elif self.ended is None:
-            outbox.park(form, len(form), message.tail[3])
+            outbox.park(form, len(form), message.head[3])
 
     def _form(self, message: Message) -> bytes:
         if self._strict is not None:
@@ -155,7 +158,8 @@ class UnixLink(Link):
         sent = self._write(data)
         if 0 <= sent < len(data):
             outbox.park_first(memoryview(data)[sent:], len(data) - sent)
-            self._want_write(True)
+            if self.ended is None:
+                self._want_write(True)
 
     def _write(self, data: Any) -> int:
         """Bytes the kernel took; -1 when the link broke."""
@@ -182,7 +186,7 @@ class UnixLink(Link):
         sent = self._write(data) if forms else 0
         if sent < 0:
             return
-        outbox.sent += len(forms)
+        outbox.sent += sum(type(form) is bytes for form in forms)  # a view is a rest that is counted already
         if sent < size:
             outbox.park_first(memoryview(data)[sent:], size - sent)
         else:
@@ -324,7 +328,7 @@ class UnixTransport:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             async with asyncio.timeout(options.connect_timeout_s):
-                await asyncio.get_running_loop().sock_connect(sock, path)
+                await _connect(sock, path)
                 greeting = await asyncio.get_running_loop().sock_recv(sock, 1)
         except TimeoutError as error:
             sock.close()
@@ -341,6 +345,17 @@ class UnixTransport:
             sock.close()
             raise _refusal(uri, greeting)
         return UnixLink(sock, PeerInfo(uri, local=True), options)
+
+
+async def _connect(sock: socket.socket, path: str) -> None:
+    """Connect; where too many wait to be accepted, a UNIX socket fails at once (EAGAIN) and has to try again."""
+    while True:
+        try:
+            sock.connect(path)
+        except BlockingIOError:
+            await asyncio.sleep(CONNECT_RETRY_S)
+        else:
+            return
 
 
 def _refusal(uri: str, greeting: bytes) -> LinkError:

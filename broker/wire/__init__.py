@@ -1,6 +1,8 @@
 """Bytes to messages and back: pure, no I/O, no clock (RFC 3).
 
-``message``  the one Message class: four encoded segments patched in place
+``parts``    the encoding of one part: size and data
+``message``  the one Message class: five encoded segments, patched in place
+``decoding`` bytes to canonical messages
 ``framing``  stream framing: magic, length, parts; any split of the bytes
 ``payload``  payload norms: NUL-terminated strings and JSON objects
 ``topic``    topic strings and service names

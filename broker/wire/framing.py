@@ -15,7 +15,8 @@ from struct import Struct
 from typing import Final
 
 from broker.errors import DecodeError, MessageTooLarge, ProtocolError
-from broker.wire.message import MAGIC_DEPLOYED, MAGIC_TEXT, Message, decode, decode_large
+from broker.wire.decoding import decode, decode_large
+from broker.wire.message import MAGIC_DEPLOYED, MAGIC_TEXT, Message
 
 _HEADER = Struct(">4sI")
 GUEST_MAX_BYTES: Final = 16 << 20
@@ -25,6 +26,10 @@ OWNER_MAX_BYTES: Final = 256 << 20
 """Largest frame the owner may send."""
 LARGE_BYTES: Final = 64 << 10
 """From this size on a frame gets a buffer of its own, and its payload is passed on without copying."""
+
+
+_UNLIKE: Final = bytes(9)
+"""No frame begins like this."""
 
 
 class Splitter:
@@ -38,7 +43,7 @@ class Splitter:
         failure: None, or the error that ended the stream; later ``feed`` calls return nothing.
     """
 
-    __slots__ = ("_need", "_partial", "failure", "magic", "max_bytes")
+    __slots__ = ("_model", "_need", "_partial", "failure", "magic", "max_bytes")
 
     def __init__(self, max_bytes: int = OWNER_MAX_BYTES) -> None:
         self.max_bytes: int = max_bytes
@@ -46,6 +51,7 @@ class Splitter:
         self.failure: ProtocolError | None = None
         self._partial: bytearray | None = None
         self._need: int = 0
+        self._model: tuple[bytes, bytes, bytes, bytes, int, int, int] = (_UNLIKE, b"", b"", b"", 0, 0, 0)
 
     @property
     def pending_bytes(self) -> int:
@@ -71,40 +77,38 @@ class Splitter:
         return out
 
     def _split(self, data: bytes, pos: int, out: list[Message]) -> None:
-        """Cut whole frames. A peer's messages resemble each other: one with the same type, flags, routes and topic
-        as the one before needs only its payload's end checked, and shares the earlier one's bytes.
+        """Cut whole frames. A peer's messages resemble each other: a frame that equals the one before in everything
+        but payload bytes and matchtag is cut by the same measure, and shares routes, topic and header with it.
         """
         end = len(data)
         magic, limit = self.magic, self.max_bytes
-        lead = begin = front = topic = b""
-        has_payload = False
+        prefix, front, topic, head, body, lead, total = self._model
+        unpack = _HEADER.unpack_from
         while end - pos >= 8:
-            seen, size = _HEADER.unpack_from(data, pos)
+            if data.startswith(prefix, pos) and data.startswith(head, pos + lead) and pos + total <= end:
+                at = pos + lead
+                out.append(Message(front, topic, data[pos + body : at], head, data[at + 17 : pos + total]))
+                pos += total
+                continue
+            seen, size = unpack(data, pos)
             if seen != magic or size > limit or size < 21:
                 magic = self._check_header(seen, size)
-            start = pos + 8
-            pos = start + size
-            if pos > end:
-                pos = start - 8
+            if pos + 8 + size > end:
                 break
-            at = pos - 21
-            if lead and data.startswith(begin, start):
-                tail = data[at:pos]
-                rest = start + len(begin)
-                if tail[:5] == lead and (
-                    rest < at and data[rest] != 255 and rest + 1 + data[rest] == at if has_payload else rest == at
-                ):
-                    out.append(Message(front, topic, data[rest:at], tail))
-                    continue
-            message = decode(data, start, pos)
+            message = decode(data, pos + 8, pos + 8 + size)
             out.append(message)
-            front, topic, lead = message.front, message.topic_part, message.tail[:5]
-            begin = front + topic
-            has_payload = bool(message.payload_part)
+            front, topic, head = message.front, message.topic_part, message.head
+            body, total = 8 + len(front) + len(topic), 8 + size
+            lead = total - 21
+            prefix = data[pos : pos + body + 1]
+            if message.size != size or (body < lead and prefix[-1] == 255):
+                prefix = _UNLIKE  # re-encoded, or its payload's size takes more than the one byte compared
+            pos += total
+        self._model = (prefix, front, topic, head, body, lead, total)
         if pos < end:
-            rest_bytes = data[pos:] if pos else data
-            self._partial = bytearray(rest_bytes)
-            self._need = 8 + _HEADER.unpack_from(rest_bytes)[1] if len(rest_bytes) >= 8 else 8
+            rest = data[pos:] if pos else data
+            self._partial = bytearray(rest)
+            self._need = 8 + unpack(rest)[1] if len(rest) >= 8 else 8
 
     def _check_header(self, seen: bytes, size: int) -> bytes:
         if seen != MAGIC_DEPLOYED and seen != MAGIC_TEXT:

@@ -1,18 +1,20 @@
-r"""The one Message class: an encoded message, held as four byte segments.
+"""The one Message class: an encoded message, held as five byte segments.
 
 Theory of operation (RFC 3, "Common Message Format"). A message is a sequence of parts, each encoded as a size
-byte (or 255 and a big-endian u32) and data. The corridor never decodes it; it needs four places::
+byte (or 255 and a big-endian u32) and data. The corridor never decodes it; it needs five places::
 
     front         route parts, then the empty delimiter part; b"" when flag ROUTE is clear
     topic_part    the topic part, encoded; b"" when flag TOPIC is clear
     payload_part  the payload part, encoded; b"" when flag PAYLOAD is clear
-    tail          b"\x14" and the 20 bytes of PROTO
+    head          PROTO with its size byte, but for the last word (17 bytes)
+    tag           the last word of PROTO: the matchtag of requests and responses (4 bytes)
 
-so a route push is ``hop + front``, a stamp is a splice of ``tail``, and no payload is ever copied by transit.
+so a route push is ``hop + front``, a stamp replaces ``head``, two calls of the same kind differ in ``tag`` and payload
+alone, and no payload is ever copied by transit.
 
-Rules of this file: a Message is *canonical* (short sizes for short parts, no NUL in routes and topic, flags
-agree with parts); ``decode`` re-encodes what is decodable but not canonical. A message is patched only
-before its first ``framed()``; whoever wants to patch a shared one takes a ``copy()``.
+Rules of this file: a Message is *canonical* (short sizes for short parts, no NUL in routes and topic, flags agree with
+parts; ``decoding`` sees to it). A message is patched only before its first ``framed()``; whoever wants to patch a
+shared one takes a ``copy()``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from broker.errors import DecodeError
 from broker.identity import USERID_UNKNOWN
+from broker.wire.parts import encode_part, part_data, split_parts
 
 REQUEST: Final = 1
 RESPONSE: Final = 2
@@ -49,14 +51,8 @@ MAGIC_DEPLOYED: Final = Struct("=I").pack(0xFFEE0012)
 MAGIC_TEXT: Final = b"\xff\xee\x00\x12"
 """Frame magic as the text of RFC 3 writes it."""
 
-_PROTO = Struct(">BBBBBIIII")  # size byte 20, magic 8E, version 1, type, flags, userid, rolemask, aux1, aux2
+_HEAD = Struct(">BBBBBIII")  # size byte 20, magic 8E, version 1, type, flags, userid, rolemask, first word
 _U32 = Struct(">I")
-_LONG = Struct(">BI")
-_TYPES = frozenset((REQUEST, RESPONSE, EVENT, CONTROL))
-_FLAGS_BY_LEAD: Final = {bytes((20, 0x8E, 1, kind, flags)): flags for kind in _TYPES for flags in range(256)}
-"""Every valid first five bytes of ``tail`` -> the flag byte: one lookup instead of five comparisons."""
-LARGE_HEAD_BYTES: Final = 8 << 10
-"""How far into a large frame its payload may begin and still be passed on without copying."""
 SMALL_BYTES: Final = 512
 _HEADERS: Final = [MAGIC_DEPLOYED + size.to_bytes(4, "big") for size in range(SMALL_BYTES)]
 """Frame headers of small messages, made once."""
@@ -69,15 +65,16 @@ class Message:
     Not safe to patch once sent; see the rules at the top of this file.
     """
 
-    __slots__ = ("_framed", "front", "payload_part", "tail", "topic_part")
+    __slots__ = ("_framed", "front", "head", "payload_part", "tag", "topic_part")
 
     def __init__(
-        self, front: bytes, topic_part: bytes, payload_part: bytes | memoryview, tail: bytes
+        self, front: bytes, topic_part: bytes, payload_part: bytes | memoryview, head: bytes, tag: bytes
     ) -> None:
         self.front: bytes = front
         self.topic_part: bytes = topic_part
         self.payload_part: bytes | memoryview = payload_part
-        self.tail: bytes = tail
+        self.head: bytes = head
+        self.tag: bytes = tag
         self._framed: bytes | None = None
 
     # -- header fields -------------------------------------------------------------------------
@@ -85,34 +82,34 @@ class Message:
     @property
     def type(self) -> int:
         """REQUEST 1, RESPONSE 2, EVENT 4 or CONTROL 8."""
-        return self.tail[3]
+        return self.head[3]
 
     @property
     def flags(self) -> int:
         """The flag byte: TOPIC 1, PAYLOAD 2, NORESPONSE 4, ROUTE 8, UPSTREAM 16, PRIVATE 32, STREAMING 64,
         USER1 128.
         """
-        return self.tail[4]
+        return self.head[4]
 
     @property
     def userid(self) -> int:
         """Userid of the sender; 0xFFFFFFFF until stamped."""
-        return int.from_bytes(self.tail[5:9], "big")
+        return int.from_bytes(self.head[5:9], "big")
 
     @property
     def rolemask(self) -> int:
         """Role bits of the sender; 0 until stamped."""
-        return int.from_bytes(self.tail[9:13], "big")
+        return int.from_bytes(self.head[9:13], "big")
 
     @property
     def aux1(self) -> int:
         """First type-specific word: nodeid, errnum, sequence or control type."""
-        return int.from_bytes(self.tail[13:17], "big")
+        return int.from_bytes(self.head[13:], "big")
 
     @property
     def aux2(self) -> int:
         """Second type-specific word: matchtag (request, response), unused (event), control status."""
-        return int.from_bytes(self.tail[17:21], "big")
+        return int.from_bytes(self.tag, "big")
 
     # spelled out, not aliased: a compiled class has no properties at class-body time
     @property
@@ -138,7 +135,7 @@ class Message:
     @property
     def proto(self) -> bytes:
         """The 20 bytes of PROTO."""
-        return self.tail[1:]
+        return self.head[1:] + self.tag
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -171,7 +168,7 @@ class Message:
             data = part_data(encoded)
             if data is not None:
                 parts.append(bytes(data))
-        parts.append(self.tail[1:])
+        parts.append(self.head[1:] + self.tag)
         return parts
 
     # -- encoded forms -------------------------------------------------------------------------
@@ -183,16 +180,16 @@ class Message:
             front, topic, payload = self.front, self.topic_part, self.payload_part
             size = len(front) + len(topic) + len(payload) + 21
             header = _HEADERS[size] if size < SMALL_BYTES else MAGIC_DEPLOYED + size.to_bytes(4, "big")
-            framed = self._framed = b"".join((header, front, topic, payload, self.tail))
+            framed = self._framed = b"".join((header, front, topic, payload, self.head, self.tag))
         return framed
 
     def encode(self) -> bytes:
         """All parts encoded and concatenated, without frame header."""
-        return b"".join((self.front, self.topic_part, self.payload_part, self.tail))
+        return b"".join((self.front, self.topic_part, self.payload_part, self.head, self.tag))
 
     def copy(self) -> Message:
         """A message of its own over the same bytes; patching one leaves the other alone."""
-        return Message(self.front, self.topic_part, self.payload_part, self.tail)
+        return Message(self.front, self.topic_part, self.payload_part, self.head, self.tag)
 
     # -- patches (before the first framed()) ----------------------------------------------------
 
@@ -200,23 +197,22 @@ class Message:
         """Put ``route`` (1 to 254 bytes) on top of the stack; adds the delimiter when it was missing."""
         if not self.front:
             self.front = DELIMITER
-            self.set_flags(self.tail[4] | ROUTE)
+            self.set_flags(self.head[4] | ROUTE)
         self.front = encode_part(route) + self.front
 
     def set_flags(self, flags: int) -> None:
         """Replace the flag byte."""
-        tail = self.tail
-        self.tail = tail[:4] + bytes((flags,)) + tail[5:]
+        head = self.head
+        self.head = head[:4] + bytes((flags,)) + head[5:]
 
     def set_credentials(self, userid: int, rolemask: int) -> None:
         """Replace userid and rolemask."""
-        tail = self.tail
-        self.tail = tail[:5] + _U32.pack(userid) + _U32.pack(rolemask) + tail[13:]
+        head = self.head
+        self.head = head[:5] + _U32.pack(userid) + _U32.pack(rolemask) + head[13:]
 
     def set_aux1(self, value: int) -> None:
         """Replace nodeid, errnum, sequence or control type."""
-        tail = self.tail
-        self.tail = tail[:13] + _U32.pack(value) + tail[17:]
+        self.head = self.head[:13] + _U32.pack(value)
 
     def __repr__(self) -> str:
         kind = TYPE_NAMES.get(self.type, "?")
@@ -260,13 +256,13 @@ def response(
     rolemask: int = 0,
 ) -> Message:
     """The response to ``to``: its route stack, topic, matchtag and flags (payload apart) are copied."""
-    flags = (to.tail[4] & ~PAYLOAD) | ROUTE
+    flags = (to.head[4] & ~PAYLOAD) | ROUTE
     part: bytes = b""
     if payload is not None:
         flags |= PAYLOAD
         part = encode_part(payload)
-    tail = _PROTO.pack(20, 0x8E, 1, RESPONSE, flags, userid, rolemask, errnum, 0)[:17] + to.tail[17:]
-    return Message(to.front or DELIMITER, to.topic_part, part, tail)
+    head = _HEAD.pack(20, 0x8E, 1, RESPONSE, flags, userid, rolemask, errnum)
+    return Message(to.front or DELIMITER, to.topic_part, part, head, to.tag)
 
 
 def event(
@@ -284,8 +280,8 @@ def event(
 
 def control(kind: int, status: int = 0) -> Message:
     """A control message (RFC 3, "Control message type"): two words for the direct peer only."""
-    tail = _PROTO.pack(20, 0x8E, 1, CONTROL, ROUTE, USERID_UNKNOWN, 0, kind, status)
-    return Message(DELIMITER, b"", b"", tail)
+    head = _HEAD.pack(20, 0x8E, 1, CONTROL, ROUTE, USERID_UNKNOWN, 0, kind)
+    return Message(DELIMITER, b"", b"", head, _U32.pack(status))
 
 
 def _build(
@@ -302,190 +298,5 @@ def _build(
     if payload is not None:
         flags |= PAYLOAD
         part = encode_part(payload)
-    return Message(front, encode_part(name), part, _PROTO.pack(20, 0x8E, 1, kind, flags, *words))
-
-
-# -- parts ----------------------------------------------------------------------------------------
-
-
-def encode_part(data: bytes | memoryview) -> bytes:
-    """Size byte (255 and u32 from 255 bytes on), then data (RFC 3, "Message Framing and Security")."""
-    size = len(data)
-    if size < 255:
-        return b"%c%b" % (size, data)  # type: ignore[str-format]  # a buffer is fine for %b
-    return b"".join((_LONG.pack(255, size), data))
-
-
-def part_data(encoded: bytes | memoryview) -> bytes | memoryview | None:
-    """The data of one encoded part; None for ``b""`` (no part)."""
-    if not encoded:
-        return None
-    return encoded[1:] if encoded[0] != 255 else encoded[5:]
-
-
-def split_parts(body: bytes | memoryview, start: int = 0, stop: int | None = None) -> list[bytes]:
-    """Decode the parts of ``body[start:stop]``, long forms of short parts included.
-
-    Raises:
-        DecodeError: a size runs past the end.
-    """
-    end = len(body) if stop is None else stop
-    parts: list[bytes] = []
-    pos = start
-    while pos < end:
-        size = body[pos]
-        pos += 1
-        if size == 255:
-            if pos + 4 > end:
-                raise DecodeError(f"part {len(parts)}: long size truncated")
-            size = int.from_bytes(body[pos : pos + 4], "big")
-            pos += 4
-        if pos + size > end:
-            raise DecodeError(f"part {len(parts)}: {size} bytes announced, {end - pos} left")
-        parts.append(bytes(body[pos : pos + size]))
-        pos += size
-    return parts
-
-
-# -- decode ---------------------------------------------------------------------------------------
-
-
-def decode(data: bytes, start: int, stop: int) -> Message:
-    """The message in ``data[start:stop]`` (parts without frame header), every part walked once.
-
-    The straight way below takes canonical messages; whatever it does not recognise goes through
-    ``from_parts``, which either re-encodes or raises.
-
-    Raises:
-        DecodeError: not a message at all.
-    """
-    at = stop - 21
-    tail = data[at:stop] if at >= start else b""
-    flags = _FLAGS_BY_LEAD.get(tail[:5], -1)
-    if flags < 0:
-        return from_parts(split_parts(data, start, stop))
-    pos = start
-    front = topic = payload = b""
-    if flags & 8:
-        size = data[pos]
-        if size == 0:
-            front = DELIMITER
-            pos += 1
-        else:
-            one_hop = size == 36 and pos + 37 < at and data[pos + 37] == 0
-            pos = pos + 38 if one_hop else _front_end(data, pos, at)
-            front = data[start:pos]
-            if front.find(0) != pos - start - 1:
-                return from_parts(split_parts(data, start, stop))
-    if flags & 1 and pos < at:
-        end = pos + 1 + data[pos]
-        if end > pos + 255:
-            end = _long_end(data, pos, at)
-        topic = data[pos:end]
-        if 0 in topic and 0 in topic[1 if topic[0] != 255 else 5 :]:
-            return from_parts(split_parts(data, start, stop))
-        pos = end
-    if flags & 2 and pos < at:
-        end = pos + 1 + data[pos]
-        if end > pos + 255:
-            end = _long_end(data, pos, at)
-        payload = data[pos:at]
-        pos = end
-    if pos != at or (flags & 1 and not topic) or (flags & 2 and not payload):
-        return from_parts(split_parts(data, start, stop))
-    return Message(front, topic, payload, tail)
-
-
-def decode_large(data: memoryview, start: int, stop: int) -> Message:
-    """As ``decode``, for a frame with a buffer of its own: the payload stays a view of that buffer.
-
-    The other segments are copied out, so that only the payload keeps the buffer alive.
-
-    Raises:
-        DecodeError: not a message at all.
-    """
-    edge = bytes(data[start : start + LARGE_HEAD_BYTES])
-    tail = bytes(data[stop - 21 : stop])
-    flags = _FLAGS_BY_LEAD.get(tail[:5], -1)
-    pos = 0
-    if flags & 8 and flags >= 0:
-        pos = _front_end(edge, 0, len(edge) - 1)
-    if flags & 1 and flags >= 0 and pos < len(edge):
-        pos = pos + 1 + edge[pos] if edge[pos] != 255 else _long_end(edge, pos, len(edge))
-    body = start + pos
-    long_payload = flags >= 0 and flags & 2 and pos < len(edge) and edge[pos] == 255
-    if not long_payload or _long_end(data, body, stop - 21) != stop - 21:
-        return from_parts(split_parts(data, start, stop))
-    # a stand-in payload lets the one decoder judge everything in front of it
-    head = decode(edge[:pos] + b"\x00" + tail, 0, pos + 22)
-    return Message(head.front, head.topic_part, data[body : stop - 21], head.tail)
-
-
-def _front_end(data: bytes | memoryview, pos: int, limit: int) -> int:
-    """One past the delimiter of the route stack at ``pos``; past ``limit`` when there is none before it."""
-    size = data[pos]
-    while size != 0:
-        pos += size + 1
-        if size == 255 or pos >= limit:
-            return limit + 1
-        size = data[pos]
-    return pos + 1
-
-
-def _long_end(data: bytes | memoryview, pos: int, limit: int) -> int:
-    """Where a canonical long part at ``pos`` ends; ``limit + 1`` (no valid end) when it is none."""
-    if pos + 5 > limit:
-        return limit + 1
-    size = int.from_bytes(data[pos + 1 : pos + 5], "big")
-    return pos + 5 + size if size >= 255 else limit + 1
-
-
-def from_parts(parts: list[bytes]) -> Message:
-    """A canonical Message from parts as a transport received them.
-
-    Deployed brokers accept some odd forms (protocols: "Accepted oddities"): routes and topic are cut at
-    their first NUL, parts nobody announced are dropped. They are re-encoded here, so that policy, router
-    and receiver see the same bytes.
-
-    Raises:
-        DecodeError: PROTO is missing or wrong, or a part that the flags announce is missing.
-    """
-    if not parts or len(parts[-1]) != 20:
-        raise DecodeError(
-            f"PROTO must be the last part and 20 bytes long, not {len(parts[-1]) if parts else 0}"
-        )
-    proto = parts[-1]
-    if proto[0] != 0x8E:
-        raise DecodeError(f"PROTO magic {proto[0]:#04x}, expected 0x8e")
-    if proto[1] != 1:
-        raise DecodeError(f"message version {proto[1]}, expected 1")
-    if proto[2] not in _TYPES:
-        raise DecodeError(f"message type {proto[2]}, expected 1, 2, 4 or 8")
-    flags = proto[3]
-    rest = iter(parts[:-1])
-    front = topic = payload = b""
-    if flags & ROUTE:
-        front = _front(rest)
-    if flags & TOPIC:
-        name = next(rest, None)
-        if name is None:
-            raise DecodeError("flag TOPIC is set and the topic part is missing")
-        topic = encode_part(name.partition(b"\0")[0])
-    if flags & PAYLOAD:
-        data = next(rest, None)
-        if data is None:
-            raise DecodeError("flag PAYLOAD is set and the payload part is missing")
-        payload = encode_part(data)
-    return Message(front, topic, payload, b"\x14" + proto)
-
-
-def _front(parts: object) -> bytes:
-    """Consume route parts up to the delimiter from the iterator ``parts``."""
-    front = b""
-    for part in parts:  # type: ignore[attr-defined]
-        if not part:
-            return front + DELIMITER
-        route = part.partition(b"\0")[0]
-        if route:
-            front += encode_part(route)
-    raise DecodeError("flag ROUTE is set and no route delimiter was found")
+    head = _HEAD.pack(20, 0x8E, 1, kind, flags, *words[:3])
+    return Message(front, encode_part(name), part, head, _U32.pack(words[3]))

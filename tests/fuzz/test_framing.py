@@ -12,9 +12,10 @@ import pytest
 
 from broker.errors import DecodeError, ProtocolError, Untranslatable
 from broker.wire import message as wire
+from broker.wire.decoding import decode, decode_large, from_parts
 from broker.wire.dialects import dialect
 from broker.wire.framing import Splitter
-from broker.wire.message import Message, decode, decode_large, from_parts
+from broker.wire.message import Message
 from tests.fuzz import mutate, reference
 from tests.fuzz.reference import BadError, Fields
 from tests.vectors import local, malformed, tbon

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import Untranslatable
+from broker.wire.decoding import decode, decode_large, from_parts
 from broker.wire.dialects import dialect
 from broker.wire.framing import Splitter
-from broker.wire.message import Message, decode, decode_large, from_parts
+from broker.wire.message import Message
 from tests.fuzz import reference
 from tests.fuzz.reference import Fields
 

@@ -99,7 +99,7 @@ class Children:
         self._ready = ready
         self._children = {rank: Child(rank, now) for rank in rules.children}
         self._greetings: set[Link] = set()
-        self._held: dict[Link, Message] = {}
+        self._held: dict[Link, list[Message]] = {}
         self.open = True
 
     def __iter__(self) -> Iterator[Child]:
@@ -118,8 +118,14 @@ class Children:
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """Hello admits; anything else is answered once with a disconnect."""
+        if link in self._held:
+            self._held[link] += messages
+            return
         for index, message in enumerate(messages):
             if hello.is_hello(message) and self.open:
+                if not self._ready():
+                    self._hold(link, messages[index:])
+                    return
                 if self._hello(link, message):
                     rest = messages[index + 1 :]
                     if rest:
@@ -139,7 +145,7 @@ class Children:
     # -- hello ---------------------------------------------------------------------------------
 
     def _hello(self, link: Link, message: Message) -> bool:
-        """Judge, then admit or hold or refuse; True when the link became a child's."""
+        """Judge, then admit or refuse; True when the link became a child's."""
         try:
             told = hello.read_request(message)
         except ProtocolError as error:
@@ -149,9 +155,6 @@ class Children:
         refusal = self._judge(told, link, message)
         if refusal is not None:
             self._refuse(told, refusal, link, message)
-            return False
-        if not self._ready():
-            self._held[link] = message
             return False
         self._admit(told, link, message)
         return True
@@ -166,8 +169,7 @@ class Children:
         return refusal
 
     def _refuse(self, told: hello.Hello, refusal: hello.Refusal, link: Link, message: Message) -> None:
-        who = told.hostname or link.peer.address
-        log.error("refused %s (rank %d): %s", who, told.rank, refusal.reason)
+        log.error("refused %s, which says it is rank %d: %s", link.peer.address, told.rank, refusal.reason)
         child = self._children.get(told.rank)
         if child is not None and child.port is None and refusal.text:
             child.error = refusal.text
@@ -207,12 +209,18 @@ class Children:
         log.info("rank %d joined (%s), status %s", child.rank, link.peer.address, told.status.label)
         self._set(child, told.status)
 
+    def _hold(self, link: Link, messages: list[Message]) -> None:
+        """Keep a hello, and what its sender says behind it without waiting for the answer, until we are ready."""
+        self._held[link] = messages
+        link.pause()
+
     def admit_held(self) -> None:
-        """We are ready now: judge again those who said hello before."""
+        """We are ready now: hear those who said hello before."""
         held, self._held = self._held, {}
-        for link, message in held.items():
-            if link.ended is None and self.open:
-                self._hello(link, message)
+        for link, messages in held.items():
+            if link.ended is None:
+                link.resume()
+                self.received(link, messages)
 
     # -- what children say ---------------------------------------------------------------------
 

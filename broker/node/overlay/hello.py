@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -21,13 +22,15 @@ from broker import __version__
 from broker.errors import ConfigError, ProtocolError
 from broker.identity import Role
 from broker.node.overlay.status import Status, read
-from broker.wire.message import REQUEST, RESPONSE, Message, encode_part, request, response
+from broker.wire.message import REQUEST, RESPONSE, Message, request, response
+from broker.wire.parts import encode_part
 from broker.wire.payload import any_text, decode_json, encode_json, encode_text
 
 TOPIC: Final = "overlay.hello"
 _TOPIC_PART: Final = encode_part(TOPIC.encode())
-UUID_BYTES: Final = 36
+UUID_CHARS: Final = 36
 """A hop is the text form of a UUID; the route stack relies on its length."""
+_UUID: Final = re.compile(f"[!-~]{{{UUID_CHARS}}}")
 
 
 class Ours(NamedTuple):
@@ -159,7 +162,7 @@ def read_request(message: Message) -> Hello:
     payload = decode_json(message.payload)
     status = read(_number(payload, "status"))
     if status is None or not status.online:
-        raise ProtocolError(f"hello: status {payload['status']!r} is not that of a broker that joins")
+        raise ProtocolError(f"hello: status {payload['status']} is not that of a broker that joins")
     hostname = payload.get("hostname", "")
     if not isinstance(hostname, str):
         raise ProtocolError("hello: hostname is no string")
@@ -176,7 +179,9 @@ def judge(hello: Hello, rolemask: int, key_rank: int | None, rules: Rules) -> Re
         return Refusal(errno.EPERM, "", "it does not claim the OWNER role")
     expected = rules.hostnames.get(hello.rank)
     if hello.hostname and rules.hostnames and hello.hostname != expected:
-        reason = f"{expected} is configured as rank {hello.rank}, not {hello.hostname}: mismatched config?"
+        reason = (
+            f"{expected} is configured as rank {hello.rank}, not {hello.hostname[:64]!r}: mismatched config?"
+        )
         return Refusal(errno.EINVAL, "", reason)
     if hello.rank not in rules.children:
         text = f"rank {hello.rank} is not a child of rank {rules.rank}: mismatched config?"
@@ -233,6 +238,6 @@ def _number(payload: Mapping[str, Any], key: str) -> int:
 
 def _uuid(payload: Mapping[str, Any]) -> str:
     uuid = payload.get("uuid")
-    if not isinstance(uuid, str) or len(uuid.encode()) != UUID_BYTES or not uuid.isascii():
-        raise ProtocolError(f"hello: uuid is missing or not {UUID_BYTES} characters")
+    if not isinstance(uuid, str) or not _UUID.fullmatch(uuid):
+        raise ProtocolError(f"hello: uuid is missing or not {UUID_CHARS} graphic characters")
     return uuid

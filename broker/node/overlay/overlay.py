@@ -22,7 +22,8 @@ from broker.node.overlay.status import Timed, combine
 from broker.routing.port import CHILD, PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Listener
-from broker.wire.message import Message, encode_part
+from broker.wire.message import Message
+from broker.wire.parts import encode_part
 
 log = logging.getLogger("headgate")
 
@@ -189,7 +190,7 @@ class Overlay:
 
     async def _beat(self) -> None:
         """Heartbeats may stay away; silence must be noticed all the same."""
-        period_s = min(SYNC_MAX_S, self._config.torpid_min_s)
+        period_s = min(SYNC_MAX_S, self._config.torpid_min_s / 2)
         while True:
             await asyncio.sleep(period_s)
             self.pulse()

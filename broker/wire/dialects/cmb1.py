@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from broker.wire.dialects.cmb1rev import Cmb1Rev
-from broker.wire.message import PAYLOAD, ROUTE, TOPIC, UPSTREAM, Message, encode_part
+from broker.wire.message import PAYLOAD, ROUTE, TOPIC, UPSTREAM, Message
+from broker.wire.parts import encode_part
 from broker.wire.payload import is_json_object
 
 JSON: Final = 0x04

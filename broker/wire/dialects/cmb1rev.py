@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from broker.errors import DecodeError, Untranslatable
+from broker.wire.decoding import from_parts
 from broker.wire.dialects.contract import Dialect, house_form, routed, text_proto
 from broker.wire.message import (
     CONTROL,
@@ -34,9 +35,8 @@ from broker.wire.message import (
     UPSTREAM,
     USER1,
     Message,
-    from_parts,
-    part_data,
 )
+from broker.wire.parts import part_data
 
 HEARTBEAT: Final = 0
 """The one control type that a keepalive can stand for."""

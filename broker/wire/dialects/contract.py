@@ -83,7 +83,7 @@ def house_form(message: Message) -> Message:
     """``message`` with the delimiter that deployed software writes on every type; control bare."""
     if message.type == CONTROL:
         flags = message.flags & ~(TOPIC | PAYLOAD) | ROUTE
-        message = Message(DELIMITER, b"", b"", message.tail)
+        message = Message(DELIMITER, b"", b"", message.head, message.tag)
         message.set_flags(flags)
     elif not message.front:
         message.front = DELIMITER
@@ -93,9 +93,8 @@ def house_form(message: Message) -> Message:
 
 def text_proto(message: Message, flags: int) -> bytes:
     """PROTO with these flags, the unused word of an event zero as every text has it."""
-    tail = message.tail
-    words = tail[5:17] + bytes(4) if message.type == EVENT else tail[5:]
-    return tail[1:4] + bytes((flags,)) + words
+    head = message.head
+    return head[1:4] + bytes((flags,)) + head[5:] + (bytes(4) if message.type == EVENT else message.tag)
 
 
 def routed(message: Message) -> bool:

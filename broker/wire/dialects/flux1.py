@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from broker.wire.decoding import from_parts
 from broker.wire.dialects.contract import Dialect, house_form, routed, text_proto
-from broker.wire.message import MAGIC_TEXT, ROUTE, Message, encode_part, from_parts
+from broker.wire.message import MAGIC_TEXT, ROUTE, Message
+from broker.wire.parts import encode_part
 
 
 class Flux1(Dialect):

@@ -13,16 +13,8 @@ from broker.identity import Credentials, Role
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
 from broker.services.service import Service
-from broker.wire.message import (
-    NODEID_ANY,
-    NORESPONSE,
-    STREAMING,
-    Message,
-    encode_part,
-    event,
-    request,
-    response,
-)
+from broker.wire.message import NODEID_ANY, NORESPONSE, STREAMING, Message, event, request, response
+from broker.wire.parts import encode_part
 
 OWNER = Credentials(0, Role.OWNER | Role.LOCAL)
 REMOTE_OWNER = Credentials(0, Role.OWNER)

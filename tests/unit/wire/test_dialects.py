@@ -4,9 +4,10 @@ import pytest
 
 from broker.errors import ConfigError, DecodeError, Untranslatable
 from broker.wire import message as m
+from broker.wire.decoding import from_parts
 from broker.wire.dialects import NAMES, dialect
 from broker.wire.framing import Splitter
-from broker.wire.message import Message, from_parts
+from broker.wire.message import Message
 
 DEPLOYED = dialect("flux1")
 TEXT = dialect("flux1", strict=True)

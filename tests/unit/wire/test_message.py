@@ -4,7 +4,9 @@ import pytest
 
 from broker.errors import DecodeError
 from broker.wire import message as m
-from broker.wire.message import Message, decode, encode_part, from_parts, part_data, split_parts
+from broker.wire.decoding import decode, from_parts
+from broker.wire.message import Message
+from broker.wire.parts import encode_part, part_data, split_parts
 
 PROTO = "8e 01 {kind:02x} {flags:02x}  00 00 03 e8  00 00 00 02  00 00 00 03  00 00 00 07"
 

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from broker.errors import ProtocolError
+from broker.wire.decoding import from_parts
 from broker.wire.framing import GUEST_MAX_BYTES, Splitter
-from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE, TYPE_NAMES, Message, from_parts
+from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE, TYPE_NAMES, Message
 from broker.wire.payload import decode_json
 from tests.vectors import Captured, Hostile, excluded, local, malformed, tbon
 

@@ -13,7 +13,8 @@ from broker.node.overlay.status import Status
 from broker.routing.topology import Topology
 from broker.transport import inproc
 from broker.transport.link import Options
-from broker.wire.message import CONTROL, RESPONSE, ROUTE, Message, encode_part, event, request
+from broker.wire.message import CONTROL, RESPONSE, ROUTE, Message, event, request
+from broker.wire.parts import encode_part
 from broker.wire.payload import any_text, decode_json
 from tests.unit.node.overlay.trees import OWNER, OWNER_CRED, QUICK, Client, Rank, place, until
 
@@ -305,9 +306,9 @@ def test_a_new_incarnation_replaces_the_old():
             sent.front,
             sent.topic_part,
             b"",
-            b"\x14" + bytes((0x8E, 1, RESPONSE, 9)) + sent.tail[5:13] + bytes(4),
+            b"\x14" + bytes((0x8E, 1, RESPONSE, 9)) + sent.head[5:13] + bytes(4),
+            sent.tag,
         )
-        answer.tail += sent.tail[17:]
         say(new, answer)
         assert (await call).errnum == 0
 
@@ -341,9 +342,8 @@ def test_responses_are_taken_only_from_the_child_that_was_asked():
         await until(lambda: first.inbox[1:])
         sent = first.inbox[1]
         forged = Message(
-            sent.front, sent.topic_part, b"", b"\x14\x8e\x01\x02\x09" + sent.tail[5:13] + bytes(4)
+            sent.front, sent.topic_part, b"", b"\x14\x8e\x01\x02\x09" + sent.head[5:13] + bytes(4), sent.tag
         )
-        forged.tail += sent.tail[17:]
         say(second, forged)
         await until(lambda: parent.broker.router.tally.drops.get("response to no open call"))
         assert not call.done()

@@ -1,18 +1,24 @@
 import errno
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.errors import ConfigError, ProtocolError
 from broker.node.overlay import hello
 from broker.node.overlay.hello import Answer, Hello, Ours, Rules, judge
 from broker.node.overlay.status import Status
-from broker.wire.message import MATCHTAG_NONE, NODEID_ANY, request
+from broker.wire.message import MATCHTAG_NONE, NODEID_ANY, request, response
 from broker.wire.payload import decode_json, encode_json
 from tests import vectors
 
 UUID = "9304037f-f976-439e-aebd-4a5224d6d28c"
 RULES = Rules(0, (1, 2), hello.encode_version("0.88.0"), {0: "node0", 1: "node1", 2: "node2", 3: "node3"})
 HELLO = Hello(1, 0x5800, UUID, Status.FULL, "node1")
+
+values = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | st.just(UUID)
+keys = st.sampled_from(["rank", "version", "uuid", "status", "hostname", "headgate", "batch", "epoch"])
+json_objects = st.dictionaries(keys, values | st.dictionaries(keys, values), max_size=6)
 
 
 def captured_hellos():
@@ -111,6 +117,8 @@ def test_hostnames_are_not_held_against_anybody_where_none_is_configured():
         {"uuid": "short"},
         {"uuid": "é" * 18},
         {"uuid": "é" * 36},
+        {"uuid": "\0" * 36},
+        {"uuid": "x" * 37},
         {"status": None},
         {"status": 0},
         {"status": 4},
@@ -140,6 +148,15 @@ def test_odd_additions_of_a_stranger_mean_nothing(extra):
     assert ours.headgate is isinstance(extra, dict)
 
 
+@given(st.binary(max_size=200) | json_objects.map(encode_json))
+def test_no_payload_breaks_the_reader(payload):
+    try:
+        told = hello.read_request(request(hello.TOPIC, payload))
+    except ProtocolError:
+        return
+    judge(told, 1, None, RULES)
+
+
 def test_a_refusal_carries_number_and_text():
     asked = hello.encode(HELLO)
     assert hello.read_answer(hello.refuse(asked, errno.EINVAL, "no")) == Answer(errno.EINVAL, "no")
@@ -147,8 +164,6 @@ def test_a_refusal_carries_number_and_text():
 
 
 def test_an_admission_without_uuid_is_none():
-    from broker.wire.message import response
-
     with pytest.raises(ProtocolError):
         hello.read_answer(response(hello.encode(HELLO), encode_json({})))
 

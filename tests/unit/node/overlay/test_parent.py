@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-import itertools
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from broker.errors import LinkRefused
 from broker.node.overlay import control, hello
 from broker.node.overlay.hello import Ours
+from broker.node.overlay.status import Status
 from broker.routing.topology import Topology
 from broker.transport import registry
 from broker.transport.link import Options
@@ -20,11 +21,11 @@ from broker.wire.message import (
     REQUEST,
     STREAMING,
     UPSTREAM,
-    encode_part,
     event,
     request,
     response,
 )
+from broker.wire.parts import encode_part
 from broker.wire.payload import any_text, decode_json
 from tests.unit.node.overlay.trees import OWNER, QUICK, Client, Rank, place, until
 
@@ -209,7 +210,7 @@ def test_what_comes_before_the_answer_is_dropped_and_what_comes_behind_it_is_ser
                 self.link.flush()
 
     async def main():
-        story = Story()
+        story = Story(goodbye_timeout_s=0.02)
         await registry.listen(story.uri, lambda link: Early(link, story), Options())
         await story.child.overlay.start()
         await until(lambda: story.child.events)
@@ -378,7 +379,7 @@ def test_the_epoch_of_rank_0_is_passed_on_by_parents_that_know_it():
 
 def test_children_follow_us_to_the_new_incarnation_and_wait_until_we_are_back():
     async def main():
-        story = Story()
+        story = Story(hello_timeout_s=0.1)
         grandchild = Rank(3, Topology(4), replace(QUICK, parent_uri=story.child.overlay._config.listen_uri))
         await story.start()
         await grandchild.overlay.start()
@@ -400,6 +401,52 @@ def test_children_follow_us_to_the_new_incarnation_and_wait_until_we_are_back():
         story.link.say(response(sent, b"top", userid=OWNER, rolemask=1))
         assert (await call).payload == b"top"
         await grandchild.overlay.stop()
+        await story.child.overlay.stop()
+
+    asyncio.run(main())
+
+
+def test_what_a_waiting_child_says_behind_its_hello_is_served_when_we_are_back():
+    """A real broker asks its parent for its state without waiting for the answer to hello."""
+
+    async def main():
+        story = Story()
+        story.admits = False
+        await story.listen()
+        starting = asyncio.get_running_loop().create_task(story.child.overlay.start())
+        await until(lambda: story.links and story.links[0].inbox)
+        link = await registry.dial(story.child.overlay.contact_uri, Options())
+        early = Client(link)
+        link.send(hello.encode(hello.Hello(3, 0x5800, "3" * 36, Status.FULL)))
+        link.flush()
+        await asyncio.sleep(0.01)
+        link.send(request("probe.ping", matchtag=5))
+        link.flush()
+        await asyncio.sleep(0.01)
+        assert early.inbox == []
+        story.link.say(hello.admit(story.link.inbox[0], PARENT, Ours()))
+        await starting
+        await until(lambda: len(early.inbox) == 2)
+        assert [(m.topic, m.errnum) for m in early.inbox] == [("overlay.hello", 0), ("probe.ping", 0)]
+        await story.child.overlay.stop()
+
+    asyncio.run(main())
+
+
+def test_a_waiting_child_that_goes_away_is_forgotten():
+    async def main():
+        story = Story()
+        story.admits = False
+        await story.listen()
+        starting = asyncio.get_running_loop().create_task(story.child.overlay.start())
+        await until(lambda: story.links and story.links[0].inbox)
+        link = await registry.dial(story.child.overlay.contact_uri, Options())
+        link.send(hello.encode(hello.Hello(3, 0x5800, "3" * 36, Status.FULL)))
+        link.close()
+        await until(lambda: not story.child.overlay._children._greetings)
+        story.link.say(hello.admit(story.link.inbox[0], PARENT, Ours()))
+        await starting
+        assert story.child.overlay.child_health()[0]["status"] == "offline"
         await story.child.overlay.stop()
 
     asyncio.run(main())
@@ -448,17 +495,19 @@ def test_a_heartbeat_is_sent_after_silence_only():
     run(tell, torpid_min_s=0.03)
 
 
-def test_somebody_who_speaks_sends_no_heartbeat():
+def test_whoever_has_just_spoken_sends_no_heartbeat():
     async def tell(story):
-        for number in itertools.count(1):
-            story.link.ask_down("probe.ping", tag=number)
-            story.child.overlay.pulse()
-            await asyncio.sleep(0.01)
-            if number == 12:
-                break
-        assert not story.controls(control.HEARTBEAT)
+        now = time.monotonic()
+        pulse = story.child.overlay._parent.pulse
+        story.link.ask_down("probe.ping")
+        await until(lambda: story.link.inbox[1:])
+        for seconds in (1000, 1004, 1006):
+            pulse(now + seconds)
+        story.child.broker.flusher.flush()
+        await until(lambda: story.controls(control.HEARTBEAT))
+        assert len(story.controls(control.HEARTBEAT)) == 1
 
-    run(tell, torpid_min_s=0.1)
+    run(tell)
 
 
 def test_goodbye_is_a_request_the_parent_answers():

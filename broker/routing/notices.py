@@ -1,0 +1,49 @@
+"""Disconnect notices: what a client's end means to those it asked (RFC 6, "Disconnection").
+
+A request *arms* one notice per (service path, nodeid, upstream, sender); a sender's own ``X.disconnect`` disarms it
+and ends the sender's open calls to X. ``departure`` sends what is still armed when the client goes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.routing.port import CLIENT, PARENT, Decision, Port, service_path
+from broker.wire.message import DELIMITER, UPSTREAM, Message
+from broker.wire.parts import encode_part, part_data
+
+NOTICE: Final = b".disconnect"
+"""How the topic of a notice ends."""
+
+
+def notice_key(topic: bytes, head: bytes) -> bytes:
+    """(service path, upstream, nodeid): one disconnect notice each."""
+    return b"".join((service_path(topic), b"\0", bytes((head[4] & UPSTREAM,)), head[13:]))
+
+
+def arm(port: Port, decision: Decision, front: bytes, message: Message, limit: int) -> None:
+    """Remember that the provider learns of the end of ``front`` below ``port``; above ``limit`` notices it does not."""
+    key = decision.armed + front
+    if key not in port.armed and len(port.armed) < limit:
+        notice = encode_part(service_path(bytes(part_data(decision.topic_part) or b"")) + NOTICE)
+        port.armed[key] = (decision.head, message.tag, notice, front)
+
+
+def disarm(port: Port, message: Message, topic: bytes) -> bool:
+    """A sender's own X.disconnect passes: X owes it nothing more. False when a client never asked X."""
+    front = message.front or DELIMITER
+    if port.kind == PARENT:
+        front = front[len(port.hop) :]
+    service = topic[: -len(NOTICE)]
+    if port.kind == CLIENT and port.armed.pop(notice_key(topic, message.head) + front, None) is None:
+        return False
+    for key in [k for k in port.pending if k[:-4] == front]:
+        if port.pending[key].without(service) is None:
+            del port.pending[key]
+    providers = port.untagged.get(front, {})
+    for target in [target for target, (call, _) in providers.items() if call.concerns(service)]:
+        del providers[target]
+    if not providers:
+        port.untagged.pop(front, None)
+    port.cache = {}
+    return True
