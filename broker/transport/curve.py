@@ -1,0 +1,288 @@
+"""CURVE certificates in the ZPL format of CZMQ and ``flux keygen``, and who a key belongs to.
+
+A certificate file has two sections of indented, quoted values (ZeroMQ RFC 4/ZPL)::
+
+    metadata
+        name = "node0"
+    curve
+        public-key = "40 characters of Z85"
+        secret-key = "40 characters of Z85"
+
+The secret key makes the file worth stealing: it is written with mode 0600 and not read when anyone else may read it.
+A public certificate is the same without the secret key, readable by everyone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from broker.errors import ConfigError
+from broker.identity import Credentials
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_DIGIT: Final = {character: value for value, character in enumerate(_ALPHABET)}
+_NAME: Final = r"[A-Za-z0-9$\-_@.&+/]+"
+_LINE: Final = re.compile(
+    rf"""^(?P<indent>\ *)(?P<name>{_NAME})\ *
+         (?:=\ *(?P<value>"[^"]*"|'[^']*'|[^\s"'\#]+))?\ *(?:\#.*)?$""",
+    re.VERBOSE,
+)
+SLOW_BOX_US: Final = 300.0
+"""``box_speed`` above this means a libsodium without its fast code: 27 us is usual, an old wheel took 1 169 us."""
+_BOX_BYTES: Final = 64 << 10
+_BOXES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A CURVE key pair, or only its public half.
+
+    Attributes:
+        public_key: 40 characters of Z85.
+        secret_key: the same, or None in a public certificate; never shown by ``repr``.
+        metadata: what the section ``metadata`` says.
+    """
+
+    public_key: str
+    secret_key: str | None = field(default=None, repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def public(self) -> Certificate:
+        """The half that may be shown to everyone."""
+        return Certificate(self.public_key, None, self.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class CurveServer:
+    """``Options.extra["curve"]`` of a listener: its own certificate."""
+
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class CurveClient:
+    """``Options.extra["curve"]`` of a dialer: its own certificate and the key the listener must have (Z85)."""
+
+    certificate: Certificate
+    server_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerKey:
+    """The key of a tree peer. ``rank`` is None when brokers share a certificate, as in deployed Flux: hello decides."""
+
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """The key of a client, whose messages are stamped with ``user``."""
+
+    user: Credentials
+
+
+Keys = Mapping[str, PeerKey | ClientKey]
+"""``Options.extra["keys"]`` of a listener: Z85 public key -> owner; looked up at each handshake, so it may change."""
+
+
+def check_key(text: str, where: str = "key") -> str:
+    """``text`` itself when it is a CURVE key in Z85 (ZeroMQ RFC 32).
+
+    Raises:
+        ConfigError: not 40 characters of Z85; ``where`` begins its text. The key is not repeated: it may be a secret.
+    """
+    if len(text) != 40:
+        raise ConfigError(f"{where}: {len(text)} characters, expected the 40 of a Z85 key")
+    for at in range(0, 40, 5):
+        value = 0
+        for character in text[at : at + 5]:
+            digit = _DIGIT.get(character)
+            if digit is None:
+                raise ConfigError(f"{where}: a character that Z85 does not have, near position {at}")
+            value = value * 85 + digit
+        if value > 0xFFFFFFFF:
+            raise ConfigError(f"{where}: five characters from position {at} encode more than 32 bits")
+    return text
+
+
+def generate(metadata: Mapping[str, str] | None = None) -> Certificate:
+    """A new key pair."""
+    public, secret = zmq.curve_keypair()
+    return Certificate(public.decode(), secret.decode(), dict(metadata or {}))
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def load(path: str | Path) -> Certificate:
+    """The key pair in the file ``path``.
+
+    Raises:
+        ConfigError: unreadable, readable by group or others, no certificate, without secret key, or two keys that
+            do not belong together.
+    """
+    certificate = decode(_read(path, secret=True), str(path))
+    if certificate.secret_key is None:
+        raise ConfigError(f"{path}: a public certificate, expected one with a secret-key")
+    if zmq.curve_public(certificate.secret_key.encode()).decode() != certificate.public_key:
+        raise ConfigError(f"{path}: public-key does not belong to secret-key")
+    return certificate
+
+
+def load_public(path: str | Path) -> Certificate:
+    """The public half of the certificate in the file ``path``, whatever its mode.
+
+    Raises:
+        ConfigError: unreadable or no certificate.
+    """
+    return decode(_read(path, secret=False), str(path)).public
+
+
+def save(certificate: Certificate, path: str | Path, *, replace: bool = False) -> None:
+    """Write ``certificate``: mode 0600 with a secret key, 0644 without. An existing file is kept unless ``replace``.
+
+    Raises:
+        ConfigError: the file exists or cannot be written, or a metadata value cannot be quoted.
+    """
+    mode = 0o644 if certificate.secret_key is None else 0o600
+    text = encode(certificate)
+    try:
+        if replace:
+            Path(path).unlink(missing_ok=True)  # a new file: the mode of an old one would stay
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write the certificate: {error.strerror}", error.errno) from error
+
+
+def _read(path: str | Path, *, secret: bool) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if secret and mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise ConfigError(
+                    f"{path}: mode {stat.S_IMODE(mode):04o} shows the secret key to others, expected 0600"
+                )
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the certificate: {error.strerror}", error.errno) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a certificate: not UTF-8 text") from error
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+
+def encode(certificate: Certificate) -> str:
+    """The text of a certificate file.
+
+    Raises:
+        ConfigError: a metadata value has a double quote or a line break, which ZPL cannot write.
+    """
+    lines = [
+        "#  ZeroMQ CURVE Public Certificate",
+        "#  Exchange securely, or use a secure mechanism to verify",
+        "",
+    ]
+    if certificate.secret_key is not None:
+        lines = ["#  ZeroMQ CURVE **Secret** Certificate", "#  DO NOT DISTRIBUTE", ""]
+    lines.append("metadata")
+    lines += [_entry(name, value) for name, value in certificate.metadata.items()]
+    lines.append("curve")
+    lines.append(_entry("public-key", certificate.public_key))
+    if certificate.secret_key is not None:
+        lines.append(_entry("secret-key", certificate.secret_key))
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, value: str) -> str:
+    if '"' in value or "\n" in value or not re.fullmatch(_NAME, name):
+        raise ConfigError(f"certificate metadata {name!r}: cannot be written as name and quoted value")
+    return f'    {name} = "{value}"'
+
+
+def decode(text: str, where: str = "certificate") -> Certificate:
+    """The certificate in ``text``, with or without secret key.
+
+    Raises:
+        ConfigError: not ZPL, no public key, or a key that is not Z85; ``where`` begins its text.
+    """
+    sections: dict[str, dict[str, str]] = {}
+    section: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.match(line)
+        if match is None or len(match["indent"]) % 4:
+            raise ConfigError(f'{where}:{number}: expected a section, or four spaces and name = "value"')
+        name, value = match["name"], match["value"]
+        if not match["indent"]:
+            section = sections.setdefault(name, {})
+        elif value is not None:
+            section[name] = value.strip("\"'")
+    return _certificate(sections, where)
+
+
+def _certificate(sections: dict[str, dict[str, str]], where: str) -> Certificate:
+    keys = sections.get("curve", {})
+    public, secret = keys.get("public-key"), keys.get("secret-key")
+    if public is None:
+        raise ConfigError(f"{where}: no public-key in a section curve, expected a CURVE certificate")
+    check_key(public, f"{where}: public-key")
+    if secret is not None:
+        check_key(secret, f"{where}: secret-key")
+    return Certificate(public, secret, sections.get("metadata", {}))
+
+
+# -- speed ----------------------------------------------------------------------------------------
+
+
+def box_speed() -> float:
+    """Microseconds this machine's libzmq takes for one CURVE box of 64 KiB; blocks for 10 to 80 ms.
+
+    A few messages go through a loopback connection with CURVE; each is boxed once and opened once, in one thread.
+    Compare with ``SLOW_BOX_US``.
+
+    Raises:
+        ConfigError: libzmq has no CURVE, or no loopback connection came up within a second.
+    """
+    if not zmq.has("curve"):
+        raise ConfigError("this libzmq was built without CURVE")
+    key = generate()
+    with zmq.Context() as context, context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:
+        for socket in (near, far):
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.RCVTIMEO, 1000)
+            socket.set(zmq.SNDTIMEO, 1000)
+            socket.set(zmq.CURVE_PUBLICKEY, key.public_key.encode())
+            socket.set(zmq.CURVE_SECRETKEY, (key.secret_key or "").encode())
+        near.set(zmq.CURVE_SERVER, 1)
+        far.set(zmq.CURVE_SERVERKEY, key.public_key.encode())
+        try:
+            far.connect(f"tcp://127.0.0.1:{near.bind_to_random_port('tcp://127.0.0.1')}")
+            return _time_boxes(near, far)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"cannot time a CURVE box over loopback: {error}", error.errno) from error
+
+
+def _time_boxes(near: zmq.Socket[bytes], far: zmq.Socket[bytes]) -> float:
+    data = bytes(_BOX_BYTES)
+    far.send(data)
+    near.recv()  # the handshake is over now
+    begin = time.perf_counter()
+    for _ in range(_BOXES):
+        far.send(data)
+    for _ in range(_BOXES):
+        near.recv()
+    return (time.perf_counter() - begin) / _BOXES / 2 * 1e6

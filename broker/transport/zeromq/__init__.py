@@ -1,0 +1,57 @@
+"""ROUTER and DEALER with CURVE: the tree links of Flux, over ``tcp://HOST:PORT`` and ``ipc://PATH``.
+
+::
+
+    router    a listener: one ROUTER socket, one link per connected peer
+    dealer    a dialer: one DEALER socket, one connection, one link
+    link      what both kinds of link share: forms, flushing, decoding
+    batching  many framed messages in one ZeroMQ message
+    drain     edge-triggered reading with a budget
+    monitor   what libzmq tells of connections
+    zap       who may connect (ZeroMQ RFC 27/ZAP)
+    hub       one context and one ZAP handler per event loop
+    address   endpoints, name resolution, what is loopback
+    tuning    the socket options and their reasons
+
+``Options.extra`` of a listener: ``curve`` (CurveServer), ``keys`` (curve.Keys), ``batch`` (bool).
+``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),
+``batch`` (bool).
+
+``batch`` (default False) says that batches are accepted and may be switched on by ``link.enable_batch()``.
+
+A listener learns of a peer from its first message: only then does ``accept`` get the link. A peer's loss is known
+at once from the kernel, and after ``tuning.HEARTBEAT_TIMEOUT_MS`` when the network says nothing.
+"""
+
+from __future__ import annotations
+
+from broker.transport.link import Accept, Link, Listener, Options
+from broker.transport.zeromq.dealer import dial
+from broker.transport.zeromq.router import listen
+
+
+class ZeromqTransport:
+    """``tcp://HOST:PORT`` and ``ipc://PATH``; needs no state of its own."""
+
+    async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
+        """Bind a ROUTER at ``uri``; port 0 takes a free one.
+
+        Raises:
+            ConfigError: bad address, in use, no permission, or plaintext off loopback.
+        """
+        return await listen(uri, accept, options)
+
+    async def dial(self, uri: str, options: Options) -> Link:
+        """Connect a DEALER to ``uri``; the name is resolved at each attempt.
+
+        An absent peer is tried again, with full jitter, until ``connect_timeout_s`` (0: until cancelled).
+
+        Raises:
+            LinkRefused: the peer refused our key, is not the one we expect, or speaks no CURVE while we do.
+            LinkBroken: nobody there in time.
+            ConfigError: bad address, or plaintext off loopback.
+        """
+        return await dial(uri, options)
+
+
+transport = ZeromqTransport()

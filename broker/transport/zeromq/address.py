@@ -1,0 +1,128 @@
+"""Endpoints of ZeroMQ: what is loopback, what a peer dials, and names resolved outside libzmq.
+
+libzmq resolves names in its I/O thread, where a slow name server would stop every other peer; so names are
+resolved here, at each connect, and libzmq is given numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+from typing import Final, NamedTuple
+
+from broker.errors import ConfigError, LinkBroken
+
+_IPC_PATH_BYTES: Final = 107
+"""What a UNIX socket address holds."""
+
+
+class Endpoint(NamedTuple):
+    """``tcp://host:port`` (``host`` without brackets, "*" for all) or ``ipc://path`` (``port`` 0)."""
+
+    scheme: str
+    host: str
+    port: int = 0
+
+    @property
+    def text(self) -> str:
+        """As libzmq takes it."""
+        if self.scheme == "ipc":
+            return f"ipc://{self.host}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+    @property
+    def ipv6(self) -> bool:
+        """True when the socket needs the IPV6 option."""
+        return self.scheme == "tcp" and (":" in self.host or self.host == "*")
+
+
+def parse(uri: str) -> Endpoint:
+    """The endpoint that ``uri`` names.
+
+    Raises:
+        ConfigError: not ``tcp://HOST:PORT`` or ``ipc://PATH``.
+
+    >>> parse("tcp://[::1]:8050")
+    Endpoint(scheme='tcp', host='::1', port=8050)
+    """
+    scheme, _, rest = uri.partition("://")
+    if scheme == "ipc" and rest:
+        if len(os.fsencode(rest)) > _IPC_PATH_BYTES:
+            raise ConfigError(f"{uri!r}: longer than the {_IPC_PATH_BYTES} bytes a UNIX socket address holds")
+        return Endpoint("ipc", rest)
+    host, colon, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if scheme != "tcp" or not (host and colon):
+        raise ConfigError(f"{uri!r}: expected tcp://HOST:PORT or ipc://PATH")
+    if port == "*":
+        port = "0"
+    if not (port.isascii() and port.isdigit() and int(port) <= 0xFFFF):
+        raise ConfigError(f"{uri!r}: port {port!r}, expected 0 to 65535")
+    return Endpoint("tcp", host, int(port))
+
+
+def numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that ``host`` spells in numbers; None for a name."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def is_local(endpoint: Endpoint) -> bool:
+    """True when no other machine can reach a resolved ``endpoint``: ipc or a loopback number."""
+    address = numeric(endpoint.host)
+    return endpoint.scheme == "ipc" or (address is not None and address.is_loopback)
+
+
+async def resolve(endpoint: Endpoint, *, passive: bool = False) -> list[Endpoint]:
+    """``endpoint`` with its host as numbers, every address the name has; names of interfaces are left to libzmq.
+
+    Raises:
+        LinkBroken: the name has no address (EHOSTUNREACH).
+    """
+    host = endpoint.host
+    if endpoint.scheme == "ipc" or host == "*" or numeric(host) is not None:
+        return [endpoint]
+    if passive and host in {name for _index, name in socket.if_nameindex()}:
+        return [endpoint]
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise LinkBroken(
+            f"{endpoint.text}: cannot resolve {host!r}: {error.strerror}", errno.EHOSTUNREACH
+        ) from error
+    return list(dict.fromkeys(Endpoint("tcp", str(address[4][0]), endpoint.port) for address in found))
+
+
+def bound(last_endpoint: str) -> Endpoint:
+    """What libzmq says it bound, IPv4 numbers without their IPv6 clothes."""
+    endpoint = parse(last_endpoint)
+    return endpoint._replace(host=endpoint.host.removeprefix("::ffff:"))
+
+
+def contact(endpoint: Endpoint, asked_host: str) -> str:
+    """What a peer dials: the name that was asked for, or this host's for a wildcard."""
+    if endpoint.scheme == "ipc":
+        return endpoint.text
+    address = numeric(asked_host)
+    wildcard = asked_host == "*" or (address is not None and address.is_unspecified)
+    return endpoint._replace(host=socket.gethostname() if wildcard else asked_host).text
+
+
+def check_secrecy(endpoints: list[Endpoint], curve: object, insecure: bool) -> None:
+    """Refuse to speak in plaintext where other machines can listen.
+
+    Raises:
+        ConfigError: no CURVE, not ``insecure``, and one of ``endpoints`` is not loopback.
+    """
+    if curve is None and not insecure:
+        for endpoint in endpoints:
+            if not is_local(endpoint):
+                raise ConfigError(
+                    f"{endpoint.text}: plaintext off loopback; configure CURVE, or set insecure = true"
+                )

@@ -1,0 +1,89 @@
+"""Many messages in one ZeroMQ message.
+
+A batch is a ZeroMQ message with one part (behind the identity that ROUTER adds) that holds framed messages back to
+back, at most ``BATCH_BYTES`` and ``BATCH_MSGS``. It cannot be mistaken: it begins with the frame magic, and the only
+other message of one part is a bare PROTO of 20 bytes, which begins with 0x8E. CURVE boxes each part and libzmq
+handles each part by itself, so a batch is an order of magnitude cheaper than plain multi-part. Only Headgate peers
+that agreed on it get batches.
+
+Messages wait in an outbox in the *form* in which they are sent: ``bytes`` is a framed message for a batch, a list is
+the parts of a plain one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from broker.errors import DecodeError
+from broker.wire.framing import Splitter
+from broker.wire.message import MAGIC_DEPLOYED, MAGIC_TEXT, Message
+from broker.wire.parts import part_data
+
+BATCH_BYTES: Final = 256 << 10
+"""A batch ends before this size; one larger message would delay the others behind it."""
+BATCH_MSGS: Final = 1024
+"""A batch ends at this number."""
+ALONE_BYTES: Final = 64 << 10
+"""A message with more payload travels alone, as plain multi-part, so that the payload is not copied into a batch."""
+
+Form = bytes | list[bytes | memoryview]
+
+
+def form_of(message: Message) -> Form:
+    """The form for a peer that takes batches."""
+    return message.framed() if len(message.payload_part) <= ALONE_BYTES else plain(message)
+
+
+def plain(message: Message) -> list[bytes | memoryview]:
+    """The parts of ``message``; a large payload is not copied."""
+    if len(message.payload_part) <= ALONE_BYTES:
+        return list(message.parts())
+    head = Message(message.front, message.topic_part, b"", message.head, message.tag)
+    parts: list[bytes | memoryview] = list(head.parts())
+    payload = part_data(memoryview(message.payload_part))
+    assert payload is not None
+    parts.insert(-1, payload)
+    return parts
+
+
+def form_size(form: Form) -> int:
+    """Bytes the outbox counts for ``form``."""
+    return len(form) if isinstance(form, bytes) else sum(map(len, form))
+
+
+def form_type(form: Form) -> int:
+    """The message type of a plain or framed message: the third byte of its PROTO."""
+    return form[-18] if isinstance(form, bytes) else form[-1][2]
+
+
+def group_end(forms: Sequence[Form], start: int) -> int:
+    """One past the forms that travel in one ZeroMQ message together with ``forms[start]``."""
+    if not isinstance(forms[start], bytes):
+        return start + 1
+    stop, size = start, 0
+    for form in forms[start : start + BATCH_MSGS]:
+        size += len(form)
+        if not isinstance(form, bytes) or (size > BATCH_BYTES and stop > start):
+            break
+        stop += 1
+    return stop
+
+
+def is_batch(parts: list[bytes]) -> bool:
+    """Whether a received message is a batch."""
+    return len(parts) == 1 and parts[0][:4] in (MAGIC_DEPLOYED, MAGIC_TEXT)
+
+
+def unbatch(data: bytes, max_bytes: int, out: list[Message]) -> None:
+    """Append the messages of a batch to ``out``; each may have ``max_bytes``.
+
+    Raises:
+        ProtocolError: something in it is no message; what stands in front of that is in ``out``.
+    """
+    splitter = Splitter(max_bytes)
+    out += splitter.feed(data)
+    if splitter.failure is not None:
+        raise splitter.failure
+    if splitter.pending_bytes:
+        raise DecodeError(f"a batch of {len(data)} bytes ends {splitter.pending_bytes} bytes into a frame")

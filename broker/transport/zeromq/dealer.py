@@ -1,0 +1,237 @@
+"""The dialing side: one DEALER socket with one connection is one link.
+
+A dropped connection ends the link. libzmq's own reconnection is not used: it would silently lose what was under way,
+while a link is reliable or it ends; whoever dialled decides about joining again. While nobody answers, ``dial`` tries
+again by itself, waiting a random time up to a bound that doubles (full jitter), so that the children of a parent that
+restarts do not all come at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import zmq
+
+from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
+from broker.identity import PeerInfo
+from broker.transport.curve import CurveClient
+from broker.transport.link import Options
+from broker.transport.zeromq.address import Endpoint, check_secrecy, parse, resolve
+from broker.transport.zeromq.batching import Form
+from broker.transport.zeromq.drain import Pump
+from broker.transport.zeromq.hub import Hub, hub
+from broker.transport.zeromq.link import ZeromqLink
+from broker.transport.zeromq.monitor import FAILED, Monitor
+from broker.transport.zeromq.tuning import (
+    EVENTS,
+    LINGER_MS,
+    NO_RECONNECT_MS,
+    NOBLOCK,
+    POLLOUT,
+    join_curve,
+    tune,
+)
+from broker.wire.dialects import dialect
+
+_EVENTS: Final = (
+    int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED) | FAILED
+)
+BACKOFF_S: Final = 0.05
+"""Bound of the first wait between two attempts; doubles up to ``BACKOFF_MAX_S``."""
+BACKOFF_MAX_S: Final = 5.0
+_HANGUPS: Final = 3
+"""A peer that so often in a row hangs up in the middle of the handshake refuses us: it does not know its own key as
+ours says, or it speaks something else. Once may be a restart."""
+
+
+class DealerLink(ZeromqLink):
+    """The link of a dialer.
+
+    Attributes:
+        opened: resolves when the handshake is over; a LinkError when it failed.
+    """
+
+    __slots__ = ("_leaving", "_loop", "_monitor", "opened")
+
+    def __init__(self, the_hub: Hub, endpoint: Endpoint, uri: str, options: Options) -> None:
+        curve: CurveClient | None = options.extra.get("curve")
+        key = curve.server_key if isinstance(curve, CurveClient) else None
+        peer = PeerInfo(uri, curve_key=key, local=endpoint.scheme == "ipc")
+        sock = the_hub.open(zmq.DEALER)
+        pump = Pump(the_hub, sock, self)
+        pump.paused = True
+        super().__init__(peer, options, options.extra.get("identity") or str(uuid.uuid4()).encode(), pump)
+        self._loop = the_hub.loop
+        self._leaving: LinkError | None = None
+        self.opened: asyncio.Future[None] = the_hub.loop.create_future()
+        self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
+        try:
+            tune(sock, self._max_bytes)
+            join_curve(sock, curve)
+            sock.set(zmq.IPV6, int(endpoint.ipv6))
+            sock.set(zmq.ROUTING_ID, self.identity)
+            sock.set(zmq.RECONNECT_IVL, NO_RECONNECT_MS)
+            sock.connect(endpoint.text)
+        except BaseException:
+            self.release(0)
+            raise
+
+    def release(self, linger_ms: int) -> None:
+        """Give the sockets back."""
+        self._monitor.close()
+        self._pump.close(linger_ms)
+
+    def pause(self) -> None:
+        """Stop reading; TCP slows the peer down. A pause longer than the heartbeat's patience ends the link."""
+        self._pump.paused = True
+
+    def resume(self) -> None:
+        """Read again."""
+        self._pump.paused = False
+        self._pump.wake()
+
+    def abort(self, error: LinkError) -> None:
+        """End at once with ``error``."""
+        if self.ended is None:
+            self.release(0)
+            self.finish(error)
+
+    def let_go(self, error: LinkError) -> None:
+        """See ``ZeromqLink.let_go``."""
+        self._monitor.close()
+        self._pump.paused = True
+        if self._farewell:
+            self._loop.call_later(LINGER_MS / 1000, self.gone)
+        else:
+            self.gone()
+        self.finish(error)
+
+    def gone(self) -> None:
+        """See ``ZeromqLink.gone``."""
+        self._farewell.clear()
+        self._pump.close(LINGER_MS)
+
+    def lost(self, error: LinkError) -> None:
+        """See ``ZeromqLink.lost``."""
+        self._leaving = error
+        if self.receiver is not None:
+            self.resume()
+
+    def take(self) -> int:
+        """Read one ZeroMQ message."""
+        recv = self._sock.recv
+        frame = recv(NOBLOCK, copy=False)
+        parts = [frame.bytes]
+        while frame.more:
+            frame = recv(NOBLOCK, copy=False)
+            parts.append(frame.bytes)
+        self.arrived(parts)
+        return sum(map(len, parts))
+
+    def deliver(self, drained: bool = True) -> None:
+        """A turn is over; after the last one of a lost connection the link ends."""
+        if self._arrived:
+            super().deliver()
+        if drained and self._leaving is not None and self.ended is None:
+            self.abort(self._leaving)
+
+    def _offer(self, group: Sequence[Form]) -> bool:
+        """See ``ZeromqLink._offer``; asking for room costs more than failing now and then."""
+        try:
+            self._put(group)
+        except zmq.Again:
+            self._pump.waiting[self] = None
+            return False
+        return True
+
+    def _room(self) -> bool:
+        if int(self._sock.get(EVENTS)) & POLLOUT:
+            return True
+        self._pump.waiting[self] = None
+        return False
+
+    def _happened(self, event: int, value: int) -> None:
+        if self.opened.done():
+            if event == zmq.EVENT_DISCONNECTED and self.ended is None:
+                self.lost(LinkEnded(f"{self.peer.address} ended the connection"))
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.opened.set_result(None)
+        else:
+            self.opened.set_exception(_failure(self.peer.address, event, value))
+
+
+def _failure(uri: str, event: int, value: int) -> LinkError:
+    """What a connection that never opened died of."""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return LinkRefused(f"{uri} refused us: ZAP {value}, our key or user is not on its list", errno.EPERM)
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+            return LinkRefused(f"{uri}: one side speaks CURVE and the other plaintext", errno.EPROTO)
+        return LinkRefused(f"{uri} breaks the ZMTP handshake (libzmq code {value:#x})", errno.EPROTO)
+    if event == zmq.EVENT_CONNECT_RETRIED:
+        return LinkBroken(f"{uri}: connection refused or unreachable", errno.ECONNREFUSED)
+    return LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET)
+
+
+async def dial(uri: str, options: Options) -> DealerLink:
+    """See ``ZeromqTransport.dial``."""
+    target = parse(uri)
+    dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
+    loop = asyncio.get_running_loop()
+    patience = options.connect_timeout_s or float("inf")
+    deadline = loop.time() + patience
+    bound, hangups = BACKOFF_S, 0
+    while True:
+        try:
+            return await _attempt(target, uri, options, deadline)
+        except LinkEnded as error:
+            last: LinkError = error
+            hangups += 1
+        except LinkBroken as error:
+            last, hangups = error, 0
+        if hangups == _HANGUPS:
+            raise LinkRefused(
+                f"{last}: its key is not the one we expect, "
+                "only one side speaks CURVE, or it does not speak ZeroMQ"
+            ) from last
+        pause = random.uniform(0, bound)
+        bound = min(2 * bound, BACKOFF_MAX_S)
+        if loop.time() + pause >= deadline:
+            raise LinkBroken(f"nobody answered within {patience:g} s: {last}", last.errno) from last
+        await asyncio.sleep(pause)
+
+
+async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float) -> DealerLink:
+    """Try every address the name has now, in order.
+
+    Raises:
+        LinkRefused, LinkBroken, LinkEnded: what became of the last one.
+    """
+    endpoints = await resolve(target)
+    check_secrecy(endpoints, options.extra.get("curve"), options.insecure)
+    failure: LinkError = LinkBroken(f"{uri}: the name has no address")
+    for endpoint in endpoints:
+        try:
+            return await _open(endpoint, uri, options, deadline)
+        except LinkBroken as error:
+            failure = error
+    raise failure
+
+
+async def _open(endpoint: Endpoint, uri: str, options: Options, deadline: float) -> DealerLink:
+    link = DealerLink(hub(), endpoint, uri, options)
+    try:
+        async with asyncio.timeout_at(None if deadline == float("inf") else deadline):
+            await link.opened
+    except BaseException as error:
+        link.ended = LinkClosed("never opened")
+        link.release(0)
+        if isinstance(error, TimeoutError):
+            raise LinkBroken(f"{uri}: no handshake in time", errno.ETIMEDOUT) from error
+        raise
+    return link

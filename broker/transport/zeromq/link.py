@@ -1,0 +1,270 @@
+"""What the links of ROUTER and DEALER share: forms on the way out, decoding on the way in."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.errors import (
+    DecodeError,
+    LinkBroken,
+    LinkClosed,
+    LinkError,
+    MessageTooLarge,
+    ProtocolError,
+    Untranslatable,
+)
+from broker.identity import PeerInfo
+from broker.transport.link import Link, Options
+from broker.transport.zeromq.batching import (
+    BATCH_BYTES,
+    BATCH_MSGS,
+    Form,
+    form_of,
+    form_size,
+    form_type,
+    group_end,
+    is_batch,
+    plain,
+    unbatch,
+)
+from broker.transport.zeromq.drain import Pump
+from broker.transport.zeromq.tuning import MORE_NOBLOCK, NOBLOCK
+from broker.wire.decoding import from_parts
+from broker.wire.dialects import Dialect, dialect
+from broker.wire.message import Message
+
+log = logging.getLogger("headgate")
+
+
+class ZeromqLink(Link):
+    """One peer of a ZeroMQ socket.
+
+    Attributes:
+        identity: the identity part: of the peer (ROUTER), or our own (DEALER).
+        batch: True while small messages to the peer are sent in batches.
+        untranslatable: messages dropped because the link's dialect has no form for them.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_batch_allowed",
+        "_decode",
+        "_farewell",
+        "_form",
+        "_max_bytes",
+        "_pump",
+        "_sock",
+        "batch",
+        "identity",
+        "untranslatable",
+    )
+
+    def __init__(self, peer: PeerInfo, options: Options, identity: bytes, pump: Pump) -> None:
+        super().__init__(peer, options)
+        spoken = dialect(options.dialect, options.strict_rfc3)
+        self.identity = identity
+        self.batch = False
+        self.untranslatable = 0
+        self._pump = pump
+        self._sock = pump.sock
+        self._max_bytes = options.max_bytes(peer)
+        self._batch_allowed = bool(options.extra.get("batch", False)) and spoken.native
+        self._arrived: list[list[bytes]] = []
+        self._farewell: list[Form] = []
+        self._decode: Callable[[list[bytes]], Message] = from_parts if spoken.native else spoken.decode
+        self._form: Callable[[Message], Form] = plain if spoken.native else _encoder(spoken)
+
+    def enable_batch(self) -> None:
+        """Send batches from now on: the peer said that it takes them. No effect where ``extra["batch"]`` is not set."""
+        if self._batch_allowed and not self.batch:
+            self.batch = True
+            self._form = form_of
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Queue ``message``; see ``Link.send``. Its form is made now, so it may be patched afterwards."""
+        outbox = self.outbox
+        if self.ended is not None:
+            outbox.discarded += 1
+            return
+        try:
+            form = self._form(message)
+        except Untranslatable as error:
+            self._drop(error)
+            return
+        if outbox.parked is not None:
+            outbox.park(form, form_size(form), message.head[3])
+        else:
+            if not outbox.fresh:
+                self.flusher.touch(self)
+            outbox.fresh.append(form)
+
+    def flush(self) -> None:
+        """Give libzmq what it takes; park the rest and wait for room."""
+        outbox = self.outbox
+        if self.ended is not None:
+            if self._farewell:
+                self._flush_farewell()
+            return
+        before = outbox.sent
+        if outbox.parked is not None:
+            self._flush_parked()
+        elif outbox.fresh:
+            self._flush_fresh()
+        if outbox.sent != before:
+            outbox.progress += 1
+        self._pump.sent()
+
+    def _flush_fresh(self) -> None:
+        outbox = self.outbox
+        forms, outbox.fresh = outbox.fresh, []
+        start, count = 0, len(forms)
+        while start < count:
+            stop = group_end(forms, start)
+            if not self._offer(forms[start:stop]):
+                break
+            outbox.sent += stop - start
+            start = stop
+        for form in forms[start:]:
+            if self.ended is not None:
+                outbox.discarded += 1
+            else:
+                outbox.park(form, form_size(form), form_type(form))
+
+    def _flush_parked(self) -> None:
+        outbox = self.outbox
+        while outbox.parked and self._room():
+            group = self._unpark_group()
+            self._put(group)
+            outbox.sent += len(group)
+        if self.ended is None:
+            outbox.settle()
+
+    def _unpark_group(self) -> list[Form]:
+        outbox = self.outbox
+        first = outbox.unpark()
+        group, size = [first], len(first)
+        while outbox.parked and isinstance(first, bytes) and len(group) < BATCH_MSGS:
+            form, length = outbox.parked[0]
+            size += length
+            if not isinstance(form, bytes) or size > BATCH_BYTES:
+                break
+            group.append(outbox.unpark())
+        return group
+
+    def close(self, reason: str = "") -> None:
+        """Flush, and end with LinkClosed; for ``tuning.LINGER_MS`` what is left may still go out."""
+        if self.ended is None:
+            self.flush()
+            outbox = self.outbox
+            while outbox.parked:
+                self._farewell.append(outbox.unpark())
+            self.let_go(LinkClosed(reason or "closed"))
+            if self._farewell:
+                self._flush_farewell()
+
+    def _flush_farewell(self) -> None:
+        forms, start = self._farewell, 0
+        while start < len(forms):
+            stop = group_end(forms, start)
+            if not self._offer(forms[start:stop]):
+                break
+            start = stop
+        del forms[:start]
+        if not forms:
+            self.gone()
+
+    def _offer(self, group: Sequence[Form]) -> bool:
+        """Send one ZeroMQ message if there is room for it; if not, ``flush`` is called again when there is."""
+        if not self._room():
+            return False
+        self._put(group)
+        return True
+
+    def _put(self, group: Sequence[Form]) -> None:
+        """Send one ZeroMQ message; ``_room`` said that there is room for it."""
+        form = group[0]
+        send = self._sock.send
+        if isinstance(form, bytes):
+            send(form if len(group) == 1 else b"".join(group), NOBLOCK)  # type: ignore[arg-type]
+        else:
+            for part in form[:-1]:
+                send(part, MORE_NOBLOCK)
+            send(form[-1], NOBLOCK)
+
+    @abstractmethod
+    def _room(self) -> bool:
+        """Whether one more ZeroMQ message can be put; if not, ``flush`` is called again when it can."""
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    def arrived(self, parts: list[bytes]) -> bool:
+        """Keep the parts of one ZeroMQ message for ``deliver``; True when they are the first."""
+        self._arrived.append(parts)
+        return len(self._arrived) == 1
+
+    def deliver(self) -> None:
+        """Decode what arrived and hand it over; what is no message ends the link, after those in front of it."""
+        arrived, self._arrived = self._arrived, []
+        messages: list[Message] = []
+        failure: ProtocolError | None = None
+        for parts in arrived:
+            try:
+                self._decode_into(messages, parts)
+            except Untranslatable as error:
+                self._drop(error)
+            except ProtocolError as error:
+                failure = error
+                break
+        if messages and self.ended is None:
+            self._hand_over(messages)
+        if failure is not None and self.ended is None:
+            self.abort(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
+
+    def _decode_into(self, out: list[Message], parts: list[bytes]) -> None:
+        if is_batch(parts):
+            if not self._batch_allowed:
+                raise DecodeError("a batch, which was not agreed on")
+            unbatch(parts[0], self._max_bytes, out)
+            return
+        size = sum(map(len, parts))
+        if size > self._max_bytes:
+            raise MessageTooLarge(f"message of {size} bytes, the cap for this peer is {self._max_bytes}")
+        out.append(self._decode(parts))
+
+    def _hand_over(self, messages: list[Message]) -> None:
+        """Give ``messages`` to the receiver; its failure costs this link, not the others of the socket."""
+        assert self.receiver is not None
+        try:
+            self.receiver.received(self, messages)
+        except Exception:
+            log.exception("%s: its messages broke their receiver", self.peer.address)
+            self.abort(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
+
+    def _drop(self, error: Untranslatable) -> None:
+        self.untranslatable += 1
+        if self.untranslatable == 1:
+            log.warning("%s: dropped (later ones are only counted): %s", self.peer.address, error)
+
+    @abstractmethod
+    def let_go(self, error: LinkError) -> None:
+        """End with ``error``; the connection stays for ``tuning.LINGER_MS``, or until ``gone``."""
+
+    @abstractmethod
+    def gone(self) -> None:
+        """The farewell is said."""
+
+    @abstractmethod
+    def lost(self, error: LinkError) -> None:
+        """The connection is gone: deliver what arrived before, then end with ``error``."""
+
+
+def _encoder(spoken: Dialect) -> Callable[[Message], Form]:
+    def encode(message: Message) -> Any:
+        return spoken.encode(message)
+
+    return encode

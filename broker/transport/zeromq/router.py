@@ -1,0 +1,385 @@
+"""The listening side: one ROUTER socket, one link per connection that has sent something.
+
+libzmq tells little about single peers of a ROUTER, so three facts are put together. Each message carries the user id
+that ``zap`` gave to its connection, so it is known which connection it belongs to, whatever identity the peer chose.
+It carries the connection's descriptor, and the monitor reports the descriptor of a connection that was lost. And a
+descriptor that is still the same socket (its inode says so) can be shut down, which is the only way to end one
+connection of a ROUTER.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import stat
+from collections import deque
+from typing import Final
+
+import zmq
+
+from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError
+from broker.identity import PeerInfo
+from broker.transport.link import Accept, Listener, Options
+from broker.transport.zeromq.address import Endpoint, bound, check_secrecy, contact, parse, resolve
+from broker.transport.zeromq.drain import Pump
+from broker.transport.zeromq.hub import Hub, hub
+from broker.transport.zeromq.link import ZeromqLink
+from broker.transport.zeromq.monitor import FAILED, Monitor
+from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, serve_curve, tune
+from broker.transport.zeromq.zap import Gate
+from broker.wire.dialects import dialect
+from broker.wire.message import Message
+
+log = logging.getLogger("headgate")
+_EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED
+_PATIENCE_TURNS: Final = 64
+"""A lost peer's link ends when the socket is drained, or after so many turns if others keep it full."""
+_REMEMBERED: Final = 1024
+"""Ended connections whose late messages are recognised and dropped."""
+_UNBIND_S: Final = 1.0
+
+
+class RouterLink(ZeromqLink):
+    """The link of one connection to a listener; ``connection`` is its user id (see ``zap``)."""
+
+    __slots__ = (
+        "_held",
+        "_held_bytes",
+        "_held_cap",
+        "_listener",
+        "_paused",
+        "connection",
+        "fd",
+        "inode",
+        "turns",
+    )
+
+    def __init__(
+        self,
+        listener: ZeromqListener,
+        peer: PeerInfo,
+        identity: bytes,
+        connection: str,
+        fd: int,
+        options: Options,
+    ) -> None:
+        super().__init__(peer, options, identity, listener.pump)
+        self.connection = connection
+        self.fd = fd
+        self.inode = _inode(fd)
+        self.turns = 0
+        self._listener = listener
+        self._paused = True
+        self._held: list[Message] = []
+        self._held_bytes = 0
+        self._held_cap = options.limits.cap_bytes
+
+    def pause(self) -> None:
+        """Hold back what arrives. One peer of a ROUTER cannot be slowed down: beyond ``cap_bytes`` the link ends."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Hand over what was held back and what comes."""
+        self._paused = False
+        if self._held:
+            self._listener.deliver_soon(self)
+
+    def abort(self, error: LinkError) -> None:
+        """End at once with ``error`` and cut the connection."""
+        self._listener.end(self, error, 0)
+
+    def let_go(self, error: LinkError) -> None:
+        """See ``ZeromqLink.let_go``: the only way to end one connection of a ROUTER is to cut it, later."""
+        self._listener.end(self, error, LINGER_MS)
+
+    def gone(self) -> None:
+        """See ``ZeromqLink.gone``."""
+        self._farewell.clear()
+        self._listener.parted(self)
+
+    @property
+    def parting(self) -> bool:
+        """Whether it has more to say."""
+        return bool(self._farewell)
+
+    def lost(self, error: LinkError) -> None:
+        """See ``ZeromqLink.lost``."""
+        self._listener.leave(self, error)
+
+    def deliver(self) -> None:
+        """See ``ZeromqLink.deliver``."""
+        if self._held and not self._paused:
+            held, self._held, self._held_bytes = self._held, [], 0
+            super()._hand_over(held)
+        if self._arrived:
+            super().deliver()
+
+    def release(self) -> None:
+        """Hand over everything, paused or not: nothing more will come."""
+        if self.receiver is not None:
+            self._paused = False
+            self.deliver()
+
+    def _hand_over(self, messages: list[Message]) -> None:
+        if not self._paused and self.receiver is not None:
+            super()._hand_over(messages)
+            return
+        self._held += messages
+        self._held_bytes += sum(message.size for message in messages)
+        if self._held_bytes > self._held_cap:
+            self.abort(
+                LinkBroken(f"{self.peer.address} sent {self._held_bytes} bytes while its reading was paused")
+            )
+
+    def _room(self) -> bool:
+        try:
+            self._sock.send(self.identity, MORE_NOBLOCK)
+        except zmq.Again:
+            self._pump.waiting[self] = None
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            self.lost(LinkEnded(f"{self.peer.address} is gone"))
+            return False
+        return True
+
+
+class ZeromqListener(Listener):
+    """One ROUTER socket and the links of its peers."""
+
+    def __init__(self, the_hub: Hub, endpoint: Endpoint, uri: str, accept: Accept, options: Options) -> None:
+        self._hub = the_hub
+        self._accept = accept
+        self._options = options
+        self._gate = Gate(uri, options)
+        self._links: dict[bytes, RouterLink] = {}
+        self._by_fd: dict[int, RouterLink] = {}
+        self._connected: set[int] = set()
+        self._leaving: dict[RouterLink, LinkError] = {}
+        self._cutting: dict[RouterLink, asyncio.TimerHandle] = {}
+        self._parting: set[RouterLink] = set()
+        self._gone: deque[str] = deque(maxlen=_REMEMBERED)
+        self._touched: list[RouterLink] = []
+        self._stopped: asyncio.Future[None] | None = None
+        sock = the_hub.open(zmq.ROUTER)
+        self.pump = Pump(the_hub, sock, self)
+        self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
+        self._domain = the_hub.guard(sock, self._gate)
+        try:
+            self._bind(sock, endpoint)
+        except BaseException:
+            self._destroy()
+            raise
+        self._bound = sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self.address = bound(self._bound).text
+        self.contact_address = contact(bound(self._bound), parse(uri).host)
+
+    def _bind(self, sock: zmq.Socket[bytes], endpoint: Endpoint) -> None:
+        tune(sock, self._gate.largest_bytes())
+        serve_curve(sock, self._options.extra.get("curve"))
+        sock.set(zmq.ROUTER_MANDATORY, 1)
+        sock.set(zmq.IPV6, int(endpoint.ipv6))
+        try:
+            sock.bind(endpoint.text)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+
+    async def stop(self) -> None:
+        """Let nobody in any more. Links stay, and the address with them; without links it is free on return."""
+        self._gate.shut = True
+        if self.pump.closed or self._links or self._parting or self._stopped is not None:
+            return
+        self._stopped = self._hub.loop.create_future()
+        self.pump.sock.unbind(self._bound)
+        try:
+            async with asyncio.timeout(_UNBIND_S):
+                await self._stopped
+        except TimeoutError:
+            log.warning(
+                "%s: libzmq did not confirm within %g s that it stopped listening", self.address, _UNBIND_S
+            )
+        self._destroy()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def take(self) -> int:
+        """Read one ZeroMQ message and put its parts at its link."""
+        recv = self.pump.sock.recv
+        frame = head = recv(NOBLOCK, copy=False)
+        parts: list[bytes] = []
+        size = 0
+        while frame.more:
+            frame = recv(NOBLOCK, copy=False)
+            data = frame.bytes
+            size += len(data)
+            parts.append(data)
+        link = self._links.get(head.bytes)
+        if link is None or link.connection != head.get("User-Id"):
+            link = self._meet(head)
+        if link is not None and link.arrived(parts):
+            self._touched.append(link)
+        return size
+
+    def deliver(self, drained: bool) -> None:
+        """A turn is over: links get what arrived, lost ones end."""
+        touched, self._touched = self._touched, []
+        for link in touched:
+            link.deliver()
+        for link, error in list(self._leaving.items()):
+            link.turns += 1
+            if drained or link.turns > _PATIENCE_TURNS:
+                link.release()
+                self.end(link, error, 0)
+
+    def deliver_soon(self, link: RouterLink) -> None:
+        """``link`` reads again: what it held back goes with the next turn."""
+        self._touched.append(link)
+        self.pump.wake()
+
+    def _meet(self, head: zmq.Frame) -> RouterLink | None:
+        """The first message of a connection: make its link. None when the connection is not to be heard (any more)."""
+        self._monitor.drain()
+        tag, fd = str(head.get("User-Id")), int(head.get(zmq.SRCFD))
+        if tag in self._gone:
+            return None
+        peer = self._gate.peer(tag, str(head.get("Peer-Address")))
+        if peer is None:
+            self._gone.append(tag)
+            _shut_down(fd, _inode(fd))
+            return None
+        link = RouterLink(self, peer, head.bytes, tag, fd, self._options)
+        for earlier in (self._links.get(link.identity), self._by_fd.get(fd)):
+            if earlier is not None:
+                self.leave(earlier, LinkEnded(f"{earlier.peer.address} came back as {peer.address}"))
+        self._links[link.identity] = self._by_fd[fd] = link
+        self._accept(link)
+        if fd not in self._connected:
+            self.leave(link, LinkEnded(f"{peer.address} ended the connection"))
+        return link
+
+    # -- the ends ------------------------------------------------------------------------------
+
+    def leave(self, link: RouterLink, error: LinkError) -> None:
+        """End ``link`` with ``error`` once everything that arrived from it is delivered."""
+        if link.ended is None and link not in self._leaving:
+            self._leaving[link] = error
+            self.pump.wake()
+
+    def end(self, link: RouterLink, error: LinkError, linger_ms: int) -> None:
+        """Forget ``link``, cut its connection after ``linger_ms``, and tell its receiver."""
+        if link.ended is not None:
+            return
+        self._gone.append(link.connection)
+        self._leaving.pop(link, None)
+        self.pump.waiting.pop(link, None)
+        if self._links.get(link.identity) is link:
+            del self._links[link.identity]
+        if self._by_fd.get(link.fd) is link:
+            del self._by_fd[link.fd]
+        if link.parting:
+            self._parting.add(link)
+        self._cut_later(link, linger_ms)
+        link.finish(error)
+        self._destroy_if_idle()
+
+    def parted(self, link: RouterLink) -> None:
+        """``link`` has said its farewell."""
+        self._parting.discard(link)
+        self._destroy_if_idle()
+
+    def _cut_later(self, link: RouterLink, linger_ms: int) -> None:
+        if linger_ms == 0:
+            _shut_down(link.fd, link.inode)
+        else:
+            self._cutting[link] = self._hub.loop.call_later(linger_ms / 1000, self._cut, link)
+
+    def _cut(self, link: RouterLink) -> None:
+        del self._cutting[link]
+        _shut_down(link.fd, link.inode)
+        link.gone()
+
+    def _happened(self, event: int, value: int) -> None:
+        if event == zmq.EVENT_ACCEPTED:
+            self._connected.add(value)
+        elif event == zmq.EVENT_DISCONNECTED:
+            self._disconnected(value)
+        elif event == zmq.EVENT_CLOSED:
+            if self._stopped is not None and not self._stopped.done():
+                self._stopped.set_result(None)
+        elif event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the gate has told why
+            log.warning(
+                "%s: a connection failed in its handshake (event %#x, code %#x)", self.address, event, value
+            )
+
+    def _disconnected(self, fd: int) -> None:
+        self._connected.discard(fd)
+        link = self._by_fd.get(fd)
+        if link is not None:
+            self.leave(link, LinkEnded(f"{link.peer.address} ended the connection"))
+
+    def _destroy_if_idle(self) -> None:
+        """After ``stop``, the last link takes the socket along."""
+        if self._gate.shut and self._stopped is None and not (self._links or self._parting):
+            self._destroy()
+
+    def _destroy(self) -> None:
+        for cut in self._cutting.values():
+            cut.cancel()
+        self._cutting.clear()
+        self._hub.unguard(self._domain)
+        self._monitor.close()
+        self.pump.close(LINGER_MS)
+
+
+def _inode(fd: int) -> int:
+    """The number of the socket behind ``fd``; 0 when it is closed."""
+    try:
+        return os.fstat(fd).st_ino
+    except OSError:
+        return 0
+
+
+def _shut_down(fd: int, inode: int) -> None:
+    """Shut down the connection ``fd`` of libzmq, if it is still the socket ``inode``; libzmq then sees its end."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as same:
+            if _inode(same.fileno()) == inode:
+                same.shutdown(socket.SHUT_RDWR)
+    except OSError as error:
+        log.debug("connection of descriptor %d is already gone: %s", fd, error)
+
+
+async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:
+    """See ``ZeromqTransport.listen``."""
+    dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
+    try:
+        endpoint = (await resolve(parse(uri), passive=True))[0]
+    except LinkBroken as error:
+        raise ConfigError(str(error), error.errno) from error
+    check_secrecy([endpoint], options.extra.get("curve"), options.insecure)
+    if endpoint.scheme == "ipc":
+        _check_free(endpoint)
+    return ZeromqListener(hub(), endpoint, uri, accept, options)
+
+
+def _check_free(endpoint: Endpoint) -> None:
+    """Refuse a path that is in use: libzmq would delete any file there without a word and take its place."""
+    try:
+        if not stat.S_ISSOCK(os.stat(endpoint.host).st_mode):
+            raise ConfigError(
+                f"cannot listen at {endpoint.text}: a file that is no socket is there", errno.EEXIST
+            )
+    except OSError:
+        return  # nothing there; what else may be wrong, bind tells
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(endpoint.host)
+        except ConnectionRefusedError:
+            return
+        except OSError as error:
+            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+    raise ConfigError(f"cannot listen at {endpoint.text}: somebody does already", errno.EADDRINUSE)

@@ -1,0 +1,83 @@
+"""The options of every ZeroMQ socket, with reasons. Sizes in bytes or messages, times in milliseconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import zmq
+
+from broker.errors import ConfigError
+from broker.transport.curve import Certificate, CurveClient, CurveServer
+
+EVENTS: Final = int(zmq.EVENTS)
+POLLIN: Final = int(zmq.POLLIN)
+POLLOUT: Final = int(zmq.POLLOUT)
+NOBLOCK: Final = int(zmq.NOBLOCK)
+MORE_NOBLOCK: Final = int(zmq.SNDMORE | zmq.NOBLOCK)
+"""Plain numbers: pyzmq's are enums, whose ``&`` and ``|`` cost as much as a small send."""
+
+SEND_MSGS: Final = 64
+"""SNDHWM: ZeroMQ messages libzmq holds for one peer; small, because what waits belongs into the outbox, where it
+is counted in bytes. A batch counts as one."""
+RECEIVE_MSGS: Final = 256
+"""RCVHWM: read ahead for one peer; a peer that sends faster is slowed down by TCP."""
+HEARTBEAT_MS: Final = 5_000
+"""ZMTP PING when nothing else was received; deployed Flux sends its own keepalive after as long a silence."""
+HEARTBEAT_TIMEOUT_MS: Final = 20_000
+"""A peer silent for so long after a PING is lost; deployed Flux gives TCP the same 20 s."""
+HANDSHAKE_MS: Final = 10_000
+"""A connection that did not finish its handshake by then is dropped."""
+LINGER_MS: Final = 250
+"""After a close, how long libzmq may go on sending what was flushed; deployed Flux has 5, too few for a busy peer."""
+NO_RECONNECT_MS: Final = 3_600_000
+"""RECONNECT_IVL: longer than a dialer's socket survives its connection. Not -1: libzmq would then throw away what
+it had received and not yet handed over."""
+
+
+def tune(sock: zmq.Socket[bytes], max_bytes: int) -> None:
+    """Set what ROUTER and DEALER have in common; ``max_bytes`` caps one part, before libzmq allocates it."""
+    sock.set(zmq.SNDHWM, SEND_MSGS)
+    sock.set(zmq.RCVHWM, RECEIVE_MSGS)
+    sock.set(zmq.MAXMSGSIZE, max_bytes)
+    sock.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    sock.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    sock.set(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+    sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    sock.set(zmq.TCP_KEEPALIVE, 1)
+    sock.set(zmq.TCP_MAXRT, HEARTBEAT_TIMEOUT_MS)
+    sock.set(zmq.LINGER, LINGER_MS)
+
+
+def serve_curve(sock: zmq.Socket[bytes], curve: CurveServer | None) -> None:
+    """Make ``sock`` the server of CURVE handshakes; None leaves it in plaintext.
+
+    Raises:
+        ConfigError: not a CurveServer, or a certificate without secret key.
+    """
+    if curve is None:
+        return
+    if not isinstance(curve, CurveServer):
+        raise ConfigError(f"curve of a listener: {type(curve).__name__}, expected CurveServer")
+    sock.set(zmq.CURVE_SERVER, 1)
+    _own_keys(sock, curve.certificate)
+
+
+def join_curve(sock: zmq.Socket[bytes], curve: CurveClient | None) -> None:
+    """Make ``sock`` a client of CURVE handshakes; None leaves it in plaintext.
+
+    Raises:
+        ConfigError: not a CurveClient, or a certificate without secret key.
+    """
+    if curve is None:
+        return
+    if not isinstance(curve, CurveClient):
+        raise ConfigError(f"curve of a dialer: {type(curve).__name__}, expected CurveClient")
+    sock.set(zmq.CURVE_SERVERKEY, curve.server_key.encode())
+    _own_keys(sock, curve.certificate)
+
+
+def _own_keys(sock: zmq.Socket[bytes], certificate: Certificate) -> None:
+    if certificate.secret_key is None:
+        raise ConfigError("our own CURVE certificate has no secret-key")
+    sock.set(zmq.CURVE_PUBLICKEY, certificate.public_key.encode())
+    sock.set(zmq.CURVE_SECRETKEY, certificate.secret_key.encode())

@@ -1,0 +1,139 @@
+"""Who may connect: the ZAP handler (ZeroMQ RFC 27), asked by libzmq in the middle of each handshake.
+
+Every listener has a ZAP domain of its own, so one handler serves them all; the domain never leaves the process.
+The answer's user id, which libzmq then attaches to every message of the connection, is ``NUMBER KEY``: a number
+that no other connection has, so that a message is never taken for one of an earlier connection with the same
+identity, and the Z85 key that CURVE proved ("" without CURVE).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import zmq
+from zmq.utils import z85
+
+from broker.identity import PeerInfo
+from broker.transport.curve import ClientKey, Keys, PeerKey
+from broker.transport.link import Options
+from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
+
+log = logging.getLogger("headgate")
+_connections = itertools.count(1)
+_domains = itertools.count(1)
+_GRANT: Final = (b"200", b"OK")
+_DENY: Final = (b"400", b"No access")
+
+
+class Gate:
+    """Judges who connects to one listener.
+
+    Attributes:
+        denied: connections refused so far.
+        shut: True once nobody is to get in any more: handshakes are left without an answer, so that a dialer goes on
+            trying until whoever comes after us answers. (libzmq's unbind would cut existing connections.)
+    """
+
+    def __init__(self, uri: str, options: Options) -> None:
+        self.uri = uri
+        self.denied = 0
+        self.shut = False
+        self._options = options
+        self._ipc = uri.startswith("ipc:")
+        keys: Keys | None = options.extra.get("keys")
+        self._keys: Mapping[str, PeerKey | ClientKey] = {} if keys is None else keys
+
+    def largest_bytes(self) -> int:
+        """The largest message any peer may send: what libzmq is told; links check their own, smaller caps."""
+        return max(
+            self._options.max_bytes(PeerInfo(self.uri)), self._options.max_bytes(PeerInfo(self.uri, rank=0))
+        )
+
+    def judge(self, address: str, key: str) -> str | None:
+        """The user id of a connection that may enter, None for one that may not; ``key`` is "" without CURVE."""
+        tag = f"{next(_connections)} {key}"
+        peer = self.peer(tag, address)
+        reason = f"unknown CURVE key {key}"
+        if peer is not None:
+            denied = self._options.admit(peer)
+            if not denied:
+                return tag
+            reason = f"not admitted (errno {denied})"
+        self.denied += 1
+        log.warning("%s: refused %s: %s", self.uri, address, reason)
+        return None
+
+    def peer(self, tag: str, address: str) -> PeerInfo | None:
+        """Who the connection with user id ``tag`` from ``address`` is; None when its key is not known (any more)."""
+        number, _, key = tag.partition(" ")
+        name = f"{self.uri}#{number}" if self._ipc else f"tcp://{address.removeprefix('::ffff:')}#{number}"
+        if key:
+            known = self._keys.get(key)
+            if known is None:
+                return None
+            if isinstance(known, ClientKey):
+                return PeerInfo(name, curve_key=key, user=known.user)
+            return PeerInfo(name, curve_key=key, rank=known.rank)
+        uid, gid, pid = _credentials(address) if self._ipc else (None, None, None)
+        return PeerInfo(name, uid=uid, gid=gid, pid=pid, local=self._ipc)
+
+
+def _credentials(address: str) -> tuple[int | None, int | None, int | None]:
+    """The ``:uid:gid:pid`` that libzmq puts at the end of an ipc peer's address (SO_PEERCRED)."""
+    fields = address.rsplit(":", 3)[1:]
+    if len(fields) != 3 or not all(field.isdigit() for field in fields):
+        return None, None, None
+    uid, gid, pid = map(int, fields)
+    return uid, gid, pid
+
+
+class Zap:
+    """The one handler of a context, at the address libzmq looks for."""
+
+    def __init__(self, sock: zmq.Socket[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        self._sock = sock
+        self._loop = loop
+        self._gates: dict[bytes, Gate] = {}
+        sock.set(zmq.LINGER, 0)
+        sock.bind("inproc://zeromq.zap.01")
+        self._fd = int(sock.get(zmq.FD))
+        loop.add_reader(self._fd, self._answer)
+        loop.call_soon(self._answer)
+
+    def add(self, gate: Gate) -> bytes:
+        """A new domain whose connections ``gate`` judges."""
+        domain = b"headgate-%d" % next(_domains)
+        self._gates[domain] = gate
+        return domain
+
+    def remove(self, domain: bytes) -> None:
+        """Nobody gets into ``domain`` any more."""
+        self._gates.pop(domain, None)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._loop.remove_reader(self._fd)
+        self._sock.close(0)
+
+    def _answer(self) -> None:
+        sock = self._sock
+        while not sock.closed and int(sock.get(EVENTS)) & POLLIN:
+            asker, empty, *request = sock.recv_multipart(NOBLOCK)
+            answer = self.reply(request)
+            if answer:
+                sock.send_multipart([asker, empty, *answer], NOBLOCK)
+
+    def reply(self, request: list[bytes]) -> list[bytes]:
+        """The answer to one request: version, id, status code, status text, user id, metadata. Empty: none."""
+        version, number, domain, address, _identity, mechanism, *credentials = request
+        gate = self._gates.get(domain)
+        if gate is None or gate.shut:
+            return []
+        key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
+        tag = gate.judge(address.decode(), key)
+        code, text = _DENY if tag is None else _GRANT
+        return [version, number, code, text, (tag or "").encode(), b""]

@@ -1,0 +1,84 @@
+"""The contract of ``broker/transport/link.py``, checked on every transport."""
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from broker.transport import curve, inproc, unix, zeromq
+from broker.transport.link import Link
+from tests.contract.checks import CHECKS, Harness, check_half_open_peer
+
+SERVER, CLIENT = curve.generate(), curve.generate()
+CURVE_LISTEN = {"curve": curve.CurveServer(SERVER), "keys": {CLIENT.public_key: curve.PeerKey(1)}}
+CURVE_DIAL = {"curve": curve.CurveClient(CLIENT, SERVER.public_key)}
+
+
+def batching(near: Link, far: Link) -> None:
+    near.enable_batch()
+    far.enable_batch()
+
+
+async def knock_tcp(address: str) -> asyncio.StreamWriter:
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return (await asyncio.open_connection(host, int(port)))[1]
+
+
+async def knock_unix(address: str) -> asyncio.StreamWriter:
+    return (await asyncio.open_unix_connection(address.partition("://")[2]))[1]
+
+
+def only_eperm(_number: int) -> int:
+    return errno.EPERM
+
+
+def harnesses(rundir: Path) -> list[Harness]:
+    """What ``CHECKS`` runs on; ZeroMQ can tell a refused dialer that it is refused, but not why."""
+    batch = {"batch": True}
+    return [
+        Harness("inproc", inproc.transport, "inproc://contract-%d"),
+        Harness("unix", unix.transport, f"local://{rundir}/s%d", stranger=knock_unix),
+        Harness(
+            "zeromq-curve",
+            zeromq.transport,
+            "tcp://127.0.0.1:0",
+            CURVE_LISTEN,
+            CURVE_DIAL,
+            refusal=only_eperm,
+            stranger=knock_tcp,
+        ),
+        Harness(
+            "zeromq-curve-batch",
+            zeromq.transport,
+            "tcp://127.0.0.1:0",
+            CURVE_LISTEN | batch,
+            CURVE_DIAL | batch,
+            refusal=only_eperm,
+            prepare=batching,
+            stranger=knock_tcp,
+        ),
+        Harness(
+            "zeromq-ipc", zeromq.transport, f"ipc://{rundir}/z%d", refusal=only_eperm, stranger=knock_unix
+        ),
+    ]
+
+
+NAMES = [harness.name for harness in harnesses(Path("/"))]
+OPEN_TO_STRANGERS = [harness.name for harness in harnesses(Path("/")) if harness.stranger is not None]
+
+
+@pytest.fixture
+def harness(request: pytest.FixtureRequest, rundir: Path) -> Harness:
+    return next(each for each in harnesses(rundir) if each.name == request.param)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("harness", NAMES, indirect=True)
+def test_contract(harness, check):
+    asyncio.run(check(harness))
+
+
+@pytest.mark.parametrize("harness", OPEN_TO_STRANGERS, indirect=True)
+def test_half_open_peer(harness):
+    asyncio.run(check_half_open_peer(harness))

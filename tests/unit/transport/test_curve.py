@@ -1,0 +1,148 @@
+"""CURVE certificates: the ZPL text, the files, and what is refused."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import ConfigError
+from broker.transport import curve
+
+PAIR = curve.generate({"name": "node0"})
+
+
+def test_text_is_that_of_deployed_keygen():
+    text = curve.encode(curve.Certificate("p" * 40, "s" * 40, {"name": "vm", "keygen.userid": "0"}))
+    assert text == (
+        "#  ZeroMQ CURVE **Secret** Certificate\n#  DO NOT DISTRIBUTE\n\nmetadata\n"
+        '    name = "vm"\n    keygen.userid = "0"\ncurve\n'
+        f'    public-key = "{"p" * 40}"\n    secret-key = "{"s" * 40}"\n'
+    )
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z][a-z.-]{0,20}", fullmatch=True),
+        st.from_regex(r"[^\"'\r\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]*", fullmatch=True),
+    )
+)
+def test_decode_undoes_encode(metadata):
+    certificate = curve.Certificate(PAIR.public_key, PAIR.secret_key, metadata)
+    assert curve.decode(curve.encode(certificate)) == certificate
+
+
+def test_what_other_writers_of_zpl_do_is_read():
+    text = f"""
+# comment
+metadata # another
+    name = 'single'
+    plain = unquoted
+    nested
+        deeper = "ignored"
+curve
+    public-key="{PAIR.public_key}"   # trailing
+other
+    public-key = "not this one"
+"""
+    certificate = curve.decode(text)
+    assert certificate.public_key == PAIR.public_key
+    assert certificate.secret_key is None
+    assert certificate.metadata["name"] == "single"
+    assert certificate.metadata["plain"] == "unquoted"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no public-key"),
+        ("curve\n   public-key = x\n", ":2: expected a section"),
+        ("curve\n    public-key = \n", ":2: expected a section"),
+        ("[curve]\n", ":1: expected a section"),
+        ('curve\n    public-key = "short"\n', "5 characters"),
+        (
+            f'curve\n    public-key = "{PAIR.public_key}"\n    secret-key = "{"~" * 40}"\n',
+            "secret-key: a character",
+        ),
+    ],
+)
+def test_what_is_no_certificate_is_refused(text, says):
+    with pytest.raises(ConfigError, match=says):
+        curve.decode(text, "file")
+
+
+@pytest.mark.parametrize("value", ['say "hi"', "two\nlines"])
+def test_metadata_that_cannot_be_quoted_is_refused(value):
+    with pytest.raises(ConfigError, match="name"):
+        curve.encode(curve.Certificate(PAIR.public_key, None, {"name": value}))
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_every_key_of_32_bytes_is_a_key(data):
+    from zmq.utils import z85
+
+    assert curve.check_key(z85.encode(data).decode())
+
+
+def test_five_characters_above_32_bits_are_no_key():
+    with pytest.raises(ConfigError, match="32 bits"):
+        curve.check_key("#####" + "0" * 35)
+
+
+def test_save_and_load(rundir: Path):
+    curve.save(PAIR, rundir / "cert")
+    curve.save(PAIR.public, rundir / "cert.pub")
+    assert stat.S_IMODE(os.stat(rundir / "cert").st_mode) == 0o600
+    assert curve.load(rundir / "cert") == PAIR
+    assert curve.load_public(rundir / "cert.pub") == curve.load_public(rundir / "cert") == PAIR.public
+    with pytest.raises(ConfigError, match="public certificate"):
+        (rundir / "cert.pub").chmod(0o600)
+        curve.load(rundir / "cert.pub")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_secret_that_others_may_read_is_refused(rundir: Path, mode):
+    curve.save(PAIR, rundir / "cert")
+    (rundir / "cert").chmod(mode)
+    with pytest.raises(ConfigError, match=f"{mode:04o}"):
+        curve.load(rundir / "cert")
+    assert curve.load_public(rundir / "cert") == PAIR.public
+
+
+def test_save_keeps_what_is_there(rundir: Path):
+    curve.save(PAIR, rundir / "cert")
+    with pytest.raises(ConfigError, match="exists"):
+        curve.save(curve.generate(), rundir / "cert")
+    (rundir / "cert").chmod(0o644)
+    other = curve.generate()
+    curve.save(other, rundir / "cert", replace=True)
+    assert curve.load(rundir / "cert") == other
+
+
+def test_keys_that_do_not_belong_together_are_refused(rundir: Path):
+    curve.save(curve.Certificate(PAIR.public_key, curve.generate().secret_key), rundir / "cert")
+    with pytest.raises(ConfigError, match="does not belong"):
+        curve.load(rundir / "cert")
+
+
+def test_a_missing_or_binary_file_is_one_clear_line(rundir: Path):
+    with pytest.raises(ConfigError, match="No such file"):
+        curve.load(rundir / "cert")
+    (rundir / "cert").write_bytes(b"\xff\xfe\x00")
+    (rundir / "cert").chmod(0o600)
+    with pytest.raises(ConfigError, match="UTF-8"):
+        curve.load(rundir / "cert")
+
+
+def test_the_secret_is_not_shown():
+    assert PAIR.secret_key is not None
+    assert PAIR.secret_key not in repr(PAIR)
+    assert PAIR.secret_key not in repr(curve.CurveServer(PAIR))
+
+
+@pytest.mark.skipif(not zmq.has("curve"), reason="optional: this libzmq has no CURVE")
+def test_box_speed_is_a_time():
+    assert 0 < curve.box_speed() < 1e6

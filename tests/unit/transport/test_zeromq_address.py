@@ -1,0 +1,88 @@
+"""Endpoints of ZeroMQ."""
+
+import asyncio
+import socket
+
+import pytest
+
+from broker.errors import ConfigError, LinkBroken
+from broker.transport.zeromq.address import Endpoint, bound, check_secrecy, contact, is_local, parse, resolve
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoint", "text"),
+    [
+        ("tcp://10.0.0.1:8050", Endpoint("tcp", "10.0.0.1", 8050), "tcp://10.0.0.1:8050"),
+        ("tcp://[fe80::1%eth0]:1", Endpoint("tcp", "fe80::1%eth0", 1), "tcp://[fe80::1%eth0]:1"),
+        ("tcp://*:*", Endpoint("tcp", "*", 0), "tcp://*:0"),
+        ("ipc:///run/x", Endpoint("ipc", "/run/x"), "ipc:///run/x"),
+    ],
+)
+def test_parse(uri, endpoint, text):
+    assert parse(uri) == endpoint
+    assert endpoint.text == text
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "tcp://host",
+        "tcp://:1",
+        "tcp://h:x",
+        "tcp://h:65536",
+        "tcp://h:-1",
+        "udp://h:1",
+        "ipc://",
+        "ipc://" + "x" * 108,
+    ],
+)
+def test_what_is_no_endpoint_is_refused(uri):
+    with pytest.raises(ConfigError):
+        parse(uri)
+
+
+def test_what_was_bound_loses_its_ipv6_clothes():
+    assert bound("tcp://[::ffff:127.0.0.1]:5").text == "tcp://127.0.0.1:5"
+    assert bound("tcp://[::]:5").text == "tcp://[::]:5"
+
+
+def test_contact_replaces_wildcards_only():
+    here = socket.gethostname()
+    assert contact(Endpoint("tcp", "::", 5), "*") == f"tcp://{here}:5"
+    assert contact(Endpoint("tcp", "0.0.0.0", 5), "0.0.0.0") == f"tcp://{here}:5"
+    assert contact(Endpoint("tcp", "127.0.0.1", 5), "localhost") == "tcp://localhost:5"
+    assert contact(Endpoint("ipc", "/run/x"), "/run/x") == "ipc:///run/x"
+
+
+@pytest.mark.parametrize(
+    ("uri", "local"),
+    [
+        ("ipc:///x", True),
+        ("tcp://127.8.9.1:1", True),
+        ("tcp://[::1]:1", True),
+        ("tcp://*:1", False),
+        ("tcp://0.0.0.0:1", False),
+        ("tcp://192.0.2.1:1", False),
+        ("tcp://name:1", False),
+    ],
+)
+def test_plaintext_stays_on_this_machine(uri, local):
+    endpoint = parse(uri)
+    assert is_local(endpoint) is local
+    check_secrecy([endpoint], curve=object(), insecure=False)
+    check_secrecy([endpoint], curve=None, insecure=True)
+    if not local:
+        with pytest.raises(ConfigError, match="plaintext off loopback"):
+            check_secrecy([parse("ipc:///x"), endpoint], curve=None, insecure=False)
+
+
+def test_names_are_resolved_and_numbers_left_alone():
+    async def check():
+        assert await resolve(parse("tcp://*:1")) == [Endpoint("tcp", "*", 1)]
+        assert await resolve(parse("tcp://[::1]:1")) == [Endpoint("tcp", "::1", 1)]
+        assert await resolve(parse("tcp://lo:1"), passive=True) == [Endpoint("tcp", "lo", 1)]
+        assert all(is_local(endpoint) for endpoint in await resolve(parse("tcp://localhost:1")))
+        with pytest.raises(LinkBroken, match="cannot resolve"):
+            await resolve(parse("tcp://no-such-host.invalid:1"))
+
+    asyncio.run(check())

@@ -1,0 +1,107 @@
+"""Batches: what goes together, what travels alone, what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import ProtocolError
+from broker.transport.zeromq.batching import (
+    ALONE_BYTES,
+    BATCH_BYTES,
+    BATCH_MSGS,
+    Form,
+    form_of,
+    form_size,
+    form_type,
+    group_end,
+    is_batch,
+    plain,
+    unbatch,
+)
+from broker.wire.message import CONTROL, EVENT, MAGIC_TEXT, Message, control, event, request
+
+
+def groups(forms: list[Form]) -> list[list[Form]]:
+    out, start = [], 0
+    while start < len(forms):
+        stop = group_end(forms, start)
+        out.append(forms[start:stop])
+        start = stop
+    return out
+
+
+@given(st.lists(st.sampled_from([0, 10, 4000, ALONE_BYTES - 5, ALONE_BYTES + 1]), max_size=60))
+def test_groups_keep_order_and_bounds(sizes):
+    forms = [form_of(event("e", b"x" * size)) for size in sizes]
+    made = groups(forms)
+    assert [form for group in made for form in group] == forms
+    for group in made:
+        if isinstance(group[0], bytes):
+            assert all(isinstance(form, bytes) for form in group)
+            assert sum(map(form_size, group)) <= BATCH_BYTES
+        else:
+            assert len(group) == 1
+
+
+def test_a_batch_ends_at_its_number():
+    assert [len(group) for group in groups([b"f"] * (2 * BATCH_MSGS + 5))] == [BATCH_MSGS, BATCH_MSGS, 5]
+
+
+def test_large_messages_travel_alone_without_a_copy():
+    small, large = request("t", b"x" * (ALONE_BYTES - 5)), request("t", b"x" * ALONE_BYTES)
+    assert isinstance(form_of(small), bytes)
+    parts = form_of(large)
+    assert isinstance(parts, list)
+    assert [bytes(part) for part in parts] == large.parts()
+    assert isinstance(parts[2], memoryview)
+
+
+@pytest.mark.parametrize(
+    "message", [event("e"), control(0), request("t", b"p" * 300), request("t", b"p" * 70_000)]
+)
+def test_forms_know_size_and_type(message):
+    for form in (form_of(message), plain(message)):
+        assert form_type(form) == message.type
+        assert form_size(form) >= message.size - 40
+
+
+def test_only_a_frame_in_one_part_is_a_batch():
+    assert is_batch([event("e").framed()])
+    assert is_batch([MAGIC_TEXT + event("e").framed()[4:]])
+    assert not is_batch(event("e").parts())
+    assert not is_batch([control(0).proto])
+    assert not is_batch([event("e").framed(), b""])
+    assert not is_batch([b""])
+
+
+def test_unbatch_gives_the_messages():
+    messages = [event("e.1"), request("t", b"p" * 3000), control(0)]
+    out: list[Message] = []
+    unbatch(b"".join(message.framed() for message in messages), 1 << 20, out)
+    assert out == messages
+    assert [message.type for message in out] == [EVENT, 1, CONTROL]
+
+
+@given(st.integers(1, 60))
+def test_a_batch_cut_short_gives_what_is_whole(cut):
+    whole = b"".join(event(f"e.{number}").framed() for number in range(5))
+    out: list[Message] = []
+    with pytest.raises(ProtocolError):
+        unbatch(whole[:-cut] if len(whole[:-cut]) % len(event("e.0").framed()) else whole[:-1], 1 << 20, out)
+    assert out == [event(f"e.{number}") for number in range(len(out))]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\0",
+        b"rubbish, longer than a header",
+        b"\x12\x00\xee\xff\x00\x00\x00\x00",
+        b"\x12\x00\xee\xff\xff\xff\xff\xff",
+    ],
+)
+def test_a_bad_frame_comes_after_the_good_ones(tail):
+    out: list[Message] = []
+    with pytest.raises(ProtocolError):
+        unbatch(event("good").framed() + tail, 1 << 20, out)
+    assert out == [event("good")]
