@@ -1,0 +1,50 @@
+"""``headgate broker``: run one rank. This process becomes the broker, so nothing is loaded that it does not need."""
+
+from __future__ import annotations
+
+import argparse
+
+from broker.cli import overrides
+
+_EPILOG = """\
+examples:
+  headgate broker                                         a tree of one with the default settings
+  headgate broker --config /etc/headgate/broker.toml      this machine's rank, found by its host name
+  headgate broker --config broker.toml --rank 3 --set broker.log_level=debug
+
+SIGTERM and SIGINT drain and leave; a second one leaves at once.
+exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate broker",
+        description="Run one broker until it is told to leave.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help="TOML; every setting stands in deploy/broker.toml"
+    )
+    parser.add_argument("-r", "--rank", type=int, metavar="N", help="which rank (default: this machine's)")
+    parser.add_argument(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="a setting that goes before the file's; may be given again",
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    given = arguments().parse_args(argv)
+    settings = overrides.read(given.config, given.set).at_rank(given.rank)
+
+    from broker.node import bootstrap
+
+    return bootstrap.run(settings)

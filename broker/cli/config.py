@@ -1,0 +1,89 @@
+"""``headgate config``: check or show a configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from broker.cli import options, settings_text
+from broker.cli.exits import OK
+from broker.cli.overrides import read
+from broker.cli.screen import Screen
+from broker.settings import Settings, load
+
+EXAMPLES = (
+    "headgate config check broker.toml",
+    "headgate config show                           every setting, its default and the reason",
+    "headgate config show broker.toml --brief",
+)
+
+app = options.application("config")
+
+
+@app.callback()
+def config() -> None:
+    """Check or show a configuration."""
+
+
+@app.command("check")
+def check(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A configuration (TOML).")],
+    as_json: options.AsJson = False,
+) -> int:
+    """Say everything that is wrong with a configuration, each with its line; exit code 78.
+
+    Nothing is opened, resolved or connected: a file for another machine can be checked here.
+    """
+    settings = load(file)
+    screen = Screen(as_json)
+    screen.record({"file": file, "ok": True, **facts(settings)}, f"{file}: ok, {summary(settings)}", "green")
+    return OK
+
+
+def facts(settings: Settings) -> dict[str, Any]:
+    """What a configuration is about, in a few figures."""
+    return {
+        "size": settings.size,
+        "topology": settings.tree.topology,
+        "listeners": 1 + len(settings.listen),
+        "clients": len(settings.clients),
+        "curve": settings.tree.curve_cert is not None,
+    }
+
+
+def summary(settings: Settings) -> str:
+    """The same for people."""
+    told = facts(settings)
+    links = "CURVE" if told["curve"] else "plaintext"
+    tree = f"a tree of {told['size']} ({told['topology']}, {links})" if told["size"] > 1 else "a tree of one"
+    return f"{tree}, {told['listeners']} listener(s), {told['clients']} CURVE client(s)"
+
+
+@app.command("show")
+def show(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="A configuration (TOML). Default: an empty one.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="SECTION.KEY=VALUE", help="As of headgate broker."),
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Values only.")] = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Print every setting that is in force, with its meaning and its default's reason, as a configuration file."""
+    settings = read(file, assignments or [])
+    screen = Screen(as_json)
+    if as_json:
+        screen.value(msgspec.to_builtins(settings))
+        return OK
+    for line in settings_text.lines(settings, explain=not brief):
+        screen.line(line, "dim" if line.startswith("#") else "bold" if line.startswith("[") else "")
+    return OK
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run_app("config", app, EXAMPLES, argv or ["--help"])

@@ -1,0 +1,100 @@
+"""Payloads on the command line: what a person gives, and how what came is shown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from broker.cli.exits import UsageError
+from broker.cli.screen import Screen, compact
+from broker.errors import ProtocolError
+from broker.wire.payload import any_text, decode_json, is_json_object
+
+SHOWN_BYTES = 64
+"""How much of a payload that is neither JSON nor text is shown."""
+
+
+def given(word: str | None, raw: bool) -> bytes | None:
+    r"""The payload that ``word`` stands for: a JSON object, ``-`` for what stdin holds, ``@PATH`` for a file.
+
+    Args:
+        word: None is no payload.
+        raw: the bytes as they are, in place of JSON and its NUL.
+
+    Raises:
+        UsageError: not a JSON object, or the file cannot be read.
+
+    >>> given('{"a": 1}', raw=False)
+    b'{"a": 1}\x00'
+    """
+    if word is None:
+        return None
+    data = _read(word)
+    if raw:
+        return data
+    payload = data.strip() + b"\0"
+    if not is_json_object(payload):
+        shown = data[:SHOWN_BYTES].decode("utf-8", "replace")
+        raise UsageError(f'saw {shown!r}, expected a JSON object such as \'{{"name": "rank"}}\' (or --raw)')
+    return payload
+
+
+def _read(word: str) -> bytes:
+    if word == "-":
+        return sys.stdin.buffer.read()
+    if not word.startswith("@"):
+        return word.encode("utf-8", "surrogateescape")
+    try:
+        return Path(word[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{word[1:]}: {error.strerror}, expected a readable file") from error
+
+
+def as_value(payload: bytes | None) -> Any:
+    r"""A payload as a JSON value: an object, a text, ``{"hex": ...}`` for other bytes, None for none.
+
+    >>> as_value(b'{"a":1}\0'), as_value(b"hi\0"), as_value(b"\xff\xfe"), as_value(None)
+    ({'a': 1}, 'hi', {'hex': 'fffe'}, None)
+    """
+    if payload is None:
+        return None
+    try:
+        return decode_json(payload)
+    except ProtocolError:
+        return any_text(payload) if _is_text(payload) else {"hex": payload.hex()}
+
+
+def as_text(payload: bytes | None) -> str:
+    """A payload in one line for people."""
+    value = as_value(payload)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if payload is not None and not _is_text(payload):
+        more = f"... {len(payload)} bytes" if len(payload) > SHOWN_BYTES else ""
+        return payload[:SHOWN_BYTES].hex() + more
+    return compact(value)
+
+
+def show(screen: Screen, payload: bytes | None, *, raw: bool) -> None:
+    """Print the payload of a response: JSON as JSON, other text as it is, ``raw`` the very bytes."""
+    if raw:
+        screen.out.flush()
+        sys.stdout.buffer.write(payload or b"")
+        sys.stdout.buffer.flush()
+        return
+    value = as_value(payload)
+    if isinstance(value, dict) or screen.as_json:
+        screen.value(value)
+    elif value is not None:
+        screen.line(str(value))
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        text = payload.removesuffix(b"\0").decode()
+    except UnicodeDecodeError:
+        return False
+    return all(char.isprintable() or char in "\n\t\r" for char in text)

@@ -1,0 +1,306 @@
+"""What stands between us and a broker, one step after the other: each step says what it saw and what to do.
+
+A step that fails ends the walk, because the later ones would only fail with it. Steps that only look (modes, keys,
+speed) may warn and go on. Everything here blocks: it is for ``headgate doctor``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from typing import Final, Literal, NamedTuple
+
+from broker.cli.address import sockets_in
+from broker.errors import ConfigError, LinkBroken
+from broker.settings import Settings
+from broker.transport.unix import path_of
+
+WAIT_S: Final = 3.0
+"""How long one step waits for the other side."""
+ZMTP_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03"
+"""Signature and major version, which every ZeroMQ peer of today sends first (ZMTP 3.1, "Greeting"). The rest of a
+greeting names the mechanism; the other side shows its own as long as ours is not told."""
+_GREETING_BYTES: Final = 64
+_UCRED: Final = struct.Struct("3i")
+
+
+class Finding(NamedTuple):
+    """What one step found; ``advice`` says what to do about it, "" where there is nothing to do."""
+
+    level: Literal["ok", "warn", "fail"]
+    text: str
+    advice: str = ""
+
+
+def ok(text: str) -> Finding:
+    """All is well here."""
+    return Finding("ok", text)
+
+
+def user_name(uid: int) -> str:
+    """The name of a uid, with the number."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+# ---------------------------------------------------------------- local://
+
+
+def local(uri: str) -> Iterator[Finding]:
+    """Walk to a UNIX socket up to the handshake byte."""
+    try:
+        path = path_of(uri)
+    except ConfigError as error:
+        yield Finding(
+            "fail", str(error), "give the address that `headgate attr get local-uri` shows at the broker"
+        )
+        return
+    yield from _directory(os.path.dirname(path))
+    found = _socket(path)
+    yield found
+    if found.level == "ok":
+        yield _greeting(path)
+
+
+def _directory(path: str) -> Iterator[Finding]:
+    """The directory of the socket is what keeps other users out."""
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return  # the socket's own step says what is missing
+    mode = stat.S_IMODE(seen.st_mode)
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        yield Finding(
+            "warn",
+            f"directory {path} has mode {mode:04o}: others may replace the socket in it",
+            f"chmod go-w {path}",
+        )
+    else:
+        yield ok(f"directory {path} belongs to {user_name(seen.st_uid)}, mode {mode:04o}")
+
+
+def _socket(path: str) -> Finding:
+    try:
+        seen = os.stat(path)
+    except FileNotFoundError:
+        return Finding("fail", f"there is no socket {path}", _where_else(path))
+    except OSError as error:
+        return Finding(
+            "fail",
+            f"cannot look at {path} as {user_name(os.geteuid())}: {error.strerror}",
+            "the directory lets its owner in only; run as that user, or give others access to it",
+        )
+    if not stat.S_ISSOCK(seen.st_mode):
+        return Finding(
+            "fail", f"{path} is no socket", "the address is wrong, or something took the broker's place"
+        )
+    return ok(f"socket {path} is there")
+
+
+def _where_else(path: str) -> str:
+    directory = os.path.dirname(path)
+    if others := sockets_in(directory):
+        return f"there are others: try --uri local://{others[0]}"
+    if not os.path.isdir(directory):
+        return f"{directory} does not exist, either: the broker is not running, or its rundir is another one"
+    return "the broker is not running (headgate start, headgate broker), or its rundir is another one"
+
+
+def _greeting(path: str) -> Finding:
+    """Connect and read the handshake byte (RFC 3; deployed: 0 or an errno)."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(WAIT_S)
+        try:
+            sock.connect(path)
+            server = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+            return _byte(sock.recv(1), server)
+        except TimeoutError:
+            return Finding(
+                "fail",
+                f"somebody listens but sends no handshake byte within {WAIT_S:g} s",
+                "the broker hangs, or it is another kind of server: look at its log and its CPU time",
+            )
+        except OSError as error:
+            return _no_connection(path, error)
+
+
+def _no_connection(path: str, error: OSError) -> Finding:
+    advice = {
+        errno.ECONNREFUSED: "the broker that made this socket is gone; start it again, it replaces the file",
+        errno.EACCES: "the socket's mode keeps us out; run as the owner of the instance",
+        errno.EAGAIN: "too many clients connect at once; try again",
+    }
+    said = "nobody listens" if error.errno == errno.ECONNREFUSED else str(error.strerror)
+    return Finding(
+        "fail", f"cannot connect to {path}: {said}", advice.get(error.errno or 0, "see the broker's log")
+    )
+
+
+def _byte(greeting: bytes, server: int) -> Finding:
+    if greeting == b"\0":
+        return ok(f"the broker of {user_name(server)} let us in")
+    if not greeting:
+        return Finding(
+            "fail",
+            "the other side hung up without a handshake byte",
+            "it is no Flux broker, or it is leaving",
+        )
+    if greeting[0] == errno.EPERM:
+        return Finding(
+            "fail",
+            f"the broker of {user_name(server)} refused {user_name(os.geteuid())}: {os.strerror(errno.EPERM)}",
+            "run as its owner, or let guests in: access.allow_guest_user = true (for root: access.allow_root_owner)",
+        )
+    return Finding("fail", f"the broker refused us: {os.strerror(greeting[0])}", "see the broker's log")
+
+
+# ---------------------------------------------------------------- tcp:// and ipc://
+
+
+def zeromq(uri: str, *, curve: bool) -> Iterator[Finding]:
+    """Walk to a ZeroMQ endpoint up to its greeting, which names its security mechanism.
+
+    Args:
+        uri: ``tcp://HOST:PORT`` or ``ipc://PATH``.
+        curve: whether we mean to speak CURVE.
+    """
+    try:
+        sock = _dial(uri)
+    except (OSError, ValueError, ConfigError) as error:
+        yield _unreachable(uri, error)
+        return
+    with sock:
+        yield ok(f"{uri}: somebody listens")
+        yield _mechanism(sock, curve)
+
+
+def _dial(uri: str) -> socket.socket:
+    from broker.transport.zeromq.address import parse
+
+    endpoint = parse(uri)
+    if endpoint.scheme == "tcp":
+        return socket.create_connection((endpoint.host, endpoint.port), WAIT_S)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(WAIT_S)
+        sock.connect(endpoint.host)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _unreachable(uri: str, error: Exception) -> Finding:
+    if isinstance(error, ConfigError):
+        return Finding("fail", str(error), "give tcp://HOST:PORT or ipc://PATH")
+    if isinstance(error, socket.gaierror):
+        return Finding(
+            "fail",
+            f"{uri}: the name has no address: {error.strerror}",
+            "is it spelt right, does DNS know it?",
+        )
+    if isinstance(error, TimeoutError):
+        return Finding(
+            "fail", f"{uri}: no answer within {WAIT_S:g} s", "the host is down, or a firewall drops packets"
+        )
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ECONNREFUSED, errno.ENOENT):
+        return Finding(
+            "fail", f"{uri}: nobody listens", "the broker is not running, or listens elsewhere (hosts.bind)"
+        )
+    return Finding("fail", f"{uri}: {error}", "check the address and the network")
+
+
+def mechanism_of(greeting: bytes) -> str | None:
+    r"""The security mechanism that a ZMTP 3 greeting names; None when it is no such greeting.
+
+    >>> mechanism_of(ZMTP_GREETING + b"\1" + b"CURVE" + bytes(47))
+    'CURVE'
+    """
+    if len(greeting) < _GREETING_BYTES or greeting[0] != 0xFF or greeting[9] != 0x7F or greeting[10] < 3:
+        return None
+    return greeting[12:32].rstrip(b"\0").decode("ascii", "replace")
+
+
+def _mechanism(sock: socket.socket, curve: bool) -> Finding:
+    ours = "CURVE" if curve else "NULL"
+    sock.settimeout(WAIT_S)
+    greeting = b""
+    try:
+        sock.sendall(ZMTP_GREETING)
+        while len(greeting) < _GREETING_BYTES and (data := sock.recv(_GREETING_BYTES - len(greeting))):
+            greeting += data
+    except OSError as error:
+        return Finding(
+            "fail", f"no ZeroMQ greeting: {error}", "something else listens there, or the broker hangs"
+        )
+    theirs = mechanism_of(greeting)
+    if theirs is None:
+        return Finding("fail", f"no ZeroMQ greeting, but {greeting[:16]!r}", "something else listens there")
+    if theirs == ours:
+        return ok(f"both sides speak {theirs}")
+    if curve:
+        return Finding(
+            "fail", f"we speak CURVE, they speak {theirs}", "give that broker a tree.curve_cert, too"
+        )
+    return Finding(
+        "fail",
+        f"they speak {theirs}, we speak plaintext",
+        "set HEADGATE_CERT (our certificate) and HEADGATE_SERVER_KEY (theirs), or tree.curve_cert for a broker",
+    )
+
+
+# ---------------------------------------------------------------- this host's configuration
+
+
+def configuration(settings: Settings) -> Iterator[Finding]:
+    """What a broker with these settings (of ``Settings.at_rank``) would find on this host."""
+    rank = settings.broker.rank or 0
+    yield ok(f"this is rank {rank} of {settings.size}")
+    yield from _directory(settings.broker.rundir)
+    if settings.tree.curve_cert is not None:
+        yield _certificate(settings.tree.curve_cert, settings, rank)
+
+
+def _certificate(path: str, settings: Settings, rank: int) -> Finding:
+    from broker.transport import curve
+
+    try:
+        key = curve.load(path).public_key
+    except ConfigError as error:
+        return Finding("fail", str(error), "headgate keygen makes one; it must be readable by its owner only")
+    host = settings.host(rank)
+    if host is not None and host.public_key != key:
+        return Finding(
+            "fail",
+            f"{path} has the public key {key}, [[hosts]] says {host.public_key} for rank {rank}",
+            "put the certificate's key into [[hosts]] on every host, or the right certificate here",
+        )
+    return ok(f"certificate {path} is that of rank {rank}")
+
+
+# ---------------------------------------------------------------- speed
+
+
+def box_speed() -> Finding:
+    """Time CURVE: an old libsodium makes every tree link forty times slower."""
+    from broker.transport import curve
+
+    try:
+        took = curve.box_speed()
+    except (ConfigError, LinkBroken) as error:
+        return Finding("warn", str(error), "install pyzmq from its wheel: it brings a libzmq with CURVE")
+    if took > curve.SLOW_BOX_US:
+        return Finding(
+            "warn",
+            f"a CURVE box of 64 KiB takes {took:.0f} us; about 30 is usual",
+            "install pyzmq 27.3 or newer from its wheel: its libsodium is fast",
+        )
+    return ok(f"a CURVE box of 64 KiB takes {took:.0f} us")

@@ -1,0 +1,88 @@
+"""``headgate VERB ...``: finds the verb, runs it, turns what it raises into one line and an exit code.
+
+Nothing heavy is imported here: ``headgate broker`` goes through this file, and the broker process loads neither
+typer nor rich.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from broker import __version__
+from broker.cli import exits
+from broker.cli.verbs import BUILT_IN, SECTIONS, load, others
+from broker.errors import HeadgateError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code; the console script ``headgate``.
+
+    Args:
+        argv: the words after ``headgate``; None takes those of this process.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = words[0] if words and words[0] in BUILT_IN else ""
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _pipe_closed()
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except (HeadgateError, TimeoutError) as error:
+        return exits.report(error, verb)
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if not words or words[0] in ("--help", "-h"):
+        print(overview())
+        return exits.OK if words else exits.USAGE
+    if words[0] in ("--version", "-V"):
+        print(f"headgate {__version__}")
+        return exits.OK
+    run = load(words[0])
+    if run is None:
+        raise exits.UsageError(_unknown(words[0]))
+    return run(words[1:]) or exits.OK
+
+
+def _unknown(word: str) -> str:
+    import difflib  # late: only an error asks
+
+    near = difflib.get_close_matches(word, [*BUILT_IN, *others()], 1)
+    hint = f"did you mean {near[0]}?" if near else "`headgate --help` lists the verbs"
+    return f"{word!r} is no verb; {hint}"
+
+
+def overview() -> str:
+    """The text of ``headgate --help``."""
+    lines = ["Usage: headgate VERB [OPTIONS] ...", "", "A message broker for the Flux message protocol.", ""]
+    for heading, verbs in SECTIONS:
+        lines += [f"{heading}:", *(f"  {verb:8} {what}" for verb, what in verbs.items()), ""]
+    if added := others():
+        lines += ["from other packages:", *(f"  {verb:8} ({package})" for verb, package in added.items()), ""]
+    lines += [
+        "`headgate VERB --help` has the options and an example of each.",
+        "",
+        "The broker is --uri, else $HEADGATE_URI, else $FLUX_URI, else the local socket of this user.",
+        "",
+        "exit codes:",
+        *(f"  {code:<8} {meaning}" for code, meaning in exits.MEANINGS),
+        "`headgate start` ends with the exit code of its command, 128 + N if signal N ended it.",
+    ]
+    return "\n".join(lines)
+
+
+def _pipe_closed() -> int:
+    """Whoever read our output has enough (``headgate sub | head -1``): end without a word."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exits.PIPE_CLOSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

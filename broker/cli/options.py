@@ -1,0 +1,83 @@
+"""Options that client verbs share, and the way from typer to an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.exits import INTERRUPTED, OK
+from broker.wire.message import NODEID_ANY
+
+Uri = Annotated[
+    str | None,
+    typer.Option(
+        "--uri",
+        "-u",
+        metavar="URI",
+        help="The broker: local:///PATH, tcp://HOST:PORT, ipc://PATH. "
+        "Default: $HEADGATE_URI, $FLUX_URI, or the local socket of this user.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line.")]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", min=0, metavar="SECONDS", help="Wait this long for each answer; 0: no limit."),
+]
+Rank = Annotated[
+    int | None, typer.Option("--rank", "-r", min=0, metavar="RANK", help="Ask the broker of this rank.")
+]
+
+_HELP = ("--help", "-h")
+ANSWER_S = 30.0
+"""Default of ``--timeout`` where an answer is expected at once."""
+
+
+def nodeid(rank: int | None) -> int:
+    """What ``--rank`` means in a request."""
+    return NODEID_ANY if rank is None else rank
+
+
+def run(verb: str, command: Callable[..., Any], examples: Sequence[str], argv: Sequence[str]) -> int:
+    """Parse ``argv`` for the function ``command`` and call it; returns its exit code.
+
+    ``--help`` shows the function's docstring and ``examples``. A wrong option is one line and exit code 2.
+    """
+    app = application(verb)
+    app.command(verb, help=command.__doc__)(command)
+    return run_app(verb, app, examples, argv)
+
+
+def application(verb: str) -> typer.Typer:
+    """A typer application in the manner of this command line."""
+    return typer.Typer(
+        name=f"headgate {verb}",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": list(_HELP)},
+    )
+
+
+def run_app(verb: str, app: typer.Typer, examples: Sequence[str], argv: Sequence[str]) -> int:
+    """As ``run``, for an application with commands of its own."""
+    try:
+        code = app(list(argv), prog_name=f"headgate {verb}", standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except SystemExit as left:
+        if isinstance(
+            left.__context__, BrokenPipeError
+        ):  # typer makes exit code 1 of it; `main` knows better
+            raise left.__context__ from None
+        raise
+    except Exception as error:
+        # typer brings its own copy of click's errors, older ones click itself: known by what they can do
+        show, code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
+        if show is None or code is None:
+            raise
+        print(f"headgate {verb}: {show()}; see headgate {verb} --help", file=sys.stderr)
+    if any(word in _HELP for word in argv):
+        print("\n".join([" Examples:", *(f"   {example}" for example in examples)]))
+    return code if isinstance(code, int) else OK

@@ -1,0 +1,74 @@
+"""The directory of a test instance: sockets, certificates, a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from broker.errors import ConfigError
+
+_LOCK: Final = "lock"
+_OURS: Final = (_LOCK, "local-", "tree-", "rank-")
+"""How the names begin of what an instance makes here."""
+
+
+class Rundir:
+    """The directory of a test instance: sockets, certificates, a lock; private, and gone after ``remove``.
+
+    Args:
+        path: where; None makes a new one below ``$TMPDIR``.
+
+    Raises:
+        ConfigError: it cannot be made, others may write to it, or a test instance runs there.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._made: bool = path is None or not os.path.lexists(path)
+        try:
+            self.path: str = self._make(path)
+            self._lock: int = self._take()
+        except OSError as error:
+            raise ConfigError(
+                f"run directory {path or tempfile.gettempdir()}: {error.strerror}", error.errno
+            ) from error
+
+    def _make(self, path: str | None) -> str:
+        if path is None:
+            return tempfile.mkdtemp(prefix="headgate-")
+        path = os.path.abspath(path)
+        if self._made:
+            os.mkdir(path, 0o700)
+        seen = os.stat(path)
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o022:
+            raise ConfigError(
+                f"run directory {path}: expected a directory of ours that nobody else may write to"
+            )
+        return path
+
+    def _take(self) -> int:
+        lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ConfigError(
+                f"run directory {self.path}: a test instance runs there already; end it or choose another --rundir"
+            ) from None
+        return lock
+
+    def remove(self) -> None:
+        """Remove what the instance made; the directory, too, unless it was there before."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            for entry in Path(self.path).iterdir():
+                if entry.name.startswith(_OURS):
+                    with contextlib.suppress(OSError):
+                        entry.unlink()
+        os.close(self._lock)

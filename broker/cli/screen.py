@@ -1,0 +1,141 @@
+"""What a verb prints: colours and tables on a terminal, plain text when piped, one JSON value a line with ``--json``.
+
+rich is loaded only where something is drawn: it costs 60 ms.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Row = Sequence[str]
+
+
+def compact(value: Any) -> str:
+    """``value`` as JSON in one line.
+
+    >>> compact({"rank": 0})
+    '{"rank":0}'
+    """
+    return msgspec.json.encode(value).decode()
+
+
+def columns(heads: Row, rows: Sequence[Row]) -> list[str]:
+    """Heads and rows as lines of aligned columns, two blanks apart; columns of figures stand to the right.
+
+    >>> columns(("name", "n"), [("rank", "10")])
+    ['name   n', 'rank  10']
+    """
+    lines = ["" for _ in range(1 + len(rows))]
+    for at, head in enumerate(heads):
+        cells = [head, *(row[at] for row in rows)]
+        width = max(map(len, cells))
+        put = str.rjust if _is_figures(rows, at) else str.ljust
+        lines = [f"{line}{put(cell, width)}  " for line, cell in zip(lines, cells, strict=True)]
+    return [line.rstrip() for line in lines]
+
+
+def _is_figures(rows: Sequence[Row], at: int) -> bool:
+    """Whether a column holds nothing but numbers and gaps."""
+    cells = [row[at].replace(",", "").replace(".", "", 1) for row in rows]
+    return any(cells) and all(cell.isdigit() for cell in cells if cell)
+
+
+class Screen:
+    """One verb's output.
+
+    Attributes:
+        as_json: ``--json`` was given.
+        rich: draw: a terminal, and not JSON.
+    """
+
+    def __init__(self, as_json: bool = False, out: IO[str] | None = None) -> None:
+        self.out: IO[str] = out if out is not None else sys.stdout
+        self.as_json = as_json
+        self.rich: bool = not as_json and self.out.isatty()
+        self._console: Console | None = None
+
+    @property
+    def console(self) -> Console:
+        """The rich console over the same stream."""
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(file=self.out, highlight=False)
+        return self._console
+
+    def line(self, text: str, style: str = "") -> None:
+        """One line; ``style`` (rich) counts on a terminal only. Flushed: someone may be following."""
+        if self.rich and style:
+            self.console.print(text, style=style, markup=False, soft_wrap=True)
+        else:
+            print(text, file=self.out, flush=True)
+
+    def record(self, value: Any, text: str, style: str = "") -> None:
+        """``value`` with ``--json``, else ``text``."""
+        if self.as_json:
+            self.line(compact(value))
+        else:
+            self.line(text, style)
+
+    def value(self, value: Any) -> None:
+        """A JSON value: indented and coloured on a terminal, one line elsewhere."""
+        if self.rich:
+            self.console.print_json(compact(value))
+        else:
+            self.line(compact(value))
+
+    def draw(self, what: RenderableType) -> None:
+        """Anything rich can draw."""
+        self.console.print(what)
+
+    def table(self, heads: Row, rows: Sequence[Row], style_of: Callable[[Row], str] | None = None) -> None:
+        """A table under ``heads``; aligned columns when piped."""
+        if self.rich:
+            self.draw(build_table(heads, rows, style_of))
+            return
+        for text in columns(heads, rows):
+            self.line(text)
+
+    def records(self, heads: Row, values: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> None:
+        """``values`` as JSON lines with ``--json``, else ``rows`` as a table."""
+        if self.as_json:
+            for value in values:
+                self.line(compact(value))
+        else:
+            self.table(heads, rows)
+
+
+def build_table(
+    heads: Row, rows: Sequence[Row], style_of: Callable[[Row], str] | None = None
+) -> RenderableType:
+    """A rich table without vertical lines; columns of numbers stand to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for at, head in enumerate(heads):
+        table.add_column(head, justify="right" if _is_figures(rows, at) else "left", overflow="fold")
+    for row in rows:
+        style = style_of(row) if style_of is not None else ""
+        table.add_row(*(Text(cell, style) for cell in row))
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(0.25), duration(75), duration(7200), duration(200000)
+    ('0.2 s', '75.0 s', '2.0 h', '2.3 d')
+    """
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,211 @@
+"""``headgate start``: a tree of brokers on this machine, for one command or until Ctrl-C.
+
+The launcher has neither threads nor an event loop: it blocks its signals and takes them one by one with
+``sigtimedwait``, which tells who sent them. A Ctrl-C at the terminal reaches the command by itself; a signal that
+another process sent to the launcher is passed on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from broker.cli import exits, overrides
+from broker.cli.command import BLOCKED, Command, environment, taken
+from broker.cli.rundir import Rundir
+from broker.errors import ConfigError, HeadgateError
+from broker.node.testbed import Testbed, plan
+from broker.settings import Settings
+
+START_S: Final = 60.0
+"""How long the ranks may take to find together."""
+PATIENT_S: Final = 2.0
+"""After this long a slow start says whom it waits for."""
+_STEP_S: Final = 0.1
+
+_EPILOG: Final = """\
+examples:
+  headgate start --size 4                                a shell inside a tree of four
+  headgate start --size 4 -- headgate status             one command, then the end
+  headgate start --size 7 --topo kary:3 --wait           until Ctrl-C; other terminals connect
+  headgate start --config broker.toml --set broker.log_level=info -- ./my-test
+
+The command finds the broker of rank 0 in $FLUX_URI and $HEADGATE_URI.
+exit code: that of the command, 128 + N if signal N ended it; 0 with --wait; 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate start",
+        description="Start a tree of brokers on this machine, run a command (default: $SHELL), end it all.",
+        usage="headgate start [OPTIONS] [-- COMMAND ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-n", "--size", type=_positive, default=1, metavar="N", help="how many brokers (default 1)")
+    add("-t", "--topo", metavar="kary:K", help="the parent of rank r is (r-1)/K (default kary:2)")
+    add(
+        "--rundir",
+        metavar="DIR",
+        help="sockets and keys go here (default: a new private directory, removed at the end)",
+    )
+    add("-w", "--wait", action="store_true", help="no command: print how to connect, stay until Ctrl-C")
+    add(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="settings for every rank; the shape and keys of the tree are made here",
+    )
+    add(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="one setting more; may be given again",
+    )
+    add("-v", "--verbose", action="store_true", help="let the brokers log what they do")
+    add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"saw {text!r}, expected a number from 1 on")
+    return int(text)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    given = arguments().parse_args(argv)
+    words = given.command[1:] if given.command[:1] == ["--"] else given.command
+    if given.wait and words:
+        raise exits.UsageError(f"saw --wait and the command {words[0]!r}, expected one of them")
+    base = settings_for(given)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+    rundir = Rundir(given.rundir)
+    try:
+        testbed = Testbed(plan(base, given.size, base.tree.topology, rundir.path))
+        try:
+            return _run(testbed, words, wait=given.wait)
+        finally:
+            testbed.stop()
+    finally:
+        rundir.remove()
+
+
+def settings_for(given: argparse.Namespace) -> Settings:
+    """What all ranks have in common.
+
+    Raises:
+        ConfigError: the file, a ``--set`` or ``--topo`` is wrong.
+    """
+    quiet = [] if given.config else [f"broker.log_level={'info' if given.verbose else 'warning'}"]
+    loud = ["broker.log_level=info"] if given.verbose else []
+    topology = [f"tree.topology={given.topo}"] if given.topo else []
+    settings = overrides.read(given.config, [*quiet, *given.set, *loud, *topology])
+    if settings.tree.topology == "custom":
+        raise ConfigError(
+            "tree.topology: saw custom, expected kary:K: a test instance makes its own hosts (try --topo)"
+        )
+    return settings
+
+
+def _run(testbed: Testbed, words: Sequence[str], *, wait: bool) -> int:
+    began = time.monotonic()
+    testbed.start()
+    code = _until_ready(testbed, began)
+    if code is not None:
+        return code
+    if wait:
+        _say_where(testbed, time.monotonic() - began)
+        return _until_told(testbed)
+    if not words:
+        words = [os.environ.get("SHELL", "/bin/sh")]
+        if sys.stdin.isatty():
+            print(f"headgate: {_brokers(testbed)} up; leave the shell to end", file=sys.stderr)
+    return Command(words, environment(testbed.ranks[0].uri)).run(lambda: report_dead(testbed))
+
+
+def _brokers(testbed: Testbed) -> str:
+    return f"{len(testbed.ranks)} brokers are" if len(testbed.ranks) > 1 else "one broker is"
+
+
+# ---------------------------------------------------------------- until all are there
+
+
+def _until_ready(testbed: Testbed, began: float) -> int | None:
+    """Wait for every rank; an exit code when that fails or somebody wants an end."""
+    said = PATIENT_S
+    while not testbed.wait(_STEP_S):
+        if testbed.dead:
+            return _stillborn(testbed)
+        if (came := taken(0)) is not None and came.number != signal.SIGCHLD:
+            return 128 + came.number
+        waited = time.monotonic() - began
+        if waited > START_S:
+            raise TimeoutError(f"{_missing(testbed)} not ready within {START_S:g} s")
+        if waited > said:
+            print(f"headgate: waiting for {_missing(testbed)} ({waited:.0f} s)", file=sys.stderr)
+            said *= 2
+    return None
+
+
+def _missing(testbed: Testbed) -> str:
+    numbers = [str(rank.number) for rank in testbed.ranks if not rank.ready]
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:16])}{' ...' if len(numbers) > 16 else ''}"
+
+
+def _stillborn(testbed: Testbed) -> int:
+    """A rank died before all were ready; it has said why itself."""
+    first = testbed.dead[0]
+    print(
+        f"headgate start: rank {first.number} ended with code {first.code} before it was ready",
+        file=sys.stderr,
+    )
+    return first.code or exits.FAILED
+
+
+# ---------------------------------------------------------------- --wait
+
+
+def _say_where(testbed: Testbed, seconds: float) -> None:
+    uri = testbed.ranks[0].uri
+    shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in testbed.ranks]
+    if len(shown) > 16:
+        shown[8:-2] = ["  ..."]
+    lines = [
+        f"{_brokers(testbed)} up after {seconds:.2f} s",
+        *shown,
+        "in another terminal:",
+        f"  export FLUX_URI={uri}",
+        "  headgate status",
+        f"  headgate ping {testbed.ranks[-1].number}",
+        "  headgate sub hello.",
+        "Ctrl-C ends it",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def _until_told(testbed: Testbed) -> int:
+    """Stay until a signal asks for the end, or no broker is left."""
+    while testbed.alive:
+        came = taken(None)
+        if came is None or came.number != signal.SIGCHLD:
+            return exits.OK
+        report_dead(testbed)
+    raise HeadgateError("no broker is left")
+
+
+def report_dead(testbed: Testbed) -> None:
+    """Say which ranks have ended since the last look."""
+    for rank in testbed.reap():
+        print(f"headgate: rank {rank.number} (pid {rank.pid}) ended with code {rank.code}", file=sys.stderr)

@@ -1,0 +1,188 @@
+"""``headgate stats``: message counts and rates of a broker, of all brokers, or the figures of any service."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK, UsageError
+from broker.cli.redraw import Redraw
+from broker.cli.screen import Screen
+from broker.cli.session import Session
+from broker.cli.status import Every
+from broker.client import Handle
+
+EXAMPLES = (
+    "headgate stats                        this broker since its start",
+    "headgate stats --all --watch          every broker, messages per second",
+    "headgate stats --service overlay",
+)
+OVERVIEW: Final = (
+    ("rx request", "rx.request"),
+    ("response", "rx.response"),
+    ("event", "rx.event"),
+    ("tx request", "tx.request"),
+    ("response", "tx.response"),
+    ("event", "tx.event"),
+    ("pending", "pending"),
+    ("links", "links"),
+)
+"""Columns of ``--all``: head, counter."""
+LEVELS: Final = ("pending", "links", "outbox_bytes")
+"""Figures that rise and fall: what counts is their value, not their rate."""
+ASKED_AT_ONCE: Final = 64
+
+Figures = Mapping[str, Any]
+
+
+def flat(figures: Figures, prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names; lists as their length.
+
+    >>> flat({"rx": {"event": 3}, "peers": [1, 2]})
+    {'rx.event': 3, 'peers': 2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = len(value) if isinstance(value, list) else value
+    return found
+
+
+def rates(now: Figures, before: Figures, seconds: float) -> dict[str, float]:
+    """Per second, for each counter of two looks that only rises; a counter that was cleared has none.
+
+    >>> rates({"rx.event": 30, "links": 2}, {"rx.event": 10, "links": 1}, 2.0)
+    {'rx.event': 10.0}
+    """
+    return {
+        name: (value - before[name]) / seconds
+        for name, value in now.items()
+        if name not in LEVELS and _is_count(value) and _is_count(before.get(name)) and value >= before[name]
+    }
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """A figure for people: thousands apart, three digits behind the point of small numbers."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+class Look:
+    """The figures of some ranks at one time, and their rates since the look before."""
+
+    def __init__(self, ranks: Sequence[int | None], figures: Sequence[Figures], before: Look | None) -> None:
+        self.at = time.monotonic()
+        self.ranks = ranks
+        self.figures = [flat(each) for each in figures]
+        self.rates: list[dict[str, float]] = [{} for _ in figures]
+        self.seconds = 0.0
+        if before is not None:
+            self.seconds = self.at - before.at
+            pairs = zip(self.figures, before.figures, strict=True)
+            self.rates = [rates(now, then, self.seconds) for now, then in pairs]
+
+    def show(self, screen: Screen, every: bool) -> None:
+        """Print it: a line per rank with ``every``, else a line per figure."""
+        if screen.as_json:
+            self._json(screen)
+        elif every:
+            self._per_rank(screen)
+        else:
+            self._per_figure(screen)
+
+    def _json(self, screen: Screen) -> None:
+        for rank, figures, rate in zip(self.ranks, self.figures, self.rates, strict=True):
+            value: dict[str, Any] = {} if rank is None else {"rank": rank}
+            value["figures"] = figures
+            if self.seconds:
+                value["per_second"] = rate
+            screen.value(value)
+
+    def _per_rank(self, screen: Screen) -> None:
+        rows = [
+            (str(rank), *(shown(self._cell(at, name)) for _head, name in OVERVIEW))
+            for at, rank in enumerate(self.ranks)
+        ]
+        if self.seconds:
+            screen.line("messages per second", "bold")
+        screen.table(("rank", *(head for head, _name in OVERVIEW)), rows)
+
+    def _cell(self, at: int, name: str) -> Any:
+        if self.seconds and name not in LEVELS:
+            return self.rates[at].get(name, "")
+        return self.figures[at].get(name, "")
+
+    def _per_figure(self, screen: Screen) -> None:
+        figures, rate = self.figures[0], self.rates[0]
+        if self.seconds:
+            rows = [(name, shown(value), shown(rate.get(name))) for name, value in figures.items()]
+            screen.table(("figure", "now", "per second"), rows)
+        else:
+            screen.table(("figure", "now"), [(name, shown(value)) for name, value in figures.items()])
+
+
+async def fetch(handle: Handle, service: str, ranks: Sequence[int | None]) -> list[Figures]:
+    """The figures of a service at each rank; None is the nearest."""
+    few = asyncio.Semaphore(ASKED_AT_ONCE)
+    payload = {"detail": True} if service == "broker" else None
+
+    async def one(rank: int | None) -> Figures:
+        async with few:
+            answer = await handle.rpc(f"{service}.stats-get", payload, nodeid=options.nodeid(rank))
+        return answer.json()
+
+    return await asyncio.gather(*map(one, ranks))
+
+
+def stats(
+    rank: options.Rank = None,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Ask every broker of the instance.")] = False,
+    service: Annotated[
+        str, typer.Option("--service", "-s", metavar="NAME", help="The figures of this service.")
+    ] = "broker",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Look again and again and show rates, until Ctrl-C.")
+    ] = False,
+    interval: Every = 1.0,
+    uri: options.Uri = None,
+    as_json: options.AsJson = False,
+    timeout: options.Timeout = options.ANSWER_S,
+) -> int:
+    """Print how many messages a broker received (rx) and sent (tx), by type.
+
+    --watch shows messages per second between two looks.
+    """
+    if every and (rank is not None or service != "broker"):
+        raise UsageError("--all goes neither with --rank nor with --service")
+    session = Session(uri, as_json, timeout)
+
+    async def work(handle: Handle) -> int:
+        ranks: list[int | None] = list(range(await handle.size())) if every else [rank]
+        before: Look | None = None
+        with Redraw(session.screen, watch) as redraw:
+            while True:
+                figures = await session.within(fetch(handle, service, ranks), f"{service}.stats-get")
+                before = now = Look(ranks, figures, before)
+                redraw.frame(lambda: now.show(session.screen, every))  # noqa: B023 - called at once
+                if not watch:
+                    return OK
+                await asyncio.sleep(interval)
+
+    return session.run(work)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("stats", stats, EXAMPLES, argv)

@@ -1,0 +1,137 @@
+"""The tree of an instance as its brokers tell it: shape, hosts, health; and how it is drawn.
+
+Each broker answers for itself and its direct children only (``overlay.health``), so the tree is walked level by
+level. What is below a lost child is known from the shape alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.cli import hostlist
+from broker.cli.screen import duration
+from broker.client import Handle
+from broker.errors import RpcError
+
+GONE: Final = ("lost", "offline")
+"""Status of a broker that cannot be asked."""
+ASKED_AT_ONCE: Final = 64
+"""Brokers asked at the same time: enough to hide the way, few enough to spare rank 0."""
+STYLES: Final = {
+    "full": "green",
+    "partial": "yellow",
+    "degraded": "yellow",
+    "lost": "bold red",
+    "offline": "red",
+    "unknown": "dim",
+}
+"""Status -> colour on a terminal."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One broker of the tree; ``status`` is that of its whole subtree, ``since_s`` is how long it has had it."""
+
+    rank: int
+    children: list[Member] = field(default_factory=list)
+    host: str = ""
+    status: str = "unknown"
+    since_s: float | None = None
+    error: str = ""
+
+    def value(self) -> dict[str, Any]:
+        """For ``--json``; the children in it, too."""
+        value: dict[str, Any] = {"rank": self.rank, "host": self.host, "status": self.status}
+        if self.since_s is not None:
+            value["duration"] = self.since_s
+        if self.error:
+            value["error"] = self.error
+        return {**value, "children": [child.value() for child in self.children]}
+
+    def text(self) -> str:
+        """One line about this broker."""
+        since = f" for {duration(self.since_s)}" if self.since_s is not None else ""
+        error = f": {self.error}" if self.error else ""
+        return f"{self.rank} {self.host}: {self.status}{since}{error}"
+
+
+def from_shape(shape: Mapping[str, Any], hosts: list[str]) -> Member:
+    """The tree of an ``overlay.topology`` answer."""
+    rank = int(shape["rank"])
+    children = [from_shape(child, hosts) for child in shape.get("children", ())]
+    return Member(rank, children, hosts[rank] if rank < len(hosts) else "?")
+
+
+async def fetch(handle: Handle) -> Member:
+    """The root of the tree with every member's health.
+
+    Raises:
+        RpcError: rank 0 does not answer such questions. LinkError: the link ended.
+    """
+    names = hostlist.expand(await handle.attr("hostlist"))
+    shape = (await handle.rpc("overlay.topology", {"rank": 0}, nodeid=0)).json()
+    root = from_shape(shape, names)
+    few = asyncio.Semaphore(ASKED_AT_ONCE)
+    level = [root]
+    while level:
+        await asyncio.gather(*(_ask(handle, member, few) for member in level))
+        below = [child for member in level for child in member.children]
+        level = [member for member in below if member.children and member.status not in GONE]
+    return root
+
+
+async def _ask(handle: Handle, member: Member, few: asyncio.Semaphore) -> None:
+    """Take in what a broker says of itself and its children."""
+    try:
+        async with few:
+            health = (await handle.rpc("overlay.health", nodeid=member.rank)).json()
+    except RpcError as error:
+        if member.rank == 0:
+            raise
+        member.error = str(error)
+        return
+    by_rank = {child.rank: child for child in member.children}
+    _take(member, health)
+    for told in health.get("children", ()):
+        child = by_rank.get(int(told["rank"]))
+        if child is not None:
+            _take(child, told)
+            _inherit(child)
+
+
+def _take(member: Member, told: Mapping[str, Any]) -> None:
+    member.status = str(told.get("status", "unknown"))
+    since = told.get("duration")
+    member.since_s = float(since) if since is not None else None
+    member.error = str(told.get("error", ""))
+
+
+def _inherit(member: Member) -> None:
+    """What is below a lost broker is as lost as it is."""
+    if member.status in GONE:
+        for child in member.children:
+            child.status = member.status
+            _inherit(child)
+
+
+def drawn(member: Member, first: str = "", rest: str = "") -> Iterator[tuple[str, Member]]:
+    """(branches, member) for each line of the tree from ``member`` down.
+
+    >>> [lines + str(m.rank) for lines, m in drawn(Member(0, [Member(1, [Member(3)]), Member(2)]))]
+    ['0', '├─ 1', '│  └─ 3', '└─ 2']
+    """
+    yield first, member
+    for child in member.children:
+        last = child is member.children[-1]
+        yield from drawn(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+
+def count(member: Member) -> dict[str, int]:
+    """Status -> number of brokers with it, from ``member`` down."""
+    counts: dict[str, int] = {}
+    for _, each in drawn(member):
+        counts[each.status] = counts.get(each.status, 0) + 1
+    return counts

@@ -1,0 +1,65 @@
+"""The verbs of this distribution, so that finding one costs no scan of entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+from typing import Final
+
+GROUP: Final = "headgate.verbs"
+"""Entry-point group: NAME -> ``main(argv: list[str]) -> int``. Other packages add their verbs to it."""
+
+Main = Callable[[list[str]], int]
+
+SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
+    (
+        "run brokers",
+        {
+            "start": "a tree of brokers on this machine, for a command or until Ctrl-C",
+            "broker": "one broker, as a configuration file says",
+            "config": "check or show a configuration",
+            "keygen": "make a CURVE certificate",
+        },
+    ),
+    (
+        "talk through a broker",
+        {
+            "ping": "time the way to a service and back",
+            "rpc": "call a method of a service",
+            "pub": "publish an event",
+            "sub": "print events as they come",
+        },
+    ),
+    (
+        "look at brokers",
+        {
+            "status": "the tree and the health of every rank",
+            "stats": "message counts and rates",
+            "attr": "get, set, list and remove attributes",
+            "log": "read, follow or write the log",
+            "doctor": "find out why a connection fails",
+        },
+    ),
+)
+"""Heading, then verb -> what it does; the order of ``headgate --help``."""
+
+BUILT_IN: Final = {verb: what for _heading, verbs in SECTIONS for verb, what in verbs.items()}
+
+
+def load(verb: str) -> Main | None:
+    """The ``main`` of a verb, ours or another package's; None when there is no such verb."""
+    if verb in BUILT_IN:
+        main: Main = import_module(f"broker.cli.{verb}").main
+        return main
+    for point in metadata.entry_points(group=GROUP, name=verb):
+        other: Main = point.load()
+        return other
+    return None
+
+
+def others() -> dict[str, str]:
+    """Verbs that other packages add -> the name of the package."""
+    points = metadata.entry_points(group=GROUP)
+    return {
+        point.name: point.dist.name if point.dist else "?" for point in points if point.name not in BUILT_IN
+    }

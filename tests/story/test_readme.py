@@ -1,0 +1,82 @@
+"""What the README tells people to type works, and says what is true."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from broker.cli import exits
+from broker.settings import loads
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+START = [sys.executable, "-m", "broker.cli.main", "start"]
+
+
+def block(kind: str, holding: str) -> str:
+    found = [text for language, text in BLOCKS if language == kind and holding in text]
+    assert len(found) == 1, (kind, holding)
+    return found[0]
+
+
+def inside(size: str, *command: str) -> str:
+    """Output of a command in a test instance."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*START, "--size", size, "--", *command],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_five_minutes_on_the_command_line():
+    script = (
+        "set -e\n"
+        + block("sh", "headgate status")
+        + block("sh", "rpc attr.get")
+        + block("sh", "pub hello.world '")
+    )
+    out = inside("4", "bash", "-c", script)
+    assert "(4 full)" in out
+    assert "3!broker.ping seq=2" in out
+    assert '{"value":"4","flags":1}\n{"value":"3","flags":1}\n' in out
+    assert re.search(r'^\d+ hello\.world \{"from":"me"\}$', out, re.MULTILINE)
+
+
+def test_first_python_program():
+    out = inside("4", sys.executable, "-c", block("python", "h.subscribe"))
+    assert re.fullmatch(r"4 brokers\n\d+ hello\.world \{'from': 'python'\}\n", out)
+
+
+def test_service_in_python(rundir):
+    (rundir / "calc.py").write_text(block("python", "h.service"))
+    script = "set -em\n" + block("sh", "python calc.py").replace("calc.py", f"{rundir}/calc.py")
+    assert inside("2", "bash", "-c", script) == '{"sum":6}\n{"n":0}\n{"n":1}\n{"n":2}\n'
+
+
+def test_configuration_is_one():
+    text = block("toml", "[[hosts]]")
+    assert loads(text).size == 2
+    assert tomllib.loads(text)["access"]["allow_guest_user"] is True
+
+
+def test_exit_codes_are_those_of_the_command():
+    listed = re.findall(r"^\| (\d+) \| (.+) \|$", README, re.MULTILINE)
+    assert [(int(code), meaning) for code, meaning in listed] == list(exits.MEANINGS)
+
+
+@pytest.mark.interop
+def test_real_flux_command(flux_prefix):
+    script = "set -e\n" + block("sh", "flux overlay status").replace("flux ", f"{flux_prefix}/bin/flux ")
+    out = inside("4", "bash", "-c", script)
+    assert "3!broker.ping" in out
+    assert "overlay" in out

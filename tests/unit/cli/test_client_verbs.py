@@ -1,0 +1,334 @@
+"""The client verbs against a running tree of three, as a person calls them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from broker.cli import exits
+from broker.cli.main import main
+from broker.client import blocking
+
+HEADGATE = [sys.executable, "-m", "broker.cli.main"]
+
+
+def lines(capsys: pytest.CaptureFixture) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def values(capsys: pytest.CaptureFixture) -> list:
+    return [json.loads(line) for line in lines(capsys)]
+
+
+# ---------------------------------------------------------------- ping
+
+
+def test_ping(broker, capsys):
+    assert main(["ping", "--count", "2", "--interval", "0", "2"]) == 0
+    said = lines(capsys)
+    assert re.fullmatch(r"2!broker\.ping seq=1 time=\d+\.\d{3} ms \([0-9a-f]{8}(![0-9a-f]{8})+\)", said[1])
+    assert re.fullmatch(r"2 sent, 2 answered, min \S+ median \S+ max \S+ ms", said[2])
+
+
+def test_ping_as_json(broker, capsys):
+    assert main(["ping", "-c", "1", "--rank", "1", "attr", "--json", "--pad", "70000"]) == 0
+    echo, counts = values(capsys)
+    assert echo["rank"] == 1
+    assert echo["seq"] == 0
+    assert len(echo["route"]) >= 3
+    assert counts["sent"] == counts["received"] == 1
+    assert counts["min_ms"] == counts["median_ms"] == counts["max_ms"] == echo["time_ms"]
+
+
+def test_ping_of_nobody(broker, capsys):
+    assert main(["ping", "-c", "1", "nobody"]) == exits.FAILED
+    assert capsys.readouterr().err.startswith(
+        "headgate ping: nobody.ping: No service matching nobody.ping is registered"
+    )
+
+
+def test_ping_of_a_rank_that_is_not_there(broker, capsys):
+    assert main(["ping", "-c", "1", "7"]) == exits.FAILED
+    assert "EHOSTUNREACH" in capsys.readouterr().err
+
+
+def test_ping_without_an_answer(broker, capsys):
+    with (
+        blocking.connect(broker) as handle,
+        handle.service("mute", {"ping": lambda request: time.sleep(0.4)}),
+    ):
+        assert main(["ping", "-c", "1", "--timeout", "0.05", "mute"]) == exits.TIMEOUT
+    said = lines(capsys)
+    assert said == ["any!mute.ping seq=0 no answer within 0.05 s", "1 sent, 0 answered"]
+
+
+# ---------------------------------------------------------------- rpc
+
+
+def test_rpc(broker, capsys):
+    assert main(["rpc", "attr.get", '{"name": "size"}']) == 0
+    assert values(capsys) == [{"value": "3", "flags": 1}]
+
+
+def test_rpc_at_a_rank_and_above(broker, capsys):
+    main(["rpc", "--rank", "2", "attr.get", '{"name": "rank"}'])
+    main(["rpc", "--uri", broker.replace("local-0", "local-1"), "--upstream", "attr.get", '{"name": "rank"}'])
+    assert [value["value"] for value in values(capsys)] == ["2", "0"]
+
+
+def test_rpc_error(broker, capsys):
+    assert main(["rpc", "attr.get", '{"name": "nope"}']) == exits.FAILED
+    assert capsys.readouterr().err == "headgate rpc: attr.get: No such file or directory [ENOENT 2]\n"
+
+
+def test_rpc_payload_from_stdin(broker):
+    done = subprocess.run(
+        [*HEADGATE, "rpc", "attr.get", "-"],
+        input='{"name": "rank"}\n',
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["value"] == "0"
+
+
+def test_rpc_stream_ends_where_the_service_ends_it(broker, capsys):
+    def count(request):
+        yield from ({"n": n} for n in range(3))
+
+    with blocking.connect(broker) as handle, handle.service("counter", {"run": count}):
+        assert main(["rpc", "--stream", "counter.run"]) == 0
+    assert values(capsys) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_rpc_raw_bytes_go_both_ways(broker, rundir):
+    data = bytes(range(256))
+    (rundir / "data").write_bytes(data)
+    with blocking.connect(broker) as handle, handle.service("echo", {"run": lambda request: request.payload}):
+        command = [*HEADGATE, "rpc", "--raw", "echo.run", f"@{rundir}/data"]
+        assert subprocess.run(command, capture_output=True, check=True).stdout == data
+
+
+def test_rpc_without_response(broker, capsys):
+    called = threading.Event()
+    with blocking.connect(broker) as handle, handle.service("bell", {"ring": lambda request: called.set()}):
+        assert main(["rpc", "--no-response", "bell.ring"]) == 0
+        assert called.wait(5)
+    assert lines(capsys) == []
+
+
+def test_rpc_that_takes_too_long(broker, capsys):
+    with blocking.connect(broker) as handle, handle.service("slow", {"run": lambda request: time.sleep(0.4)}):
+        assert main(["rpc", "--timeout", "0.05", "slow.run"]) == exits.TIMEOUT
+    assert capsys.readouterr().err == "headgate rpc: slow.run: no response within 0.05 s\n"
+
+
+# ---------------------------------------------------------------- pub, sub
+
+
+def started_sub(*words: str) -> subprocess.Popen:
+    """A `sub` that has subscribed: rank 0 knows a client more that wants events."""
+    command = [*HEADGATE, "sub", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def publish_until(process: subprocess.Popen, publish) -> str:
+    """Publish again and again until the subscriber has what it waits for and leaves."""
+    for _ in range(200):
+        publish()
+        try:
+            return process.communicate(timeout=0.1)[0]
+        except subprocess.TimeoutExpired:
+            continue
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+def test_pub_and_sub(broker, capsys):
+    process = started_sub("--count", "2", "t1.", "t2", "t2.more")
+    with blocking.connect(broker) as handle:
+        out = publish_until(process, lambda: (handle.publish("t2.x", {"a": 1}), handle.publish("t1.y")))
+    assert process.returncode == 0
+    first, second = (line.split(" ") for line in out.splitlines())
+    assert int(second[0]) == int(first[0]) + 1
+    assert {tuple(first[1:]), tuple(second[1:])} == {("t2.x", '{"a":1}'), ("t1.y",)}
+
+
+def test_sub_as_json(broker):
+    process = started_sub("--count", "1", "--json", "t3.")
+    with blocking.connect(broker) as handle:
+        out = publish_until(process, lambda: handle.publish("t3.x", {"a": 1}, private=True))
+    event = json.loads(out)
+    assert (event["topic"], event["payload"], event["private"]) == ("t3.x", {"a": 1}, True)
+    assert event["userid"] == os.getuid()
+    assert event["seq"] > 0
+
+
+def test_events_keep_their_order_over_several_prefixes(broker):
+    process = started_sub("--count", "40", "o1", "o2", "o3")
+
+    def publish():
+        for number in range(20):
+            for topic in ("o1", "o3", "o2"):
+                handle.publish_nowait(topic, {"n": number})
+        handle.rank()
+
+    with blocking.connect(broker) as handle:
+        out = publish_until(process, publish)
+    numbers = [int(line.split(" ")[0]) for line in out.splitlines()]
+    assert len(numbers) == 40
+    assert numbers == sorted(numbers)
+
+
+def test_pub_prints_the_number(broker, capsys):
+    assert main(["pub", "t4.x", '{"a":1}']) == 0
+    assert main(["pub", "--json", "--private", "t4.x"]) == 0
+    first, second = lines(capsys)
+    assert json.loads(second) == {"seq": int(first) + 1, "topic": "t4.x"}
+
+
+def test_sub_that_hears_nothing(broker, capsys):
+    assert main(["sub", "--timeout", "0.05", "never.ever"]) == exits.TIMEOUT
+    assert capsys.readouterr().err == "headgate sub: event: nothing came within 0.05 s\n"
+
+
+# ---------------------------------------------------------------- attr, log
+
+
+def test_attr(broker, capsys):
+    assert main(["attr", "get", "rank", "--rank", "2"]) == 0
+    assert main(["attr", "get", "size", "--json"]) == 0
+    assert lines(capsys) == ["2", '{"name":"size","value":"3"}']
+    assert main(["attr", "list", "--json"]) == 0
+    shown = {each["name"]: each for each in values(capsys)}
+    assert shown["size"] == {"name": "size", "value": "3", "immutable": True}
+    assert shown["local-uri"]["value"] == broker
+    assert main(["attr", "list"]) == 0
+    assert any(re.fullmatch(r"size +3", line) for line in lines(capsys))
+
+
+def test_attr_set_and_rm(broker, capsys):
+    assert main(["attr", "set", "rank", "7"]) == exits.FAILED
+    assert main(["attr", "get", "nope"]) == exits.FAILED
+    assert main(["attr", "rm", "rank"]) == exits.FAILED
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1].strip() for line in errors] == ["attr.set", "attr.get", "attr.rm"]
+
+
+def test_attr_alone_shows_its_commands(capsys):
+    assert main(["attr"]) == 0
+    assert "list" in capsys.readouterr().out
+
+
+def test_log(broker, capsys):
+    assert main(["log", "--clear", "--rank", "0"]) == 0
+    assert main(["log", "--append", "the pump is on", "--severity", "notice"]) == 0
+    assert main(["log"]) == 0
+    found = [line for line in lines(capsys) if line.endswith("the pump is on")]
+    assert len(found) == 1
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z \S+\.notice\[0\]: ", found[0])
+    main(["log", "--json"])
+    assert values(capsys)[-1]["severity"] == "notice"
+
+
+def test_log_follow_new(broker, capsys):
+    with blocking.connect(broker) as handle:
+        handle.log("info", "old")
+        assert main(["log", "--follow", "--new", "--timeout", "0.05"]) == exits.TIMEOUT
+    assert not any("old" in line for line in lines(capsys))
+
+
+@pytest.mark.parametrize(
+    "words", [["--clear", "--append", "x"], ["--severity", "loud"], ["--clear", "--follow"]]
+)
+def test_log_words_that_make_no_sense(words, broker):
+    assert main(["log", *words]) == exits.USAGE
+
+
+# ---------------------------------------------------------------- status, stats
+
+
+def test_status(broker, capsys):
+    assert main(["status"]) == 0
+    head, *tree = lines(capsys)
+    assert re.match(r"run for .*: 3 brokers, kary:2 \(3 full\); headgate ", head)
+    assert [line.split(" ")[0:2] for line in tree] == [["0", tree[0].split(" ")[1]], ["├─", "1"], ["└─", "2"]]
+    assert main(["status", "--json"]) == 0
+    seen = values(capsys)[0]
+    assert (seen["state"], seen["size"], seen["tree"]["status"]) == ("run", 3, "full")
+    assert [child["rank"] for child in seen["tree"]["children"]] == [1, 2]
+
+
+def test_status_from_a_leaf(broker, capsys):
+    assert main(["status", "--uri", broker.replace("local-0", "local-2")]) == 0
+    assert len(lines(capsys)) == 4
+
+
+def test_stats(broker, capsys):
+    assert main(["stats", "--rank", "1", "--json"]) == 0
+    figures = values(capsys)[0]
+    assert figures["rank"] == 1
+    assert figures["figures"]["rx.request"] > 0
+    assert main(["stats", "--all"]) == 0
+    head, *rows = lines(capsys)
+    assert head.split()[0] == "rank"
+    assert [row.split()[0] for row in rows] == ["0", "1", "2"]
+    assert main(["stats", "--service", "overlay"]) == 0
+    assert any(line.startswith("child-count") for line in lines(capsys))
+    assert main(["stats", "--all", "--rank", "1"]) == exits.USAGE
+
+
+def test_watch_shows_rates_until_interrupted(broker):
+    command = [*HEADGATE, "stats", "--watch", "--interval", "0.1", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    looks = [json.loads(process.stdout.readline()) for _ in range(3)]
+    process.send_signal(2)
+    assert process.wait(10) == exits.INTERRUPTED
+    assert process.communicate()[1] == ""
+    assert "per_second" not in looks[0]
+    assert looks[2]["per_second"]["rx.request"] > 0
+
+
+# ---------------------------------------------------------------- which broker
+
+
+def test_uri_goes_before_the_environment(broker, monkeypatch, capsys):
+    monkeypatch.setenv("HEADGATE_URI", "local:///nowhere")
+    assert main(["attr", "get", "rank", "--uri", broker]) == 0
+    monkeypatch.delenv("HEADGATE_URI")
+    monkeypatch.setenv("FLUX_URI", broker)
+    assert main(["attr", "get", "rank"]) == 0
+    assert lines(capsys) == ["0", "0"]
+
+
+def test_the_socket_of_this_user_is_the_default(broker, monkeypatch, capsys):
+    monkeypatch.delenv("HEADGATE_URI")
+    monkeypatch.delenv("FLUX_URI", raising=False)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", os.path.dirname(broker.removeprefix("local://")))
+    assert main(["attr", "get", "rank"]) == 0
+    assert lines(capsys) == ["0"]
+
+
+def test_no_broker(monkeypatch, capsys):
+    monkeypatch.setenv("FLUX_LOCAL_CONNECTOR_RETRY_COUNT", "0")
+    assert main(["ping", "--uri", "local:///nowhere/local-0"]) == exits.NO_CONNECTION
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "headgate doctor" in error
+
+
+def test_no_address(capsys):
+    assert main(["ping", "--uri", "nowhere"]) == exits.USAGE
+    assert "local:///run/headgate/local-0" in capsys.readouterr().err
+
+
+def test_half_a_key_is_a_configuration_error(monkeypatch, capsys):
+    monkeypatch.setenv("HEADGATE_CERT", "/nowhere")
+    assert main(["ping", "--uri", "tcp://127.0.0.1:1"]) == exits.CONFIG
+    assert "HEADGATE_SERVER_KEY" in capsys.readouterr().err

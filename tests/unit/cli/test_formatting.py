@@ -1,0 +1,199 @@
+"""Pure parts of the verbs: parsing what people write, forming what they read."""
+
+import doctest
+import importlib
+import io
+import pkgutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import broker.cli
+from broker.cli import content, hostlist, log, ping, screen, stats, sub, tree
+from broker.cli.exits import UsageError
+from broker.client import Event, Response
+from broker.node.attributes import fold
+from broker.wire.message import event, request, response
+
+MODULES = [module.name for module in pkgutil.iter_modules(broker.cli.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    assert doctest.testmod(importlib.import_module(f"broker.cli.{name}")).failed == 0
+
+
+# ---------------------------------------------------------------- ping
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "shown"),
+    [
+        ("broker", None, "any!broker"),
+        ("broker", 2, "2!broker"),
+        ("3", None, "3!broker"),
+        ("0!kvs", None, "0!kvs"),
+        ("any!kvs", None, "any!kvs"),
+        ("upstream!kvs", None, "upstream!kvs"),
+        ("job-list", None, "any!job-list"),
+    ],
+)
+def test_ping_target(text, rank, shown):
+    assert str(ping.parse_target(text, rank)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"), [("3", 2), ("x!kvs", None), ("-1!kvs", None), ("4294967295", None), ("1!", None)]
+)
+def test_ping_target_that_is_none(text, rank):
+    with pytest.raises(UsageError):
+        ping.parse_target(text, rank)
+
+
+def test_ping_line():
+    message = response(request("kvs.ping"), b'{"seq":4,"route":"ab!cd","userid":0,"rolemask":5,"rank":2}\0')
+    echo = ping.read_echo(4, 0.0015, Response(message))
+    target = ping.parse_target("kvs")
+    assert ping.line_of(target, echo) == "2!kvs.ping seq=4 time=1.500 ms (ab!cd)"
+
+
+def test_ping_summary():
+    assert ping.summary(3, [1.0, 4.0, 2.0]) == {
+        "sent": 3,
+        "received": 3,
+        "min_ms": 1.0,
+        "median_ms": 2.0,
+        "max_ms": 4.0,
+    }
+    assert ping.summary_line(ping.summary(1, [])) == "1 sent, 0 answered"
+
+
+# ---------------------------------------------------------------- payloads
+
+
+@pytest.mark.parametrize("word", ["nope", "[1]", "1", '{"a":', ""])
+def test_payload_that_is_no_object(word):
+    with pytest.raises(UsageError, match="expected a JSON object"):
+        content.given(word, raw=False)
+
+
+def test_payload_from_a_file(rundir):
+    (rundir / "p").write_bytes(b'{"a":1}\n')
+    assert content.given(f"@{rundir}/p", raw=False) == b'{"a":1}\0'
+    assert content.given(f"@{rundir}/p", raw=True) == b'{"a":1}\n'
+    with pytest.raises(UsageError, match="No such file"):
+        content.given(f"@{rundir}/q", raw=True)
+
+
+def test_payload_of_any_bytes_is_shown_in_one_line():
+    assert content.as_text(b"\xff\xfe") == "fffe"
+    assert content.as_text(bytes([255]) * 100).endswith("... 100 bytes")
+    assert content.as_text(b'{"a":1}\0') == '{"a":1}'
+    assert content.as_text(b"plain\0") == "plain"
+    assert content.as_text(None) == ""
+
+
+@given(st.none() | st.binary(max_size=200))
+def test_any_payload_can_be_shown(payload):
+    screen.compact(content.as_value(payload))
+    content.as_text(payload)
+
+
+# ---------------------------------------------------------------- log, hosts, events
+
+
+def test_log_line_of_unknown_form_is_kept():
+    assert log.parse("odd").text == "odd"
+    assert log.parse("<56>1 T 3 app 7 - - ").severity == "debug"
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "node", "x-"]).flatmap(lambda s: st.integers(0, 120).map(lambda n: f"{s}{n}")),
+        max_size=40,
+    )
+)
+def test_hosts_folded_by_the_broker_unfold(names):
+    assert hostlist.expand(fold(names)) == names
+
+
+def test_two_bracketed_parts():
+    assert hostlist.expand("r[0-1]n[0-1]") == ["r0n0", "r0n1", "r1n0", "r1n1"]
+
+
+def test_a_short_text_cannot_name_everything():
+    assert len(hostlist.expand("n[0-4000000000]")) == hostlist.HOSTS_MAX
+
+
+@given(st.lists(st.text("ab", max_size=4), min_size=1, max_size=8), st.text("ab", max_size=6))
+def test_an_event_matches_one_prefix_at_most(prefixes, topic):
+    kept = sub.distinct(prefixes)
+    matches = sum(topic.startswith(prefix) for prefix in kept)
+    assert matches == any(topic.startswith(prefix) for prefix in prefixes)
+
+
+def test_event_with_a_gap(capsys):
+    out = screen.Screen(out=io.StringIO())
+    sub.show(out, Event(event("a.b", b"hi\0", sequence=7), lost=3))
+    assert out.out.getvalue() == "7 a.b hi\n"
+    assert "3 events were lost" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- tree, figures, tables
+
+
+def test_tree_is_drawn_with_branches():
+    shape = {"rank": 0, "children": [{"rank": 1, "children": [{"rank": 3, "children": []}]}, {"rank": 2}]}
+    root = tree.from_shape(shape, ["a", "b", "c"])
+    lines = [branches + member.text() for branches, member in tree.drawn(root)]
+    assert lines == ["0 a: unknown", "├─ 1 b: unknown", "│  └─ 3 ?: unknown", "└─ 2 c: unknown"]
+    assert tree.count(root) == {"unknown": 4}
+
+
+def test_rates_leave_out_what_was_cleared():
+    before = {"rx.event": 10, "tx.event": 5, "name": "x"}
+    assert stats.rates({"rx.event": 4, "tx.event": 9, "name": "y"}, before, 2.0) == {"tx.event": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234567, "1,234,567"), (0.123456, "0.123"), (1234.5, "1,234.5"), (None, ""), ("x", "x")],
+)
+def test_figures(value, text):
+    assert stats.shown(value) == text
+
+
+def test_table_without_a_terminal_is_aligned_text():
+    out = io.StringIO()
+    screen.Screen(out=out).table(("name", "n"), [("rank", "10"), ("x", "7")])
+    assert out.getvalue() == "name   n\nrank  10\nx      7\n"
+
+
+def test_records_in_json_are_one_a_line():
+    out = io.StringIO()
+    screen.Screen(as_json=True, out=out).records(("a",), [{"a": 1}, {"a": 2}], [("1",), ("2",)])
+    assert out.getvalue() == '{"a":1}\n{"a":2}\n'
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_there_are_tables_and_colours(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    shown = screen.Screen(out=out)
+    shown.table(("name",), [("rank",)])
+    shown.line("red [1] line", "red")
+    text = out.getvalue()
+    assert "─" in text
+    assert "\x1b[31mred [1] line" in text
+
+
+def test_json_on_a_terminal_is_not_drawn():
+    out = Terminal()
+    screen.Screen(as_json=True, out=out).value({"a": [1]})
+    assert out.getvalue() == '{"a":[1]}\n'

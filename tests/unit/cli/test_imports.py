@@ -1,0 +1,59 @@
+"""The broker process loads nothing that only the command line or the gateway needs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+FORBIDDEN = {"typer", "rich", "aiohttp", "cryptography", "click", "pydantic"}
+_LOADED = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
+
+
+def loaded(stderr: str) -> set[str]:
+    return {name.partition(".")[0] for name in _LOADED.findall(stderr)}
+
+
+def test_broker_process(rundir):
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "broker.cli.main",
+        "broker",
+        "--set",
+        f"broker.rundir={rundir}",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for _ in range(200):
+        if os.path.exists(rundir / "local-0"):
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    stderr = process.communicate(timeout=20)[1]
+    assert process.returncode == 0
+    names = loaded(stderr)
+    assert "broker" in names
+    assert not names & FORBIDDEN
+
+
+def test_ranks_of_a_test_instance():
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "broker.cli.main",
+        "start",
+        "--size",
+        "2",
+        "--",
+        "true",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0
+    names = loaded(done.stderr)
+    assert "zmq" in names
+    assert not names & FORBIDDEN

@@ -1,0 +1,142 @@
+"""The dispatcher: verbs, help, exit codes."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from broker import __version__, errors
+from broker.cli import exits, verbs
+from broker.cli.main import main
+
+PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+
+
+def test_verbs_are_the_entry_points_of_the_project():
+    points = tomllib.loads(PROJECT.read_text())["project"]["entry-points"][verbs.GROUP]
+    ours = {verb: target for verb, target in points.items() if target.startswith("broker.")}
+    assert ours == {verb: f"broker.cli.{verb}:main" for verb in verbs.BUILT_IN}
+
+
+def test_overview_names_every_verb_and_exit_code(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for verb in verbs.BUILT_IN:
+        assert f"\n  {verb} " in text
+    for code, meaning in exits.MEANINGS:
+        assert f"{code}" in text
+        assert meaning in text
+
+
+def test_no_words_show_the_overview_and_are_a_usage_error(capsys):
+    assert main([]) == exits.USAGE
+    assert "Usage: headgate VERB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", sorted(verbs.BUILT_IN))
+def test_help_of_a_verb_has_an_example(verb, capsys):
+    try:
+        code = main([verb, "--help"])
+    except SystemExit as left:  # argparse
+        code = left.code
+    text = capsys.readouterr().out
+    assert code == 0
+    assert "xamples" in text.lower()
+    assert f"headgate {verb} " in text
+
+
+def test_help_as_a_verb(capsys):
+    main(["help", "ping"])
+    assert "headgate ping" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"headgate {__version__}\n"
+
+
+def test_unknown_verb_suggests(capsys):
+    assert main(["statuss"]) == exits.USAGE
+    assert capsys.readouterr().err == "headgate: 'statuss' is no verb; did you mean status?\n"
+
+
+def test_unknown_option_is_one_line(capsys):
+    assert main(["ping", "--cuont", "3"]) == exits.USAGE
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "--cuont" in error
+    assert "headgate ping --help" in error
+
+
+class Point:
+    """An entry point of another package."""
+
+    name = "dam"
+    dist = None
+
+    def load(self):
+        return lambda argv: 40 + len(argv)
+
+
+def test_verb_of_another_package(monkeypatch, capsys):
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda **which: [Point()] if which.get("name") in (None, "dam") else []
+    )
+    assert main(["dam", "a", "b"]) == 42
+    main(["--help"])
+    assert "\n  dam " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.RpcError(2, "", "attr.get"), exits.FAILED),
+        (errors.ProtocolError("odd"), exits.FAILED),
+        (exits.UsageError("odd"), exits.USAGE),
+        (errors.LinkRefused("no", 1), exits.NO_CONNECTION),
+        (errors.LinkBroken("gone", 111), exits.NO_CONNECTION),
+        (errors.LinkEnded("gone"), exits.NO_CONNECTION),
+        (errors.LinkBroken("slow", 110), exits.TIMEOUT),
+        (TimeoutError("slow"), exits.TIMEOUT),
+        (errors.ConfigError("wrong"), exits.CONFIG),
+        (KeyboardInterrupt(), exits.INTERRUPTED),
+        (BrokenPipeError(), exits.PIPE_CLOSED),
+    ],
+)
+def test_what_a_verb_raises_becomes_an_exit_code(error, code, monkeypatch, capfd):
+    def verb(argv):
+        raise error
+
+    monkeypatch.setattr(verbs, "load", lambda name: verb)
+    monkeypatch.setattr("broker.cli.main.load", lambda name: verb)
+    monkeypatch.setattr("broker.cli.main._pipe_closed", lambda: exits.PIPE_CLOSED)
+    assert main(["ping"]) == code
+    said = capfd.readouterr().err
+    assert said.count("\n") == (0 if code in (exits.INTERRUPTED, exits.PIPE_CLOSED) else 1)
+
+
+def test_rpc_error_says_topic_text_and_number():
+    error = errors.RpcError(38, "No service matching a.b is registered", "a.b")
+    assert exits.lines_of(error) == [
+        "a.b: No service matching a.b is registered (Function not implemented) [ENOSYS 38]"
+    ]
+    assert exits.lines_of(errors.RpcError(2, "", "a.b")) == ["a.b: No such file or directory [ENOENT 2]"]
+
+
+def test_every_fault_of_a_configuration_has_its_line(capsys):
+    assert exits.report(errors.ConfigError("f:1: one\nf:2: two"), "broker") == exits.CONFIG
+    assert capsys.readouterr().err == "headgate broker: f:1: one\nheadgate broker: f:2: two\n"
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "broker.cli.main", "config", "show"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.returncode == exits.PIPE_CLOSED
+    assert done.stderr == ""

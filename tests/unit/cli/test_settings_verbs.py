@@ -1,0 +1,140 @@
+"""Settings on the command line: --set, config check, config show, keygen."""
+
+import json
+import stat
+import tomllib
+
+import msgspec
+import pytest
+
+from broker.cli import exits, overrides, settings_text
+from broker.cli.main import main
+from broker.errors import ConfigError
+from broker.settings import Settings, loads, schema
+from broker.transport import curve
+
+# ---------------------------------------------------------------- --set
+
+
+@pytest.mark.parametrize(
+    ("assignment", "section", "key", "value"),
+    [
+        ("broker.log_level=debug", "broker", "log_level", "debug"),
+        ('broker.log_level="debug"', "broker", "log_level", "debug"),
+        ("tree.topology=kary:3", "tree", "topology", "kary:3"),
+        ("tree.batch=false", "tree", "batch", False),
+        ("tree.torpid_max_s=60", "tree", "torpid_max_s", 60.0),
+        ('access.admin_users=["a", 7]', "access", "admin_users", ("a", 7)),
+        ("limits.routes_max=4", "limits", "routes_max", 4),
+        ("broker.attrs.site=north hall", "broker", "attrs", {"site": "north hall"}),
+        ("broker.attrs.site=7", "broker", "attrs", {"site": "7"}),
+    ],
+)
+def test_set(assignment, section, key, value):
+    settings = overrides.apply(Settings.defaults(), [assignment])
+    assert getattr(getattr(settings, section), key) == value
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("broker.rnak=1", "did you mean rank"),
+        ("broker=1", "expected section.key=value"),
+        ("broker.rank", "expected section.key=value"),
+        ("house.rank=1", "no section 'house'"),
+        ("hosts.rank=1", "no section 'hosts'"),
+        ("tree.batch=7", "saw 7, expected bool"),
+        ("tree.topology=ring", 'saw .ring., expected "kary:K"'),
+        ("broker.log_level=loud", 'expected one of "debug"'),
+        ("tree.size=4", "no host with rank 0"),
+        ("limits.outbox_high_bytes=999999999", "at most response_cap_bytes"),
+    ],
+)
+def test_set_that_is_wrong(assignment, said):
+    with pytest.raises(ConfigError, match=said):
+        overrides.apply(Settings.defaults(), [assignment])
+
+
+def test_later_assignments_win():
+    settings = overrides.apply(Settings.defaults(), ["broker.log_level=debug", "broker.log_level=error"])
+    assert settings.broker.log_level == "error"
+
+
+# ---------------------------------------------------------------- config
+
+
+def test_check_names_every_fault_with_its_line(rundir, capsys):
+    file = rundir / "b.toml"
+    file.write_text('[broker]\nrnak = 1\n\n[tree]\nsize = "x"\n')
+    assert main(["config", "check", str(file)]) == exits.CONFIG
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert f"{file}:2: broker.rnak" in lines[0]
+    assert f"{file}:5: tree.size" in lines[1]
+
+
+def test_check_of_a_good_file(rundir, capsys):
+    file = rundir / "b.toml"
+    file.write_text("[broker]\nrank = 0\n")
+    assert main(["config", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: ok, a tree of one, 1 listener(s), 0 CURVE client(s)\n"
+    assert main(["config", "check", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+@pytest.mark.parametrize("flags", [[], ["--brief"]])
+def test_what_show_prints_says_the_same(flags, rundir, capsys):
+    file = rundir / "b.toml"
+    file.write_text(
+        '[broker]\nlog_level = "debug"\n[broker.attrs]\n"a b" = "\\"quoted\\" \\\\ café"\n'
+        '[[hosts]]\nrank = 0\naddress = "ipc:///tmp/x"\n[[listen]]\nuri = "tcp://127.0.0.1:8051"\n'
+    )
+    assert main(["config", "show", str(file), *flags]) == 0
+    assert loads(capsys.readouterr().out) == loads(file.read_text())
+
+
+def test_show_marks_what_was_changed(capsys):
+    main(["config", "show", "--set", "broker.log_level=debug"])
+    text = capsys.readouterr().out
+    assert 'log_level = "debug"  # not the default\n' in text
+    assert text.count("# not the default") == 1
+
+
+def test_show_as_json(capsys):
+    main(["config", "show", "--json"])
+    assert json.loads(capsys.readouterr().out) == json.loads(msgspec.json.encode(Settings.defaults()))
+
+
+def test_every_setting_has_a_meaning():
+    for section in msgspec.structs.fields(Settings):
+        struct = section.type if isinstance(section.type, type) else section.type.__args__[0]
+        for field in msgspec.structs.fields(struct):
+            assert settings_text.meaning(struct, field.name), f"{struct.__name__}.{field.name}"
+    assert settings_text.meaning(schema.Settings, "nothing") == ""
+
+
+def test_toml_values_are_toml():
+    value = {"a b": [1, 2.5, True, "ü\n"], "c": {}}
+    assert tomllib.loads(f"value = {settings_text.toml(value)}")["value"] == value
+
+
+# ---------------------------------------------------------------- keygen
+
+
+def test_keygen(rundir, capsys):
+    file = rundir / "n.cert"
+    assert main(["keygen", str(file), "--name", "node3"]) == 0
+    certificate = curve.load(file)
+    assert certificate.metadata["name"] == "node3"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert capsys.readouterr().out == f'public_key = "{certificate.public_key}"\n'
+
+
+def test_keygen_keeps_an_existing_key(rundir, capsys):
+    file = rundir / "n.cert"
+    file.write_text("precious")
+    assert main(["keygen", str(file)]) == exits.CONFIG
+    assert "--force" in capsys.readouterr().err
+    assert file.read_text() == "precious"
+    assert main(["keygen", str(file), "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["public_key"] == curve.load(file).public_key
