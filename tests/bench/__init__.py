@@ -1,0 +1,15 @@
+"""Benchmarks: `make bench`, or `python -m tests.bench --help`.
+
+Every figure about speed is a ratio within one run: machines differ, and so do two minutes on one machine.
+
+``__main__``    the command: which rows, how many rounds, table and JSON file
+``works``       what is measured, one function a row (``tree`` has its own file)
+``targets``     floor and aim of each row, and the verdict
+``contenders``  who is measured: Headgate, flux-core (FLUX_PREFIX), a relay of bytes that parses nothing
+``loadgen``     builds and runs the load generator, ``loadgen.c``
+``byte_relay``  the relay of bytes, a process of its own
+``processes``   CPU time and memory of processes, start and stop
+``tree``        a tree of 131 072 routers in one process, no I/O
+``hotspots``    one broker under cProfile while the load runs
+``report``      the table, bars, the JSON file
+"""

@@ -1,0 +1,112 @@
+"""`python -m tests.bench [NAMES...]`: measure, print the table, write the JSON file."""
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.bench import hotspots, processes, report, tree, works
+from tests.bench.contenders import Compiled, Flux, Headgate
+from tests.bench.loadgen import LoadError, Loadgen, compiler
+from tests.bench.targets import Row
+
+WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
+    "relay": works.relay,
+    "rtt": works.rtt,
+    "events": works.events,
+    "rpc": works.rpc,
+    "idle": works.idle,
+    "start": works.start,
+    "tree": tree.measure,
+}
+RESULTS = Path(__file__).with_name("results") / "bench.json"
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which works: {' '.join(WORKS)} (default: all)"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, metavar="FILE", help="where the figures go (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of one measurement (%(default)s)")
+    parser.add_argument(
+        "--payload", type=int, default=16, help="bytes in each message, 8 or more (%(default)s)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="three short rounds: a glance, no figures to publish"
+    )
+    parser.add_argument(
+        "--compiled", type=Path, metavar="WHEEL", help="measure this wheel of compiled rooms, too"
+    )
+    parser.add_argument("--check", action="store_true", help="exit code 1 when a floor does not hold")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="relay or events (default relay) with the broker under cProfile",
+    )
+    chosen = parser.parse_args(argv)
+    unknown = [name for name in chosen.names if name not in WORKS]
+    if unknown:
+        parser.error(f"no work {unknown[0]!r}; there are {', '.join(WORKS)}")
+    if chosen.quick:
+        chosen.rounds, chosen.seconds = 3, 0.4
+    return chosen
+
+
+def measure(names: list[str], bench: works.Bench) -> list[Row]:
+    rows: list[Row] = []
+    for name in names:
+        print(f"{name}: {(WORKS[name].__doc__ or '').splitlines()[0]}", file=sys.stderr, flush=True)
+        rows += WORKS[name](bench)
+    return rows
+
+
+def raise_descriptor_limit() -> None:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main() -> int:
+    chosen = arguments()
+    if compiler() is None:
+        print(
+            "benchmarks skipped: no C compiler (CC, cc or gcc) to build the load generator with",
+            file=sys.stderr,
+        )
+        return 0
+    raise_descriptor_limit()
+    if chosen.compiled is not None:
+        Compiled.unpack(chosen.compiled)
+    bench = works.Bench(Loadgen(), chosen.seconds, chosen.rounds, chosen.payload)
+    began = time.monotonic()
+    about = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": processes.machine(),
+        "rounds": bench.rounds,
+        "seconds": bench.seconds,
+        "payload_bytes": bench.payload,
+        "absent": {kind.name: kind.missing() for kind in (Headgate, Compiled, Flux) if kind.missing()},
+    }
+    try:
+        if chosen.profile:
+            return hotspots.run(bench, chosen.names or ["relay"])
+        rows = measure(chosen.names or list(WORKS), bench)
+    except LoadError as error:
+        print(f"benchmark failed: {error}", file=sys.stderr)
+        return 1
+    finally:
+        bench.loadgen.close()
+    report.show(rows, report.console())
+    report.write(chosen.json, rows, about)
+    print(f"{time.monotonic() - began:.0f} s; figures in {chosen.json}", file=sys.stderr)
+    return 1 if chosen.check and any(row.verdict == "MISSED" for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Builds the load generator and runs it; its result is one JSON object."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("loadgen.c")
+TIMEOUT_S = 90.0
+
+Result = dict[str, Any]
+
+
+class LoadError(Exception):
+    """The generator ended with an error, or messages were lost, duplicated or reordered."""
+
+
+class Loadgen:
+    """The compiled load generator, in a temporary directory of its own."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="headgate-bench-")
+        self.path = Path(self._directory.name) / "loadgen"
+        subprocess.run(
+            [compiler() or "cc", "-O2", "-Wall", "-o", str(self.path), str(SOURCE), "-pthread"], check=True
+        )
+
+    def close(self) -> None:
+        self._directory.cleanup()
+
+    def run(self, mode: str, *flags: str, pids: list[int] | None = None, **options: object) -> Result:
+        """Run one measurement; every option becomes ``--name value``, every flag ``--flag``.
+
+        Raises:
+            LoadError: with what the generator said.
+        """
+        argv = [*self.argv(mode, **options), *(f"--{flag}" for flag in flags)]
+        for pid in pids or []:
+            argv += ["--pid", str(pid)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S)
+        if done.returncode:
+            raise LoadError((done.stderr or done.stdout).strip() or f"exit code {done.returncode}")
+        result: Result = json.loads(done.stdout)
+        return result
+
+    def argv(self, mode: str, **options: object) -> list[str]:
+        words = [str(self.path), mode]
+        for name, value in options.items():
+            words += [f"--{name}", str(value)]
+        return words
+
+
+def compiler() -> str | None:
+    """The C compiler: $CC, cc or gcc; None when there is none."""
+    names = [os.environ.get("CC", ""), "cc", "gcc"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)

@@ -1,0 +1,70 @@
+"""The table on the terminal and the JSON file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.targets import Row
+
+CONTENDERS = ("headgate", "flux-core", "byte relay", "generator")
+COLOURS = {"aim reached": "green", "floor holds": "yellow", "MISSED": "bold red", "not measured": "dim"}
+BAR_CELLS = 12
+WIDTH = 178
+
+
+def show(rows: list[Row], console: Console) -> None:
+    """Print the table: one line a row of the issue's table."""
+    table = Table(
+        title="Headgate benchmarks: ratios within this run, medians over the rounds", title_justify="left"
+    )
+    table.add_column("work")
+    for name in CONTENDERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("figure", "lowest-highest", "floor", "aim"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("towards the aim", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for row in rows:
+        colour = COLOURS[row.verdict]
+        table.add_row(*cells(row), bar(row), f"[{colour}]{row.verdict}[/]")
+    console.print(table)
+    for row in rows:
+        if row.value is None and row.note:
+            console.print(f"not measured: {row.target.work}: {row.note}", highlight=False)
+
+
+def cells(row: Row) -> list[str]:
+    target = row.target
+    sign = "≥" if target.better == "more" else "≤"
+    return [
+        target.work,
+        *(row.figures.get(name, "") for name in CONTENDERS),
+        "" if row.value is None else f"{row.value:.2f} {target.unit}",
+        ""
+        if row.spread is None or row.spread[0] == row.spread[1]
+        else f"{row.spread[0]:.2f}-{row.spread[1]:.2f}",
+        f"{sign} {target.floor:g}",
+        "" if target.aim is None else f"{sign} {target.aim:g}",
+    ]
+
+
+def bar(row: Row) -> str:
+    """Full when the aim (or the only bound) is reached."""
+    filled = min(BAR_CELLS, round(row.share * BAR_CELLS))
+    return "█" * filled + "·" * (BAR_CELLS - filled)
+
+
+def write(path: Path, rows: list[Row], about: dict[str, Any]) -> None:
+    """The JSON file: the rows with everything behind them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {**about, "rows": [row.as_json() for row in rows]}
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def console() -> Console:
+    """As wide as the table needs when the output is no terminal."""
+    probe = Console()
+    return probe if probe.is_terminal else Console(width=WIDTH)

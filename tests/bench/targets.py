@@ -1,0 +1,96 @@
+"""Floor and aim of each row, and the verdict on what was measured."""
+
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+Verdict = Literal["aim reached", "floor holds", "MISSED", "not measured"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a row must reach (floor) and what it tries to (aim; None where there is only a floor)."""
+
+    work: str
+    unit: str
+    floor: float
+    aim: float | None
+    better: Literal["more", "less"]
+
+    def holds(self, value: float, bound: float) -> bool:
+        return value >= bound if self.better == "more" else value <= bound
+
+
+TARGETS = {
+    "relay_vs_flux": Target("client→service→client relay, window 128, vs flux-core", "x", 5, 10, "more"),
+    "relay_cpu": Target("the same: broker CPU per message", "µs", 3.5, 2, "less"),
+    "relay_vs_flux_compiled": Target("relay, pure rooms compiled, vs flux-core", "x", 5, 10, "more"),
+    "relay_cpu_compiled": Target("the same: broker CPU per message", "µs", 3.5, 2, "less"),
+    "rtt_vs_relay": Target("RTT at window 1, same relay, vs byte relay", "x", 1.3, 1.1, "less"),
+    "rtt_vs_flux": Target("the same, vs flux-core", "x", 1.0, 0.5, "less"),
+    "events_vs_flux": Target("events to 32 subscribers, vs flux-core", "x", 3, 6, "more"),
+    "rpc_vs_flux": Target(
+        "cross-rank RPC over CURVE, 0→3 of 4, window 128, vs flux-core", "x", 5, 10, "more"
+    ),
+    "rpc_vs_flux_compiled": Target("cross-rank RPC, pure rooms compiled, vs flux-core", "x", 5, 10, "more"),
+    "idle_rss": Target("idle broker: resident memory", "MiB", 40, 30, "less"),
+    "idle_cpu": Target("idle broker: CPU", "%", 0.5, None, "less"),
+    "idle_connection": Target("idle UNIX client connection: resident memory", "KiB", 8, None, "less"),
+    "start_one": Target("start to ready, one broker", "s", 0.3, None, "less"),
+    "start_four": Target("start to ready, start --size 4", "s", 1.0, None, "less"),
+    "tree_hops": Target(
+        "simulated tree of 131 072 ranks: hops beyond the tree's depth", "hops", 0, None, "less"
+    ),
+    "tree_flat": Target("the same: cost per hop, deepest rank vs depth 2", "x", 1.5, None, "less"),
+}
+
+
+@dataclass
+class Row:
+    """One line of the table.
+
+    Attributes:
+        value: the figure that the target is about; None when it was not measured, and ``note`` says why.
+        spread: lowest and highest value over the rounds.
+        figures: what each contender did, for the reader: name -> text.
+        raw: everything behind it, for the JSON file.
+    """
+
+    key: str
+    value: float | None = None
+    spread: tuple[float, float] | None = None
+    figures: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+    raw: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Target:
+        return TARGETS[self.key]
+
+    @property
+    def verdict(self) -> Verdict:
+        target = self.target
+        if self.value is None:
+            return "not measured"
+        if not target.holds(self.value, target.floor):
+            return "MISSED"
+        return "aim reached" if target.aim is None or target.holds(self.value, target.aim) else "floor holds"
+
+    @property
+    def share(self) -> float:
+        """How much of the aim (or of the only bound) is reached: 1 is all of it."""
+        bound = self.target.floor if self.target.aim is None else self.target.aim
+        if self.value is None:
+            return 0.0
+        if self.target.better == "more":
+            return self.value / bound
+        return bound / self.value if self.value else 1.0
+
+    def settle(self, values: list[float]) -> None:
+        """Take the median of what the rounds gave."""
+        if values:
+            self.value = median(values)
+            self.spread = (min(values), max(values))
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), **asdict(self.target), "verdict": self.verdict}
