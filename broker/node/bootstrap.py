@@ -100,6 +100,7 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
 
 

@@ -227,7 +227,7 @@ class Broker:
         if answered:
             log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
         elif isinstance(error, LinkBroken):
-            log.warning("%s: disconnected: %s", port.name, error)
+            log.warning("%s: disconnected: %s", port.name, str(error).removeprefix(f"{port.name}: "))
         for callback in self.on_departed:
             callback(port, error)
 
