@@ -4,6 +4,7 @@
 ``doorway``   a new link: admission, credentials, its port
 ``backlog``   fairness: what one batch leaves over waits for its turn
 ``pressure``  full outboxes: who is paused, who stalls, who must go
+``keepalive`` a sign of life on quiet links of the older dialects
 ``calls``     the broker's own requests and their answers
 ``context``   the broker as its services see it
 ``overlay/``  the tree: hello, parent, children, liveness, rejoin

@@ -21,12 +21,14 @@ from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
 from broker.node.context import BrokerContext
 from broker.node.doorway import Doorway, groups_of, overflow_uid
+from broker.node.keepalive import Keepalives
 from broker.node.keyring import dial_options, keys_of, listen_options
 from broker.node.lifecycle import Lifecycle
 from broker.node.metrics import MetricsListener, render, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
 from broker.node.succession import Succession
+from broker.routing.ration import ration
 from broker.routing.topology import NO_PARENT, Topology, parse
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
@@ -42,7 +44,7 @@ DRAIN_S = 5.0
 DRAIN_STALL_S = 0.5
 """It waits no longer when none of them has taken a byte for so long."""
 SWEEP_S = 1.0
-"""How often stalled readers and the total of open calls are looked at."""
+"""How often stalled readers, quiet links and the total of open calls are looked at."""
 
 
 class Node:
@@ -93,6 +95,7 @@ class Node:
         self.doorway = self._doorway()
         self.must_exit: Callable[[str], object] = _log_only
         self.overlay = Overlay(self.broker, self._overlay_config(), self._hooks())
+        self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
         attributes = initial(settings, self.topology, lambda: self.broker.router.uuid, self.owner)
         self.context = BrokerContext(
             self.broker, self.overlay, self.lifecycle, self.owner, dict(shown(settings)), attributes
@@ -210,7 +213,8 @@ class Node:
         loop = asyncio.get_running_loop()
         self._timers = [loop.call_later(SWEEP_S, self._sweep)]
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
-        self.broker.router.ration()
+        self.keepalives.sweep(loop.time())
+        ration(self.broker.router)
 
     def _hooks(self) -> Hooks:
         return Hooks(

@@ -292,6 +292,7 @@ def describe(port: Port) -> dict[str, Any]:
         "pending": len(port.pending),
         "received": port.received,
         "sent": outbox.sent,
+        "untranslatable": port.link.untranslatable,
         "queued": len(outbox.fresh) + len(outbox.parked or ()),
         "outbox_bytes": outbox.parked_bytes,
         "dropped_events": outbox.dropped_events,

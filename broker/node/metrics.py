@@ -36,7 +36,9 @@ def render(samples: Iterable[Sample]) -> str:
         lines += [f"# HELP headgate_{name} {text}", f"# TYPE headgate_{name} {kind}"]
         for labels, value in values:
             inner = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
-            lines.append(f"headgate_{name}{{{inner}}} {value:.15g}" if inner else f"headgate_{name} {value:.15g}")
+            lines.append(
+                f"headgate_{name}{{{inner}}} {value:.15g}" if inner else f"headgate_{name} {value:.15g}"
+            )
     return "\n".join(lines) + "\n"
 
 

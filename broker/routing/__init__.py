@@ -5,6 +5,7 @@
 ``service_table`` service name -> port
 ``router``        requests and responses: decide once, remember, unwind
 ``notices``       disconnect notices armed and disarmed
+``ration``        the cap on open calls of all links together
 ``events``        numbering, order, subscriptions, private events
 ``departure``     what is owed when a port goes: answers, disconnect notices
 """

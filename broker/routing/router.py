@@ -111,7 +111,7 @@ class Router:
         """Take ``port`` into the tables; a child or parent becomes a neighbour of the tree."""
         self.ports.add(port)
         self._by_hop[port.hop] = port
-        port.pending_max = self._cap(port)
+        port.pending_max = self.pending_max if port.kind == CLIENT else self.pending_total
         if port.kind == CHILD:
             self.children[port.rank] = port
         elif port.kind == PARENT:
@@ -157,23 +157,6 @@ class Router:
         port.busy = busy
         if busy:
             self.invalidate()
-
-    def ration(self) -> int:
-        """Hold ``pending_total``, called now and then; returns how many calls are open.
-
-        While there are more, no port may have more than an equal share: those above it are answered EAGAIN
-        until they fall below, the others notice nothing.
-        """
-        counts = [len(port.pending) + len(port.untagged) for port in self.ports]
-        total, share = sum(counts), self.pending_total
-        if total > share:
-            share = max(1, share // sum(count > 0 for count in counts))
-        for port in self.ports:
-            port.pending_max = min(share, self._cap(port))
-        return total
-
-    def _cap(self, port: Port) -> int:
-        return self.pending_max if port.kind == CLIENT else self.pending_total
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -98,7 +98,8 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     Default none: links are plaintext, which is refused off loopback."""
 
     torpid_min_s: Annotated[float, Meta(ge=0.1, le=86400)] = 5.0
-    """Seconds of silence after which a child sends a keepalive. Default 5, as in flux-core. Cannot be off."""
+    """Seconds of silence after which a child sends a keepalive, and a broker does to a client of an older
+    dialect. Default 5, as in flux-core. Cannot be off."""
 
     torpid_max_s: Seconds = 30.0
     """Seconds of silence after which a parent calls a child torpid. Default 30, as in flux-core. 0: never."""

@@ -12,16 +12,20 @@ Concurrency: everything here runs on one event loop; nothing is safe to call fro
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from broker.errors import LinkBroken, LinkError
+from broker.errors import LinkBroken, LinkError, Untranslatable
 from broker.identity import PeerInfo
 from broker.transport.outbox import Budget, Outbox, OutboxLimits
 from broker.wire.framing import OWNER_MAX_BYTES
 from broker.wire.message import Message
+from broker.wire.translate import answer_refused, said_instead
+
+log = logging.getLogger("headgate")
 
 
 class Receiver(Protocol):
@@ -108,9 +112,10 @@ class Link(ABC):
         outbox: what waits to be sent; its ``choked`` tells that the peer is slow.
         ended: None while the link lives, then the LinkError that ended it.
         data: a place for the owner's own record of this link.
+        untranslatable: messages of either direction that the link's dialect, or the house, has no form for.
     """
 
-    __slots__ = ("__weakref__", "data", "ended", "flusher", "outbox", "peer", "receiver")
+    __slots__ = ("__weakref__", "data", "ended", "flusher", "outbox", "peer", "receiver", "untranslatable")
 
     def __init__(self, peer: PeerInfo, options: Options) -> None:
         self.peer = peer
@@ -119,6 +124,7 @@ class Link(ABC):
         self.receiver: Receiver | None = None
         self.ended: LinkError | None = None
         self.data: Any = None
+        self.untranslatable = 0
 
     def start(self, receiver: Receiver) -> None:
         """Begin to deliver to ``receiver``; called once."""
@@ -156,6 +162,30 @@ class Link(ABC):
         """The outbox crossed a water mark: tell the receiver."""
         if self.receiver is not None and self.ended is None:
             self.receiver.link_choked(self, choked)
+
+    def refuse(self, message: Message, error: Untranslatable) -> None:
+        """For transports: ``message`` has no form in this link's dialect and cannot be sent.
+
+        Nobody is left waiting: a request is answered at the next tick, as if the peer had; a response becomes an
+        error that the peer can read. Anything else is counted.
+        """
+        self.dropped(error)
+        instead = said_instead(message, error)
+        if instead is not None:
+            self.send(instead)
+        answer = answer_refused(message, error)
+        if answer is not None:
+            asyncio.get_running_loop().call_soon(self._answered, answer)
+
+    def dropped(self, error: Untranslatable) -> None:
+        """For transports: count a message that could not be carried; the first is logged."""
+        self.untranslatable += 1
+        if self.untranslatable == 1:
+            log.warning("%s: refused (later ones are only counted): %s", self.peer.address, error)
+
+    def _answered(self, answer: Message) -> None:
+        if self.receiver is not None and self.ended is None:
+            self.receiver.received(self, [answer])
 
     def finish(self, error: LinkError) -> None:
         """For transports: record the end and tell the receiver, once."""

@@ -26,6 +26,7 @@ from broker.errors import (
     LinkError,
     LinkRefused,
     ProtocolError,
+    Untranslatable,
 )
 from broker.identity import PeerInfo
 from broker.transport.link import Accept, Link, Listener, Options
@@ -130,6 +131,8 @@ class UnixLink(Link):
         """Queue ``message``; see ``Link.send``."""
         outbox = self.outbox
         form: Any = message.framed() if self._plain else self._form(message)
+        if form is None:
+            return
         if outbox.parked is None:
             fresh = outbox.fresh
             if not fresh:
@@ -138,10 +141,15 @@ class UnixLink(Link):
         elif self.ended is None:
             outbox.park(form, len(form), message.head[3])
 
-    def _form(self, message: Message) -> bytes:
-        if self._strict is not None:
+    def _form(self, message: Message) -> bytes | None:
+        """The frame of a link that is not plain; None when its dialect cannot carry the message."""
+        if self._strict is None:
+            return frame(message, self._splitter.magic)
+        try:
             return self._strict(message)
-        return frame(message, self._splitter.magic)
+        except Untranslatable as error:
+            self.refuse(message, error)
+            return None
 
     def flush(self) -> None:
         """Write what is queued in one call; park what the kernel does not take."""

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.wire.message import NORESPONSE, REQUEST, Message, response
+from broker.wire.message import NORESPONSE, PAYLOAD, REQUEST, RESPONSE, ROUTE, TOPIC, Message, response
 from broker.wire.payload import encode_text
 
 if TYPE_CHECKING:
@@ -68,3 +68,18 @@ def answer_refused(message: Message, error: Untranslatable) -> Message | None:
     if message.type != REQUEST or message.flags & NORESPONSE:
         return None
     return response(message, encode_text(str(error)), errnum=error.errno)
+
+
+def said_instead(message: Message, error: Untranslatable) -> Message | None:
+    """What a caller gets in place of a response that its link cannot carry: EOPNOTSUPP and the reason as text.
+
+    It has no flags that a dialect could refuse. None for everything but a response, and for one without such
+    flags: it was refused for something that an error response would share.
+    """
+    common = message.flags & (TOPIC | PAYLOAD | ROUTE)
+    if message.type != RESPONSE or message.flags == common:
+        return None
+    text, sender = encode_text(str(error)), (message.userid, message.rolemask)
+    instead = response(message, text, errnum=error.errno, userid=sender[0], rolemask=sender[1])
+    instead.set_flags(common | PAYLOAD)
+    return instead

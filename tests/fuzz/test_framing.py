@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from broker.errors import DecodeError, ProtocolError, Untranslatable
-from broker.wire import message as wire
+from broker.wire import decoding as wire
 from broker.wire.decoding import decode, decode_large, from_parts
 from broker.wire.dialects import dialect
 from broker.wire.framing import Splitter

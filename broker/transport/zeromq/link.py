@@ -45,7 +45,6 @@ class ZeromqLink(Link):
     Attributes:
         identity: the identity part: of the peer (ROUTER), or our own (DEALER).
         batch: True while small messages to the peer are sent in batches.
-        untranslatable: messages dropped because the link's dialect has no form for them.
     """
 
     __slots__ = (
@@ -59,7 +58,6 @@ class ZeromqLink(Link):
         "_sock",
         "batch",
         "identity",
-        "untranslatable",
     )
 
     def __init__(self, peer: PeerInfo, options: Options, identity: bytes, pump: Pump) -> None:
@@ -67,7 +65,6 @@ class ZeromqLink(Link):
         spoken = dialect(options.dialect, options.strict_rfc3)
         self.identity = identity
         self.batch = False
-        self.untranslatable = 0
         self._pump = pump
         self._sock = pump.sock
         self._max_bytes = options.max_bytes(peer)
@@ -94,7 +91,7 @@ class ZeromqLink(Link):
         try:
             form = self._form(message)
         except Untranslatable as error:
-            self._drop(error)
+            self.refuse(message, error)
             return
         if outbox.parked is not None:
             outbox.park(form, form_size(form), message.head[3])
@@ -216,7 +213,7 @@ class ZeromqLink(Link):
             try:
                 self._decode_into(messages, parts)
             except Untranslatable as error:
-                self._drop(error)
+                self.dropped(error)
             except ProtocolError as error:
                 failure = error
                 break
@@ -244,11 +241,6 @@ class ZeromqLink(Link):
         except Exception:
             log.exception("%s: its messages broke their receiver", self.peer.address)
             self.abort(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
-
-    def _drop(self, error: Untranslatable) -> None:
-        self.untranslatable += 1
-        if self.untranslatable == 1:
-            log.warning("%s: dropped (later ones are only counted): %s", self.peer.address, error)
 
     @abstractmethod
     def let_go(self, error: LinkError) -> None:

@@ -10,6 +10,7 @@ connection of a ROUTER.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -333,6 +334,14 @@ class ZeromqListener(Listener):
         self._hub.unguard(self._domain)
         self._monitor.close()
         self.pump.close(LINGER_MS)
+        if self._stopped is not None and self._bound.startswith("ipc://"):
+            _remove_socket(self._bound.removeprefix("ipc://"))
+
+
+def _remove_socket(path: str) -> None:
+    """libzmq leaves the file of an ipc listener behind when the process ends soon after."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _inode(fd: int) -> int:

@@ -1,0 +1,59 @@
+"""Keepalives to peers of the older dialects (RFC 3 CMB1, "Background").
+
+"Keepalives are control messages used by one peer to indicate to another peer that it is still alive when it is not
+otherwise communicating." Both CMB1 texts have them between any two peers; in Flux v1 control messages belong to the
+tree, whose links do this by themselves (``overlay.parent``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.node.overlay.control import HEARTBEAT, heartbeat
+from broker.node.overlay.liveness import Silence
+from broker.routing.port import Port
+from broker.wire.message import Message
+
+if TYPE_CHECKING:
+    from broker.node.broker import Broker
+
+
+class Keepalives:
+    """Speaks up on quiet CMB1 links, and takes the keepalives of their peers.
+
+    A peer that sends none is left alone: the texts ask for nothing, and ZeroMQ notices a dead connection itself.
+
+    Args:
+        broker: whose clients; its ``on_control`` is asked first here, then where it led before.
+        quiet_s: seconds without a message to a peer after which it gets a keepalive.
+
+    Attributes:
+        sent, received: keepalives so far.
+    """
+
+    def __init__(self, broker: Broker, quiet_s: float) -> None:
+        self.sent = 0
+        self.received = 0
+        self._broker = broker
+        self._quiet_s = quiet_s
+        self._silences: dict[Port, Silence] = {}
+        self._next, broker.on_control = broker.on_control, self._controlled
+
+    def sweep(self, now: float) -> None:
+        """Called now and then, ``now`` in monotonic seconds; what was quiet is known up to one call too late."""
+        ports = [port for port in self._broker.router.ports if port.cmb1]
+        self._silences = {
+            port: self._silences.get(port) or Silence(port.link.outbox.sent, now) for port in ports
+        }
+        for port, silence in self._silences.items():
+            outbox = port.link.outbox
+            waiting = outbox.fresh or outbox.parked  # it will hear from us without a keepalive
+            if silence.seconds(outbox.sent, now) >= self._quiet_s and not waiting:
+                self.sent += 1
+                port.send(heartbeat())
+
+    def _controlled(self, port: Port, message: Message) -> None:
+        if port.cmb1 and message.aux1 == HEARTBEAT:
+            self.received += 1
+        elif self._next is not None:
+            self._next(port, message)

@@ -1,0 +1,89 @@
+"""Every captured dialogue of one client, held with a live tree of four; ``interop``: with a real flux-core."""
+
+import os
+
+import pytest
+
+from broker.wire.message import EVENT, RESPONSE, STREAMING, Message
+from tests.conftest import OPTIONAL
+from tests.live.speaker import FENCE, Speaker
+from tests.replay.comparison import check
+from tests.replay.dialogues import Dialogue, Turn, dialogues
+from tests.vectors import excluded
+
+GUEST_UID = 65534
+ANSWER_S = 5.0
+
+
+EXCLUDED = {case for _file, case in excluded("replay")}
+
+
+@pytest.mark.parametrize("case", [case for case in dialogues() if case not in EXCLUDED])
+def test_dialogue(case, headgate):
+    hold(dialogues()[case], headgate)
+
+
+@pytest.mark.parametrize("case", [case for case in dialogues() if case in EXCLUDED])
+def test_an_exclusion_is_still_needed(case, headgate):
+    """Its reason stands in excluded.json; once Headgate answers as captured, the entry goes."""
+    with pytest.raises(AssertionError):
+        hold(dialogues()[case], headgate)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("case", list(dialogues()))
+def test_flux_core_answers_as_the_tables_say(case, flux_core):
+    reason = excluded("replay").get(("flux-local.jsonl", case), "")
+    if case == "raw-topic300":
+        reason = "a deployed broker drops topics of this length without a word; Headgate answers"
+    if reason:
+        pytest.skip(f"{OPTIONAL} {reason}")
+    hold(dialogues()[case], flux_core)
+
+
+def hold(dialogue: Dialogue, uri: str) -> None:
+    if dialogue.guest and os.getuid() != 0:
+        pytest.skip(f"{OPTIONAL} needs root to connect as uid {GUEST_UID}")
+    with Speaker(uri, GUEST_UID if dialogue.guest else None) as client:
+        streams: set[int] = set()
+        for turn in dialogue.turns:
+            take_turn(client, turn)
+            streams.update(
+                one["matchtag"] for one in turn.hear if one["flags"] & STREAMING and "matchtag" in one
+            )
+        assert client.ping() == 0
+        left = [one for one in client.seen if not of_a_stream(one, streams)]
+        assert left == [], f"not expected: {left}"
+
+
+def take_turn(client: Speaker, turn: Turn) -> None:
+    client.send(turn.say)
+    for expected in turn.hear:
+        seen = hear(client, expected)
+        while seen.errnum == 0 and expected.get("errnum", 0) != 0 and seen.flags & STREAMING:
+            seen = hear(client, expected)
+        check(seen, expected)
+
+
+def hear(client: Speaker, expected: dict) -> Message:
+    try:
+        return client.take(lambda message: fits(message, expected), ANSWER_S)
+    except TimeoutError:
+        raise AssertionError(f"no answer to {expected['topic']}") from None
+
+
+def fits(message: Message, expected: dict) -> bool:
+    if expected["type"] == "event":
+        return message.type == EVENT and message.topic == expected["topic"]
+    return (
+        message.type == RESPONSE
+        and message.matchtag == expected["matchtag"]
+        and message.topic == expected["topic"]
+    )
+
+
+def of_a_stream(message: Message, streams: set[int]) -> bool:
+    """Further answers of a stream, and the heartbeat that a subscription to everything brings."""
+    if message.type == EVENT:
+        return message.topic == "heartbeat.pulse"
+    return message.matchtag in streams or message.matchtag >= FENCE

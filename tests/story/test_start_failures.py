@@ -1,0 +1,169 @@
+"""What stands in the way at the start is one clear line and exit code 78."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.story
+
+EX_CONFIG = 78
+HEADGATE = [sys.executable, "-c", "import sys; from broker.cli.main import main; sys.exit(main())"]
+
+
+def start(rundir: Path, text: str, prefix: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
+    """``headgate broker`` with this configuration; it must not stay."""
+    file = rundir / "broker.toml"
+    file.write_text(text)
+    file.chmod(0o644)
+    return subprocess.run(
+        [*prefix, *HEADGATE, "broker", "--config", str(file)],
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+
+
+def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
+    said = [line for line in done.stderr.splitlines() if " INFO " not in line]
+    assert done.returncode == EX_CONFIG, done.stderr
+    assert len(said) == 1, done.stderr
+    for word in words:
+        assert word in said[0], said[0]
+    assert "Traceback" not in done.stderr
+
+
+def as_nobody() -> tuple[str, ...]:
+    if os.getuid() != 0:
+        return ()
+    return ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+
+
+def test_a_directory_it_may_not_write(rundir):
+    locked = rundir / "locked"
+    locked.mkdir(mode=0o555)
+    rundir.chmod(0o755)
+    refused(start(rundir, f'[broker]\nrundir = "{locked}/run"\n', as_nobody()), str(locked), "ermission")
+
+
+def test_a_directory_of_somebody_else(rundir):
+    if os.getuid() != 0:
+        pytest.skip("optional: needs root to own a directory for another user")
+    own = rundir / "run"
+    own.mkdir(mode=0o755)
+    rundir.chmod(0o755)
+    refused(start(rundir, f'[broker]\nrundir = "{own}"\n', as_nobody()), str(own))
+
+
+def test_a_file_where_the_directory_should_be(rundir):
+    (rundir / "run").write_text("")
+    refused(start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), f"{rundir}/run")
+
+
+def test_a_file_where_the_socket_should_be(rundir):
+    (rundir / "run").mkdir()
+    (rundir / "run" / "local-0").write_text("precious")
+    refused(start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), "local-0", "in use")
+    assert (rundir / "run" / "local-0").read_text() == "precious"
+
+
+def test_a_socket_that_another_broker_listens_at(rundir):
+    (rundir / "run").mkdir()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(rundir / "run" / "local-0"))
+        other.listen()
+        refused(start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), "local-0", "in use")
+    assert (rundir / "run" / "local-0").exists()
+
+
+def test_a_path_longer_than_a_socket_address(rundir):
+    refused(start(rundir, f'[broker]\nrundir = "{rundir}/{"long" * 30}"\n'), "107 bytes")
+
+
+def test_a_full_disk(rundir):
+    """No room for the directory: a tmpfs of few inodes, which root can make."""
+    if os.getuid() != 0:
+        pytest.skip("optional: needs root to mount a small file system")
+    small = rundir / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "none", str(small)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("optional: needs the right to mount a small file system")
+    try:
+        (small / "filler").write_text("")
+        refused(start(rundir, f'[broker]\nrundir = "{small}/run"\n'), str(small), "o space left")
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+CURVE = """
+[broker]
+rundir = "{rundir}/run"
+[tree]
+size = 2
+curve_cert = "{cert}"
+[[hosts]]
+rank = 0
+address = "ipc://{rundir}/tree-0"
+public_key = "{key}"
+[[hosts]]
+rank = 1
+address = "ipc://{rundir}/tree-1"
+public_key = "{key}"
+"""
+KEY = "abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+
+
+def curve(rundir: Path) -> str:
+    return CURVE.format(rundir=rundir, cert=rundir / "curve.cert", key=KEY).replace(
+        "[tree]", "rank = 0\n[tree]"
+    )
+
+
+def certificate(path: Path, mode: int) -> None:
+    path.write_text(f'metadata\n    name = "me"\ncurve\n    public-key = "{KEY}"\n    secret-key = "{KEY}"\n')
+    path.chmod(mode)
+
+
+def test_a_certificate_that_others_may_read(rundir):
+    certificate(rundir / "curve.cert", 0o644)
+    refused(start(rundir, curve(rundir)), "curve.cert")
+
+
+def test_a_certificate_that_is_not_there(rundir):
+    refused(start(rundir, curve(rundir)), "curve.cert", "No such file")
+
+
+def test_a_certificate_without_keys(rundir):
+    (rundir / "curve.cert").write_text("nothing")
+    (rundir / "curve.cert").chmod(0o600)
+    refused(start(rundir, curve(rundir)), "curve.cert")
+
+
+def test_a_port_in_use(rundir):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        text = (
+            f'[broker]\nrank = 0\nrundir = "{rundir}/run"\n[tree]\nsize = 2\n'
+            f'[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:{port}"\n'
+            '[[hosts]]\nrank = 1\naddress = "tcp://127.0.0.1:1"\n'
+        )
+        refused(start(rundir, text), str(port), "in use")
+
+
+def test_plaintext_that_other_machines_can_reach(rundir):
+    text = (
+        f'[broker]\nrank = 0\nrundir = "{rundir}/run"\n[tree]\nsize = 2\n'
+        '[[hosts]]\nrank = 0\naddress = "tcp://192.0.2.1:8050"\n[[hosts]]\nrank = 1\naddress = "tcp://192.0.2.2:8050"\n'
+    )
+    done = start(rundir, text)
+    assert done.returncode == EX_CONFIG
+    assert "Traceback" not in done.stderr
+    assert "insecure" in done.stderr or "curve" in done.stderr

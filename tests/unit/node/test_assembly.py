@@ -1,0 +1,176 @@
+"""A whole node from settings: what it opens, refuses, holds to, and how it goes; keys and accounts."""
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+
+import pytest
+
+from broker import settings
+from broker.errors import ConfigError, LinkBroken, LinkRefused
+from broker.identity import Credentials
+from broker.node import assembly, bootstrap
+from broker.node.assembly import Node, group_ids, make_rundir, user_ids
+from broker.node.keyring import credentials, keys_of
+from broker.transport.link import Options
+from broker.transport.unix import transport as unix
+from broker.wire.message import RESPONSE
+from broker.wire.payload import decode_json
+from tests.unit.node.desk import Far, ask, run, until
+
+KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was():
+    """The process under test sets up logging for itself."""
+    log = logging.getLogger("headgate")
+    was = (log.handlers, log.level, log.propagate)
+    yield
+    log.handlers, log.level, log.propagate = was
+
+
+def node_of(rundir, more=""):
+    text = f'[broker]\nrundir = "{rundir}/r"\nlocal_uri = "local://{rundir}/s"\n{more}'
+    return settings.loads(text).at_rank(0)
+
+
+async def dial(uri):
+    return Far(await unix.dial(uri, Options()))
+
+
+def test_a_node_serves_and_leaves_nothing_behind(rundir):
+    async def script():
+        node = Node(node_of(rundir, f'metrics_listen = "unix://{rundir}/m"\n'))
+        await node.start()
+        assert node.lifecycle.state == "run"
+        far = await dial(f"local://{rundir}/s")
+        far.say(ask("broker.ping", payload=b"{}\0"))
+        await until(lambda: far.of(RESPONSE))
+        assert decode_json(far.of(RESPONSE)[0].payload)["rank"] == 0
+        reader, writer = await asyncio.open_unix_connection(rundir / "m")
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        text = (await reader.read()).decode()
+        assert 'headgate_links{kind="client"} 1\n' in text
+        writer.close()
+        await node.stop()
+        await until(lambda: far.ended is not None)
+        assert node.lifecycle.state == "goodbye"
+        assert not (rundir / "s").exists()
+        await node.stop()
+
+    run(script())
+
+
+def test_every_door_closes_when_the_broker_leaves(rundir):
+    """Found here: only the first listener refused newcomers while children were waited for."""
+
+    async def script():
+        node = Node(node_of(rundir, f'[[listen]]\nuri = "local://{rundir}/t"\n'))
+        await node.start()
+        waiting = asyncio.Event()
+
+        async def children_gone(_timeout_s):
+            for name in "st":
+                with pytest.raises(LinkRefused):
+                    await unix.dial(f"local://{rundir}/{name}", Options())
+            waiting.set()
+            return True
+
+        node.overlay.children_gone = children_gone
+        await node.stop()
+        assert waiting.is_set()
+
+    run(script())
+
+
+def test_the_sweep_rations_open_calls(rundir, monkeypatch):
+    async def script():
+        monkeypatch.setattr(assembly, "SWEEP_S", 0.01)
+        node = Node(node_of(rundir, "[limits]\npending_per_link = 10\npending_total = 12\n"))
+        await node.start()
+        provider, greedy = await dial(f"local://{rundir}/s"), await dial(f"local://{rundir}/s")
+        provider.say(ask("service.add", 1, b'{"service":"echo"}\0'))
+        await until(lambda: provider.of(RESPONSE))
+        greedy.say(*(ask("echo.x", tag) for tag in range(1, 9)))
+        provider.say(*(ask("echo.x", tag) for tag in range(1, 9)))
+        await until(lambda: all(port.pending_max <= 6 for port in node.broker.router.ports))
+        greedy.say(ask("echo.x", 9))
+        await until(lambda: greedy.of(RESPONSE))
+        assert greedy.of(RESPONSE)[0].errnum == errno.EAGAIN
+        for far in (provider, greedy):
+            far.link.close()
+        await until(lambda: node.broker.router.own.pending_max == 12)
+        await node.stop()
+
+    run(script())
+
+
+def test_a_directory_for_sockets(rundir):
+    make_rundir(f"{rundir}/a/b")
+    assert os.stat(rundir / "a" / "b").st_mode & 0o777 == 0o700
+    make_rundir(f"{rundir}/a/b")
+    (rundir / "file").write_text("")
+    for path in ("file", "file/below"):
+        with pytest.raises(ConfigError, match=r"broker\.rundir"):
+            make_rundir(f"{rundir}/{path}")
+
+
+def test_a_directory_of_somebody_else(rundir):
+    if os.getuid() != 0:
+        pytest.skip("optional: only root can give a directory away")
+    os.chown(rundir, 12345, 12345)
+    with pytest.raises(ConfigError, match="uid 12345"):
+        make_rundir(str(rundir))
+
+
+def test_accounts():
+    assert user_ids(("root", 77)) == {0, 77}
+    assert group_ids((5,)) == {5}
+    for look_up in (user_ids, group_ids):
+        with pytest.raises(ConfigError, match="no-such-name-here"):
+            look_up(("no-such-name-here",))
+
+
+def test_keys_of_clients():
+    text = f'[tree]\ncurve_cert = "x"\n[[clients]]\npublic_key = "{KEY}"\nuserid = 77\nroles = ["user", "admin"]\n'
+    known = settings.loads(text)
+    assert credentials(known.clients[0]) == Credentials(77, 10)
+    assert list(keys_of(known, peers=False)) == [KEY]
+    assert keys_of(known) == {}
+
+
+# -- the process ------------------------------------------------------------------------------------
+
+
+def test_a_signal_ends_the_process_with_success(rundir):
+    def ready(node):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert bootstrap.run(node_of(rundir), ready=ready) == bootstrap.EXIT_OK
+    assert not (rundir / "s").exists()
+
+
+def test_a_socket_that_cannot_be_made_is_one_line(rundir, capsys):
+    (rundir / "s").mkdir()
+    assert bootstrap.run(node_of(rundir)) == bootstrap.EXIT_CONFIG
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("headgate: ")] == [
+        f"headgate: cannot listen at local://{rundir}/s: Address already in use"
+    ]
+
+
+def test_a_loss_that_the_settings_say_is_fatal_is_a_failure(rundir):
+    code = bootstrap.run(node_of(rundir), ready=lambda node: node.must_exit("lost connection to parent"))
+    assert code == bootstrap.EXIT_FAILED
+
+
+def test_an_error_of_ours_is_a_failure(rundir, monkeypatch, capsys):
+    async def start(_node):
+        raise LinkBroken("the parent is not there")
+
+    monkeypatch.setattr(Node, "start", start)
+    assert bootstrap.run(node_of(rundir)) == bootstrap.EXIT_FAILED
+    assert "headgate: rank 0: the parent is not there" in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""Attributes, hostlists and metrics text: what clients and scrapers read."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import ConfigError
+from broker.node.attributes import fold
+from broker.node.metrics import MetricsListener, render
+from tests.unit.node import desk
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "a"], "a,a"),
+        (["n9", "n10", "n11"], "n[9-11]"),
+        (["n09", "n10"], "n[09-10]"),
+        (["n1", "n3"], "n1,n3"),
+        (["n1", "m2"], "n1,m2"),
+        (["n2", "n1"], "n2,n1"),
+        (["1", "2"], "[1-2]"),
+    ],
+)
+def test_hostlists(names, folded):
+    assert fold(names) == folded
+
+
+def unfold(text):
+    names = []
+    for item in [item for item in text.split(",") if item]:
+        stem, bracket, span = item.rstrip("]").partition("[")
+        if not bracket:
+            names.append(stem)
+            continue
+        first, last = span.split("-")
+        names += [f"{stem}{str(n).zfill(len(first))}" for n in range(int(first), int(last) + 1)]
+    return names
+
+
+@given(st.lists(st.builds("{}{}".format, st.sampled_from(("n", "m0x")), st.integers(0, 120)), max_size=20))
+def test_a_hostlist_names_the_same_hosts_in_the_same_order(names):
+    assert unfold(fold(names)) == names
+
+
+def test_prometheus_text():
+    text = render([("x_total", "counter", "Help.", [({}, 3.0), ({"reason": 'a"b\\c\nd'}, 1.5)])])
+    assert text == (
+        "# HELP headgate_x_total Help.\n# TYPE headgate_x_total counter\n"
+        'headgate_x_total 3\nheadgate_x_total{reason="a\\"b\\\\c\\nd"} 1.5\n'
+    )
+
+
+def test_prometheus_counters_keep_their_last_digits():
+    """Found here: a counter above a million lost all but six digits, so that its rate was zero or a jump."""
+    assert "headgate_x_total 12345678\n" in render([("x_total", "counter", "Help.", [({}, 12_345_678.0)])])
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:nonsense", "unix:///no/such/directory/m", "nothing"])
+def test_a_place_that_cannot_be(place):
+    async def script():
+        with pytest.raises(ConfigError, match="metrics_listen"):
+            await MetricsListener(None, place).start()
+
+    desk.run(script())
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /other HTTP/1.1\r\n\r\n", b"404"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"404"),
+        (b"x" * 9000, b""),
+    ],
+)
+def test_only_metrics_are_served(rundir, head, status):
+    async def script():
+        listener = MetricsListener(None, f"unix://{rundir}/m")
+        await listener.start()
+        reader, writer = await asyncio.open_unix_connection(rundir / "m")
+        writer.write(head)
+        try:
+            answer = await reader.read()
+        except ConnectionResetError:
+            answer = b""
+        assert answer.split(b" ", 2)[1:2] == ([status] if status else [])
+        writer.close()
+        await listener.stop()
+
+    desk.run(script())

@@ -1,0 +1,296 @@
+"""The corridor: order, one flush per batch, no recursion, and what an exception or a lost link costs."""
+
+import asyncio
+import errno
+
+import pytest
+
+from broker.errors import LinkBroken, LinkEnded
+from broker.node.broker import Broker
+from broker.wire.message import EVENT, NORESPONSE, REQUEST, RESPONSE, control, event, response
+from tests.unit.node.desk import GUEST, Desk, ask, run, ticks
+
+
+def test_subscribe_then_publish_in_one_read():
+    async def script():
+        desk = Desk()
+        peer = desk.peer()
+        peer.say(ask("event.subscribe", 1, b"new"), event("news"), ask("probe.x", 2))
+        assert [(m.type, m.matchtag if m.type == RESPONSE else 0) for m in peer.link.flushed] == [
+            (RESPONSE, 1),
+            (EVENT, 0),
+            (RESPONSE, 2),
+        ]
+        assert peer.link.log == [3], "one flush for all of it"
+
+    run(script())
+
+
+def test_an_event_precedes_the_response_to_its_publication():
+    async def script():
+        desk = Desk()
+        peer, ear = desk.peer(), desk.peer()
+        peer.subscribe()
+        ear.subscribe()
+        peer.say(*(ask("event.publish", tag, b"%d" % tag) for tag in range(1, 51)))
+        kinds = [(m.type, m.sequence if m.type == EVENT else m.matchtag) for m in peer.link.flushed]
+        assert kinds == [pair for tag in range(1, 51) for pair in ((EVENT, tag), (RESPONSE, tag))]
+        assert [m.payload for m in ear.events] == [b"%d" % tag for tag in range(1, 51)]
+
+    run(script())
+
+
+def test_each_touched_link_is_flushed_once_per_batch():
+    async def script():
+        desk = Desk()
+        service, caller, ears = desk.peer(services=["echo"]), desk.peer(), [desk.peer() for _ in range(5)]
+        for ear in ears:
+            ear.subscribe()
+        caller.say(*[m for tag in range(1, 41) for m in (ask("echo.x", tag), event("e"))])
+        assert service.link.log == [40]
+        assert [ear.link.log for ear in ears] == [[40]] * 5
+        service.say(*(response(asked) for asked in service.requests))
+        assert caller.link.log == [40]
+
+    run(script())
+
+
+def test_work_is_done_after_its_message_and_before_the_next():
+    async def script():
+        desk = Desk()
+        order = []
+        desk.on_deliver = lambda message: order.append(message.matchtag)
+        peer = desk.peer()
+        original = desk.broker.router.request
+        desk.broker.router.request = lambda port, message: (
+            order.append(-message.matchtag),
+            original(port, message),
+        )
+        peer.say(ask("probe.a", 1), ask("probe.b", 2))
+        assert order == [-1, 1, -2, 2]
+
+    run(script())
+
+
+def test_deep_chains_do_not_recurse():
+    """A service that asks itself 20 000 times: what handling produces is queued, not called."""
+
+    async def script():
+        desk = Desk()
+        peer = desk.peer()
+        left = [20_000]
+
+        def again(_message):
+            if left[0]:
+                left[0] -= 1
+                desk.broker.calls.call("probe.again", None, again, nodeid=0xFFFFFFFF)
+
+        again(None)
+        await ticks()
+        assert left == [0]
+        peer.say(ask("probe.x"))
+        assert peer.errnums == [0]
+
+    run(script())
+
+
+@pytest.mark.parametrize("kind", [REQUEST, RESPONSE, EVENT])
+def test_an_exception_costs_its_link_only(kind, caplog):
+    async def script():
+        desk = Desk()
+        bad, good = desk.peer(), desk.peer()
+        good.subscribe()
+        router = desk.broker.router
+
+        def broken(port, message):
+            raise RuntimeError("a bug")
+
+        first = event("before")
+        if kind == EVENT:
+            router.events = type(
+                "Broken", (), {"receive": staticmethod(broken), "detach": router.events.detach}
+            )()
+            first = ask("probe.before")
+        else:
+            setattr(router, "request" if kind == REQUEST else "response", broken)
+        message = {REQUEST: ask("probe.x"), RESPONSE: response(ask("probe.x")), EVENT: event("x")}[kind]
+        bad.say(first, message, ask("probe.never") if kind == EVENT else event("never"))
+        await ticks()
+        assert isinstance(bad.link.ended, LinkBroken)
+        assert "RuntimeError" in str(bad.link.ended)
+        assert bad.port not in router.ports
+        assert good.link.ended is None
+        if kind == EVENT:
+            assert [m.topic for m in desk.delivered] == ["probe.before", "probe.disconnect"]
+        else:
+            assert [m.topic for m in good.events] == ["before"]
+        assert "a bug" in caplog.text
+
+    run(script())
+
+
+def test_an_exception_ends_the_whole_backlog_of_its_link():
+    async def script():
+        desk = Desk(batch_msgs=4)
+        peer, ear = desk.peer(), desk.peer()
+        ear.subscribe()
+        desk.broker.router.request = lambda port, message: 1 / 0
+        peer.say(event("a"), ask("probe.x"), *(event("b") for _ in range(20)))
+        await ticks(20)
+        assert [m.topic for m in ear.events] == ["a"]
+        assert peer.port not in desk.broker.router.ports
+        assert peer.port not in desk.broker.backlog
+
+    run(script())
+
+
+def test_work_that_fails_costs_nobody_else(caplog):
+    async def script():
+        desk = Desk()
+        desk.on_deliver = lambda message: 1 / 0 if message.matchtag == 1 else None
+        peer = desk.peer()
+        peer.say(ask("probe.x", 1), ask("probe.x", 2))
+        assert [m.matchtag for m in peer.responses] == [2]
+        assert "internal work failed" in caplog.text
+
+    run(script())
+
+
+def test_a_link_that_cannot_be_flushed_costs_nobody_else():
+    """Found here: the links behind it in the round were never flushed again."""
+
+    async def script():
+        desk = Desk()
+        bad, good = desk.peer(), desk.peer()
+        bad.subscribe()
+        good.subscribe()
+
+        class Bad(type(bad.link)):
+            __slots__ = ()
+
+            def flush(self):
+                raise MemoryError
+
+        bad.link.__class__ = Bad
+        speaker = desk.peer()
+        speaker.say(event("a"))
+        speaker.say(event("b"))
+        await ticks()
+        assert [m.topic for m in good.events] == ["a", "b"]
+        assert isinstance(bad.link.ended, LinkBroken)
+        assert bad.port not in desk.broker.router.ports
+
+    run(script())
+
+
+def test_a_link_lost_inside_a_batch_is_settled_after_what_it_sent():
+    async def script():
+        desk = Desk()
+        service, peer = desk.peer(services=["echo"]), desk.peer()
+        desk.on_deliver = lambda message: peer.end() if message.matchtag == 2 else None
+        peer.say(ask("echo.a", 1), ask("probe.die", 2), ask("echo.b", 3), ask("other.c", 4))
+        await ticks()
+        assert [(m.topic, m.matchtag) for m in service.requests] == [
+            ("echo.a", 1),
+            ("echo.b", 3),
+            ("echo.disconnect", 1),
+        ]
+        assert peer.port not in desk.broker.router.ports
+        assert not peer.port.armed
+        assert not peer.port.pending
+
+    run(script())
+
+
+def test_a_link_that_another_message_ends_is_settled_before_the_next_one():
+    async def script():
+        desk = Desk()
+        service, peer = desk.peer(services=["echo"]), desk.peer()
+        desk.on_deliver = lambda message: service.end()
+        peer.say(ask("echo.a", 1), ask("probe.kill", 2), ask("echo.b", 3))
+        assert {m.matchtag: m.errnum for m in peer.responses} == {
+            1: errno.EHOSTUNREACH,
+            2: 0,
+            3: errno.ENOSYS,
+        }
+
+    run(script())
+
+
+def test_a_link_ends_once_for_those_who_watch():
+    async def script():
+        desk = Desk()
+        told = []
+        desk.broker.on_departed.append(lambda port, error: told.append((port, str(error))))
+        peer = desk.peer()
+        desk.broker.link_ended(peer.link, LinkEnded("first"))
+        desk.broker.link_ended(peer.link, LinkEnded("second"))
+        await ticks()
+        assert told == [(peer.port, "first")]
+
+    run(script())
+
+
+def test_many_links_lost_at_once_do_not_recurse():
+    """Found here: each departure with a backlog ran the next one inside itself, until the stack was full."""
+
+    async def script():
+        desk = Desk(batch_msgs=2)
+        ear = desk.peer()
+        ear.subscribe()
+        peers = [desk.peer() for _ in range(600)]
+        for number, peer in enumerate(peers):
+            peer.say(*(event(f"{number}.{n}") for n in range(6)))
+        for peer in peers:
+            peer.end()
+        await ticks(50)
+        assert len(ear.events) == 3600
+        assert len(desk.broker.router.ports) == 2
+        heard = {}
+        for message in ear.events:
+            peer, _, number = message.topic.partition(".")
+            assert int(number) == heard.get(peer, -1) + 1, "order of one sender"
+            heard[peer] = int(number)
+
+    run(script())
+
+
+def test_control_messages_reach_who_is_interested():
+    async def script():
+        desk = Desk()
+        peer = desk.peer()
+        peer.say(control(1, 2))
+        seen = []
+        desk.broker.on_control = lambda port, message: seen.append((port, message.aux1, message.aux2))
+        peer.say(control(1, 2))
+        assert seen == [(peer.port, 1, 2)]
+        assert desk.broker.router.tally.controls == 2
+        assert peer.link.flushed == []
+
+    run(script())
+
+
+def test_what_timers_send_shares_one_flush():
+    async def script():
+        desk = Desk()
+        peer = desk.peer(services=["echo"])
+        for _ in range(10):
+            desk.broker.calls.call("echo.x", None, lambda message: None, nodeid=0xFFFFFFFF)
+        assert peer.link.flushes == 0
+        await ticks(2)
+        assert peer.link.log == [10]
+
+    run(script())
+
+
+def test_before_there_are_services_everything_is_unknown():
+    async def script():
+        desk = Desk()
+        desk.broker.deliver = Broker._without_services.__get__(desk.broker)
+        peer = desk.peer(GUEST)
+        peer.say(ask("probe.x"), ask("probe.y", flags=NORESPONSE))
+        await asyncio.sleep(0)
+        assert desk.broker.router.tally.requests == 2
+        assert all(m.errnum == errno.ENOSYS for m in peer.responses)
+
+    run(script())

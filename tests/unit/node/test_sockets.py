@@ -1,0 +1,331 @@
+"""UNIX sockets at their edges: files, descriptors, and who is told what at the door."""
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+
+import pytest
+
+from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkRefused
+from broker.ingress.admission import Access
+from broker.transport import unix as module
+from broker.transport.link import Options
+from broker.transport.unix import transport as unix
+from broker.wire.message import MAGIC_DEPLOYED, RESPONSE, event
+from tests.unit.node.desk import Desk, Door, ask, run, ticks, until
+
+
+async def listening(path):
+    return await unix.listen(f"local://{path}", lambda link: None, Options())
+
+
+def test_a_stale_socket_is_replaced(rundir):
+    async def script():
+        path = rundir / "s"
+        with socket.socket(socket.AF_UNIX) as old:
+            old.bind(str(path))
+        listener = await listening(path)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o777
+        await listener.stop()
+        assert not path.exists()
+
+    run(script())
+
+
+def test_a_socket_in_use_is_left_alone(rundir):
+    async def script():
+        path = rundir / "s"
+        first = await listening(path)
+        with pytest.raises(ConfigError) as caught:
+            await listening(path)
+        assert caught.value.errno == errno.EADDRINUSE
+        assert str(path) in str(caught.value)
+        await first.stop()
+
+    run(script())
+
+
+@pytest.mark.parametrize("make", [lambda p: p.write_text("precious"), lambda p: p.mkdir()])
+def test_what_is_no_socket_is_left_alone(rundir, make):
+    async def script():
+        path = rundir / "s"
+        make(path)
+        with pytest.raises(ConfigError):
+            await listening(path)
+        assert path.exists()
+        assert not stat.S_ISSOCK(os.stat(path).st_mode)
+
+    run(script())
+
+
+def test_stop_leaves_a_socket_file_that_is_not_its_own(rundir):
+    async def script():
+        path = rundir / "s"
+        first = await listening(path)
+        path.unlink()
+        second = await listening(path)
+        await first.stop()
+        await first.stop()
+        assert path.exists()
+        await second.stop()
+        assert not path.exists()
+
+    run(script())
+
+
+def test_stop_does_not_mind_that_the_file_is_gone(rundir):
+    async def script():
+        listener = await listening(rundir / "s")
+        (rundir / "s").unlink()
+        await listener.stop()
+
+    run(script())
+
+
+@pytest.mark.parametrize(
+    "uri", ["local://relative", "local:///" + "x" * 107, "tcp:///x", "local://", "/bare"]
+)
+def test_addresses_that_cannot_be(uri):
+    with pytest.raises(ConfigError):
+        module.path_of(uri)
+
+
+def test_the_longest_path_that_fits(rundir):
+    async def script():
+        path = str(rundir) + "/" + "x" * (106 - len(str(rundir)))
+        assert len(path) == 107
+        listener = await listening(path)
+        await listener.stop()
+
+    run(script())
+
+
+def test_a_missing_directory_is_said(rundir):
+    async def script():
+        with pytest.raises(ConfigError, match="No such file"):
+            await listening(rundir / "not" / "there")
+
+    run(script())
+
+
+def test_no_permission_is_said(rundir):
+    if os.geteuid() == 0:
+        pytest.skip("optional: root may write everywhere")
+
+    async def script():
+        rundir.chmod(0o500)
+        with pytest.raises(ConfigError, match="ermission"):
+            await listening(rundir / "s")
+        rundir.chmod(0o700)
+
+    run(script())
+
+
+def test_dialing_nobody(rundir):
+    async def script():
+        with pytest.raises(LinkBroken) as caught:
+            await unix.dial(f"local://{rundir}/s", Options())
+        assert caught.value.errno == errno.ENOENT
+        with socket.socket(socket.AF_UNIX) as old:
+            old.bind(str(rundir / "s"))
+        with pytest.raises(LinkBroken) as caught:
+            await unix.dial(f"local://{rundir}/s", Options())
+        assert caught.value.errno == errno.ECONNREFUSED
+
+    run(script())
+
+
+@pytest.mark.parametrize(
+    ("greeting", "error", "number"),
+    [
+        (b"", LinkEnded, errno.ECONNRESET),
+        (b"\x01", LinkRefused, errno.EPERM),
+        (b"\x6f", LinkRefused, errno.ECONNREFUSED),
+    ],
+)
+def test_what_a_server_may_say_first(rundir, greeting, error, number):
+    async def script():
+        async def serve(_reader, writer):
+            writer.write(greeting)
+            writer.close()
+
+        server = await asyncio.start_unix_server(serve, rundir / "s")
+        with pytest.raises(error) as caught:
+            await unix.dial(f"local://{rundir}/s", Options())
+        assert caught.value.errno == number
+        server.close()
+        await server.wait_closed()
+
+    run(script())
+
+
+def test_a_server_that_says_nothing(rundir):
+    async def script():
+        with socket.socket(socket.AF_UNIX) as mute:
+            mute.bind(str(rundir / "s"))
+            mute.listen()
+            with pytest.raises(LinkBroken, match=r"no handshake within 0\.05 s"):
+                await unix.dial(f"local://{rundir}/s", Options(connect_timeout_s=0.05))
+
+    run(script())
+
+
+def test_a_full_queue_at_the_door_is_waited_out(rundir):
+    """Found here: a nonblocking connect to a full listen queue fails at once, and was taken for connected."""
+
+    async def script():
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as slow, socket.socket(socket.AF_UNIX) as first:
+            slow.bind(str(rundir / "s"))
+            slow.listen(0)
+            slow.setblocking(False)
+            first.connect(str(rundir / "s"))
+            async with asyncio.TaskGroup() as group:
+                dialing = group.create_task(unix.dial(f"local://{rundir}/s", Options(connect_timeout_s=5)))
+                await asyncio.sleep(0.05)
+                assert not dialing.done()
+                for _ in range(2):
+                    sock, _ = await loop.sock_accept(slow)
+                    with sock:
+                        await loop.sock_sendall(sock, b"\0")
+            dialing.result().close()
+
+    run(script())
+
+
+# -- the listening side -----------------------------------------------------------------------------
+
+
+def raw(path):
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(path))
+    sock.settimeout(5)
+    return sock
+
+
+def test_a_guest_is_told_why_and_shown_out(rundir, caplog):
+    async def script():
+        desk = Desk()
+        async with Door(desk, rundir / "s", Access(os.getuid() + 1)) as door:
+            sock = raw(rundir / "s")
+            await ticks(5)
+            await until(lambda: True)
+            await asyncio.sleep(0.02)
+            assert sock.recv(10) == b"\x01"
+            assert sock.recv(10) == b""
+            sock.close()
+            assert door.clients == []
+            assert "guests are not allowed" in caplog.text
+
+    run(script())
+
+
+def test_a_closed_door_refuses_with_a_number(rundir):
+    async def script():
+        async with Door(Desk(), rundir / "s") as door:
+            door.doorway.open = False
+            with pytest.raises(LinkRefused) as caught:
+                await unix.dial(door.uri, Options())
+            assert caught.value.errno == errno.ECONNREFUSED
+
+    run(script())
+
+
+def test_a_peer_that_is_gone_before_it_was_greeted(rundir):
+    async def script():
+        async with Door(Desk(), rundir / "s") as door:
+            for _ in range(5):
+                raw(rundir / "s").close()
+            await asyncio.sleep(0.02)
+            await until(lambda: door.clients == [])
+            good = await door.dial()
+            good.say(ask("probe.x"))
+            await until(lambda: good.of(RESPONSE))
+
+    run(script())
+
+
+def test_out_of_descriptors_accepting_rests_and_goes_on(rundir, monkeypatch):
+    async def script():
+        async with Door(Desk(), rundir / "s") as door:
+            calls = []
+
+            class Exhausted:
+                """The listening socket while there are no descriptors."""
+
+                def __init__(self, sock):
+                    self._sock = sock
+
+                def fileno(self):
+                    return self._sock.fileno()
+
+                def close(self):
+                    self._sock.close()
+
+                def accept(self):
+                    calls.append(1)
+                    if len(calls) == 1:
+                        raise OSError(errno.EMFILE, "Too many open files")
+                    return self._sock.accept()
+
+            monkeypatch.setattr(module, "ACCEPT_RETRY_S", 0.05)
+            door.listener._sock = Exhausted(door.listener._sock)
+            async with asyncio.TaskGroup() as group:
+                dialing = group.create_task(door.dial())
+                await asyncio.sleep(0.03)
+                assert calls == [1], "it does not spin"
+            good = dialing.result()
+            good.say(ask("probe.x"))
+            await until(lambda: good.of(RESPONSE))
+
+    run(script())
+
+
+def test_a_half_frame_and_an_end_cost_nobody_anything(rundir):
+    async def script():
+        desk = Desk()
+        async with Door(desk, rundir / "s") as door:
+            sock = raw(rundir / "s")
+            await until(lambda: len(door.clients) == 1)
+            sock.sendall(ask("probe.x").framed() + ask("probe.y").framed()[:-5])
+            await until(lambda: len(desk.delivered) == 1)
+            sock.close()
+            await until(lambda: door.clients == [])
+            assert [m.topic for m in desk.delivered] == ["probe.x", "probe.disconnect"]
+
+    run(script())
+
+
+@pytest.mark.parametrize(
+    "bad", [b"HTTP/1.1", MAGIC_DEPLOYED + b"\0\0\0\0", MAGIC_DEPLOYED + b"\xff\xff\xff\xff"]
+)
+def test_what_is_no_frame_ends_its_link_after_what_came_before(rundir, bad):
+    async def script():
+        desk = Desk(batch_msgs=4)
+        async with Door(desk, rundir / "s") as door:
+            sock = raw(rundir / "s")
+            await until(lambda: len(door.clients) == 1)
+            sock.sendall(b"".join(event(str(n)).framed() for n in range(20)) + bad)
+            await until(lambda: door.clients == [])
+            assert desk.broker.router.events.sequence == 20
+            sock.close()
+
+    run(script())
+
+
+def test_sent_counts_each_message_once(rundir):
+    """Found here: a message written in several pieces was counted once for each."""
+
+    async def script():
+        async with Door(Desk(), rundir / "s") as door:
+            far = await door.dial()
+            await until(lambda: len(door.clients) == 1)
+            (port,) = door.clients
+            port.send(event("big", b"x" * 3_000_000))
+            port.send(event("small"))
+            await until(lambda: len(far.inbox) == 2)
+            assert port.link.outbox.sent == 2
+
+    run(script())

@@ -1,0 +1,234 @@
+"""Numbering, order, privacy and prefixes of events (RFC 3, "Event Message Type"; RFC 12, "Event Privacy")."""
+
+import errno
+
+import pytest
+
+from broker.identity import Credentials, Role
+from broker.routing.events import PREFIX_MAX_BYTES, PREFIXES_MAX
+from broker.wire.message import DELIMITER, EVENT, PRIVATE, TOPIC, USER1, event
+from tests.unit.routing.sim import GUEST, Tree
+
+OTHER = Credentials(3000, int(Role.USER))
+
+
+def subscriber(tree, rank=0, *prefixes, cred=GUEST):
+    client = tree.client(rank, cred)
+    for prefix in prefixes or ("",):
+        assert client.router.events.subscribe(client.port, prefix.encode()) == 0
+    return client
+
+
+@pytest.mark.parametrize("source", range(7))
+def test_everybody_hears_each_event_once_and_in_the_same_order(source):
+    tree = Tree()
+    ears = [subscriber(tree, rank) for rank in range(7)]
+    mouth = tree.client(source)
+    for number in range(5):
+        mouth.publish(f"news.{number}", payload=b"p", flags=USER1)
+    tree.settle()
+    for ear in ears:
+        assert [(m.topic, m.sequence) for m in ear.events] == [(f"news.{n}", n + 1) for n in range(5)]
+        assert all(m.payload == b"p" and m.flags & USER1 and m.front == DELIMITER for m in ear.events)
+    assert [rank.router.events.sequence for rank in tree.ranks] == [5] * 7
+
+
+def test_numbers_are_the_roots_and_other_words_pass():
+    tree = Tree(1)
+    ear, mouth = subscriber(tree), tree.client()
+    message = event("a", sequence=700)
+    message.tag = (888).to_bytes(4, "big")
+    tree[0].router.events.receive(mouth.port, message)
+    assert [(m.sequence, m.aux2) for m in ear.events] == [(1, 888)]
+
+
+def test_numbers_wrap_without_zero():
+    tree = Tree(1)
+    ear, mouth = subscriber(tree), tree.client()
+    tree[0].router.events.sequence = 0xFFFFFFFE
+    mouth.publish("a")
+    mouth.publish("b")
+    assert [m.sequence for m in ear.events] == [0xFFFFFFFF, 1]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "heard"),
+    [
+        ("", True),
+        ("foo", True),
+        ("foobar", True),
+        ("foobar.", False),
+        ("fop", False),
+        ("foo.*", False),
+        ("o", False),
+    ],
+)
+def test_a_prefix_is_plain_text(prefix, heard):
+    tree = Tree(1)
+    ear = subscriber(tree, 0, prefix)
+    tree.client().publish("foobar")
+    assert bool(ear.events) is heard
+
+
+def test_overlapping_prefixes_deliver_once_and_are_counted():
+    tree = Tree(1)
+    events = tree[0].router.events
+    ear = subscriber(tree, 0, "", "a", "ab", "a")
+    mouth = tree.client()
+    mouth.publish("abc")
+    assert len(ear.events) == 1
+    for prefix in (b"", b"ab", b"a"):
+        assert events.unsubscribe(ear.port, prefix) == 0
+    mouth.publish("abc")
+    assert len(ear.events) == 2, "one of two subscriptions to 'a' is left"
+    assert events.unsubscribe(ear.port, b"a") == 0
+    assert events.unsubscribe(ear.port, b"a") == errno.ENOENT
+    mouth.publish("abc")
+    assert len(ear.events) == 2
+
+
+def test_who_subscribes_is_heard_from_the_next_event_on():
+    tree = Tree(1)
+    mouth, ear = tree.client(), tree.client()
+    mouth.publish("abc")
+    tree[0].router.events.subscribe(ear.port, b"abc")
+    mouth.publish("abc")
+    assert [m.sequence for m in ear.events] == [2]
+
+
+def test_subscriptions_are_bounded_in_number_and_length():
+    tree = Tree(1)
+    events, ear = tree[0].router.events, tree.client()
+    assert events.subscribe(ear.port, b"x" * PREFIX_MAX_BYTES) == 0
+    assert events.subscribe(ear.port, b"x" * (PREFIX_MAX_BYTES + 1)) == errno.ENAMETOOLONG
+    for number in range(PREFIXES_MAX - 1):
+        assert events.subscribe(ear.port, b"%d" % number) == 0
+    assert events.subscribe(ear.port, b"more") == errno.ENOSPC
+    assert events.subscribe(ear.port, b"1") == 0, "a second time takes no room"
+    assert events.unsubscribe(ear.port, b"2") == 0
+    assert events.subscribe(ear.port, b"more") == 0
+
+
+def test_a_giant_topic_costs_no_more_than_its_prefixes():
+    """Found here: every prefix of a topic of megabytes was cut out, which took minutes; now it is over at once."""
+    tree = Tree(1)
+    ear = subscriber(tree, 0, "t" * 1000)
+    mouth = tree.client(cred=GUEST)
+    for _ in range(3):
+        mouth.publish("t" * 3_000_000)
+    assert len(ear.events) == 3
+    assert not tree[0].router.events._matches, "and is not remembered"
+
+
+def test_remembered_topics_are_bounded():
+    tree = Tree(1)
+    mouth = tree.client()
+    subscriber(tree)
+    for number in range(5000):
+        mouth.publish(f"topic.{number}")
+    assert len(tree[0].router.events._matches) <= 4096
+
+
+# -- private events -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("source", "rank"), [(0, 0), (3, 0), (0, 3), (3, 6)])
+def test_private_events_reach_the_owner_and_their_sender(source, rank):
+    tree = Tree()
+    owner, same = tree.client(rank), subscriber(tree, rank, "")
+    other, shared = subscriber(tree, rank, "", cred=OTHER), subscriber(tree, rank, "")
+    shared.port.shared_uid = True
+    tree[rank].router.events.subscribe(owner.port, b"s")
+    mouth = tree.client(source, GUEST)
+    mouth.publish("secret", PRIVATE, userid=3000)
+    mouth.publish("secret.open")
+    tree.settle()
+    assert [len(ear.events) for ear in (owner, same, other, shared)] == [2, 2, 1, 1]
+    assert owner.events[0].userid == 2000, "a forged userid opens nothing"
+
+
+def test_the_owner_may_publish_in_the_name_of_a_user():
+    tree = Tree(1)
+    same, other = subscriber(tree), subscriber(tree, cred=OTHER)
+    tree.client().publish("secret", PRIVATE, userid=2000)
+    assert (len(same.events), len(other.events)) == (1, 0)
+
+
+# -- the way down ---------------------------------------------------------------------------------
+
+
+def arrive(tree, sequence, topic="n"):
+    tree[1].router.events.receive(tree.links[1][1], event(topic, sequence=sequence))
+
+
+def test_gaps_and_new_numberings_are_told_and_duplicates_dropped():
+    tree = Tree(3)
+    ear = subscriber(tree, 1)
+    gaps = []
+    tree[1].router.events.on_gap = lambda last, now: gaps.append((last, now))
+    for sequence in (41, 42, 42, 45, 1, 2):
+        arrive(tree, sequence)
+    assert [m.sequence for m in ear.events] == [41, 42, 45, 1, 2]
+    assert gaps == [(42, 45), (45, 1)], "the first event seen is no gap"
+    assert tree[1].router.tally.drops == {"duplicate event": 1}
+
+
+def test_numbers_that_wrap_are_no_gap():
+    tree = Tree(3)
+    gaps = []
+    tree[1].router.events.on_gap = lambda last, now: gaps.append((last, now))
+    arrive(tree, 0xFFFFFFFF)
+    arrive(tree, 1)
+    assert gaps == []
+
+
+def test_events_go_down_whoever_subscribed():
+    tree = Tree()
+    tree.client(0).publish("quiet")
+    tree.settle()
+    assert [(source, target) for source, target, m in tree.crossed if m.type == EVENT] == [
+        (0, 1),
+        (0, 2),
+        (1, 3),
+        (1, 4),
+        (2, 5),
+        (2, 6),
+    ]
+
+
+def test_an_event_without_a_way_up_is_counted():
+    tree = Tree(3)
+    tree.cut(1)
+    tree.client(1).publish("lost")
+    assert tree[1].router.tally.drops == {"event while no parent is connected": 1}
+
+
+def test_an_event_without_topic_is_counted():
+    tree = Tree(1)
+    message = event("x")
+    message.topic_part = b""
+    message.set_flags(message.flags & ~TOPIC)
+    ear = subscriber(tree)
+    tree[0].router.events.receive(tree.client().port, message)
+    assert ear.events == []
+    assert tree[0].router.tally.drops == {"event without topic": 1}
+
+
+def test_a_fan_out_shares_one_frame():
+    tree = Tree(1)
+    frames = []
+    for _ in range(8):
+        ear = subscriber(tree)
+        ear.port.send = lambda message: frames.append(message.framed())
+    tree.client().publish("big", payload=b"x" * 5000)
+    assert len(frames) == 8
+    assert len({id(frame) for frame in frames}) == 1
+
+
+def test_what_a_guest_claims_to_be_is_overwritten_and_local_stays_here():
+    tree = Tree(3)
+    near, far = subscriber(tree, 1), subscriber(tree, 2)
+    message = event("x", userid=0, rolemask=15)
+    tree[1].router.events.receive(tree.client(1, GUEST).port, message)
+    tree.settle()
+    assert [(m.userid, m.rolemask) for m in (*near.events, *far.events)] == [(2000, 2), (2000, 2)]
