@@ -11,11 +11,12 @@ from random import Random
 import pytest
 
 from broker.errors import DecodeError, ProtocolError, Untranslatable
-from broker.wire import decoding as wire
+from broker.wire import decoding
 from broker.wire.decoding import decode, decode_large, from_parts
 from broker.wire.dialects import dialect
 from broker.wire.framing import Splitter
 from broker.wire.message import Message
+from broker.wire.parts import part_data
 from tests.fuzz import mutate, reference
 from tests.fuzz.reference import BadError, Fields
 from tests.vectors import local, malformed, tbon
@@ -40,7 +41,7 @@ def corpus() -> list[bytes]:
 
 
 def fields(message: Message) -> Fields:
-    topic = wire.part_data(message.topic_part)
+    topic = part_data(message.topic_part)
     words = (message.userid, message.rolemask, message.aux1, message.aux2)
     return Fields(
         tuple(message.routes),
@@ -135,7 +136,7 @@ def slice_of(total: int, number: int) -> range:
 @pytest.fixture
 def short_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the head of a large frame end inside what these small ones hold."""
-    monkeypatch.setattr(wire, "LARGE_HEAD_BYTES", 64)
+    monkeypatch.setattr(decoding, "LARGE_HEAD_BYTES", 64)
 
 
 @pytest.mark.timeout(600)
