@@ -62,11 +62,6 @@ system-packages:
 # ---------------------------------------------------------------- what a person asks for
 
 run: $(VENV)/.stamp-run
-	@echo "starting a tree of $(SIZE) brokers; Ctrl-C ends it. Each prints its socket below; in another terminal try:"
-	@echo "    export FLUX_URI=local:///…      (the URI printed for rank 0)"
-	@echo "    $(VENV)/bin/headgate status             the tree and its health"
-	@echo "    $(VENV)/bin/headgate ping 3             through the tree to rank 3 and back"
-	@echo "    $(VENV)/bin/headgate sub hello &        then: $(VENV)/bin/headgate pub hello.world '{\"from\": \"me\"}'"
 	@exec $(VENV)/bin/headgate start --size $(SIZE) --wait
 
 test: $(VENV)/.stamp-test system-packages

@@ -12,8 +12,10 @@ One message's journey, room by room::
     node/        puts the rooms together: the corridor, the tree, the lifecycle
     client/      the other end of a link: rpc, streams, subscriptions, services
     cli/         one file a verb of the ``headgate`` command
+    settings/    the configuration file, typed
 
-``node/broker.py`` is the corridor itself; start reading there.
+``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
+The pure rooms do no input or output and read no clock. ``errors`` and ``identity`` are what every room may use.
 """
 
 __version__ = "0.1.0"

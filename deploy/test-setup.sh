@@ -5,7 +5,7 @@ set -eu
 if command -v "${CC:-cc}" >/dev/null 2>&1; then
     echo "test setup: C compiler found, the load generator can be built"
 else
-    echo "test setup: no C compiler: benchmarks use the load generator in Python, which saturates earlier"
+    echo "test setup: no C compiler: benchmarks are skipped, their load generator is written in C"
 fi
 
 if [ -n "${FLUX_PREFIX:-}" ]; then

@@ -1,12 +1,18 @@
 """The ``headgate`` command: one file a verb; verbs are entry points, so that packages add their own.
 
-    main      the dispatcher
-    verbs     which verbs there are
-    exits     exit codes, and which error means which
-    options   the options that client verbs share; from typer to an exit code
-    session   connect, run, leave
-    address   which broker is meant
-    screen    terminal, plain text, JSON lines
+    main           the dispatcher
+    verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``keygen`` ``log`` ``ping`` ``pub``
+                   ``rpc`` ``start`` ``stats`` ``status`` ``sub``, a file each
+    exits          exit codes, and which error means which
+    options        the options that client verbs share; from typer to an exit code
+    session        connect, run, leave
+    address        which broker is meant
+    content        payloads as given and as shown
+    screen         terminal, plain text, JSON lines; ``redraw`` the same picture again and again
+    tree           shape and health of an instance, ``hostlist`` the names of its hosts
+    diagnosis      the steps that ``doctor`` tries; ``greeting`` asks a parent for its version
+    overrides      ``--set`` on top of a file; ``settings_text`` the settings as text
+    command        the child process of ``start``, ``rundir`` the directory of its instance
 
 A verb is ``main(argv: list[str]) -> int``. ``broker`` and ``start`` become brokers, so they load neither typer nor
 rich; the others may.

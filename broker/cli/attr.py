@@ -17,8 +17,9 @@ EXAMPLES = (
     "headgate attr get size",
     "headgate attr list",
     "headgate attr list --rank 3 --json",
-    "headgate attr set log-level 7",
-    "headgate attr rm my.note",
+    "headgate attr set log-stderr-level 7",
+    "headgate attr set vendor.note 'pump 3 is new'      names of one's own begin with vendor. or test.",
+    "headgate attr rm vendor.note",
 )
 IMMUTABLE = 1
 """Flag of ``attr.get``: the value never changes."""

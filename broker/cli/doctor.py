@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from broker.errors import ConfigError, HeadgateError, LinkRefused, RpcError
 from broker.settings import Settings, load
 from broker.transport.link import Options
 from broker.transport.registry import dial, scheme_of, transport_for
+from broker.transport.unix import path_of
 
 EXAMPLES = (
     "headgate doctor                                     the broker that the other verbs would use",
@@ -195,7 +197,38 @@ def _this_host(report: Report, settings: Settings) -> bool:
     number, uri, extra = parent
     if report.walk(diagnosis.zeromq(uri, curve="curve" in extra)):
         report.add(asyncio.run(_handshake(number, uri, extra)))
+        if not report.failed and not _running(settings):
+            report.add(asyncio.run(_same_version(number, uri, extra, settings)))
     return True
+
+
+def _running(settings: Settings) -> bool:
+    """Whether this host's broker has its socket: then it has said hello itself, and its own log knows how that went."""
+    return os.path.exists(path_of(settings.broker.local_uri or ""))
+
+
+async def _same_version(number: int, uri: str, extra: dict[str, Any], settings: Settings) -> Finding:
+    """Would the parent take a hello of the version that our configuration announces?"""
+    from broker.cli.greeting import announced_version
+
+    try:
+        link = await dial(uri, Options(connect_timeout_s=WAIT_S, extra=extra, insecure=True))
+        theirs = await announced_version(link, settings.broker.rank or 0)
+    except HeadgateError as error:
+        return Finding("warn", f"rank {number} did not tell its version: {error}")
+    if link.ended is None:
+        link.close()
+    ours = settings.broker.version_announced
+    if theirs is None:
+        return Finding(
+            "warn", f"rank {number} did not tell its version", "look for refused hellos in its log"
+        )
+    if theirs.split(".")[:2] == ours.split(".")[:2]:
+        return ok(f"rank {number} announces version {theirs}, we {ours}: they agree")
+    advice = "brokers of one tree announce the same first two numbers: set broker.version_announced"
+    return Finding(
+        "fail", f"version mismatch: rank {number} announces {theirs}, we would announce {ours}", advice
+    )
 
 
 def _parent(settings: Settings) -> tuple[int, str, dict[str, Any]] | None:

@@ -36,7 +36,7 @@ def keygen(
     """Make a CURVE certificate for a broker or a client and print its public key.
 
     The file is in the ZPL format of CZMQ and of flux keygen. Keep it secret: who has it is that broker. Put the
-    public key into [[hosts]] (a broker) or [[clients]] (a client) of the configuration.
+    public key into the configuration: into the table of hosts (a broker) or of clients (a client).
     """
     import errno
 

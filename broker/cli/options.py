@@ -27,7 +27,10 @@ Timeout = Annotated[
     typer.Option("--timeout", min=0, metavar="SECONDS", help="Wait this long for each answer; 0: no limit."),
 ]
 Rank = Annotated[
-    int | None, typer.Option("--rank", "-r", min=0, metavar="RANK", help="Ask the broker of this rank.")
+    int | None,
+    typer.Option(
+        "--rank", "-r", min=0, max=NODEID_ANY - 2, metavar="RANK", help="Ask the broker of this rank."
+    ),
 ]
 
 _HELP = ("--help", "-h")

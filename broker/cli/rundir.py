@@ -23,15 +23,19 @@ class Rundir:
 
     Args:
         path: where; None makes a new one below ``$TMPDIR``.
+        guests: others may reach the sockets in it (mode 0711), as the instance lets them in; one that was there
+            before keeps its mode.
 
     Raises:
         ConfigError: it cannot be made, others may write to it, or a test instance runs there.
     """
 
-    def __init__(self, path: str | None = None) -> None:
+    def __init__(self, path: str | None = None, *, guests: bool = False) -> None:
         self._made: bool = path is None or not os.path.lexists(path)
         try:
             self.path: str = self._make(path)
+            if self._made and guests:
+                os.chmod(self.path, 0o711)  # noqa: S103 - certificates in it are 0600, sockets ask who comes
             self._lock: int = self._take()
         except OSError as error:
             raise ConfigError(

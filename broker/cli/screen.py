@@ -75,7 +75,9 @@ class Screen:
         if self.rich and style:
             self.console.print(text, style=style, markup=False, soft_wrap=True)
         else:
-            print(text, file=self.out, flush=True)
+            # in one write, its end included: verbs that share a pipe must not cut each other's lines (PYTHONUNBUFFERED)
+            self.out.write(f"{text}\n")
+            self.out.flush()
 
     def record(self, value: Any, text: str, style: str = "") -> None:
         """``value`` with ``--json``, else ``text``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import time
@@ -91,7 +92,7 @@ def main(argv: list[str]) -> int:
         raise exits.UsageError(f"saw --wait and the command {words[0]!r}, expected one of them")
     base = settings_for(given)
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
-    rundir = Rundir(given.rundir)
+    rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
         testbed = Testbed(plan(base, given.size, base.tree.topology, rundir.path))
         try:
@@ -187,12 +188,17 @@ def _say_where(testbed: Testbed, seconds: float) -> None:
         *shown,
         "in another terminal:",
         f"  export FLUX_URI={uri}",
-        "  headgate status",
-        f"  headgate ping {testbed.ranks[-1].number}",
-        "  headgate sub hello.",
+        f"  {_program()} status",
+        f"  {_program()} ping {testbed.ranks[-1].number}",
+        f"  {_program()} sub hello.",
         "Ctrl-C ends it",
     ]
     print("\n".join(lines), flush=True)
+
+
+def _program() -> str:
+    """This command as the reader's shell finds it."""
+    return "headgate" if shutil.which("headgate") else os.path.relpath(sys.argv[0])
 
 
 def _until_told(testbed: Testbed) -> int:

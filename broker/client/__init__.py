@@ -17,12 +17,15 @@
 ``calls``          matchtags, pending calls, streams  (RFC 6)
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
 ``service``        methods that others call           (RFC 6)
+``request``        one such call, and what its handler may do with it
 ``received``       what came in: Response, Event
 ``limits``         how much a Handle may hold
 ``inbox``          the bounded queue between the link and one consumer
 ``payload``        dict | str | bytes <-> payload     (RFC 3, "Payload Conventions")
 ``logline``        the text that ``log.append`` takes
-``blocking``       the same names for ordinary threads (imported on its own: it starts a thread)
+``attributes``     broker attributes, the immutable ones remembered
+``blocking``       the same names for ordinary threads (imported on its own: it starts a thread);
+                   ``blocking_service`` its services, ``worker`` the thread with its event loop
 
 Nothing here blocks the link: what a consumer does not read in time is bounded, counted and told to that
 consumer alone. When the link ends, every pending call, stream and subscription raises the LinkError that

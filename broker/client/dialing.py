@@ -26,6 +26,9 @@ RETRIES: Final = 5
 """Times an absent broker is tried again, as libflux does; FLUX_LOCAL_CONNECTOR_RETRY_COUNT overrides."""
 FIRST_PAUSE_S: Final = 0.016
 """Pause before the first retry; each following one is twice as long, half a second in all."""
+PATIENT_S: Final = 0.5
+"""A transport that was at it longer has tried again by itself for ``connect_timeout_s``, as ZeroMQ does: it is not
+asked once more."""
 _ABSENT: Final = (errno.ENOENT, errno.ECONNREFUSED)
 
 
@@ -85,11 +88,14 @@ class Connecting:
         left = default_retries() if self._retries is None else self._retries
         options = self._options or Options()
         pause_s = FIRST_PAUSE_S
+        clock = asyncio.get_running_loop().time
         while True:
+            began = clock()
             try:
                 return Handle(await dial(uri, options), self._limits)
             except LinkBroken as error:
-                if left <= 0 or error.errno not in _ABSENT:
+                waited = clock() - began > PATIENT_S
+                if left <= 0 or waited or error.errno not in _ABSENT:
                     raise
             await asyncio.sleep(pause_s)
             pause_s *= 2

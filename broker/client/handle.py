@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
-import sys
-from datetime import UTC, datetime
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 import msgspec
 
+from broker.client.attributes import Attributes
 from broker.client.calls import Calls, Single, Stream, same_error
 from broker.client.inbox import Inbox
 from broker.client.limits import Limits
-from broker.client.logline import log_line
+from broker.client.logline import own_line
 from broker.client.payload import Payload, encode
 from broker.client.received import Event, Response
 from broker.client.service import Service, Services, table
@@ -36,16 +33,7 @@ if TYPE_CHECKING:
     from broker.client.request import Handler
     from broker.transport.link import Link
 
-_IMMUTABLE: Final = 1
-"""Flag of an ``attr.get`` response: the value never changes."""
 _DRAIN_POLL_S: Final = 0.005
-
-
-class _Attr(msgspec.Struct):
-    """Response of ``attr.get``."""
-
-    value: str
-    flags: int = 0
 
 
 class _Published(msgspec.Struct):
@@ -57,10 +45,7 @@ class _Published(msgspec.Struct):
 class Handle:
     """A connection to a broker; made by ``connect``, ended by leaving its ``async with`` block.
 
-    When the link ends, whatever waits raises LinkClosed (we left), LinkEnded (the broker did) or LinkBroken.
-
-    Attributes:
-        link: the link itself.
+    When its ``link`` ends, whatever waits raises LinkClosed (we left), LinkEnded (the broker did) or LinkBroken.
     """
 
     def __init__(self, link: Link, limits: Limits | None = None) -> None:
@@ -69,7 +54,7 @@ class Handle:
         self._calls = Calls(self._limits.pending_calls)
         self._interests = Interests(self.request)
         self._services = Services(self)
-        self._attrs: dict[str, str] = {}
+        self._attributes = Attributes(lambda name, rank: self.rpc("attr.get", {"name": name}, nodeid=rank))
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._on_end: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
@@ -391,13 +376,7 @@ class Handle:
         Raises:
             RpcError: ENOENT 2, there is none. LinkError: as ``rpc``.
         """
-        known = self._attrs.get(name) if nodeid == NODEID_ANY else None
-        if known is not None:
-            return known
-        attr = (await self.rpc("attr.get", {"name": name}, nodeid=nodeid)).json(_Attr)
-        if attr.flags & _IMMUTABLE and nodeid == NODEID_ANY:
-            self._attrs[name] = attr.value
-        return attr.value
+        return await self._attributes.get(name, nodeid)
 
     async def rank(self) -> int:
         """Rank of the broker this handle is connected to."""
@@ -418,12 +397,4 @@ class Handle:
         Raises:
             ProtocolError: no such severity. LinkError: the link has ended.
         """
-        line = log_line(
-            severity,
-            text,
-            when=datetime.now(UTC),
-            rank=await self.rank(),
-            app=app or PurePath(sys.argv[0]).name,
-            pid=os.getpid(),
-        )
-        await self.rpc("log.append", line, noresponse=True)
+        await self.rpc("log.append", own_line(severity, text, await self.rank(), app), noresponse=True)

@@ -6,12 +6,13 @@ has the facility.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Final
 
 from broker.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 """Names by severity, 0 to 7, as syslog has them."""
@@ -47,3 +48,13 @@ def log_line(severity: int | str, text: str, *, when: datetime, rank: int, app: 
     stamp = when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     line = f"<{severity_number(severity) << 3}>1 {stamp} {rank} {name} {pid} - - {text.rstrip()}"
     return line.replace("\0", " ").encode("utf-8", "surrogateescape")
+
+
+def own_line(severity: int | str, text: str, rank: int, app: str | None) -> bytes:
+    """A line that this process writes now; ``app`` None is this program's name.
+
+    Raises:
+        ProtocolError: EINVAL; no such severity.
+    """
+    name = app or PurePath(sys.argv[0]).name
+    return log_line(severity, text, when=datetime.now(UTC), rank=rank, app=name, pid=os.getpid())

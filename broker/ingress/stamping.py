@@ -22,7 +22,7 @@ class StampPolicy:
         cred: the peer's own credentials, without LOCAL.
         pass_through: True for the owner: a valid stamp is kept, a missing half is filled in.
         local: the peer is attached here; LOCAL is added where the stamp is set, never to one passed through.
-        tree: the peer is a broker of this instance: its stamps are trusted and lose LOCAL.
+        tree_hop: the peer is a broker of this instance: its stamps are trusted and lose LOCAL.
     """
 
     __slots__ = ("cred", "local", "pass_through", "tree_hop")

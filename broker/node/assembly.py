@@ -39,6 +39,8 @@ from broker.transport.registry import listen, scheme_of
 
 log = logging.getLogger("headgate")
 
+CHILDREN_S = 5.0
+"""How long a leaving broker waits for its children to leave first."""
 DRAIN_S = 5.0
 """How long a leaving broker waits for its clients to read what is queued for them."""
 DRAIN_STALL_S = 0.5
@@ -131,7 +133,7 @@ class Node:
         Raises:
             ConfigError: a socket cannot be made. LinkRefused: the parent will not have us.
         """
-        make_rundir(self.settings.broker.rundir)
+        make_rundir(self.settings.broker.rundir, guests=self.settings.access.allow_guest_user)
         self.dispatcher.start()  # before the doors open: the first client finds everything in its place
         await self._open(self.settings.broker.local_uri or "", self.options)
         for entry in self.settings.listen:
@@ -152,7 +154,7 @@ class Node:
         self.lifecycle.enter("cleanup")
         self.overlay.spurn()
         self.lifecycle.enter("shutdown")
-        await self.overlay.children_gone(5.0)
+        await self.overlay.children_gone(CHILDREN_S)
         self.lifecycle.enter("finalize")
         for listener in self._listeners:
             await listener.stop()
@@ -322,14 +324,17 @@ def topology_of(settings: Settings) -> Topology:
     )
 
 
-def make_rundir(path: str) -> None:
-    """Make the directory for sockets, private to us; one that exists stays as it is, so that guests may be let in.
+def make_rundir(path: str, *, guests: bool = False) -> None:
+    """Make the directory for sockets, private to us, or (``guests``) such that others reach the sockets in it but
+    cannot list it; one that exists stays as it is.
 
     Raises:
         ConfigError: it cannot be made, is no directory, belongs to somebody else, or we may not write there.
     """
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        if not os.path.lexists(path):
+            os.makedirs(path, mode=0o700)
+            os.chmod(path, 0o711 if guests else 0o700)  # whatever the umask
         seen = os.stat(path)
     except OSError as error:
         raise ConfigError(f"broker.rundir {path}: {error.strerror}", error.errno) from error
@@ -338,7 +343,13 @@ def make_rundir(path: str) -> None:
             f"broker.rundir {path}: expected a directory of uid {os.getuid()}, it is uid {seen.st_uid}'s"
         )
     if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"broker.rundir {path}: no permission to make sockets there", 13)
+        raise ConfigError(f"broker.rundir {path}: no permission to make sockets there", errno.EACCES)
+    if guests and not seen.st_mode & stat.S_IXOTH:
+        log.warning(
+            "access.allow_guest_user is set, but others cannot enter %s (mode %04o)",
+            path,
+            seen.st_mode & 0o7777,
+        )
 
 
 def user_ids(users: tuple[str | int, ...]) -> frozenset[int]:
@@ -349,10 +360,7 @@ def user_ids(users: tuple[str | int, ...]) -> frozenset[int]:
     """
     import pwd
 
-    try:
-        return frozenset(user if isinstance(user, int) else pwd.getpwnam(user).pw_uid for user in users)
-    except KeyError as error:
-        raise ConfigError(f"access.admin_users: {error.args[0]}") from error
+    return _numbers("admin_users", users, lambda name: pwd.getpwnam(name).pw_uid)
 
 
 def group_ids(groups: tuple[str | int, ...]) -> frozenset[int]:
@@ -363,7 +371,11 @@ def group_ids(groups: tuple[str | int, ...]) -> frozenset[int]:
     """
     import grp
 
+    return _numbers("admin_groups", groups, lambda name: grp.getgrnam(name).gr_gid)
+
+
+def _numbers(key: str, entries: tuple[str | int, ...], look_up: Callable[[str], int]) -> frozenset[int]:
     try:
-        return frozenset(group if isinstance(group, int) else grp.getgrnam(group).gr_gid for group in groups)
+        return frozenset(entry if isinstance(entry, int) else look_up(entry) for entry in entries)
     except KeyError as error:
-        raise ConfigError(f"access.admin_groups: {error.args[0]}") from error
+        raise ConfigError(f"access.{key}: {error.args[0]}") from error

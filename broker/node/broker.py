@@ -3,6 +3,24 @@
 Nothing in here awaits, so messages from one link to another stay in order by construction. What handling a message
 produces (answers of built-in services, a lost link's affairs, synthesised errors) goes to ``work`` and is handled
 after that message and before the next: no recursion. An exception costs its message's link only.
+
+A request from one socket to another, function by function::
+
+    UnixLink._readable        one read, up to 128 KiB
+    Splitter.feed             bytes -> messages; decode() walks every part, once
+    Broker.received           a batch; what exceeds it waits in the Backlog
+    Broker.run                one message after the other, by its type:
+    Router.request              a request like an earlier one has its Decision in the port's cache; else
+    Router._decide                rules (_resolve) and stamp (below: ingress decides, the port remembers)
+                                pending[rest of stack + matchtag] = decision; push the hop
+    Port.send = UnixLink.send   framed() into the outbox; the link is noted at the Flusher
+    Flusher.flush             at the end of the batch, each noted link once
+    UnixLink.flush            one write; what the kernel does not take is parked in the Outbox
+
+Its response comes back the same way through ``Router.response``: the top hop names the origin, ``pending`` proves
+that it was asked for, the hop is popped. A request for a built-in service ends in ``_own`` and takes ``work`` to
+``Dispatcher.deliver``; events take ``Events.receive``, and where the port is ZeroMQ's, ``zeromq.link`` does what the
+``UnixLink`` does here.
 """
 
 from __future__ import annotations
@@ -63,7 +81,6 @@ class Broker:
         self.own = Port(OWN, own_uuid, self._own, cred, name="broker", policy=policy)
         self.pressure = Pressure(self)
         self.router = Router(rank, topology, uuid, self.own, stamp, self.pressure.congested, **(limits or {}))
-        self.own.link = None
         self.calls = Calls(self)
         self.flusher = Flusher()
         self.backlog = Backlog(self, batch_msgs, batch_deliveries)
@@ -141,9 +158,11 @@ class Broker:
         return index
 
     def _control(self, port: Port, message: Message) -> None:
-        """Control messages concern the direct peer only; clients have no business with them."""
+        """Control messages concern the direct peer only: the tree, or a CMB1 peer's sign of life, which has been
+        counted and says no more. Other clients have no business with them.
+        """
         self.router.tally.controls += 1
-        if self.on_control is not None:
+        if self.on_control is not None and not port.cmb1:
             self.on_control(port, message)
 
     def _work(self) -> None:
@@ -224,6 +243,8 @@ class Broker:
         reason = "overlay disconnect" if port.kind == PARENT else ""
         self.pressure.forget(port)
         answered = depart(self.router, port, reason)
+        if port.link is not None and port.link.outbox.discarded:
+            self.router.tally.drop("queued for a link that ended", port.link.outbox.discarded)
         if answered:
             log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
         elif isinstance(error, LinkBroken):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.routing.port import service_path
 from broker.wire.message import NORESPONSE, STREAMING, UPSTREAM, Message, request
 from broker.wire.payload import encode_json
+from broker.wire.topic import replace_last_word
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
@@ -88,7 +88,7 @@ class Calls:
     def cancel(self, call: OwnCall) -> None:
         """Forget a call; tell a stream's provider (RFC 6, "Cancellation")."""
         if self._open.pop(call.matchtag, None) is not None and call.streaming:
-            topic = service_path(call.topic.encode()).decode() + ".cancel"
+            topic = replace_last_word(call.topic, "cancel")
             payload = encode_json({"matchtag": call.matchtag})
             self.call(topic, payload, None, nodeid=call.nodeid, flags=call.flags & UPSTREAM)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from broker.errors import ProtocolError
 from broker.identity import Credentials
 from broker.node.calls import OwnCall
-from broker.routing.port import Port
+from broker.routing.port import KIND_NAMES, Port
 from broker.services.context import Sender
 from broker.wire.message import NORESPONSE, Message, event, response
 
@@ -50,7 +50,6 @@ class BrokerContext:
         self.rank: int = broker.router.rank
         self.size: int = broker.router.topology.size
         self.owner: int = owner
-        self.started: float = time.time()
         broker.observe = self._observe
 
     @property
@@ -184,10 +183,6 @@ class BrokerContext:
         """``attr.set`` gave ``name`` a new value: act on it."""
         return self.apply(name, value)
 
-    def parent_rank(self) -> int:
-        """Rank of the parent; -1 at the root."""
-        return self._broker.router.topology.parent(self.rank)
-
     def tree_children(self, rank: int) -> Sequence[int]:
         """Ranks of the children of ``rank``."""
         return self._broker.router.topology.children(rank)
@@ -254,22 +249,13 @@ def _port(sender: Sender) -> Port:
 
 
 def traffic(broker: Broker) -> dict[str, Any]:
-    """Message counts of one broker by direction and type, drops by reason, and what is open now."""
+    """Message counts of one broker by direction and type (see ``Tally``), drops by reason, and what is open now."""
     tally, ports = broker.router.tally, broker.router.ports
     return {
-        "rx": {
-            "request": tally.requests,
-            "response": tally.responses,
-            "event": tally.events,
-            "control": tally.controls,
-        },
-        "tx": {
-            "request": max(0, tally.requests - tally.answered - tally.dropped),
-            "response": tally.responses + tally.answered,
-            "event": tally.delivered_events,
-            "control": 0,
-        },
+        "rx": tally.received(),
+        "tx": tally.sent(),
         "drops": dict(tally.drops),
+        "connects": tally.connects,
         "pending": sum(len(port.pending) for port in ports),
         "links": sum(port.link is not None for port in ports),
         "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
@@ -282,7 +268,7 @@ def describe(port: Port) -> dict[str, Any]:
     return {
         "name": port.name,
         "uuid": port.uuid,
-        "kind": ("client", "child", "parent", "own")[port.kind],
+        "kind": KIND_NAMES[port.kind],
         "rank": port.rank,
         "userid": port.cred.userid,
         "pid": port.link.peer.pid if port.link.peer.pid is not None else -1,

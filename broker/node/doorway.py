@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pwd
@@ -48,7 +49,7 @@ class Doorway:
     def admit(self, peer: PeerInfo) -> int:
         """The errno a connecting peer is told, 0 to come in; a refusal is one log line."""
         if not self.open:
-            return 111  # ECONNREFUSED: shutting down
+            return errno.ECONNREFUSED  # shutting down
         admission = self._decide(peer)
         if admission.errnum:
             log.warning("refused %s (pid %s): %s", peer.address, peer.pid, admission.reason)
@@ -73,6 +74,7 @@ class Doorway:
         )
         port.shared_uid = admission.shared_uid
         port.cmb1 = self._cmb1
+        self._broker.router.tally.connects += 1
         self._broker.attach(port)
 
     def _decide(self, peer: PeerInfo) -> Admission:

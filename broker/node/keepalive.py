@@ -9,35 +9,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.node.overlay.control import HEARTBEAT, heartbeat
+from broker.node.overlay.control import heartbeat
 from broker.node.overlay.liveness import Silence
 from broker.routing.port import Port
-from broker.wire.message import Message
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
 
 
 class Keepalives:
-    """Speaks up on quiet CMB1 links, and takes the keepalives of their peers.
+    """Speaks up on quiet CMB1 links.
 
-    A peer that sends none is left alone: the texts ask for nothing, and ZeroMQ notices a dead connection itself.
+    A peer that sends none itself is left alone: the texts ask for nothing, and ZeroMQ notices a dead connection.
 
     Args:
-        broker: whose clients; its ``on_control`` is asked first here, then where it led before.
-        quiet_s: seconds without a message to a peer after which it gets a keepalive.
+        broker: whose clients. quiet_s: seconds without a message to a peer after which it gets a keepalive.
 
     Attributes:
-        sent, received: keepalives so far.
+        sent: keepalives so far.
     """
 
     def __init__(self, broker: Broker, quiet_s: float) -> None:
         self.sent = 0
-        self.received = 0
         self._broker = broker
         self._quiet_s = quiet_s
         self._silences: dict[Port, Silence] = {}
-        self._next, broker.on_control = broker.on_control, self._controlled
 
     def sweep(self, now: float) -> None:
         """Called now and then, ``now`` in monotonic seconds; what was quiet is known up to one call too late."""
@@ -50,10 +46,5 @@ class Keepalives:
             waiting = outbox.fresh or outbox.parked  # it will hear from us without a keepalive
             if silence.seconds(outbox.sent, now) >= self._quiet_s and not waiting:
                 self.sent += 1
+                self._broker.router.tally.sent_controls += 1
                 port.send(heartbeat())
-
-    def _controlled(self, port: Port, message: Message) -> None:
-        if port.cmb1 and message.aux1 == HEARTBEAT:
-            self.received += 1
-        elif self._next is not None:
-            self._next(port, message)

@@ -10,22 +10,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from broker.services.state_machine import STATES
+
 log = logging.getLogger("headgate")
 
-STATES: Final = (
-    "load-builtins",
-    "join",
-    "config-sync",
-    "init",
-    "quorum",
-    "run",
-    "cleanup",
-    "shutdown",
-    "finalize",
-    "goodbye",
-)
-"""State names in order; the index is the number ``state-machine.monitor`` sends."""
-RUN: Final = STATES.index("run")
 CLEANUP: Final = STATES.index("cleanup")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import ConfigError
 from broker.node.context import traffic
+from broker.routing.port import KIND_NAMES, OWN, Port
 
 if TYPE_CHECKING:
     from broker.node.assembly import Node
@@ -52,7 +53,7 @@ def samples(node: Node) -> list[Sample]:
     router = node.broker.router
     types = ("request", "response", "event", "control")
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    clients = [port for port in router.ports if port.link is not None]
+    attached = [port for port in router.ports if port.link is not None]
     return [
         (
             "info",
@@ -67,7 +68,12 @@ def samples(node: Node) -> list[Sample]:
             "Messages received.",
             [({"type": t}, counts["rx"][t]) for t in types],
         ),
-        ("sent_messages_total", "counter", "Messages sent.", [({"type": t}, counts["tx"][t]) for t in types]),
+        (
+            "sent_messages_total",
+            "counter",
+            "Messages passed on or made here, events once per receiver.",
+            [({"type": t}, counts["tx"][t]) for t in types],
+        ),
         (
             "dropped_messages_total",
             "counter",
@@ -76,7 +82,7 @@ def samples(node: Node) -> list[Sample]:
             or [({"reason": ""}, 0.0)],
         ),
         ("pending_calls", "gauge", "Requests not answered yet.", [({}, float(counts["pending"]))]),
-        ("links", "gauge", "Attached links.", _by_kind(clients)),
+        ("links", "gauge", "Attached links.", _by_kind(attached)),
         ("outbox_bytes", "gauge", "Bytes that wait for slow readers.", [({}, float(counts["outbox_bytes"]))]),
         ("event_sequence", "counter", "Last event sequence.", [({}, float(router.events.sequence))]),
         (
@@ -85,15 +91,20 @@ def samples(node: Node) -> list[Sample]:
             "Times that event numbers were missing.",
             [({}, float(node.overlay.event_gaps))],
         ),
+        (
+            "missed_events_total",
+            "counter",
+            "Event numbers that were missing.",
+            [({}, float(node.overlay.events_missed))],
+        ),
         ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
         ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
     ]
 
 
-def _by_kind(ports: Iterable[object]) -> list[tuple[dict[str, str], float]]:
-    kinds = ("client", "child", "parent", "own")
-    found = [getattr(port, "kind", 0) for port in ports]
-    return [({"kind": name}, float(found.count(index))) for index, name in enumerate(kinds[:3])]
+def _by_kind(ports: Iterable[Port]) -> list[tuple[dict[str, str], float]]:
+    found = [port.kind for port in ports]
+    return [({"kind": KIND_NAMES[kind]}, float(found.count(kind))) for kind in range(OWN)]
 
 
 class MetricsListener:

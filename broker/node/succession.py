@@ -6,18 +6,27 @@ Rank 0 runs once every rank has been seen; the others copy rank 0 through their 
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable
+from typing import Final
 
 from broker.errors import ProtocolError
 from broker.node.calls import OwnCall
 from broker.node.context import BrokerContext
-from broker.node.lifecycle import CLEANUP, RUN, Lifecycle
+from broker.node.lifecycle import CLEANUP, Lifecycle
 from broker.node.overlay.overlay import Overlay
+from broker.services.state_machine import RUN, STATES
 from broker.wire.message import STREAMING, UPSTREAM, Message
 from broker.wire.payload import decode_json, encode_json
 
 log = logging.getLogger("headgate")
+
+LAST_WANTED: Final = STATES.index("shutdown")
+"""The parent's states are followed up to this one, as deployed children do: we are leaving ourselves by then."""
+_ENDS: Final = (errno.ENODATA, errno.EHOSTUNREACH)
+"""How the stream of the parent's states ends in good order, or with the parent."""
 
 
 class Succession:
@@ -47,7 +56,7 @@ class Succession:
             return
         self._monitor = self._context.call(
             "state-machine.monitor",
-            encode_json({"final": 7}),
+            encode_json({"final": LAST_WANTED}),
             self._parent_state,
             nodeid=self._context.rank,
             flags=STREAMING | UPSTREAM,
@@ -65,10 +74,13 @@ class Succession:
 
     def _parent_state(self, message: Message) -> None:
         if message.errnum:
+            if message.errnum not in _ENDS:
+                log.warning("the parent does not tell its state: %s", os.strerror(message.errnum))
             return
         try:
             number = decode_json(message.payload).get("state")
-        except ProtocolError:
+        except ProtocolError as error:
+            log.warning("the parent tells no state: %s", error)
             return
         if number == RUN:
             self._lifecycle.enter("run")

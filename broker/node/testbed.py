@@ -207,12 +207,12 @@ def _reap(rank: Rank, options: int) -> bool:
 
 def _preload() -> None:
     """Load what a rank loads late, so that it is there before the fork."""
-    import ctypes  # noqa: F401
-    import pwd  # noqa: F401
+    import ctypes  # noqa: F401 - loaded, not used
+    import pwd  # noqa: F401 - the same
 
     import broker.node.bootstrap
     import broker.transport.unix
-    import broker.transport.zeromq  # noqa: F401
+    import broker.transport.zeromq  # noqa: F401 - the same
 
 
 def _become(settings: Settings, pipe: int, launcher: int) -> None:
@@ -222,7 +222,7 @@ def _become(settings: Settings, pipe: int, launcher: int) -> None:
         _detach(launcher)
         code = _run(settings, pipe)
     except BaseException as error:
-        print(f"headgate: rank {settings.broker.rank}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"headgate: rank {settings.broker.rank}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -8,4 +8,5 @@
 ``ration``        the cap on open calls of all links together
 ``events``        numbering, order, subscriptions, private events
 ``departure``     what is owed when a port goes: answers, disconnect notices
+``tally``         counts of what passed, and of what did not and why
 """

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 
 from broker.routing.notices import NOTICE
-from broker.routing.port import CLIENT, PARENT, Decision, Port, service_path
+from broker.routing.port import CLIENT, PARENT, Decision, Port, Repeat
 from broker.routing.router import NO_TAG, Router
 from broker.wire.message import NORESPONSE, PAYLOAD, RESPONSE, ROUTE, STREAMING, TOPIC, Message
 from broker.wire.parts import encode_part, part_data
+from broker.wire.topic import path_of
 
 
 def depart(router: Router, port: Port, reason: str = "") -> int:
@@ -29,7 +30,7 @@ def depart(router: Router, port: Port, reason: str = "") -> int:
     if port.kind == CLIENT:
         _send_notices(router, port)
     else:
-        _end_streams(port)
+        _end_streams(router, port)
     port.pending = {}
     port.untagged = {}
     port.armed = {}
@@ -46,8 +47,8 @@ def _answer_waiting(router: Router, origin: Port, gone: Port, reason: str) -> in
         for call in entry.calls():
             if call.target is gone:
                 origin.send(unreachable(router, call, key, reason))
-        if left:
-            entry.waiting = left  # type: ignore[attr-defined]
+        if left and isinstance(entry, Repeat):
+            entry.waiting = left
         else:
             del origin.pending[key]
     return answered + _answer_untagged(router, origin, gone, reason)
@@ -91,13 +92,14 @@ def _send_notices(router: Router, port: Port) -> None:
         router.request(port, Message(front, topic_part, b"", head[:4] + bytes((flags,)) + head[5:], tag))
 
 
-def _end_streams(port: Port) -> None:
+def _end_streams(router: Router, port: Port) -> None:
     """A neighbour is lost: tell the providers of the streams that ran through it."""
     for key, entry in port.pending.items():
         for call in entry.calls():
             if call.once or not call.target.live:
                 continue
-            topic = service_path(bytes(part_data(call.topic_part) or b"")) + NOTICE
+            topic = path_of(bytes(part_data(call.topic_part) or b"")) + NOTICE
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE
             head = call.head[:4] + bytes((flags,)) + call.head[5:]
+            router.tally.notices += 1
             call.target.send(Message(call.push + key[:-4], encode_part(topic), b"", head, key[-4:]))

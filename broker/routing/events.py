@@ -10,7 +10,7 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
-from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port
+from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.tally import Tally
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data
@@ -43,11 +43,11 @@ class Events:
         "sequence",
     )
 
-    def __init__(self, rank: int, stamp: Callable[[Port, bytes], bytes], tally: Tally) -> None:
+    def __init__(self, rank: int, stamp: Stamp, tally: Tally) -> None:
         self.rank: int = rank
         self.sequence: int = 0
         self.on_gap: Callable[[int, int], None] | None = None
-        self._stamp: Callable[[Port, bytes], bytes] = stamp
+        self._stamp: Stamp = stamp
         self._tally: Tally = tally
         self._parent: Port | None = None
         self._children: tuple[Port, ...] = ()
@@ -119,6 +119,7 @@ class Events:
         elif self.rank == 0:
             self.publish(message)
         elif self._parent is not None:
+            self._tally.delivered_events += 1
             self._parent.send(message)
         else:
             self._tally.drop("event while no parent is connected")
@@ -145,7 +146,8 @@ class Events:
 
     def distribute(self, message: Message) -> None:
         """Down to every child broker, and to the subscribers attached here."""
-        for child in self._children:
+        children = self._children
+        for child in children:
             child.send(message)
         ports = self._matches.get(message.topic_part)
         if ports is None:
@@ -155,7 +157,7 @@ class Events:
             ports = tuple(port for port in ports if may_see(port, userid))
         for port in ports:
             port.send(message)
-        self._tally.delivered_events += len(ports)
+        self._tally.delivered_events += len(ports) + len(children)
 
     def _match(self, topic_part: bytes) -> tuple[Port, ...]:
         topic = bytes(part_data(topic_part) or b"")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.routing.port import CLIENT, PARENT, Decision, Port, service_path
+from broker.routing.port import CLIENT, PARENT, Decision, Port
 from broker.wire.message import DELIMITER, UPSTREAM, Message
 from broker.wire.parts import encode_part, part_data
+from broker.wire.topic import path_of
 
 NOTICE: Final = b".disconnect"
 """How the topic of a notice ends."""
@@ -18,14 +19,14 @@ NOTICE: Final = b".disconnect"
 
 def notice_key(topic: bytes, head: bytes) -> bytes:
     """(service path, upstream, nodeid): one disconnect notice each."""
-    return b"".join((service_path(topic), b"\0", bytes((head[4] & UPSTREAM,)), head[13:]))
+    return b"".join((path_of(topic), b"\0", bytes((head[4] & UPSTREAM,)), head[13:]))
 
 
 def arm(port: Port, decision: Decision, front: bytes, message: Message, limit: int) -> None:
     """Remember that the provider learns of the end of ``front`` below ``port``; above ``limit`` notices it does not."""
     key = decision.armed + front
     if key not in port.armed and len(port.armed) < limit:
-        notice = encode_part(service_path(bytes(part_data(decision.topic_part) or b"")) + NOTICE)
+        notice = encode_part(path_of(bytes(part_data(decision.topic_part) or b"")) + NOTICE)
         port.armed[key] = (decision.head, message.tag, notice, front)
 
 

@@ -12,21 +12,14 @@ from typing import Any, Final
 from broker.identity import Credentials
 from broker.wire.message import Message
 from broker.wire.parts import encode_part, part_data
+from broker.wire.topic import path_of
 
 CLIENT: Final = 0
 CHILD: Final = 1
 PARENT: Final = 2
 OWN: Final = 3
-
-
-def service_path(topic: bytes) -> bytes:
-    """``topic`` without its last word; all of it when it has one word only.
-
-    >>> service_path(b"job-info.update.lookup")
-    b'job-info.update'
-    """
-    path, dot, _word = topic.rpartition(b".")
-    return path if dot else topic
+KIND_NAMES: Final = ("client", "child", "parent", "own")
+"""What people read, by the numbers above."""
 
 
 class Decision:
@@ -43,7 +36,7 @@ class Decision:
         self.target: Port = target
         self.topic_part: bytes = topic_part
         self.head: bytes = head
-        """First 17 bytes of the stamped tail: everything but the matchtag."""
+        """``Message.head`` of the request as stamped: everything of PROTO but the matchtag."""
         self.push: bytes = push
         """Encoded route parts that go in front of the stack."""
         self.track: bool = True
@@ -61,7 +54,7 @@ class Decision:
 
     def concerns(self, service: bytes) -> bool:
         """True when the call is for ``service`` (topic up to its last word)."""
-        return service_path(bytes(part_data(self.topic_part) or b"")) == service
+        return path_of(bytes(part_data(self.topic_part) or b"")) == service
 
     def without(self, service: bytes) -> Decision | None:
         """The entry that is left when the calls for ``service`` are taken out; None when nothing is."""
@@ -169,6 +162,7 @@ class Port:
         self.policy: Any = policy
         """Opaque to the router: handed to the stamp callback."""
         self.link: Any = link
+        """The transport's link, opaque to the router too; None at the broker's own end."""
         self.rank: int = rank
         self.cmb1: bool = False
         """The peer speaks an older dialect: its own request to any rank skips itself."""
@@ -202,7 +196,11 @@ class Port:
         return decision
 
     def __repr__(self) -> str:
-        return f"<port {('client', 'child', 'parent', 'own')[self.kind]} {self.name}>"
+        return f"<port {KIND_NAMES[self.kind]} {self.name}>"
+
+
+Stamp = Callable[[Port, bytes], bytes]
+"""``stamp(port, received) -> stamped``: eight bytes of userid and rolemask each (the ingress room's work)."""
 
 
 def _discard(_message: Message) -> None:

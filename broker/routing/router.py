@@ -21,7 +21,7 @@ from typing import Final
 
 from broker.routing.events import Events
 from broker.routing.notices import NOTICE, arm, disarm, notice_key
-from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Repeat
+from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Repeat, Stamp
 from broker.routing.service_table import ServiceTable
 from broker.routing.tally import Tally
 from broker.routing.topology import NO_PARENT, Topology
@@ -38,8 +38,6 @@ from broker.wire.message import (
 )
 from broker.wire.parts import encode_part, part_data, split_parts
 
-Stamp = Callable[[Port, bytes], bytes]
-"""``stamp(port, received) -> stamped``: eight bytes of userid and rolemask each (the ingress room's work)."""
 Congested = Callable[[Port, Port], bool]
 """``congested(origin, target)``: target's outbox is full; True when origin was paused, so that the request may pass."""
 
@@ -173,12 +171,14 @@ class Router:
         if decision is None:
             decision = self._decide(port, message)
             if decision is None:
+                self.tally.refused_requests += 1
                 return
         front = message.front
         tag = message.tag
         if front != DELIMITER:
             front = self._stack_below(port, message, decision)
             if not front:
+                self.tally.refused_requests += 1
                 return
         elif decision.unarmed:
             self._arm_plain(port, decision, message)
@@ -187,6 +187,7 @@ class Router:
             key = front + tag
             if tag == NO_TAG or key in pending or len(pending) >= port.pending_max:
                 if not self._track_rare(port, message, decision, front):
+                    self.tally.refused_requests += 1
                     return
             else:
                 pending[key] = decision
@@ -209,10 +210,8 @@ class Router:
         target = self._resolve(port, message, topic)
         if target is None:
             return None
-        if target.kind == CLIENT and b"." not in topic:
-            self.answer(
-                port, message, errno.ENOSYS
-            )  # a service's bare name: deployed connectors pass none on
+        if target.kind == CLIENT and b"." not in topic:  # deployed connectors pass no bare name on
+            self.answer(port, message, errno.ENOSYS)
             return None
         notice = topic.endswith(NOTICE)
         owed = notice and disarm(port, message, topic)
@@ -249,9 +248,7 @@ class Router:
                 self.answer(port, message, errno.EHOSTUNREACH)
             return self.parent
         if nodeid == NODEID_ANY or message.flags & UPSTREAM:
-            target = self._local(port, topic, nodeid)
-            if target is None:
-                target = self.parent
+            target = self._local(port, topic, nodeid) or self.parent
             if target is None and self.rank:
                 self.answer(port, message, errno.EHOSTUNREACH)
             elif target is None:
@@ -340,12 +337,12 @@ class Router:
         front = message.front
         if port.kind == CHILD:
             if not front.startswith(self._hop):
-                self.tally.drop("response from a child without our hop")
+                self._stray("response from a child without our hop")
                 return
             front = front[len(self._hop) :]
         origin = self._by_hop.get(front[:37])
         if origin is None:
-            self.tally.drop("response to an unknown route")
+            self._stray("response to an unknown route")
             return
         head = message.head
         known = port.heads.get(head)
@@ -358,13 +355,18 @@ class Router:
         if decision is None or decision.target is not port:
             decision = self._unusual(origin, port, key, rest, failed)
             if decision is None:
-                self.tally.drop("response to no open call")
+                self._stray("response to no open call")
                 return
         elif failed or decision.once:
             del origin.pending[key]
         message.head = stamped
         message.front = front if origin.kind == PARENT else rest
         origin.send(message)
+
+    def _stray(self, reason: str) -> None:
+        """A response is for nobody."""
+        self.tally.stray_responses += 1
+        self.tally.drop(reason)
 
     def _learn(self, port: Port, head: bytes) -> tuple[bytes, bool]:
         """(stamped header, is it an error) for a response header of ``port``, remembered."""

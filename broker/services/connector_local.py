@@ -17,12 +17,13 @@ class ConnectorLocal(Service):
     def figures(self, request: Request) -> Mapping[str, Any]:
         """-> ``{"server": {"clients", "connects"}, "allow_guest_user", "allow_root_owner"}``; owner only.
 
-        Counts are the client's: ``txcount`` messages it was sent, ``rxcount`` messages it sent us.
+        Counts are the client's: ``txcount`` messages it was sent, ``rxcount`` messages it sent us; ``connects`` are
+        all clients so far.
         """
         clients = [_client(link) for link in self.context.links() if link.get("kind") == "client"]
         access = self.context.config().get("access", {})
         return {
-            "server": {"clients": clients, "connects": self.context.traffic().get("connects", len(clients))},
+            "server": {"clients": clients, "connects": self.context.traffic()["connects"]},
             "allow_guest_user": bool(access.get("allow-guest-user", False)),
             "allow_root_owner": bool(access.get("allow-root-owner", False)),
         }

@@ -48,8 +48,6 @@ class Context(Protocol):
     size: int
     owner: int
     """Uid of the instance owner."""
-    started: float
-    """Wall clock at start, seconds since 1970."""
 
     @property
     def uuid(self) -> str:
@@ -135,9 +133,6 @@ class Context(Protocol):
     def apply_attribute(self, name: str, value: str) -> int:
         """``attr.set`` gave ``name`` (flag 2) a new value: act on it; a nonzero errno refuses it."""
 
-    def parent_rank(self) -> int:
-        """Rank of the parent; -1 at the root."""
-
     def tree_children(self, rank: int) -> Sequence[int]:
         """Ranks of the children of ``rank``."""
 
@@ -163,7 +158,11 @@ class Context(Protocol):
         """Have ``callback`` called with each new state's name."""
 
     def traffic(self) -> Mapping[str, Any]:
-        """Message counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops": {...}, ...}."""
+        """Counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops", "connects", ...}.
+
+        ``rx`` came in, from links or from this broker's own services; ``tx`` was passed on or made here, an event
+        once per receiver; ``connects`` are the clients that were attached so far.
+        """
 
     def metrics(self) -> str:
         """All figures in the Prometheus text format."""

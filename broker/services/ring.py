@@ -50,7 +50,7 @@ class Ring:
     """The last ``entries`` entries; 0 keeps none.
 
     Attributes:
-        count: entries since start or ``reset``, kept or not.
+        count: entries since start, kept or not; ``clear`` does not change it.
     """
 
     def __init__(self, entries: int) -> None:

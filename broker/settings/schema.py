@@ -43,8 +43,9 @@ class BrokerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     one. Hosts share one file, so it is usually left out."""
 
     rundir: Text = field(default_factory=default_rundir)
-    """Absolute path of the directory for sockets, made with mode 0700. Default: `$RUNTIME_DIRECTORY`
-    (systemd), `$XDG_RUNTIME_DIR/headgate`, or `/tmp/headgate-UID`: private to the user in each case."""
+    """Absolute path of the directory for sockets, made with mode 0700 (0711 with
+    `access.allow_guest_user`). Default: `$RUNTIME_DIRECTORY` (systemd), `$XDG_RUNTIME_DIR/headgate`, or
+    `/tmp/headgate-UID`: private to the user in each case."""
 
     local_uri: Text | None = None
     """Where local clients connect. Default: `local://RUNDIR/local-RANK`, the name flux-core uses, so that
@@ -229,8 +230,8 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     of a small container."""
 
     event_policy: Literal["disconnect", "drop"] = "disconnect"
-    """What happens to a subscriber that does not keep up: it is disconnected, or it misses events and is
-    told of the gap. Default disconnect: nobody misses an event without knowing."""
+    """What happens to a subscriber that does not keep up: it is disconnected, or it misses events, which are
+    counted at its link (`dropped_events`). Default disconnect: nobody misses an event without knowing."""
 
     stall_s: Annotated[float, Meta(ge=0.1, le=86400)] = 30.0
     """Seconds that a provider above high water may accept no byte before it is disconnected. Default 30:
@@ -246,15 +247,11 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Hops a guest's message may bring along. Default 16: a proxy in front of a proxy needs two."""
 
     service_tasks_max: Count = 256
-    """Handlers of one service that run at the same time; later requests wait. Default 256."""
+    """Asynchronous handlers of one built-in service that run at the same time; beyond it EAGAIN. Default 256."""
 
     batch_msgs: Count = 256
     """Messages taken from one link before the next link has its turn. Default 256: about half a
-    millisecond of the corridor."""
-
-    batch_bytes: Bytes = 256 * 2**10
-    """Bytes taken from one link before the next has its turn. Default 256 KiB: one read of a full receive
-    buffer."""
+    millisecond of the corridor. Bytes need no setting: the transports read 128 or 256 KiB at a time."""
 
     batch_deliveries: Count = 4096
     """Deliveries one link may cause before the next has its turn. Default 4096: sixteen events to 256

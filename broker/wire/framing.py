@@ -19,11 +19,9 @@ from broker.wire.decoding import decode, decode_large
 from broker.wire.message import MAGIC_DEPLOYED, MAGIC_TEXT, Message
 
 _HEADER = Struct(">4sI")
-GUEST_MAX_BYTES: Final = 16 << 20
-"""Largest frame a guest may send: the largest file the deployed dashboards ship, with room; precedent NATS
-1 MiB, flux-core none."""
 OWNER_MAX_BYTES: Final = 256 << 20
-"""Largest frame the owner may send."""
+"""Largest frame where nobody names another cap (settings ``owner_message_bytes`` and ``guest_message_bytes`` do);
+precedents: NATS 1 MiB, flux-core none."""
 LARGE_BYTES: Final = 64 << 10
 """From this size on a frame gets a buffer of its own, and its payload is passed on without copying."""
 

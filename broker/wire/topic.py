@@ -65,15 +65,6 @@ def replace_last_word(topic: AnyStr, word: AnyStr) -> AnyStr:
     return path_of(topic) + _period(topic) + word
 
 
-def matches(topic: AnyStr, prefix: AnyStr) -> bool:
-    """True when a subscription to ``prefix`` wants ``topic``: plain text, no glob; "" wants everything.
-
-    >>> matches("foobar", "foo"), matches("foo", ""), matches("foo", "foo.*")
-    (True, True, False)
-    """
-    return topic.startswith(prefix)
-
-
 def check_service(name: str) -> None:
     """Accept ``name`` as the name of a service that may be registered.
 

@@ -24,7 +24,8 @@ credentials, errnum, nodeid, matchtag, sequence, control status: carried by all
 =====================  ===========  =============  ====================  ==============================
 
 A flag is refused on every type, also where its text gives it no meaning (STREAMING on an event): a receiver
-must see the flags that were sent, or nothing. And by the side that it is read from:
+must see the flags that were sent, or nothing. Nobody is left waiting for what was refused: see
+``answer_refused`` and ``said_instead``, which links use (``Link.refuse``). And by the side that it is read from:
 
 =====================  ===========  =============  ====================  ==============================
 what                   flux1        flux1 strict   cmb1rev               cmb1

@@ -8,7 +8,9 @@ import pytest
 
 from broker.transport import curve, inproc, unix, zeromq
 from broker.transport.link import Link
-from tests.contract.checks import CHECKS, Harness, check_half_open_peer
+from tests.contract.checks import CHECKS
+from tests.contract.endings import check_half_open_peer
+from tests.contract.harness import Harness
 
 SERVER, CLIENT = curve.generate(), curve.generate()
 CURVE_LISTEN = {"curve": curve.CurveServer(SERVER), "keys": {CLIENT.public_key: curve.PeerKey(1)}}

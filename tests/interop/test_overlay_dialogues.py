@@ -22,7 +22,6 @@ from broker.wire.payload import any_text, decode_json, encode_json
 from tests import vectors
 from tests.unit.node.overlay.trees import tcp_place, until
 
-TYPES = {"request": REQUEST, "response": RESPONSE, "event": EVENT, "control": CONTROL}
 UP, DOWN = "child->parent", "parent->child"
 SPOKEN_BY_A_REAL_CHILD = 18
 """The first records are of a real child with a parent of the recorder's; the others of a real parent."""

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from broker.wire.message import NORESPONSE, PAYLOAD, ROUTE, STREAMING, event, request
+from broker.wire.message import NORESPONSE, PAYLOAD, ROUTE, event, request
 from broker.wire.payload import encode_json
 from tests.replay import comparison
 from tests.replay.other_side import GUEST_CASES, HEARD, OUT_OF_SCOPE, PUBLISHED, SAID, SUBSCRIBED, Heard, Said
@@ -157,7 +157,3 @@ def subscribed(matchtag: int) -> dict[str, Any]:
         "type": "response", "topic": "event.subscribe", "errnum": 0, "matchtag": matchtag, "flags": 9,
         "userid": 0xFFFFFFFF, "rolemask": 1, "routes": [],
     }  # fmt: skip
-
-
-def is_stream(turn: Turn) -> bool:
-    return any(answer["flags"] & STREAMING for answer in turn.hear)

@@ -1,5 +1,6 @@
 """What the README tells people to type works, and says what is true."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 
 from broker.cli import exits
 from broker.settings import loads
+from broker.transport import curve
+from tests.live.listeners import one_place
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -67,6 +70,24 @@ def test_configuration_is_one():
     text = block("toml", "[[hosts]]")
     assert loads(text).size == 2
     assert tomllib.loads(text)["access"]["allow_guest_user"] is True
+
+
+def test_older_dialects_are_settings():
+    entries = loads(block("toml", "strict_rfc3")).listen
+    assert [(entry.dialect, entry.strict_rfc3) for entry in entries] == [("cmb1", False), ("flux1", True)]
+
+
+def test_a_dialer_of_an_older_dialect_is_let_in(rundir, monkeypatch):
+    async def script():
+        names = {}
+        exec(block("python", "Options(dialect="), names)
+        async with names["join"](place.uri, place.server_key) as h:
+            assert await h.size() == 1
+
+    with one_place(rundir, 'dialect = "cmb1"') as place:
+        curve.save(place.client, rundir / "me.cert")
+        monkeypatch.chdir(rundir)
+        asyncio.run(script())
 
 
 def test_exit_codes_are_those_of_the_command():

@@ -132,7 +132,7 @@ class Children:
                         self._broker.received(link, rest)
                     return
             elif index == len(messages) - 1:
-                link.send(control.disconnect())
+                self._send_away(link)
 
     def link_ended(self, link: Link, error: LinkError) -> None:
         """It left before, or after, it was a child."""
@@ -265,7 +265,7 @@ class Children:
         if child.port is None:
             return errno.EINVAL
         log.error("rank %d is disconnected: %s", rank, reason)
-        child.port.send(control.disconnect())
+        self._send_away(child.port.link)
         self._dismiss(child, Status.LOST, reason)
         return 0
 
@@ -273,6 +273,10 @@ class Children:
         """Make all of them leave."""
         for rank in self._children:
             self.disconnect(rank, reason)
+
+    def _send_away(self, link: Link) -> None:
+        self._broker.router.tally.sent_controls += 1
+        link.send(control.disconnect())
 
     def close(self) -> None:
         """End the links of those who are no children (any more)."""

@@ -33,7 +33,7 @@ class Parent:
 
     Args:
         broker: where the parent's port is attached. config: addresses and patience.
-        hello: makes our hello; joined: told of each answer that admits us, the port being attached.
+        introduce: makes our hello; joined: told of each answer that admits us, the port being attached.
         clock: monotonic seconds.
 
     Attributes:
@@ -136,6 +136,7 @@ class Parent:
     def send(self, message: Message) -> None:
         """Send a control message up; dropped while there is no parent, whom hello will tell."""
         if self.port is not None:
+            self._broker.router.tally.sent_controls += 1
             self.port.send(message)
 
     def pulse(self, now: float) -> None:
@@ -143,7 +144,7 @@ class Parent:
         if self.port is not None:
             silent = self._silence.seconds(self.port.link.outbox.sent, now)
             if silent >= self._config.torpid_min_s:
-                self.port.send(control.heartbeat())
+                self.send(control.heartbeat())
 
     def controlled(self, message: Message) -> None:
         """A control message of the parent: only ``disconnect`` means something."""

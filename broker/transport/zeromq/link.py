@@ -187,7 +187,7 @@ class ZeromqLink(Link):
         form = group[0]
         send = self._sock.send
         if isinstance(form, bytes):
-            send(form if len(group) == 1 else b"".join(group), NOBLOCK)  # type: ignore[arg-type]
+            send(form if len(group) == 1 else b"".join(group), NOBLOCK)  # type: ignore[arg-type]  # all bytes, see ``group_end``
         else:
             for part in form[:-1]:
                 send(part, MORE_NOBLOCK)

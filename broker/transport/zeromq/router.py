@@ -339,7 +339,7 @@ class ZeromqListener(Listener):
 
 
 def _remove_socket(path: str) -> None:
-    """libzmq leaves the file of an ipc listener behind when the process ends soon after."""
+    """The file of an ipc listener, which libzmq leaves behind when the process ends soon after."""
     with contextlib.suppress(OSError):
         os.unlink(path)
 

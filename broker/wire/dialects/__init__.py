@@ -11,7 +11,8 @@ Bytes cannot tell them apart, so a setting of each listener or dialer does. A li
 comes here: it uses ``from_parts``, ``Message.parts`` and ``Message.framed`` directly (see
 ``Dialect.native``).
 
-A text adds a class to ``_DIALECTS``; nothing else in the house names one.
+A text adds a class to ``_DIALECTS``; nothing else in the house names one. ``contract`` says what such a class does
+and has the rules that all texts share.
 """
 
 from __future__ import annotations

@@ -231,3 +231,28 @@ def test_config_reaches_its_parent(broker, rundir, capsys):
     assert any("our parent, knows our key" in finding["text"] for finding in told if finding["level"] == "ok")
     assert main(["status", "--uri", broker, "--json"]) == 0
     assert found(capsys)[0]["tree"]["status"] == "full"
+
+
+def doctor_at_rank_1(broker: str, rundir: Path, capsys: pytest.CaptureFixture, version: str) -> list[dict]:
+    directory = os.path.dirname(broker.removeprefix("local://"))
+    own = curve.load(f"{directory}/rank-1.cert")
+    curve.save(own, rundir / "own")
+    parent_key = curve.load(f"{directory}/rank-0.cert").public_key
+    file = Path(configuration(rundir, tree_of(broker), parent_key, own.public_key))
+    file.write_text(file.read_text().replace("[broker]\n", f'[broker]\nversion_announced = "{version}"\n'))
+    assert main(["doctor", "--config", str(file), "--rank", "1", "--json"]) == exits.NO_CONNECTION
+    return found(capsys)
+
+
+def test_config_announces_another_version_than_its_parent(broker, rundir, capsys):
+    told = doctor_at_rank_1(broker, rundir, capsys, "0.75.0")
+    bad = next(finding for finding in told if finding["level"] == "fail")
+    assert "rank 0 announces 0.88.0, we would announce 0.75.0" in bad["text"]
+    assert "broker.version_announced" in bad["advice"]
+
+
+def test_config_announces_the_version_of_its_parent(broker, rundir, capsys):
+    told = doctor_at_rank_1(broker, rundir, capsys, "0.88.7")
+    assert any("they agree" in finding["text"] for finding in told)
+    assert main(["status", "--uri", broker, "--json"]) == 0
+    assert found(capsys)[0]["tree"]["status"] == "full"  # asking sent nobody away

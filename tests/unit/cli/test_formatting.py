@@ -181,6 +181,19 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_a_line_is_one_write():
+    """Verbs that share an unbuffered pipe must not cut each other's lines."""
+
+    class Pipe(io.StringIO):
+        def write(self, text):
+            writes.append(text)
+            return len(text)
+
+    writes = []
+    screen.Screen(out=Pipe()).line("all of it")
+    assert writes == ["all of it\n"]
+
+
 def test_on_a_terminal_there_are_tables_and_colours(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)

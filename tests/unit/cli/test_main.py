@@ -49,6 +49,18 @@ def test_help_of_a_verb_has_an_example(verb, capsys):
     assert f"headgate {verb} " in text
 
 
+@pytest.mark.parametrize("rank", ["4294967294", "99999999999", "-1"])
+def test_a_rank_that_no_broker_can_have(rank, capsys):
+    assert main(["rpc", "--rank", rank, "attr.get"]) == exits.USAGE
+    assert "--rank" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["keygen", "attr"])
+def test_help_keeps_what_stands_in_brackets(verb, capsys):
+    main([verb, "--help"])
+    assert "[]" not in capsys.readouterr().out
+
+
 def test_help_as_a_verb(capsys):
     main(["help", "ping"])
     assert "headgate ping" in capsys.readouterr().out

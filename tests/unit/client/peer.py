@@ -11,7 +11,7 @@ from broker.identity import PeerInfo
 from broker.transport.inproc import pair
 from broker.transport.link import Options
 from broker.wire import message as wire
-from broker.wire.payload import encode_json
+from broker.wire.payload import any_text, encode_json
 
 OWNER = 5
 GUEST = 6
@@ -101,3 +101,10 @@ async def settle(rounds=20):
 def soon(coroutine):
     """A task that the test awaits."""
     return asyncio.get_running_loop().create_task(coroutine)
+
+
+async def asked(peer, topic, payload=None, **options):
+    """Call and return (errnum, text) of the one response."""
+    peer.call(topic, payload, **options)
+    answer = await peer.next()
+    return answer.errnum, any_text(answer.payload)

@@ -94,10 +94,7 @@ def test_overrun_is_raised_between_the_events(uri):
         assert events.next(timeout_s=5).topic == "c"
 
 
-def test_services_run_functions_in_threads_and_stream_generators(uri):
-    main_thread = threading.current_thread().name
-    closed = threading.Event()
-
+def test_services_run_functions_in_threads(uri):
     def where(request):
         return threading.current_thread().name
 
@@ -119,21 +116,8 @@ def test_services_run_functions_in_threads_and_stream_generators(uri):
     def by_hand_error(request):
         request.respond_error(errno.ESRCH, "no such job")
 
-    def count(request):
-        try:
-            n = 0
-            while True:
-                yield str(n)
-                n += 1
-        finally:
-            closed.set()
-
-    def three(request):
-        yield from ("a", "b", "c")
-
     methods = {
-        "where": where, "add": (add, Role.USER), "fail": fail, "by_hand": by_hand,
-        "by_hand_error": by_hand_error, "count": count, "three": three,
+        "where": where, "add": (add, Role.USER), "fail": fail, "by_hand": by_hand, "by_hand_error": by_hand_error,
     }  # fmt: skip
     with blocking.connect(uri) as provider, blocking.connect(uri) as h:
         with provider.service("calc", methods) as calc:
@@ -146,30 +130,55 @@ def test_services_run_functions_in_threads_and_stream_generators(uri):
             assert h.rpc("calc.add", {"a": 1, "b": 2}).json() == {"sum": 3, "user": 7}
             name = h.rpc("calc.where").text
             assert name.startswith("service calc")
-            assert name != main_thread
+            assert name != threading.current_thread().name
             assert h.rpc("calc.late").text == "late"
             assert h.rpc("calc.by_hand").text == "by hand"
             for topic, errnum, text in (
                 ("calc.fail", errno.ENOENT, "gone"), ("calc.by_hand_error", errno.ESRCH, "no such job"),
-                ("calc.none", errno.ENOSYS, "Unknown service method"), ("calc.three", errno.EPROTO, "STREAMING"),
+                ("calc.none", errno.ENOSYS, "Unknown service method"),
             ):  # fmt: skip
                 with pytest.raises(RpcError, match=text) as caught:
                     h.rpc(topic)
                 assert caught.value.errno == errnum
-            with h.stream("calc.three") as stream:
-                assert [response.text for response in stream] == ["a", "b", "c"]
-                assert list(stream) == []
-            with h.stream("calc.count") as stream:
-                got = [stream.next(timeout_s=5).text for _ in range(3)]
-                stream.cancel()
-                got += [response.text for response in stream]
-                assert got == [str(n) for n in range(len(got))]
-            assert closed.wait(5)
             with pytest.raises(RpcError) as caught:
                 h.serve("calc", {})
             assert caught.value.errno == errno.EEXIST
         with pytest.raises(RpcError, match="nobody"):
             h.rpc("calc.add")
+
+
+def test_services_stream_from_generators(uri):
+    closed = threading.Event()
+
+    def count(request):
+        try:
+            n = 0
+            while True:
+                yield str(n)
+                n += 1
+        finally:
+            closed.set()
+
+    def three(request):
+        yield from ("a", "b", "c")
+
+    with (
+        blocking.connect(uri) as provider,
+        blocking.connect(uri) as h,
+        provider.service("calc", {"count": count, "three": three}),
+    ):
+        with pytest.raises(RpcError, match="STREAMING") as caught:
+            h.rpc("calc.three")
+        assert caught.value.errno == errno.EPROTO
+        with h.stream("calc.three") as stream:
+            assert [response.text for response in stream] == ["a", "b", "c"]
+            assert list(stream) == []
+        with h.stream("calc.count") as stream:
+            got = [stream.next(timeout_s=5).text for _ in range(3)]
+            stream.cancel()
+            got += [response.text for response in stream]
+            assert got == [str(n) for n in range(len(got))]
+        assert closed.wait(5)
 
 
 def test_several_threads_share_a_handle(uri):

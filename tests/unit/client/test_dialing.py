@@ -90,6 +90,27 @@ def test_broker_that_starts_meanwhile_is_found(rundir):
     asyncio.run(main())
 
 
+def test_a_transport_that_waited_itself_is_not_asked_again(monkeypatch):
+    attempts = []
+
+    async def slow(uri, options):
+        attempts.append(uri)
+        raise LinkBroken("nobody answered", errno.ECONNREFUSED)
+
+    async def main():
+        with pytest.raises(LinkBroken):
+            await broker.client.connect("tcp://127.0.0.1:1")
+
+    monkeypatch.setattr("broker.client.dialing.dial", slow)
+    monkeypatch.setattr("broker.client.dialing.FIRST_PAUSE_S", 0.0)
+    asyncio.run(main())
+    assert len(attempts) == 6
+    attempts.clear()
+    monkeypatch.setattr("broker.client.dialing.PATIENT_S", -1.0)
+    asyncio.run(main())
+    assert len(attempts) == 1
+
+
 def test_refusal_is_believed_at_once(rundir):
     uri = f"local://{rundir}/s"
     asked = []

@@ -5,7 +5,7 @@ import os
 import uuid
 from collections import deque
 
-from broker.errors import LinkBroken, LinkClosed, LinkEnded
+from broker.errors import LinkClosed, LinkEnded
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
 from broker.ingress.stamping import StampPolicy
@@ -173,9 +173,6 @@ class Desk:
 
 def ask(topic, tag=1, payload=None, **more):
     return request(topic, payload, matchtag=tag, **more)
-
-
-BROKEN = LinkBroken("test")
 
 
 class Door:

@@ -111,7 +111,10 @@ def test_the_sweep_rations_open_calls(rundir, monkeypatch):
 def test_a_directory_for_sockets(rundir):
     make_rundir(f"{rundir}/a/b")
     assert os.stat(rundir / "a" / "b").st_mode & 0o777 == 0o700
-    make_rundir(f"{rundir}/a/b")
+    make_rundir(f"{rundir}/a/b", guests=True)
+    assert os.stat(rundir / "a" / "b").st_mode & 0o777 == 0o700  # one that is there keeps its mode
+    make_rundir(f"{rundir}/guests", guests=True)
+    assert os.stat(rundir / "guests").st_mode & 0o777 == 0o711
     (rundir / "file").write_text("")
     for path in ("file", "file/below"):
         with pytest.raises(ConfigError, match=r"broker\.rundir"):
@@ -174,3 +177,13 @@ def test_an_error_of_ours_is_a_failure(rundir, monkeypatch, capsys):
     monkeypatch.setattr(Node, "start", start)
     assert bootstrap.run(node_of(rundir)) == bootstrap.EXIT_FAILED
     assert "headgate: rank 0: the parent is not there" in capsys.readouterr().err
+
+
+def test_guests_before_a_closed_directory_are_a_warning(tmp_path, caplog):
+    tmp_path.chmod(0o700)
+    make_rundir(str(tmp_path), guests=True)
+    assert "others cannot enter" in caplog.text
+    caplog.clear()
+    tmp_path.chmod(0o711)
+    make_rundir(str(tmp_path), guests=True)
+    assert caplog.text == ""

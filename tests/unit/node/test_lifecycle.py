@@ -2,8 +2,9 @@
 
 import pytest
 
-from broker.node.lifecycle import STATES, Lifecycle
+from broker.node.lifecycle import Lifecycle
 from broker.node.succession import Succession
+from broker.services.state_machine import STATES
 from broker.wire.message import STREAMING, UPSTREAM, request, response
 
 

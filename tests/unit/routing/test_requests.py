@@ -127,7 +127,7 @@ def test_noresponse_is_never_answered_not_even_with_an_error(nodeid, flags):
     client.ask("probe.ping", nodeid=nodeid, flags=flags)
     tree.settle()
     assert all(m.errnum == 0 for m in client.responses)
-    assert sum(rank.router.tally.dropped for rank in tree.ranks) >= 1
+    assert any(rank.router.tally.drops for rank in tree.ranks)
     assert tree.pending == 0
 
 
@@ -282,7 +282,7 @@ def test_a_request_of_the_parent_without_its_hop_is_dropped():
     message.front = hop("99999999-0000-4000-8000-000000000000") + DELIMITER
     tree[1].router.request(tree.links[1][1], message)
     assert tree[1].own_inbox == []
-    assert tree[1].router.tally.dropped == 1
+    assert sum(tree[1].router.tally.drops.values()) == 1
 
 
 @pytest.mark.parametrize("rank", RANKS)

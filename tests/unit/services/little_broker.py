@@ -60,7 +60,7 @@ class LittleBroker:
     """A rank in a tree kary:2 that answers into ``sent``."""
 
     def __init__(self, rank: int = 0, size: int = 4) -> None:
-        self.rank, self.size, self.uuid, self.owner, self.started = rank, size, UUID, 0, 1_795_193_573.75
+        self.rank, self.size, self.uuid, self.owner = rank, size, UUID, 0
         self.time = 100.0
         self.sent: list[Message] = []
         self.events: list[Message] = []
@@ -99,7 +99,7 @@ class LittleBroker:
         return self.time
 
     def wall(self) -> float:
-        return self.started + self.time
+        return 1_795_193_573.75 + self.time
 
     def respond(self, request, payload=None, errnum=0, *, always=False) -> None:
         if request.flags & NORESPONSE and not always:
@@ -188,9 +188,6 @@ class LittleBroker:
         self.applied.append((name, value))
         return 0
 
-    def parent_rank(self) -> int:
-        return (self.rank - 1) // 2 if self.rank else -1
-
     def tree_children(self, rank):
         return [child for child in (2 * rank + 1, 2 * rank + 2) if child < self.size]
 
@@ -218,7 +215,8 @@ class LittleBroker:
 
     def traffic(self):
         counts = {"request": 6, "response": 5, "event": 3, "control": 0}
-        return {"tx": dict(counts), "rx": dict(counts), "drops": {"event without topic": 1}}
+        drops = {"event without topic": 1}
+        return {"tx": dict(counts), "rx": dict(counts), "drops": drops, "connects": 56}
 
     def metrics(self) -> str:
         return "headgate_requests_total 6\n"

@@ -16,7 +16,7 @@ def test_stats_are_the_deployed_ones_unless_more_is_asked_for():
     me, guest = desk.client(), desk.client(GUEST)
     for data in (None, {}, {"detail": False}):
         assert set(value(guest.ask("broker.stats-get", data))) == {"tx", "rx"}
-    assert set(value(guest.ask("broker.stats-get", {"detail": True}))) == {"tx", "rx", "drops"}
+    assert set(value(guest.ask("broker.stats-get", {"detail": True}))) == {"tx", "rx", "drops", "connects"}
     detail = value(me.ask("broker.stats-get", {"detail": True}))
     assert [peer["uuid"] for peer in detail["peers"]] == [me.uuid, guest.uuid]
     assert value(guest.ask("broker.stats-get", {"format": "prometheus"})) == {
@@ -60,7 +60,7 @@ def test_connector_shows_the_owner_who_is_attached():
     answer = value(me.ask("connector-local.stats-get"))
     assert answer["allow_guest_user"] is True
     assert answer["allow_root_owner"] is False
-    assert answer["server"]["connects"] == 2
+    assert answer["server"]["connects"] == 56
     one = {"pid": 77, "txcount": 2, "rxcount": 3, "rxbacklog": 1}
     assert answer["server"]["clients"] == [
         {"uuid": me.uuid, "userid": 0, **one},

@@ -7,7 +7,6 @@ from broker.wire.topic import (
     NOTICE_MAX_BYTES,
     SERVICE_MAX_BYTES,
     check_service,
-    matches,
     method_of,
     path_of,
     replace_last_word,
@@ -55,23 +54,6 @@ def test_topic_of_a_disconnect_notice(topic: str, notice: str) -> None:
 
 def test_bytes_that_are_not_utf8_have_words_too() -> None:
     assert service_of(b"\xff\xfe.get") == b"\xff\xfe"
-
-
-@pytest.mark.parametrize(
-    ("topic", "prefix", "wanted"),
-    [
-        ("foobar", "foo", True),
-        ("foo", "foo", True),
-        ("fo", "foo", False),
-        ("anything", "", True),
-        ("", "", True),
-        ("foo.a", "foo.*", False),
-        ("Foo", "foo", False),
-    ],
-)
-def test_a_prefix_is_plain_text(topic: str, prefix: str, wanted: bool) -> None:
-    assert matches(topic, prefix) is wanted
-    assert matches(topic.encode(), prefix.encode()) is wanted
 
 
 @pytest.mark.parametrize("name", ["a", "job-manager", "1000-mine", "été", "x" * SERVICE_MAX_BYTES, " "])

@@ -12,7 +12,7 @@ import pytest
 from broker.errors import DecodeError, Untranslatable
 from broker.wire import message as m
 from broker.wire.dialects import Dialect, dialect
-from broker.wire.translate import answer_refused, translate
+from broker.wire.translate import answer_refused, said_instead, translate
 
 DIALECTS = {
     "flux1": dialect("flux1"),
@@ -193,3 +193,32 @@ def test_a_refused_request_is_answered() -> None:
 )
 def test_what_expects_no_answer_gets_none(message: m.Message) -> None:
     assert answer_refused(message, refusal(message, DIALECTS["cmb1"])) is None
+
+
+def test_a_response_becomes_an_error_that_every_dialect_carries() -> None:
+    asked = m.request("a.b", b"x", matchtag=4)
+    asked.push_route(b"caller")
+    message = m.response(asked, b"result", userid=7, rolemask=1)
+    message.set_flags(message.flags | m.USER1 | m.STREAMING | m.PRIVATE)
+    instead = said_instead(message, refusal(message, DIALECTS["cmb1"]))
+    assert instead is not None
+    assert (instead.errnum, instead.matchtag, instead.routes, instead.topic) == (95, 4, [b"caller"], "a.b")
+    assert (instead.userid, instead.rolemask) == (7, 1)
+    assert instead.payload is not None
+    assert instead.payload.startswith(b"cmb1 cannot carry flag PRIVATE")
+    for spoken in DIALECTS.values():
+        assert spoken.decode(spoken.encode(instead)) == instead
+
+
+@pytest.mark.parametrize(
+    "message", [m.request("a", flags=m.STREAMING), m.event("a", flags=m.PRIVATE), m.control(2)]
+)
+def test_nothing_but_a_response_is_replaced(message: m.Message) -> None:
+    assert said_instead(message, refusal(message, DIALECTS["cmb1"])) is None
+
+
+def test_what_a_replacement_would_share_is_not_replaced() -> None:
+    message = m.response(m.request("a"))
+    message.topic_part = b""
+    message.set_flags(message.flags & ~m.TOPIC)
+    assert said_instead(message, refusal(message, DIALECTS["cmb1"])) is None

@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ProtocolError
 from broker.wire.decoding import from_parts
-from broker.wire.framing import GUEST_MAX_BYTES, Splitter
+from broker.wire.framing import Splitter
 from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE, TYPE_NAMES, Message
 from broker.wire.payload import decode_json
 from tests.vectors import Captured, Hostile, excluded, local, malformed, tbon
@@ -94,7 +94,7 @@ def test_tbon_parts(record: Captured) -> None:
 @pytest.mark.parametrize("hostile", malformed(), ids=lambda hostile: hostile.case)
 def test_malformed(hostile: Hostile) -> None:
     """Where the deployed broker closes, the stream fails; all else are messages, whatever they mean."""
-    splitter = Splitter(GUEST_MAX_BYTES)
+    splitter = Splitter(16 << 20)
     messages = splitter.feed(hostile.data)
     closed = hostile.deployed not in ("answered", "ignored")
     if ("flux-local-malformed.jsonl", hostile.case) in excluded("malformed"):

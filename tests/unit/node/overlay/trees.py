@@ -165,7 +165,3 @@ class Tree:
     async def __aexit__(self, *_error):
         for rank in reversed(self.ranks):
             await rank.overlay.stop()
-
-
-def settled(tree) -> bool:
-    return all(rank.overlay.subtree_status() == "full" for rank in tree.ranks)

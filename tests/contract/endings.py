@@ -1,0 +1,264 @@
+"""Checks of how links begin and end: closed, aborted, refused, lost, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+
+from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
+from broker.identity import PeerInfo
+from broker.transport.link import Link
+from broker.wire.message import (
+    Message,
+    event,
+)
+from tests.contract.harness import (
+    Accepting,
+    Harness,
+    Recorder,
+    connected,
+    dial_pair,
+    failure_of,
+    numbered,
+    send_all,
+    topics,
+)
+
+# -- the ends -------------------------------------------------------------------------------------
+
+
+async def check_close_delivers_what_was_flushed(harness: Harness) -> None:
+    """Messages flushed before ``close`` arrive, then the other side sees that the peer ended; either side may close."""
+    for closer in ("near", "far"):
+        async with connected(harness) as pair:
+            sides = ((pair.near, pair.near_in, pair.far_in), (pair.far, pair.far_in, pair.near_in))
+            mine, mine_in, theirs_in = sides[closer == "far"]
+            send_all(mine, numbered(100, 1000))
+            mine.close("enough")
+            assert isinstance(await mine_in.end(), LinkClosed)
+            assert isinstance(await theirs_in.end(), LinkEnded)
+            assert topics(theirs_in.messages) == topics(numbered(100))
+
+
+async def check_close_sends_what_was_only_queued(harness: Harness) -> None:
+    """``close`` flushes by itself."""
+    async with connected(harness) as pair:
+        pair.near.send(event("last.words"))
+        pair.near.close()
+        await pair.far_in.end()
+        assert topics(pair.far_in.messages) == ["last.words"]
+
+
+async def check_abort(harness: Harness) -> None:
+    """``abort`` ends this side with the error it was given and the other with an end or a break; either side may."""
+    for aborter in ("near", "far"):
+        async with connected(harness) as pair:
+            sides = ((pair.near, pair.near_in, pair.far_in), (pair.far, pair.far_in, pair.near_in))
+            mine, mine_in, theirs_in = sides[aborter == "far"]
+            error = LinkBroken("for a test")
+            mine.send(event("never.flushed"))
+            mine.abort(error)
+            assert await mine_in.end() is error
+            assert mine.ended is error
+            assert mine.outbox.discarded == 1
+            assert isinstance(await theirs_in.end(), LinkEnded | LinkBroken)
+
+
+async def check_end_is_told_once(harness: Harness) -> None:
+    """Ending what has ended changes nothing, and both sides ending at once is one end each."""
+    async with connected(harness) as pair:
+        pair.near.close("first")
+        pair.near.close("second")
+        pair.near.abort(LinkBroken("third"))
+        pair.far.close("at the same time")
+        assert isinstance(await pair.near_in.end(), LinkClosed)
+        assert isinstance(await pair.far_in.end(), LinkClosed)
+
+
+async def check_send_after_end(harness: Harness) -> None:
+    """On an ended link ``send`` and the rest raise nothing; what was sent is counted."""
+    async with connected(harness) as pair:
+        pair.near.close()
+        await pair.far_in.end()
+        for link in (pair.near, pair.far):
+            before = link.outbox.discarded
+            link.send(event("too.late"))
+            link.flush()
+            link.flusher.flush()
+            link.pause()
+            link.resume()
+            link.close()
+            assert link.outbox.discarded == before + 1
+
+
+async def check_close_inside_received(harness: Harness) -> None:
+    """A receiver may end the link it is hearing from; it hears no more from it."""
+
+    class Closing(Recorder):
+        def received(self, link: Link, messages: list[Message]) -> None:
+            super().received(link, messages)
+            link.close()
+
+    accepting = Accepting()
+    listener = await harness.transport.listen(
+        harness.new_address(), accepting, harness.options(harness.listen_extra)
+    )
+    pair = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
+    closing = Closing()
+    pair.far.receiver = closing
+    for message in numbered(2000):
+        send_all(pair.near, [message])
+    assert isinstance(await closing.end(), LinkClosed)
+    assert isinstance(await pair.near_in.end(), LinkEnded | LinkBroken)
+    await listener.stop()
+
+
+# -- listening and dialling -----------------------------------------------------------------------
+
+
+async def check_refusal(harness: Harness) -> None:
+    """``admit`` decides: a refused dialer is told, no link is made, and the next one may be admitted."""
+    answers = iter((errno.EACCES, 0))
+    seen: list[PeerInfo] = []
+
+    def admit(peer: PeerInfo) -> int:
+        seen.append(peer)
+        return next(answers)
+
+    accepting = Accepting()
+    listener = await harness.transport.listen(
+        harness.new_address(), accepting, harness.options(harness.listen_extra, admit=admit)
+    )
+    error = await failure_of(harness, listener, harness.options(harness.dial_extra))
+    assert isinstance(error, LinkRefused)
+    assert error.errno == harness.refusal(errno.EACCES)
+    assert not accepting.links
+    pair = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
+    assert len(seen) == 2
+    assert pair.far.peer.address
+    pair.near.close()
+    await pair.far_in.end()
+    await listener.stop()
+
+
+async def check_address_in_use(harness: Harness) -> None:
+    """Two listeners cannot have one address; when the first stops, the next can."""
+    options = harness.options(harness.listen_extra)
+    first = await harness.transport.listen(harness.new_address(), Accepting(), options)
+    try:
+        second = await harness.transport.listen(first.address, Accepting(), options)
+    except ConfigError:
+        pass
+    else:
+        await second.stop()
+        raise AssertionError(f"two listeners at {first.address}")
+    await first.stop()
+    third = await harness.transport.listen(first.address, Accepting(), options)
+    assert third.address == first.address
+    await third.stop()
+
+
+async def check_nobody_there(harness: Harness) -> None:
+    """Dialling where nobody listens is a broken link, in time."""
+    options = harness.options(harness.listen_extra)
+    listener = await harness.transport.listen(harness.new_address(), Accepting(), options)
+    await listener.stop()
+    hasty = harness.options(harness.dial_extra)
+    hasty.connect_timeout_s = 0.3
+    assert isinstance(await failure_of(harness, listener, hasty), LinkBroken)
+
+
+async def check_stop_keeps_links(harness: Harness) -> None:
+    """A listener that stops accepts nobody any more; its links go on."""
+    async with connected(harness) as pair:
+        await pair.listener.stop()
+        hasty = harness.options(harness.dial_extra)
+        hasty.connect_timeout_s = 0.3
+        assert isinstance(await failure_of(harness, pair.listener, hasty), LinkError)
+        send_all(pair.near, numbered(10))
+        send_all(pair.far, numbered(10))
+        assert topics(await pair.far_in.count(10)) == topics(numbered(10))
+        assert topics(await pair.near_in.count(10)) == topics(numbered(10))
+        await pair.listener.stop()
+        pair.near.close()
+        assert isinstance(await pair.far_in.end(), LinkEnded)
+
+
+async def check_many_links(harness: Harness) -> None:
+    """Twenty links of one listener keep their messages apart."""
+    accepting = Accepting()
+    listener = await harness.transport.listen(
+        harness.new_address(), accepting, harness.options(harness.listen_extra)
+    )
+    pairs = [
+        await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra)) for _ in range(20)
+    ]
+    for number, pair in enumerate(pairs):
+        send_all(pair.near, [event(f"up.{number}.{turn}") for turn in range(30)])
+        send_all(pair.far, [event(f"down.{number}.{turn}") for turn in range(30)])
+    for number, pair in enumerate(pairs):
+        assert topics(await pair.far_in.count(30)) == [f"up.{number}.{turn}" for turn in range(30)]
+        assert topics(await pair.near_in.count(30)) == [f"down.{number}.{turn}" for turn in range(30)]
+    for pair in pairs[:10]:
+        pair.near.close()
+        await pair.far_in.end()
+    for number, pair in enumerate(pairs[10:]):
+        send_all(pair.far, [event(f"again.{number}")])
+        assert (await pair.near_in.count(31))[30].topic == f"again.{number}"
+        pair.far.close()
+        await pair.near_in.end()
+    await listener.stop()
+
+
+async def check_half_open_peer(harness: Harness) -> None:
+    """A connection that says nothing, or rubbish, costs the others nothing."""
+    assert harness.stranger is not None
+    async with connected(harness) as pair:
+        silent = await harness.stranger(pair.listener.contact_address)
+        rude = await harness.stranger(pair.listener.contact_address)
+        rude.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + bytes(range(256)) * 40)
+        with contextlib.suppress(ConnectionError):
+            await rude.drain()
+        send_all(pair.near, numbered(10))
+        send_all(pair.far, numbered(10))
+        assert topics(await pair.far_in.count(10)) == topics(numbered(10))
+        assert topics(await pair.near_in.count(10)) == topics(numbered(10))
+        assert not pair.far_in.ends
+        assert not pair.near_in.ends
+        for writer in (silent, rude):
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def check_no_descriptor_leaks(harness: Harness) -> None:
+    """After links and listeners are gone, so are their descriptors."""
+
+    async def once() -> None:
+        async with connected(harness) as pair:
+            pair.near.close()
+            await pair.far_in.end()
+
+    await once()  # what is made once per process stays
+    before = await fewest_descriptors(0)
+    for _ in range(5):
+        await once()
+    after = await fewest_descriptors(before)
+    assert after <= before, f"{before} descriptors before, {after} after"
+
+
+async def fewest_descriptors(enough: int) -> int:
+    """Descriptors of this process, given a second to close what closes in the background."""
+    count = descriptors()
+    for _ in range(50):
+        if count <= enough:
+            break
+        await asyncio.sleep(0.02)
+        count = min(count, descriptors())
+    return count
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))

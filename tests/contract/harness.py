@@ -1,0 +1,188 @@
+"""How a transport is described for its checks, and what the checks are made of: recorders, pairs of links."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.errors import LinkClosed, LinkError
+from broker.transport.link import Link, Listener, Options, Transport
+from broker.wire.message import (
+    Message,
+    control,
+    event,
+)
+
+PATIENCE_S = 15.0
+"""How long a check waits for what must happen; generous, because it is only spent on failure."""
+
+
+@dataclass
+class Harness:
+    """A transport and how to use it.
+
+    Attributes:
+        name: for test ids.
+        transport: the transport.
+        address: where to listen; "%d" is replaced by a number that no other listener has.
+        listen_extra, dial_extra: ``Options.extra`` of either side.
+        refusal: errno that ``admit`` returned -> errno that a refused dialer sees.
+        prepare: called with both links before the check proper, e.g. to switch something on.
+        stranger: opens a raw connection to a contact address that says nothing; returns how to send bytes on it
+            and how to close it. None where there is no such thing.
+    """
+
+    name: str
+    transport: Transport
+    address: str
+    listen_extra: dict[str, Any] = field(default_factory=dict)
+    dial_extra: dict[str, Any] = field(default_factory=dict)
+    refusal: Callable[[int], int] = lambda number: number
+    prepare: Callable[[Link, Link], None] = lambda _near, _far: None
+    stranger: Callable[[str], Awaitable[asyncio.StreamWriter]] | None = None
+    numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def new_address(self) -> str:
+        return self.address % next(self.numbers) if "%d" in self.address else self.address
+
+    def options(self, extra: dict[str, Any], **settings: Any) -> Options:
+        return Options(extra=dict(extra), connect_timeout_s=PATIENCE_S, **settings)
+
+
+class Recorder:
+    """A receiver that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.ends: list[LinkError] = []
+        self.choked: list[bool] = []
+        self._changed = asyncio.Event()
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        assert messages, "received() with no messages"
+        assert not self.ends, "received() after link_ended()"
+        self.messages += messages
+        self._changed.set()
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        assert link.ended is error
+        self.ends.append(error)
+        self._changed.set()
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        self.choked.append(choked)
+        self._changed.set()
+
+    async def until(self, condition: Callable[[Recorder], object]) -> None:
+        """Wait until ``condition(self)`` holds."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition(self):
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def count(self, number: int) -> list[Message]:
+        await self.until(lambda self: len(self.messages) >= number or self.ends)
+        assert len(self.messages) >= number, f"link ended after {len(self.messages)} of {number}: {self.ends}"
+        return self.messages
+
+    async def end(self) -> LinkError:
+        """How the link ended; fails when it ends a second time soon after."""
+        await self.until(lambda self: self.ends)
+        await asyncio.sleep(0.05)
+        assert len(self.ends) == 1, f"ended {len(self.ends)} times: {self.ends}"
+        return self.ends[0]
+
+
+@dataclass
+class Pair:
+    """Two connected links: ``near`` was dialled, ``far`` accepted; ``near_in`` and ``far_in`` record."""
+
+    near: Link
+    far: Link
+    near_in: Recorder
+    far_in: Recorder
+    listener: Listener
+
+
+class Accepting:
+    """A listener's other half: starts every link with a recorder of its own."""
+
+    def __init__(self) -> None:
+        self.links: list[tuple[Link, Recorder]] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, link: Link) -> None:
+        recorder = Recorder()
+        self.links.append((link, recorder))
+        link.start(recorder)
+        self._more.set()
+
+    async def link(self, number: int) -> tuple[Link, Recorder]:
+        """The link accepted as ``number``-th, from 0, and its recorder."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.links) <= number:
+                self._more.clear()
+                await self._more.wait()
+        return self.links[number]
+
+
+async def dial_pair(harness: Harness, listener: Listener, accepting: Accepting, options: Options) -> Pair:
+    """Dial ``listener`` and let the dialer say the first word."""
+    known = len(accepting.links)
+    near, near_in = await harness.transport.dial(listener.contact_address, options), Recorder()
+    near.start(near_in)
+    near.send(control(0))
+    near.flush()
+    far, far_in = await accepting.link(known)
+    await far_in.count(1)
+    far_in.messages.clear()
+    harness.prepare(near, far)
+    return Pair(near, far, near_in, far_in, listener)
+
+
+@contextlib.asynccontextmanager
+async def connected(harness: Harness, listen: Options | None = None) -> AsyncIterator[Pair]:
+    """A pair of links; closes whatever is left of it."""
+    accepting = Accepting()
+    listener = await harness.transport.listen(
+        harness.new_address(), accepting, listen or harness.options(harness.listen_extra)
+    )
+    pair = None
+    try:
+        pair = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
+        yield pair
+    finally:
+        for link, _recorder in accepting.links:
+            link.abort(LinkClosed("check over"))
+        if pair is not None:
+            pair.near.abort(LinkClosed("check over"))
+        await listener.stop()
+
+
+async def failure_of(harness: Harness, listener: Listener, options: Options) -> LinkError | None:
+    """Why ``listener`` cannot be dialled; None when it could."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            link = await harness.transport.dial(listener.contact_address, options)
+    except LinkError as error:
+        return error
+    link.abort(LinkClosed("check over"))
+    return None
+
+
+def numbered(count: int, size: int = 0) -> list[Message]:
+    return [event(f"n.{number}", b"x" * size if size else None) for number in range(count)]
+
+
+def topics(messages: list[Message]) -> list[str | None]:
+    return [message.topic for message in messages]
+
+
+def send_all(link: Link, messages: list[Message]) -> None:
+    for message in messages:
+        link.send(message)
+    link.flush()

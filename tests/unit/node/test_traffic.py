@@ -1,0 +1,50 @@
+"""The figures of a broker that ``broker.stats-get`` and the metrics show."""
+
+import errno
+
+from broker.errors import LinkEnded
+from broker.node.context import traffic
+from broker.wire.message import event
+from tests.unit.node.desk import Desk, Door, ask, run, until
+
+
+def test_requests_answers_and_refusals():
+    async def script():
+        desk = Desk()
+        peer = desk.peer()
+        peer.say(ask("probe.x", 1), ask("nobody.x", 2))
+        assert sorted(peer.errnums) == [0, errno.ENOSYS]
+        seen = traffic(desk.broker)
+        assert seen["rx"] == {"request": 2, "response": 1, "event": 0, "control": 0}
+        assert seen["tx"] == {"request": 1, "response": 2, "event": 0, "control": 0}
+        assert (seen["drops"], seen["pending"], seen["links"]) == ({}, 0, 1)
+
+    run(script())
+
+
+def test_what_was_queued_for_a_link_that_ended_is_counted():
+    async def script():
+        desk = Desk()
+        deaf, speaker = desk.peer(), desk.peer()
+        deaf.subscribe()
+        deaf.link.full = True
+        speaker.say(event("a"), event("b"), event("c"))
+        assert traffic(desk.broker)["outbox_bytes"] > 0
+        deaf.link.finish(LinkEnded("gone"))
+        await until(lambda: not deaf.port.live)
+        seen = traffic(desk.broker)
+        assert seen["drops"] == {"queued for a link that ended": 3}
+        assert seen["outbox_bytes"] == 0
+
+    run(script())
+
+
+def test_clients_are_counted_when_they_come(rundir):
+    async def script():
+        desk = Desk()
+        async with Door(desk, rundir / "s") as door:
+            (await door.dial()).link.close()
+            await door.dial()
+            await until(lambda: traffic(desk.broker)["links"] == 1 and traffic(desk.broker)["connects"] == 2)
+
+    run(script())

@@ -1,0 +1,35 @@
+"""The docstring of each package is the map of its files: every file stands in it, and nothing that is not there."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import broker
+
+ROOT = Path(broker.__file__).parent
+PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
+_ENTRY = re.compile(r"^(?:``|    )([a-z_]+)/?(?:``)? {2,}", re.MULTILINE)
+"""A line of a map: a name, in backquotes or indented, and behind it in a column what it is."""
+
+
+def map_of(package: Path) -> str:
+    return ast.get_docstring(ast.parse((package / "__init__.py").read_text()), clean=False) or ""
+
+
+def parts_of(package: Path) -> set[str]:
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    return folders | {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_part_stands_in_the_map(package):
+    words = set(re.findall(r"[a-z0-9_]+", map_of(package)))
+    assert parts_of(package) - words == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_the_map_names_nothing_that_is_not_there(package):
+    named = set(_ENTRY.findall(map_of(package)))
+    assert named - parts_of(package) == set()
