@@ -1,4 +1,4 @@
-"""The corridor: what one read produced goes through ingress and routing, and every outbox it touched is flushed once.
+"""The corridor: what one read produced goes through ingress and routing, then every outbox it touched is flushed.
 
 Nothing in here awaits, so messages from one link to another stay in order by construction. What handling a message
 produces (answers of built-in services, a lost link's affairs, synthesised errors) goes to ``work`` and is handled
@@ -14,7 +14,7 @@ A request from one socket to another, function by function::
     Router._decide                rules (_resolve) and stamp (below: ingress decides, the port remembers)
                                 pending[rest of stack + matchtag] = decision; push the hop
     Port.send = UnixLink.send   framed() into the outbox; the link is noted at the Flusher
-    Flusher.flush             at the end of the batch, each noted link once
+    Flusher.flush             at the end of the batch (of a long one: on the way, too), each noted link once
     UnixLink.flush            one write; what the kernel does not take is parked in the Outbox
 
 Its response comes back the same way through ``Router.response``: the top hop names the origin, ``pending`` proves
@@ -46,6 +46,9 @@ from broker.wire.message import EVENT, REQUEST, RESPONSE, Message
 
 log = logging.getLogger("headgate")
 
+FLUSH_MSGS = 64
+"""What a long batch has forwarded leaves after so many messages: the next process, on another core, begins with it
+while the rest is handled here. Fewer would cost more in system calls than it gains."""
 STAMPS_MAX = 64
 """Credentials remembered per port as (received -> stamped); an owner link that speaks for many users fills it."""
 
@@ -128,8 +131,12 @@ class Broker:
         flusher.batch = True
         self._active = port
         index = start
+        pause = start + FLUSH_MSGS
         try:
             while index < stop:
+                if index == pause:
+                    flusher.flush()
+                    pause += FLUSH_MSGS
                 message = messages[index]
                 index += 1
                 kind = message.head[3]

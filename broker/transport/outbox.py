@@ -136,9 +136,11 @@ class Outbox(Generic[Form]):
             self.overflow(
                 f"{self.parked_bytes} bytes wait for a reader that does not read, the cap is {limits.cap_bytes}"
             )
-        elif self._budget.used_bytes > self._budget.limit_bytes:
-            self._budget.enforce()
-        elif not self.choked and (self.parked_bytes > limits.high_bytes or msgs > limits.high_msgs):
+            return
+        if self._budget.used_bytes > self._budget.limit_bytes:
+            self._budget.enforce()  # which may end this link, or another one
+        held = self.parked is not None and (self.parked_bytes > limits.high_bytes or msgs > limits.high_msgs)
+        if held and not self.choked:
             self.choked = True
             self._owner.choked(True)
 

@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from broker.errors import LinkBroken, LinkEnded
-from broker.node.broker import Broker
+from broker.node.broker import FLUSH_MSGS, Broker
 from broker.wire.message import EVENT, NORESPONSE, REQUEST, RESPONSE, control, event, response
 from tests.unit.node.desk import GUEST, Desk, ask, run, ticks
 
@@ -46,11 +46,25 @@ def test_each_touched_link_is_flushed_once_per_batch():
         service, caller, ears = desk.peer(services=["echo"]), desk.peer(), [desk.peer() for _ in range(5)]
         for ear in ears:
             ear.subscribe()
-        caller.say(*[m for tag in range(1, 41) for m in (ask("echo.x", tag), event("e"))])
-        assert service.link.log == [40]
-        assert [ear.link.log for ear in ears] == [[40]] * 5
+        caller.say(*[m for tag in range(1, 31) for m in (ask("echo.x", tag), event("e"))])
+        assert service.link.log == [30]
+        assert [ear.link.log for ear in ears] == [[30]] * 5
         service.say(*(response(asked) for asked in service.requests))
-        assert caller.link.log == [40]
+        assert caller.link.log == [30]
+
+    run(script())
+
+
+def test_a_long_batch_is_flushed_on_its_way():
+    """The next process begins with the first messages while the rest is handled; the order stays."""
+
+    async def script():
+        desk = Desk()
+        service, caller = desk.peer(services=["echo"]), desk.peer()
+        count = 2 * FLUSH_MSGS + 10
+        caller.say(*(ask("echo.x", tag) for tag in range(1, count + 1)))
+        assert service.link.log == [FLUSH_MSGS, FLUSH_MSGS, 10]
+        assert [asked.matchtag for asked in service.requests] == list(range(1, count + 1))
 
     run(script())
 
