@@ -173,10 +173,10 @@ class Router:
             if decision is None:
                 self.tally.refused_requests += 1
                 return
-        front = message.front
-        tag = message.tag
+        front, tag = message.front, message.tag
         if front != DELIMITER:
-            front = self._stack_below(port, message, decision)
+            if port.kind != CHILD or not front:  # a child's stack is taken as it is
+                front = self._stack_below(port, message, decision)
             if not front:
                 self.tally.refused_requests += 1
                 return

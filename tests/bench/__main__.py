@@ -44,6 +44,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--compiled", type=Path, metavar="WHEEL", help="measure this wheel of compiled rooms, too"
     )
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE", help="put the table into this Markdown document, too"
+    )
     parser.add_argument("--check", action="store_true", help="exit code 1 when a floor does not hold")
     parser.add_argument(
         "--profile",
@@ -104,6 +107,8 @@ def main() -> int:
         bench.loadgen.close()
     report.show(rows, report.console())
     report.write(chosen.json, rows, about)
+    if chosen.readme is not None:
+        report.put_into(chosen.readme, rows)
     print(f"{time.monotonic() - began:.0f} s; figures in {chosen.json}", file=sys.stderr)
     return 1 if chosen.check and any(row.verdict == "MISSED" for row in rows) else 0
 

@@ -9,9 +9,10 @@ from rich.table import Table
 
 from tests.bench.targets import Row
 
-CONTENDERS = ("headgate", "flux-core", "byte relay", "generator")
+CONTENDERS = ("headgate", "compiled", "flux-core", "byte relay", "generator")
 COLOURS = {"aim reached": "green", "floor holds": "yellow", "MISSED": "bold red", "not measured": "dim"}
 BAR_CELLS = 12
+BEGIN, END = "<!-- benchmark table: begin -->", "<!-- benchmark table: end -->"
 WIDTH = 178
 
 
@@ -62,6 +63,28 @@ def write(path: Path, rows: list[Row], about: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {**about, "rows": [row.as_json() for row in rows]}
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def put_into(document: Path, rows: list[Row]) -> None:
+    """Replace the table between the two benchmark comments of a Markdown document.
+
+    Raises:
+        ValueError: the document has no such comments.
+    """
+    heads = ("work", "figure", "floor", "aim", "verdict", *CONTENDERS[:-1])
+    lines = [heads, ["---"] * len(heads)]
+    for row in rows:
+        work, *_, figure, _spread, floor, aim = cells(row)
+        lines.append(
+            [work, figure, floor, aim, row.verdict, *(row.figures.get(n, "") for n in CONTENDERS[:-1])]
+        )
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    text = document.read_text()
+    head, mark, rest = text.partition(BEGIN)
+    _old, end, tail = rest.partition(END)
+    if not (mark and end):
+        raise ValueError(f"{document} has no {BEGIN} ... {END}")
+    document.write_text(f"{head}{mark}\n{table}\n{end}{tail}")
 
 
 def console() -> Console:

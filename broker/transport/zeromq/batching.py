@@ -28,6 +28,7 @@ ALONE_BYTES: Final = 64 << 10
 """A message with more payload travels alone, as plain multi-part, so that the payload is not copied into a batch."""
 
 Form = bytes | list[bytes | memoryview]
+_FRAMED: Final = {bytes}
 
 
 def form_of(message: Message) -> Form:
@@ -59,10 +60,13 @@ def form_type(form: Form) -> int:
 
 def group_end(forms: Sequence[Form], start: int) -> int:
     """One past the forms that travel in one ZeroMQ message together with ``forms[start]``."""
+    rest = forms[start : start + BATCH_MSGS]
+    if set(map(type, rest)) == _FRAMED and sum(map(len, rest)) <= BATCH_BYTES:  # as nearly always
+        return start + len(rest)
     if not isinstance(forms[start], bytes):
         return start + 1
     stop, size = start, 0
-    for form in forms[start : start + BATCH_MSGS]:
+    for form in rest:
         size += len(form)
         if not isinstance(form, bytes) or (size > BATCH_BYTES and stop > start):
             break
