@@ -12,5 +12,6 @@
 ``assembly``  settings -> the rooms of one broker, put together
 ``bootstrap`` a broker as a process: logging, signals, exit code
 ``testbed``   test instances of many ranks, forked from one process
+``flood``     how many lines of a kind the log takes
 ``attributes``, ``keyring``, ``logring``, ``metrics``: what the broker shows of itself
 """

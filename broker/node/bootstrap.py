@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from broker.errors import ConfigError, HeadgateError
 from broker.node.assembly import Node
+from broker.node.flood import FloodGate
 from broker.node.logring import RingHandler
 from broker.services.log import Log
 from broker.settings import Settings
@@ -110,5 +111,6 @@ def set_up_logging(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
     log.handlers = [handler]
+    log.filters = [FloodGate()]
     log.setLevel(settings.broker.log_level.upper())
     log.propagate = False

@@ -26,6 +26,7 @@ class Pressure:
         self._waiters: dict[Port, set[Port]] = {}
         self._paused: dict[Port, int] = {}
         self._progress: dict[Port, tuple[int, float]] = {}
+        self._told_missed: dict[Port, int] = {}
 
     def paused(self, port: Port) -> bool:
         """True while ``port`` waits for somebody's outbox."""
@@ -50,6 +51,15 @@ class Pressure:
         else:
             self._progress.pop(port, None)
             self._release(port)
+            self._tell_missed(port)
+
+    def _tell_missed(self, port: Port) -> None:
+        """A subscriber with policy ``drop`` reads again: one line says how many events it missed."""
+        dropped: int = port.link.outbox.dropped_events
+        missed = dropped - self._told_missed.get(port, 0)
+        if missed:
+            self._told_missed[port] = dropped
+            log.warning("%s did not read in time and missed %d events", port.name, missed)
 
     def became_provider(self, port: Port) -> None:
         """A paused caller registered a service: it must be read again, others may wait for it."""
@@ -62,6 +72,7 @@ class Pressure:
     def forget(self, port: Port) -> None:
         """The port is gone: nobody waits for it and it waits for nobody."""
         self._progress.pop(port, None)
+        self._told_missed.pop(port, None)
         self._release(port)
         if self._paused.pop(port, None) is not None:
             for waiters in self._waiters.values():

@@ -231,7 +231,8 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     event_policy: Literal["disconnect", "drop"] = "disconnect"
     """What happens to a subscriber that does not keep up: it is disconnected, or it misses events, which are
-    counted at its link (`dropped_events`). Default disconnect: nobody misses an event without knowing."""
+    counted at its link (`dropped_events`) and told in the log. Default disconnect: nobody misses an event
+    without knowing."""
 
     stall_s: Annotated[float, Meta(ge=0.1, le=86400)] = 30.0
     """Seconds that a provider above high water may accept no byte before it is disconnected. Default 30:

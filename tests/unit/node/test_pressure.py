@@ -334,3 +334,20 @@ def test_a_flood_of_requests_to_a_provider_that_does_not_read_stops_at_its_calle
             assert all(m.errnum == 0 for m in caller.of(2))
 
     run(script())
+
+
+def test_a_subscriber_that_missed_events_is_named_when_it_reads_again(caplog):
+    async def script():
+        desk = Desk(OutboxLimits(high_bytes=500, event_bytes=2000, cap_bytes=6000, event_policy="drop"))
+        ear, speaker = desk.peer(name="ear"), desk.peer()
+        ear.subscribe()
+        for times in (1, 2):
+            ear.link.full = True
+            speaker.say(*(event("e", b"x" * 100) for _ in range(50)))
+            await ticks()
+            missed = ear.link.outbox.dropped_events
+            ear.link.drain()
+            assert caplog.text.count("missed") == times
+        assert f"ear did not read in time and missed {missed // 2} events" in caplog.text
+
+    run(script())
