@@ -26,8 +26,8 @@ LARGE_BYTES: Final = 64 << 10
 """From this size on a frame gets a buffer of its own, and its payload is passed on without copying."""
 
 
-_UNLIKE: Final = bytes(9)
-"""No frame begins like this."""
+_NEVER: Final = 1 << 60
+"""Size of a model that no frame fits: nothing that arrives is as long."""
 
 
 class Splitter:
@@ -49,7 +49,7 @@ class Splitter:
         self.failure: ProtocolError | None = None
         self._partial: bytearray | None = None
         self._need: int = 0
-        self._model: tuple[bytes, bytes, bytes, bytes, int, int, int] = (_UNLIKE, b"", b"", b"", 0, 0, 0)
+        self._model: tuple[bytes, bytes, bytes, bytes, int, int, int] = (b"", b"", b"", b"", 0, 0, _NEVER)
 
     @property
     def pending_bytes(self) -> int:
@@ -99,9 +99,9 @@ class Splitter:
             body, total = 8 + len(front) + len(topic), 8 + size
             lead = total - 21
             prefix = data[pos : pos + body + 1]
-            if message.size != size or (body < lead and prefix[-1] == 255):
-                prefix = _UNLIKE  # re-encoded, or its payload's size takes more than the one byte compared
             pos += total
+            if message.size != size or (body < lead and prefix[-1] == 255):
+                total = _NEVER  # re-encoded, or its payload's size takes more than the one byte compared
         self._model = (prefix, front, topic, head, body, lead, total)
         if pos < end:
             rest = data[pos:] if pos else data

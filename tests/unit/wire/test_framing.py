@@ -109,6 +109,14 @@ def test_messages_in_front_of_a_bad_frame_are_delivered_and_none_behind(bad: byt
     assert splitter.feed(PING.framed()) == []
 
 
+@pytest.mark.parametrize("size", [8, 9, 10, 40, 5000])
+@pytest.mark.parametrize("front", [b"", PING.framed(), m.event("e", bytes(300)).framed()])
+def test_zeros_are_no_frame_whatever_came_before(front: bytes, size: int) -> None:
+    splitter = Splitter()
+    assert len(splitter.feed(front + bytes(size))) == bool(front)
+    assert isinstance(splitter.failure, DecodeError)
+
+
 def test_failure_says_what_was_seen_and_what_was_expected() -> None:
     splitter = Splitter()
     splitter.feed(b"GET / HTTP/1.1\r\n")
