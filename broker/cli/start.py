@@ -51,7 +51,7 @@ def arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("-n", "--size", type=_positive, default=1, metavar="N", help="how many brokers (default 1)")
+    add("-n", "--size", type=positive, default=1, metavar="N", help="how many brokers (default 1)")
     add("-t", "--topo", metavar="kary:K", help="the parent of rank r is (r-1)/K (default kary:2)")
     add(
         "--rundir",
@@ -78,7 +78,12 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A count on the command line.
+
+    Raises:
+        ArgumentTypeError: it is none, or 0.
+    """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"saw {text!r}, expected a number from 1 on")
     return int(text)

@@ -90,6 +90,8 @@ class Interests:
 
     def published(self, message: Message) -> None:
         """An event came from the link."""
+        if not self._by_prefix:
+            return
         topic = bytes(part_data(message.topic_part) or b"")
         for prefix, interest in self._by_prefix.items():
             if topic.startswith(prefix):

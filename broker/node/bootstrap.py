@@ -47,9 +47,7 @@ def run(settings: Settings, *, ready: Callable[[Node], None] | None = None) -> i
 
 async def _serve(settings: Settings, ready: Callable[[Node], None] | None) -> int:
     node = Node(settings)
-    for service in node.dispatcher.services():
-        if isinstance(service, Log):
-            log.addHandler(RingHandler(service.note))
+    keep_log(node)
     leave = asyncio.Event()
     outcome: list[int] = [EXIT_OK]
 
@@ -83,6 +81,13 @@ async def _serve(settings: Settings, ready: Callable[[Node], None] | None) -> in
         with contextlib.suppress(asyncio.CancelledError):
             await node.stop()
     return outcome[0]
+
+
+def keep_log(node: Node) -> None:
+    """Let the broker's own lines be read through its service ``log``."""
+    for service in node.dispatcher.services():
+        if isinstance(service, Log):
+            log.addHandler(RingHandler(service.note))
 
 
 def _on_signals(leave: asyncio.Event, leave_with: Callable[[str], None], task: asyncio.Task[int]) -> None:

@@ -158,14 +158,17 @@ class Testbed:
         return [rank for rank in self.alive if _reap(rank, os.WNOHANG)]
 
     def stop(self, leave_s: float = LEAVE_S, stop_s: float = STOP_S) -> None:
-        """Have the instance drain and leave: rank 0 is told, the others follow it, as in a real one.
+        """Have the instance drain and leave: rank 0 is told, the others follow it, as in a real one. A rank 0 that is
+        not among the ranks here, but a part of the launcher, has left already.
 
         Who has not followed after ``leave_s`` is told, too; who is there after ``stop_s`` is killed.
         Safe to call twice.
         """
         began = time.monotonic()
-        if self.ranks and self.ranks[0].code is None and self.ranks[0].ready:
-            os.kill(self.ranks[0].pid, signal.SIGTERM)
+        first = next((rank for rank in self.alive if rank.number == 0 and rank.ready), None)
+        if first is not None:
+            os.kill(first.pid, signal.SIGTERM)
+        if first is not None or all(rank.number for rank in self.ranks):
             self._await_end(began + leave_s)
         self._signal_all(signal.SIGTERM)
         self._await_end(began + stop_s)

@@ -1,6 +1,7 @@
 """Requests about the sender's own link: what it subscribes to, which services it provides.
 
 The broker a client is attached to answers them, whatever nodeid says, and says no even to those who want no answer.
+Deployed brokers answer them with flag STREAMING clear, so that a call that wants a stream ends; so do we.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 from broker.errors import ProtocolError, RpcError
 from broker.services.context import Sender
 from broker.services.service import LATER, Done, Request, failure_of
+from broker.wire.message import STREAMING
 
 CLIENT: Final = 0
 """``Sender.kind`` of clients."""
@@ -37,6 +39,8 @@ def settle(request: Request, change: Callable[[Sender], int], *, confirm: bool) 
         change: makes the change; returns an errno or raises what a handler may raise.
         confirm: success is answered even when the request wants no response, as refusals always are.
     """
+    message = request.message
+    message.set_flags(message.flags & ~STREAMING)  # which its answer repeats
     try:
         errnum, text = change(attached(request)), ""
     except UnicodeEncodeError:  # half a surrogate pair in the JSON

@@ -8,10 +8,10 @@ Problems of one stage are reported together: the syntax, then names and types, t
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, Struct
@@ -20,6 +20,10 @@ from broker.errors import ConfigError
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.rules import Problem, problems
 from broker.settings.schema import Settings
+
+S = TypeVar("S", bound=Struct)
+Rules = Callable[[S], Iterable[Problem]]
+"""What types cannot say: yields a `Problem` per fault of settings whose types are right."""
 
 SEEN_CHARS = 64
 """Characters of a wrong value that an error shows: enough to find it, not enough to flood a log."""
@@ -31,20 +35,11 @@ def load(path: str | os.PathLike[str]) -> Settings:
     Raises:
         ConfigError: the file cannot be read, or says what it must not.
     """
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}, expected a readable TOML file") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{file}: saw a byte that is not UTF-8 at offset {error.start}, expected TOML"
-        ) from error
-    settings = loads(text, str(file))
+    settings = loads(text_of(path), str(Path(path)))
     if settings.tree.curve_cert is None:
         return settings
     replace = msgspec.structs.replace
-    certificate = os.path.join(file.absolute().parent, settings.tree.curve_cert)
+    certificate = os.path.join(Path(path).absolute().parent, settings.tree.curve_cert)
     return replace(settings, tree=replace(settings.tree, curve_cert=certificate))
 
 
@@ -54,16 +49,7 @@ def loads(text: str, name: str = "<text>") -> Settings:
     Raises:
         ConfigError: the text is not TOML, or says what it must not.
     """
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_syntax_error(text, name, str(error))) from None
-    if wrong := list(_shape(Settings, tables, ())):
-        _refuse(text, name, wrong)
-    settings = msgspec.convert(tables, Settings)
-    if wrong := list(problems(settings)):
-        _refuse(text, name, wrong)
-    return settings
+    return loads_as(Settings, problems, text, name)
 
 
 def check(settings: Settings) -> Settings:
@@ -72,7 +58,54 @@ def check(settings: Settings) -> Settings:
     Raises:
         ConfigError: a line for each rule that is broken, without a file and line number.
     """
-    if wrong := list(problems(settings)):
+    return check_by(problems, settings)
+
+
+# ---------------------------------------------------------------- for configurations of other programs, too
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """The text of a configuration file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    file = Path(path)
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}, expected a readable TOML file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{file}: saw a byte that is not UTF-8 at offset {error.start}, expected TOML"
+        ) from error
+
+
+def loads_as(struct: type[S], rules: Rules[S], text: str, name: str) -> S:
+    """Read a configuration that ``struct`` describes and whose fields obey ``rules``.
+
+    Raises:
+        ConfigError: the text is not TOML, or says what it must not; a line for each problem.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_syntax_error(text, name, str(error))) from None
+    if wrong := list(_shape(struct, tables, ())):
+        _refuse(text, name, wrong)
+    settings = msgspec.convert(tables, struct)
+    if wrong := list(rules(settings)):
+        _refuse(text, name, wrong)
+    return settings
+
+
+def check_by(rules: Rules[S], settings: S) -> S:
+    """Hold settings that a program has put together against ``rules``, and return them.
+
+    Raises:
+        ConfigError: a line for each rule that is broken, without a file and line number.
+    """
+    if wrong := list(rules(settings)):
         raise ConfigError("\n".join(f"{_dotted(path)}: {said}" for path, said in wrong))
     return settings
 

@@ -132,7 +132,7 @@ class Mixed:
         """Wait until a rank is in a state of its lifecycle; its log is the error otherwise."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while not await self._is_in(rank, wanted):  # noqa: ASYNC110 - another process
+                while not await self._is_in(rank, wanted):
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"rank {rank} is not in state {wanted}:\n{self.log(rank)}") from None

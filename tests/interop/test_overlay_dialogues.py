@@ -113,7 +113,7 @@ async def receive(sock, wanted=lambda message: True, routed=False):
     """The next message that is wanted; heartbeats of the instance may come at any time."""
     async with asyncio.timeout(10):
         while True:
-            while not sock.poll(0):  # noqa: ASYNC110 - a socket without a descriptor asyncio could watch
+            while not sock.poll(0):
                 await asyncio.sleep(0.002)
             parts = sock.recv_multipart()
             message = from_parts(parts[1:] if routed else parts)

@@ -40,7 +40,7 @@ async def ticks(count=5):
 
 async def until(condition):
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+        while not condition():
             await asyncio.sleep(0.001)
 
 

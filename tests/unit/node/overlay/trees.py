@@ -50,7 +50,7 @@ def shared_certificate(config, certificate=None):
 async def until(condition: Callable[[], object], seconds: float = 10.0):
     """Wait for a condition; fail rather than hang."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+        while not condition():
             await asyncio.sleep(0.005)
 
 
