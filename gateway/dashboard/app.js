@@ -1,0 +1,205 @@
+/**
+ * The dashboard: puts client, models and panels together. Each panel is a file; this one knows all of them and
+ * none of what they do.
+ * @module
+ */
+
+import { connect } from './client.js';
+import { mark, say } from './lib/dom.js';
+import { Tabs } from './lib/tabs.js';
+import { themed } from './lib/theme.js';
+import { Access } from './model/access.js';
+import { EventLog } from './model/eventlog.js';
+import { Instance } from './model/instance.js';
+import { Call } from './panels/call.js';
+import { Denied } from './panels/denied.js';
+import { Events } from './panels/events.js';
+import { Figures } from './panels/figures.js';
+import { fillHelp } from './panels/help.js';
+import { LinkState } from './panels/linkstate.js';
+import { Log } from './panels/log.js';
+import { Login } from './panels/login.js';
+import { Sessions } from './panels/sessions.js';
+import { Traffic } from './panels/traffic.js';
+import { RankDetail, Tree } from './panels/tree.js';
+
+const SECOND_MS = 1000;
+const byId = (id) => document.getElementById(id);
+
+class Dashboard {
+  constructor() {
+    this.log = new EventLog();
+    this.login = new Login(byId('login'), (token) => this.connect(token));
+    this.linkState = new LinkState(() => this.client?.retry());
+    this.nextTheme = themed(byId('theme'));
+    fillHelp(byId('help-dialog'));
+    byId('traffic-all').addEventListener('click', () => this.tree.select(null));
+    byId('logout').addEventListener('click', () => this.#logOut());
+    byId('help').addEventListener('click', () => byId('help-dialog').showModal());
+    document.addEventListener('keydown', (event) => this.#key(event));
+  }
+
+  /** Ask the gateway whether this browser is logged in, then connect or show how to log in. */
+  async start() {
+    let status = 0;
+    try {
+      status = (await fetch('v1/session', { credentials: 'same-origin' })).status;
+    } catch {
+      // no answer at all: the client below goes on trying and says so
+    }
+    if (status === 401 || status === 403) this.#logIn('');
+    else this.connect(null);
+  }
+
+  /** Connect with the cookie (null) or a token. @param {string | null} token */
+  connect(token) {
+    this.login.show(false);
+    byId('logout').hidden = token !== null;
+    this.client?.close();
+    this.client = connect('v1/ws', { token, overflow: 'drop' });
+    this.access = new Access(this.client);
+    this.usedToken = token !== null;
+    if (this.instance) this.instance.stop();
+    this.#build();
+    this.#listen(this.client);
+  }
+
+  #build() {
+    this.panels?.events.detach();
+    this.panels?.sessions.watch(false);
+    this.panels?.denied.stop();
+    for (const id of ['figures', 'tree', 'traffic-body', 'tabs', 'tab-panels']) byId(id).replaceChildren();
+    this.instance = new Instance(this.client, this.access);
+    this.figures = new Figures(byId('figures'));
+    this.detail = new RankDetail(byId('rank-detail'));
+    this.tree = new Tree(byId('tree'), this.instance, () => this.#draw());
+    this.traffic = new Traffic(byId('traffic-body'), this.instance, this.log);
+    this.panels = {
+      events: new Events(this.log), log: new Log(), call: new Call(), sessions: new Sessions(this.instance),
+      denied: new Denied((count) => this.tabs.badge('denied', count ? String(count) : '')),
+    };
+    this.tabs = new Tabs(byId('tabs'), byId('tab-panels'), (name) => this.#shown(name));
+    for (const name of Object.keys(this.panels)) {
+      this.tabs.add(name, name[0].toUpperCase() + name.slice(1), this.panels[name].element);
+    }
+    this.tabs.show(location.hash.slice(1));
+    this.instance.addEventListener('change', () => this.#draw());
+    clearInterval(this.second);
+    this.lastTick = performance.now();
+    this.second = setInterval(() => this.#tick(), SECOND_MS);
+  }
+
+  #listen(client) {
+    const mine = (handler) => (detail) => { if (client === this.client) handler(detail); };
+    client.on('open', mine(({ welcome, again }) => this.#opened(welcome, again)));
+    client.on('reconnecting', mine((detail) => this.#lost(detail)));
+    client.on('close', mine((detail) => this.#closed(detail)));
+    client.on('gap', mine(({ lost }) => this.log.note(`${lost} events left out: this page read too slowly`)));
+    client.on('resumed', mine((detail) => this.#resumed(detail)));
+    client.on('upstream', mine((detail) => this.#upstream(detail)));
+    client.on('shutdown', mine(() => this.linkState.leaving()));
+    client.on('error', mine((error) => this.log.note(error.message)));
+    this.linkState.connecting();
+  }
+
+  #opened(welcome, again) {
+    this.linkState.open(welcome);
+    this.access.forget();
+    this.instance.again();
+    this.instance.start();
+    if (!again) for (const panel of Object.values(this.panels)) panel.attach?.(this.client, this.access);
+    const who = byId('who');
+    who.hidden = false;
+    say(who, `${welcome.user} · ${welcome.roles.join(', ')}`);
+    mark(who, 'title', `userid ${welcome.userid}, session ${welcome.session}`);
+  }
+
+  #lost(detail) {
+    this.instance.stop();
+    this.linkState.reconnecting(detail, this.instance.updatedAt);
+    if (detail.attempt === 1) this.log.note(`connection lost: ${detail.text}`);
+  }
+
+  #resumed({ recovered, replayed }) {
+    this.log.note(recovered ? `connection is back: ${replayed} events caught up, none missed`
+      : 'connection is back: events may have been missed');
+  }
+
+  #upstream({ joined, reason, lost }) {
+    this.linkState.upstream(joined, reason);
+    const missed = lost ? `; ${lost} events were missed` : '';
+    this.log.note(joined ? `the gateway has its broker again${missed}` : `the gateway lost its broker: ${reason}`);
+    if (joined) this.instance.again();
+  }
+
+  #closed(detail) {
+    this.instance.stop();
+    this.panels.denied.stop();
+    if ([4500, 4501, 4502, 4506].includes(detail.code)) this.#logIn(this.usedToken ? `Refused: ${detail.text}.` : '');
+    else this.linkState.closed(detail, () => this.connect(null));
+  }
+
+  async #logOut() {
+    await fetch('v1/logout', { method: 'POST', credentials: 'same-origin' });
+    this.client.close();
+    this.#logIn('');
+  }
+
+  #logIn(why) {
+    byId('logout').hidden = true;
+    this.linkState.loggedOut();
+    this.login.show(true, why);
+  }
+
+  #shown(name) {
+    history.replaceState(null, '', `#${name}`);
+    this.panels.sessions.watch(name === 'sessions');
+    this.panels[name].console?.rows.changed();
+  }
+
+  #tick() {
+    const now = performance.now();
+    this.log.tick((now - this.lastTick) / 1000);
+    this.lastTick = now;
+    this.panels.events.console.tell();
+    this.panels.log.console.tell();
+    if (this.client.state === 'open') this.figures.draw(this.instance, this.log);
+  }
+
+  #draw() {
+    const { instance, tree } = this;
+    if (!instance.root && instance.denied.has('overlay.topology')) {
+      this.access.needs('call', 'overlay.topology').then((text) => tree.refuse(text));
+    }
+    tree.draw();
+    this.detail.draw(instance.ranks.get(tree.selected));
+    this.traffic.draw(tree.selected);
+    this.panels.log.ranks(instance.list.map((rank) => rank.rank));
+    say(byId('traffic-note'), tree.selected === null ? 'all brokers' : `rank ${tree.selected} only`);
+    byId('traffic-all').hidden = tree.selected === null;
+    this.linkState.instance(instance);
+  }
+
+  #key(event) {
+    const typing = event.target.closest('input, textarea, select');
+    if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector('dialog[open]')) return;
+    const console = this.panels?.[this.tabs.current]?.console;
+    const filter = document.querySelector('.tab-panel:not([hidden]) .filter');
+    const keys = {
+      '?': () => byId('help-dialog').showModal(),
+      t: () => this.nextTheme(),
+      o: () => this.tree?.focus(),
+      '/': () => filter?.focus(),
+      p: () => console?.pause(!console.paused),
+      f: () => console?.rows.follow(!console.rows.following),
+      Escape: () => this.tree && this.tree.selected !== null && this.tree.select(null),
+    };
+    const tab = this.tabs?.names[Number(event.key) - 1];
+    if (tab) this.tabs.show(tab);
+    else if (Object.hasOwn(keys, event.key)) keys[event.key]();
+    else return;
+    event.preventDefault();
+  }
+}
+
+new Dashboard().start();

@@ -1,0 +1,185 @@
+/**
+ * Who is connected and what is served: web sessions, clients of the brokers, services.
+ * @module
+ */
+
+import { ERRNO } from '../client.js';
+import { h } from '../lib/dom.js';
+import { duration, rate, short, size } from '../lib/format.js';
+import { Table } from '../lib/table.js';
+import { isDenied } from '../model/access.js';
+
+const EVERY_MS = 2000;
+const ROWS = 500;
+
+/** Rates of counters that are read again and again, by the id of what they count. */
+class Rates {
+  #before = new Map();
+
+  /** Add `in` and `out` per second to each row. @param {{id: string, received: number, sent: number}[]} rows */
+  add(rows) {
+    const now = performance.now();
+    const known = new Map();
+    for (const row of rows) {
+      const before = this.#before.get(row.id);
+      const per = (name) => (before ? Math.max(0, row[name] - before[name]) / ((now - before.at) / 1000) : NaN);
+      row.in = per('received');
+      row.out = per('sent');
+      known.set(row.id, { at: now, received: row.received, sent: row.sent });
+    }
+    this.#before = known;
+    return rows;
+  }
+}
+
+const waits = (bytes) => (bytes > 0 ? 'warn' : null);
+
+export class Sessions {
+  #client = null;
+  #access = null;
+  #timer;
+  #watching = false;
+  #rates = { web: new Rates(), local: new Rates(), links: new Rates() };
+
+  /** @param {import('../model/instance.js').Instance} instance */
+  constructor(instance) {
+    this.instance = instance;
+    this.web = new Table('Web sessions', [
+      { name: 'user', text: (row) => `${row.user} (${row.userid})`, title: (row) => row.roles.join(', ') },
+      { name: 'role', text: (row) => row.roles.join(', ') },
+      { name: 'speaks', text: (row) => row.kind },
+      { name: 'from', text: (row) => row.address },
+      { name: 'since', number: true, text: (row) => duration(Date.now() / 1000 - row.opened_at) },
+      { name: 'in/s', number: true, text: (row) => rate(row.in) },
+      { name: 'out/s', number: true, text: (row) => rate(row.out) },
+      { name: 'open calls', number: true, text: (row) => String(row.in_flight ?? 0) },
+      { name: 'queue', number: true, text: (row) => size(row.queued_bytes ?? 0), mood: (row) => waits(row.queued_bytes) },
+      { name: 'dropped', number: true, text: (row) => short(row.dropped ?? 0), mood: (row) => (row.dropped ? 'bad' : null) },
+      { name: 'denied', number: true, text: (row) => short(row.denied ?? 0), mood: (row) => (row.denied ? 'warn' : null) },
+      { name: 'subscriptions', text: (row) => words(row.subscriptions) },
+      { name: 'services', text: (row) => words(row.services) },
+    ], 'No web sessions.', (row) => this.#endButton(row));
+    this.services = new Table('Services', [
+      { name: 'service', text: (row) => row.name },
+      { name: 'provided by', text: (row) => row.by },
+      { name: 'idle', number: true, text: (row) => duration(row.idle) },
+      { name: 'queue in', number: true, text: (row) => String(row.recvqueue ?? '–') },
+      { name: 'queue out', number: true, text: (row) => String(row.sendqueue ?? '–') },
+    ], 'No services told.');
+    this.local = new Table('Clients of the brokers', [
+      { name: 'broker', text: (row) => `rank ${row.rank}` },
+      { name: 'userid', text: (row) => String(row.userid) },
+      { name: 'pid', number: true, text: (row) => (row.pid > 0 ? String(row.pid) : '–') },
+      { name: 'in/s', number: true, text: (row) => rate(row.in) },
+      { name: 'out/s', number: true, text: (row) => rate(row.out) },
+      { name: 'waiting', number: true, text: (row) => short(row.waiting), mood: (row) => waits(row.waiting) },
+      { name: 'services', text: (row) => words(row.services) },
+      { name: 'id', text: (row) => row.uuid.slice(0, 8) },
+    ], 'No clients.');
+    this.element = h('div', { class: 'sessions' }, this.web.element, this.services.element, this.local.element);
+  }
+
+  /**
+   * Ask through this client.
+   * @param {import('../client.js').Client} client
+   * @param {import('../model/access.js').Access} access
+   */
+  attach(client, access) {
+    this.#client = client;
+    this.#access = access;
+  }
+
+  /** Ask again and again while it is looked at. @param {boolean} on */
+  watch(on) {
+    this.#watching = on;
+    clearTimeout(this.#timer);
+    if (on) this.#round();
+  }
+
+  async #round() {
+    clearTimeout(this.#timer);
+    if (this.#client?.state === 'open') {
+      await Promise.all([
+        this.#ask(this.web, 'gateway.sessions', (answer) => this.#drawWeb(answer.sessions), { limit: ROWS }),
+        this.#ask(this.services, 'module.list', (answer) => this.#drawServices(answer.mods)),
+        this.#askLocal(),
+      ]);
+    }
+    clearTimeout(this.#timer);
+    if (this.#watching) this.#timer = setTimeout(() => this.#round(), EVERY_MS);
+  }
+
+  /** Ask for a table's rows; a missing role is said in its place. */
+  async #ask(table, topic, draw, payload = null) {
+    try {
+      const no = await this.#access.refusal('call', topic);
+      if (no) table.refuse(no);
+      else draw(await this.#client.rpc(topic, payload));
+    } catch (error) {
+      if (isDenied(error)) table.refuse(await this.#access.needs('call', topic, error.text));
+      else if (error.errno === ERRNO.ENOSYS) table.refuse(`Nobody answers ${topic} here.`);
+      else if (error.errno !== ERRNO.ECONNRESET) table.refuse(error.message);
+    }
+  }
+
+  #drawWeb(rows) {
+    this.webRows = rows;
+    const counted = rows.map((row) => ({ ...row, id: row.session, sent: row.sent ?? row.answered ?? 0 }));
+    this.web.draw(this.#rates.web.add(counted));
+  }
+
+  #drawServices(mods) {
+    const web = (this.webRows ?? []).flatMap((row) => row.services.map((name) => (
+      { name, by: `web session of ${row.user}`, idle: NaN })));
+    const local = (this.localRows ?? []).flatMap((row) => (row.services ?? []).map((name) => (
+      { name, by: `client of rank ${row.rank}, userid ${row.userid}`, idle: NaN })));
+    const own = mods.map((mod) => ({ ...mod, by: mod.path === 'builtin' ? 'built in' : mod.path }));
+    this.services.draw([...web, ...local, ...own]);
+  }
+
+  /** Links tell most; deployed brokers tell of their clients only. */
+  async #askLocal() {
+    const rows = this.instance.list.flatMap((rank) => rank.peers.filter(({ kind }) => kind === 'client')
+      .map((link) => ({ ...link, rank: rank.rank, id: link.uuid, waiting: link.queued ?? 0 })));
+    if (rows.length) {
+      this.#drawLocal(rows);
+      return;
+    }
+    await this.#ask(this.local, 'connector-local.stats-get', ({ server }) => this.#drawLocal(server.clients.map(
+      (one) => ({ ...one, id: one.uuid, rank: 0, received: one.rxcount, sent: one.txcount, waiting: one.rxbacklog }))));
+  }
+
+  #drawLocal(rows) {
+    this.localRows = rows;
+    this.local.draw(this.#rates.local.add(rows).slice(0, ROWS));
+  }
+
+  #endButton(row) {
+    if (!this.#client.welcome?.roles.some((role) => role === 'owner' || role === 'admin')) return null;
+    const own = row.session === this.#client.welcome.session;
+    if (own) return h('span', { class: 'muted', text: 'this page' });
+    return h('button', { type: 'button', class: 'small', 'aria-label': `End the session of ${row.user}`,
+      onclick: (event) => this.#end(row, event.currentTarget) }, 'End');
+  }
+
+  /** The first press asks, the second does it. */
+  async #end(row, button) {
+    if (button.dataset.sure !== 'yes') {
+      button.dataset.sure = 'yes';
+      button.textContent = 'Sure?';
+      setTimeout(() => { button.dataset.sure = ''; button.textContent = 'End'; }, 3000);
+      return;
+    }
+    try {
+      await this.#client.rpc('gateway.end', { session: row.session });
+    } catch (error) {
+      this.web.refuse(error.message);
+    }
+    this.#round();
+  }
+}
+
+const words = (list) => {
+  const shown = (list ?? []).map((word) => (word === '' ? '(all)' : word));
+  return shown.length > 4 ? `${shown.slice(0, 4).join(', ')} and ${shown.length - 4} more` : shown.join(', ');
+};
