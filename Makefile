@@ -1,6 +1,6 @@
 # Headgate: one command to run it, one to test it. Needs Python 3.11 or newer and make, nothing else.
 #
-#   make run        a tree of four brokers on this machine, until Ctrl-C
+#   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
 #   make test       the fast tests                 make interop   against a real flux-core (FLUX_PREFIX)
 #   make lint       ruff, mypy, import-linter      make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
@@ -62,12 +62,12 @@ system-packages:
 # ---------------------------------------------------------------- what a person asks for
 
 run: $(VENV)/.stamp-run
-	@exec $(VENV)/bin/headgate start --size $(SIZE) --wait
+	@exec $(VENV)/bin/headgate up --size $(SIZE)
 
 test: $(VENV)/.stamp-test system-packages
 	$(PY) -m pytest -m 'not bench and not slow and not interop' $(PYTEST_ARGS)
 
-interop: $(VENV)/.stamp-test
+interop: $(VENV)/.stamp-test system-packages
 	$(PY) -m pytest -m 'interop and not bench' $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-test

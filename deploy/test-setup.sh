@@ -1,12 +1,55 @@
 #!/bin/sh
-# What the tests and benchmarks use beyond Python. Nothing is needed; what is missing is said, with what it costs.
+# What the tests and benchmarks use beyond Python. What is missing is said, with what it costs. As root on Debian
+# (and what descends from it) Chromium is installed, which the tests of the dashboard drive; in CI they must run.
 set -eu
+
+limit_s=600 # for all of apt: a mirror that hangs must not hang the tests
+
+# -- Chromium --------------------------------------------------------------------------------------
+
+browser() {
+    command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable
+}
+
+# apt runs only where it can work, without questions, and at most for limit_s; its output is shown when it fails
+install_packages() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
+    log=$(mktemp)
+    echo "test setup: installing $*"
+    if DEBIAN_FRONTEND=noninteractive timeout "$limit_s" sh -c '
+        apt-get -qq -o Acquire::Retries=2 update &&
+        apt-get -qq -y --no-install-recommends -o DPkg::Lock::Timeout=120 install "$@"' sh "$@" >"$log" 2>&1 </dev/null; then
+        rm -f "$log"
+        return 0
+    fi
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    return 1
+}
+
+if found=$(browser); then
+    echo "test setup: $found found, the dashboard is tested in it"
+elif install_packages chromium fonts-dejavu-core && found=$(browser); then
+    echo "test setup: $found installed, the dashboard is tested in it"
+else
+    echo "test setup: no Chromium (Debian: apt install chromium fonts-dejavu-core): the tests of the dashboard are skipped"
+fi
+
+if command -v node >/dev/null; then
+    echo "test setup: node found, the codecs of client.js are tested in it, too"
+else
+    echo "test setup: no node: the codecs of client.js are tested in Chromium only"
+fi
+
+# -- the load generator ----------------------------------------------------------------------------
 
 if command -v "${CC:-cc}" >/dev/null 2>&1; then
     echo "test setup: C compiler found, the load generator can be built"
 else
     echo "test setup: no C compiler: benchmarks are skipped, their load generator is written in C"
 fi
+
+# -- a real flux-core ------------------------------------------------------------------------------
 
 if [ -n "${FLUX_PREFIX:-}" ]; then
     if [ -x "$FLUX_PREFIX/bin/flux" ]; then

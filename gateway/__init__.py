@@ -1,5 +1,27 @@
-"""The outward side of Headgate: the same Flux messages, carried to browsers by HTTP and WebSocket.
+"""Flux messages outward: WebSocket and HTTP, users of the web, a dashboard; behind it a broker, ours or a flux-core's.
 
-Empty until the gateway is built; the package exists so that its name and its import rules are fixed from
-the start.
+A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``), ``sessions`` (rights, stamp, hop) and
+``upstream``; its answer comes back the same way. An event comes from ``upstream`` once and leaves through ``events``.
+
+``principal``  who a web client is: a leaf
+``closes``     close codes: a leaf
+``settings``   typed configuration (TOML)
+``access``     rules: role x kind x topic prefix
+``rates``      token bucket with a retry hint
+``identity``   tokens, JWT, certificates, login links, origins, proxies; the store that workers share
+``tls``        certificates that are replaced while the gateway runs
+``selfsigned`` a certificate for trying it out
+``codecs``     subprotocols: WebSocket messages <-> Flux messages
+``websocket``  RFC 6455 and its links
+``sessions``   one client: what it may, its calls, its services, coming back
+``events``     runs, fan-out, history
+``upstream``   the owner link to the broker, kept
+``hub``        the centre: sessions and what they share
+``web``        HTTP: calls, events, health, metrics, login, static files
+``serve``      settings -> a gateway: the composition root
+``process``    a gateway as a process: signals, logging, systemd
+``workers``    several processes behind the same listeners
+``cli``        the verbs ``gateway``, ``up``, ``token``, ``login``, ``tls``
+
+The folder ``dashboard`` has static files: the page, and ``client.js`` for any page.
 """

@@ -22,6 +22,16 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         },
     ),
     (
+        "reach it from the web",
+        {
+            "up": "a tree of brokers and a gateway on this machine, with a login link",
+            "gateway": "a gateway in front of a broker, ours or flux-core's",
+            "token": "add, list and remove bearer tokens",
+            "login": "make a one-time login link",
+            "tls": "make a self-signed certificate",
+        },
+    ),
+    (
         "talk through a broker",
         {
             "ping": "time the way to a service and back",
@@ -43,13 +53,21 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
 )
 """Heading, then verb -> what it does; the order of ``headgate --help``."""
 
+_GATEWAY: Final = frozenset({"up", "gateway", "token", "login", "tls"})
+"""Verbs whose modules are the gateway's; found by name, for the broker's side imports nothing of it."""
+
 BUILT_IN: Final = {verb: what for _heading, verbs in SECTIONS for verb, what in verbs.items()}
+
+
+def module_of(verb: str) -> str:
+    """The module of one of our verbs."""
+    return f"{'gateway' if verb in _GATEWAY else 'broker'}.cli.{verb}"
 
 
 def load(verb: str) -> Main | None:
     """The ``main`` of a verb, ours or another package's; None when there is no such verb."""
     if verb in BUILT_IN:
-        main: Main = import_module(f"broker.cli.{verb}").main
+        main: Main = import_module(module_of(verb)).main
         return main
     from importlib import metadata  # it loads the e-mail parser: 25 ms that our own verbs need not pay
 

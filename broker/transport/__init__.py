@@ -7,4 +7,5 @@
 ``unix``      UNIX stream sockets: handshake byte, SO_PEERCRED, framing
 ``curve``     certificates in the ZPL format
 ``zeromq``    ROUTER and DEALER with CURVE
+``websocket`` to a gateway; dials only
 """

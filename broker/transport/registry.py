@@ -16,6 +16,8 @@ _BUILT_IN: Final = {
     "inproc": "broker.transport.inproc",
     "tcp": "broker.transport.zeromq",
     "ipc": "broker.transport.zeromq",
+    "ws": "broker.transport.websocket",
+    "wss": "broker.transport.websocket",
 }
 _loaded: dict[str, Transport] = {}
 

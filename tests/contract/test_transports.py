@@ -11,6 +11,7 @@ from broker.transport.link import Link
 from tests.contract.checks import CHECKS
 from tests.contract.endings import check_half_open_peer
 from tests.contract.harness import Harness
+from tests.contract.websockets import WebSocketPair
 
 SERVER, CLIENT = curve.generate(), curve.generate()
 CURVE_LISTEN = {"curve": curve.CurveServer(SERVER), "keys": {CLIENT.public_key: curve.PeerKey(1)}}
@@ -23,7 +24,7 @@ def batching(near: Link, far: Link) -> None:
 
 
 async def knock_tcp(address: str) -> asyncio.StreamWriter:
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    host, _, port = address.partition("://")[2].rpartition(":")
     return (await asyncio.open_connection(host, int(port)))[1]
 
 
@@ -62,6 +63,13 @@ def harnesses(rundir: Path) -> list[Harness]:
         ),
         Harness(
             "zeromq-ipc", zeromq.transport, f"ipc://{rundir}/z%d", refusal=only_eperm, stranger=knock_unix
+        ),
+        Harness(
+            "websocket",
+            WebSocketPair(),
+            "ws://127.0.0.1:0",
+            dial_extra={"token": "for-a-test"},
+            stranger=knock_tcp,
         ),
     ]
 

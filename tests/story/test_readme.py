@@ -56,7 +56,7 @@ def test_five_minutes_on_the_command_line():
 
 
 def test_first_python_program():
-    out = inside("4", sys.executable, "-c", block("python", "h.subscribe"))
+    out = inside("4", sys.executable, "-c", block("python", 'h.subscribe("hello.'))
     assert re.fullmatch(r"4 brokers\n\d+ hello\.world \{'from': 'python'\}\n", out)
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import broker
+import gateway
 
-ROOT = Path(broker.__file__).parent
-PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
+PACKAGES = sorted(
+    path.parent for root in (broker, gateway) for path in Path(root.__file__).parent.rglob("__init__.py")
+)
 _ENTRY = re.compile(r"^(?:``|    )([a-z_]+)/?(?:``)? {2,}", re.MULTILINE)
 """A line of a map: a name, in backquotes or indented, and behind it in a column what it is."""
 

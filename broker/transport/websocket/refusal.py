@@ -1,0 +1,84 @@
+"""HTTP answers and close codes of a gateway, as errors of ours."""
+
+from __future__ import annotations
+
+import errno
+import http
+from typing import Any, Final
+
+import msgspec
+
+from broker.errors import LinkRefused
+
+NORMAL: Final = 1000
+
+BY_STATUS: Final = {
+    400: errno.EPROTO,
+    401: errno.EACCES,
+    403: errno.EPERM,
+    404: errno.ENOENT,
+    426: errno.EPROTONOSUPPORT,
+    429: errno.EAGAIN,
+    503: errno.EAGAIN,
+}
+"""Status of a refused upgrade -> errno, where the body names none; every other one is ECONNREFUSED."""
+
+BY_CODE: Final = {
+    1002: errno.EPROTO,
+    1003: errno.EPROTO,
+    1007: errno.EPROTO,
+    1009: errno.EMSGSIZE,
+    4000: errno.ESHUTDOWN,
+    4002: errno.ENOBUFS,
+    4003: errno.ETIMEDOUT,
+    4004: errno.EKEYEXPIRED,
+    4005: errno.EAGAIN,
+    4500: errno.EACCES,
+    4501: errno.EPERM,
+    4502: errno.ETIMEDOUT,
+    4503: errno.EPROTO,
+    4504: errno.EUSERS,
+    4505: errno.EPROTONOSUPPORT,
+    4506: errno.EKEYREVOKED,
+    4507: errno.EAGAIN,
+}
+"""Close code (gateway/PROTOCOL.md) -> errno; every other one is ECONNRESET."""
+
+_TEXT_CHARS: Final = 500
+
+
+def of_status(address: str, status: int, body: bytes) -> LinkRefused:
+    """The error that a refused upgrade means: the errno and text of its problem body, or its plain text."""
+    errnum, text = _problem(body)
+    known = BY_STATUS.get(status, errno.ECONNREFUSED)
+    return LinkRefused(
+        f"{address} refused the connection: {status} {text or _phrase(status)}", errnum or known
+    )
+
+
+def _problem(body: bytes) -> tuple[int, str]:
+    try:
+        said: Any = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return 0, body.decode("utf-8", "replace").strip()[:_TEXT_CHARS]
+    if not isinstance(said, dict):
+        return 0, ""
+    errnum, text = said.get("errno"), said.get("text") or said.get("error")
+    return (errnum if isinstance(errnum, int) else 0), (text[:_TEXT_CHARS] if isinstance(text, str) else "")
+
+
+def _phrase(status: int) -> str:
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def of_close(code: int) -> int:
+    """The errno of a close code."""
+    return BY_CODE.get(code, errno.ECONNRESET)
+
+
+def close_text(address: str, code: int, reason: str, said: str) -> str:
+    """Why the gateway closed, for people: what it said before, or the reason of its close frame."""
+    return f"{address} closed the connection: {said or reason or 'no reason given'} (close code {code})"

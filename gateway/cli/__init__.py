@@ -1,0 +1,9 @@
+"""The gateway's verbs, one file each.
+
+``gateway``      serve web clients in front of a broker
+``up``           brokers and a gateway on this machine, with a login link
+``token``        bearer tokens
+``login``        one-time login links
+``tls``          a self-signed certificate
+``whereabouts``  which gateway a command is about
+"""

@@ -1,0 +1,112 @@
+"""``headgate gateway``: web clients in front of a broker, ours or a flux-core's; this process, or N workers of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+
+import msgspec
+
+from broker.cli.address import choose
+from gateway import process
+from gateway.cli.login import choose as choose_listener
+from gateway.identity.login import LinkRole, add_link, link_url
+from gateway.identity.store import Store
+from gateway.settings import GatewaySettings, ListenEntry, apply, check, load
+
+_EPILOG = """\
+examples:
+  headgate gateway --upstream local:///run/headgate/local-0        on http://127.0.0.1:8280
+  headgate gateway --config /etc/headgate/gateway.toml --workers 2
+  flux start headgate gateway --login-link                          in front of a real flux-core instance
+  headgate gateway --listen http://127.0.0.1:0 --set limits.ping_s=10
+
+The broker is --upstream, else gateway.upstream, $HEADGATE_URI, $FLUX_URI, or the local socket of this user.
+SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads certificates, tokens and keys again.
+exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate gateway",
+        description="Serve web clients in front of a broker until told to leave; prints the URLs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-c", "--config", metavar="FILE", help="TOML; every setting stands in deploy/gateway.toml")
+    add("-u", "--upstream", metavar="URI", help="the broker; the gateway has to be its owner")
+    add(
+        "-l",
+        "--listen",
+        action="append",
+        metavar="URL",
+        help="http://HOST:PORT or unix:///PATH, instead of the configured listeners; may be given again",
+    )
+    add("-w", "--workers", type=int, metavar="N", help="processes that share the listeners")
+    add("--login-link", action="store_true", help="print a one-time login link, too; as the owner unless set")
+    add(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="a setting that goes before the file's; may be given again",
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    given = arguments().parse_args(argv)
+    settings = settings_for(given)
+    upstream = given.upstream or settings.gateway.upstream or choose(None)
+    if settings.gateway.workers > 1:
+        return _supervised(settings, upstream, link=given.login_link)
+
+    from gateway.serve import Gateway
+
+    def ready(gateway: Gateway) -> None:
+        _say(gateway.urls, gateway.login_link() if given.login_link else None)
+
+    return process.run(settings, upstream=upstream, ready=ready)
+
+
+def settings_for(given: argparse.Namespace) -> GatewaySettings:
+    """What the options ask for.
+
+    Raises:
+        ConfigError: the file or an option is wrong.
+    """
+    settings = load(given.config) if given.config else GatewaySettings.defaults()
+    assignments = list(given.set)
+    if given.workers is not None:
+        assignments.append(f"gateway.workers={given.workers}")
+    if given.login_link and settings.access.login_links == "off":
+        assignments.insert(0, "access.login_links=owner")
+    if given.listen:
+        listen = tuple(ListenEntry(url=url) for url in given.listen)
+        settings = check(msgspec.structs.replace(settings, listen=listen))
+    return apply(settings, assignments) if assignments else settings
+
+
+def _supervised(settings: GatewaySettings, upstream: str, *, link: bool) -> int:
+    from gateway.workers import Supervisor
+
+    supervisor = Supervisor(settings, upstream)
+    return supervisor.run(lambda: _say(supervisor.urls, _link(settings, supervisor.urls) if link else None))
+
+
+def _link(settings: GatewaySettings, urls: list[str]) -> str:
+    """A login link made beside the workers; the store is closed before another of them is forked."""
+    role: LinkRole = "owner" if settings.access.login_links == "owner" else "user"
+    with contextlib.closing(Store(settings.gateway.statedir)) as store:
+        seconds = settings.access.login_link_s
+        secret = add_link(store, role, seconds=seconds, loopback_only=role == "owner")
+    return link_url(choose_listener(urls, role), secret)
+
+
+def _say(urls: list[str], link: str | None) -> None:
+    print("\n".join([*urls, *([link] if link else [])]), flush=True)

@@ -1,0 +1,122 @@
+"""``headgate login``: one-time login links for the dashboard of a running gateway."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK
+from broker.cli.screen import Screen, duration
+from broker.errors import ConfigError
+from gateway.cli.whereabouts import Config, Statedir, settings_of
+from gateway.identity.login import LinkRole, add_link, link_url
+from gateway.identity.store import FILE, Store
+from gateway.settings import GatewaySettings, place_of
+
+EXAMPLES = (
+    "headgate login link",
+    "headgate login link --config gateway.toml",
+    "headgate login link --statedir /var/lib/headgate --json | jq -r .url",
+)
+
+app = options.application("login")
+
+
+@app.callback()
+def login() -> None:
+    """Make one-time login links for the dashboard of a running gateway."""
+
+
+@app.command("link")
+def link(
+    config: Config = None,
+    statedir: Statedir = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="How the browser reaches it. Default: where it listens."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> int:
+    """Print a link that logs in one browser, once.
+
+    The role it gives is the gateway's setting access.login_links; a link for the owner works on the gateway's own
+    machine only. The secret stands behind the # and so is sent to no server but in the body of the login itself.
+    """
+    settings = settings_of(config, statedir)
+    store = _store(settings)
+    with contextlib.closing(store):
+        running = store.announced() or _from_settings(settings)
+        role = _role(running["login_links"])
+        seconds = float(running["login_link_s"])
+        base = url or choose(running["urls"], role)
+        text = link_url(base, add_link(store, role, seconds=seconds, loopback_only=role == "owner"))
+        value = {"url": text, "role": role, "expires": store.wall() + seconds}
+    screen = Screen(as_json)
+    screen.record(value, text)
+    if screen.rich:
+        screen.line(f"for one login as {role}, within {duration(seconds)}", "dim")
+    return OK
+
+
+def choose(urls: Sequence[str], role: str) -> str:
+    """The listener that a link should lead to: for the owner one on the loopback, else the first that has a URL.
+
+    Raises:
+        ConfigError: there is none; a UNIX socket opens in no browser.
+    """
+    places = [(each, place_of(each)) for each in urls]
+    opened = [(each, place) for each, place in places if place.scheme != "unix"]
+    local = [each for each, place in opened if place.loopback]
+    others = [each for each, _place in opened]
+    found = local if role == "owner" else others
+    if not found:
+        kind = (
+            "on the loopback, which alone takes the owner's logins"
+            if role == "owner"
+            else "with http or https"
+        )
+        raise ConfigError(f"the gateway has no listener {kind}; --url says how the browser reaches it")
+    return found[0]
+
+
+def _store(settings: GatewaySettings) -> Store:
+    """The store of a gateway that has run.
+
+    Raises:
+        ConfigError: there is none, or it cannot be opened.
+    """
+    from pathlib import Path
+
+    path = Path(settings.gateway.statedir, FILE)
+    if not path.exists():
+        raise ConfigError(
+            f"{path}: no gateway has run with this state directory; --config or --statedir names it"
+        )
+    return Store(settings.gateway.statedir)
+
+
+def _from_settings(settings: GatewaySettings) -> dict[str, Any]:
+    return {
+        "urls": [entry.url for entry in settings.listen],
+        "login_links": settings.access.login_links,
+        "login_link_s": settings.access.login_link_s,
+    }
+
+
+def _role(setting: str) -> LinkRole:
+    if setting == "owner":
+        return "owner"
+    if setting == "user":
+        return "user"
+    raise ConfigError(
+        'the gateway takes no login links, expected access.login_links = "user" or "owner" there'
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run_app("login", app, EXAMPLES, argv)

@@ -1,0 +1,149 @@
+"""``headgate token``: make, list and remove bearer tokens of web clients."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.screen import Screen
+from broker.errors import ConfigError
+from gateway.cli.whereabouts import Config, Statedir, settings_of
+from gateway.identity.tokens import Token, TokenFile, token_path
+from gateway.settings import GatewaySettings
+
+EXAMPLES = (
+    "headgate token add grafana --config gateway.toml --expires 90d --note 'dashboards of hall 3'",
+    "headgate token list --config gateway.toml",
+    "headgate token remove 3f9a0c1b22d4 --config gateway.toml",
+    "headgate token remove grafana --config gateway.toml          all of this user",
+)
+UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SPAN: Final = re.compile(r"(\d{1,9})(s|min|h|d|w)")
+
+app = options.application("token")
+
+
+@app.callback()
+def token() -> None:
+    """Make, list and remove the bearer tokens of web clients.
+
+    A running gateway takes every change up within a second; sessions of a removed token end.
+    """
+
+
+@app.command("add")
+def add(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is: a name of [[users]].")],
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="SPAN", help="30d, 12h, 90min, 2w, 600s. Default: never."),
+    ] = None,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is for.")] = "",
+    config: Config = None,
+    statedir: Statedir = None,
+    as_json: options.AsJson = False,
+) -> int:
+    """Make a token and print it: this once, for the file keeps a hash of it only."""
+    settings = settings_of(config, statedir)
+    check_user(settings, user, config)
+    now = time.time()
+    until = None if expires is None else now + span(expires)
+    made, text = TokenFile(token_path(settings)).add(user, now=now, expires=until, note=note)
+    Screen(as_json).record({"token": text, **shown(made)}, text)
+    return OK
+
+
+@app.command("list")
+def list_(config: Config = None, statedir: Statedir = None, as_json: options.AsJson = False) -> int:
+    """Print every token: id, user, when it was made and ends, what it is for."""
+    tokens = TokenFile(token_path(settings_of(config, statedir))).entries()
+    now = time.time()
+    rows = [
+        (each.id, each.user, moment(each.created), moment(each.expires, now), each.note) for each in tokens
+    ]
+    Screen(as_json).records(
+        ("id", "user", "created", "expires", "note"), [shown(each) for each in tokens], rows
+    )
+    return OK
+
+
+@app.command("remove")
+def remove(
+    which: Annotated[str, typer.Argument(metavar="ID|USER", help="One token, or all tokens of a user.")],
+    config: Config = None,
+    statedir: Statedir = None,
+    as_json: options.AsJson = False,
+) -> int:
+    """Remove a token, or all tokens of a user; exit code 1 when there is none."""
+    file = TokenFile(token_path(settings_of(config, statedir)))
+    gone = file.remove(lambda each: each.id == which) or file.remove(lambda each: each.user == which)
+    if not gone:
+        print(f"headgate token: {file.path} has no token and no user {which!r}", file=sys.stderr)
+        return FAILED
+    screen = Screen(as_json)
+    for each in gone:
+        screen.record({"removed": True, **shown(each)}, f"removed {each.id} of {each.user}")
+    return OK
+
+
+def check_user(settings: GatewaySettings, user: str, config: str | None) -> None:
+    """Refuse a user that the configuration does not name; without one, it cannot be known.
+
+    Raises:
+        ConfigError: the file names no such user.
+    """
+    if config is not None and all(each.name != user for each in settings.users):
+        named = ", ".join(each.name for each in settings.users) or "nobody"
+        raise ConfigError(f"{config}: saw no user {user!r} in [[users]], expected one of: {named}")
+
+
+def span(text: str) -> float:
+    """Seconds of ``30d`` and the like.
+
+    Raises:
+        UsageError: it is no span of time.
+
+    >>> span("2h"), span("1w")
+    (7200.0, 604800.0)
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise UsageError(
+            f"--expires: saw {text!r}, expected a number and one of {', '.join(UNITS)}, like 30d"
+        )
+    return float(int(found[1]) * UNITS[found[2]])
+
+
+def shown(entry: Token) -> dict[str, Any]:
+    """A token for programs: everything but its hash."""
+    return {
+        "id": entry.id,
+        "user": entry.user,
+        "created": entry.created,
+        "expires": entry.expires,
+        "note": entry.note,
+    }
+
+
+def moment(seconds: float | None, now: float = 0.0) -> str:
+    """A time for people, UTC.
+
+    >>> moment(0.0), moment(None), moment(0.0, 5.0)
+    ('1970-01-01 00:00', 'never', 'expired 1970-01-01 00:00')
+    """
+    if seconds is None:
+        return "never"
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+    return f"expired {text}" if seconds < now else text
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run_app("token", app, EXAMPLES, argv)

@@ -1,0 +1,287 @@
+"""``headgate up``: a tree of brokers and a gateway on this machine, one command from nothing to a dashboard.
+
+Rank 0 and the gateway are this process, on one event loop, linked in memory; the other ranks are forked before the loop
+begins, and follow rank 0 when it leaves (``broker.node.testbed``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from broker.cli import overrides
+from broker.cli.exits import OK
+from broker.cli.rundir import Rundir
+from broker.cli.start import positive, report_dead
+from broker.errors import ConfigError
+from broker.node.testbed import Testbed, plan
+from broker.settings import ListenEntry as BrokerListenEntry
+from broker.settings import Settings
+from gateway.settings import GatewaySettings, ListenEntry, apply, check, load, place_of
+
+if TYPE_CHECKING:
+    from broker.node.assembly import Node
+    from gateway.serve import Gateway
+
+START_S: Final = 60.0
+"""How long the ranks may take to find together."""
+PORTS: Final = 20
+"""Ports that are tried from the default one on, when nobody named one."""
+HURRY_S: Final = 2.0
+"""How long the other ranks may take to leave after a second signal."""
+LOOK_S: Final = 1.0
+"""How often it is looked whether a rank has ended."""
+
+_EPILOG: Final = """\
+examples:
+  headgate up                          one broker and a gateway on http://127.0.0.1:8280
+  headgate up --size 4                 a tree of four
+  headgate up --config gateway.toml    with users, tokens and certificates
+  headgate up --listen http://127.0.0.1:9000 --no-login
+
+The login link works once, on this machine, and gives the role owner. Ctrl-C ends everything; a second one at once.
+exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate up",
+        description="Start brokers and a gateway on this machine, print a login link, stay until Ctrl-C.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-n", "--size", type=positive, default=1, metavar="N", help="how many brokers (default 1)")
+    add("-t", "--topo", metavar="kary:K", help="the parent of rank r is (r-1)/K (default kary:2)")
+    add(
+        "-l",
+        "--listen",
+        metavar="URL",
+        help=f"where the gateway listens (default: http://127.0.0.1:8280, or one of the next {PORTS - 1} ports)",
+    )
+    add("--no-login", action="store_true", help="make no login link: tokens and certificates only")
+    add("--rundir", metavar="DIR", help="sockets, keys and state (default: a new private directory)")
+    add("-c", "--config", metavar="FILE", help="settings of the gateway (TOML)")
+    add("--broker-config", metavar="FILE", help="settings of every rank; the shape of the tree is made here")
+    for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
+        add(
+            name,
+            action="append",
+            default=[],
+            metavar="SECTION.KEY=VALUE",
+            help=f"one setting more {whose}; may be given again",
+        )
+    add("-v", "--verbose", action="store_true", help="let everybody log what they do")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    given = arguments().parse_args(argv)
+    settings = gateway_settings(given)
+    base = broker_settings(given)
+    rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
+    try:
+        if "gateway.statedir" not in " ".join(given.set) and not given.config:
+            section = msgspec.structs.replace(settings.gateway, statedir=f"{rundir.path}/rank-0.state")
+            settings = msgspec.structs.replace(settings, gateway=section)
+        ranks = plan(base, given.size, base.tree.topology, rundir.path)
+        own = f"inproc://gateway-{os.getpid()}"
+        first = msgspec.structs.replace(ranks[0], listen=(*ranks[0].listen, BrokerListenEntry(uri=own)))
+        return _run(given, settings, [first, *ranks[1:]], own)
+    finally:
+        rundir.remove()
+
+
+def gateway_settings(given: argparse.Namespace) -> GatewaySettings:
+    """Settings of the gateway, quiet unless told otherwise.
+
+    Raises:
+        ConfigError: the file or an option is wrong.
+    """
+    settings = load(given.config) if given.config else GatewaySettings.defaults()
+    if given.listen:
+        settings = check(msgspec.structs.replace(settings, listen=(ListenEntry(url=given.listen),)))
+    level = "info" if given.verbose else "warning"
+    login = [] if given.no_login or given.config else ["access.login_links=owner"]
+    settings = apply(settings, [f"gateway.log_level={level}", *login, *given.set])
+    if settings.gateway.workers > 1:
+        raise ConfigError(
+            "gateway.workers: saw more than 1, expected 1: rank 0 and the gateway are one process"
+        )
+    return settings
+
+
+def broker_settings(given: argparse.Namespace) -> Settings:
+    """What all ranks have in common.
+
+    Raises:
+        ConfigError: the file or an option is wrong.
+    """
+    level = "info" if given.verbose else "warning"
+    topology = [f"tree.topology={given.topo}"] if given.topo else []
+    settings = overrides.read(
+        given.broker_config, [f"broker.log_level={level}", *given.broker_set, *topology]
+    )
+    if settings.tree.topology == "custom":
+        raise ConfigError("tree.topology: saw custom, expected kary:K: the hosts are made here (try --topo)")
+    return settings
+
+
+# ---------------------------------------------------------------- the processes
+
+
+def _run(given: argparse.Namespace, settings: GatewaySettings, ranks: list[Settings], own: str) -> int:
+    began = time.monotonic()
+    sockets = _bound(settings, fixed=bool(given.listen or given.config))
+    testbed = Testbed(ranks[1:])
+    hurry = False
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # ranks that end are looked for, see Testbed
+    try:
+        testbed.start()
+        from gateway import process  # behind the fork: the other ranks need nothing of it
+
+        process.set_up_logging(settings.gateway.log_level, "up")
+        process.shrink_tls_buffers()
+        up = _Up(settings, ranks[0], own, testbed, sockets, began, login=not given.no_login)
+        code = asyncio.run(up.run())
+        hurry = up.forced
+        return code
+    finally:
+        testbed.stop(*((0.0, HURRY_S) if hurry else ()))
+        for sock in sockets:
+            sock.close()
+
+
+def _bound(settings: GatewaySettings, *, fixed: bool) -> list[socket.socket]:
+    """A socket per listener, bound before anything is started; a default port that is taken gives way to the next.
+
+    Raises:
+        ConfigError: an address is in use, or cannot be used.
+    """
+    from gateway.web.listener import bind
+
+    urls = [entry.url for entry in settings.listen]
+    if settings.gateway.metrics_listen:
+        urls.append(settings.gateway.metrics_listen)
+    found: list[socket.socket] = []
+    for url in urls:
+        place = place_of(url)
+        last = place.port + (0 if fixed or not place.port else PORTS - 1)
+        while True:
+            try:
+                found.append(bind(place))
+                break
+            except ConfigError:
+                if place.port >= last:
+                    for sock in found:
+                        sock.close()
+                    raise
+                place = place.with_port(place.port + 1)
+    return found
+
+
+class _Up:
+    """Rank 0 and the gateway on one event loop; ``forced`` is True once a second signal ended them at once."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        rank: Settings,
+        own: str,
+        testbed: Testbed,
+        sockets: list[socket.socket],
+        began: float,
+        *,
+        login: bool,
+    ) -> None:
+        self._settings = settings
+        self._rank = rank
+        self._own = own
+        self._testbed = testbed
+        self._sockets = sockets
+        self._began = began
+        self._login = login
+        self._running = asyncio.Event()
+        self.forced = False
+
+    async def run(self) -> int:
+        """Start, say where, stay until told to leave; returns the exit code."""
+        from broker.node.assembly import Node
+        from broker.node.bootstrap import keep_log, settle_memory
+        from gateway.process import Leaving
+        from gateway.serve import Gateway
+
+        node = Node(self._rank)
+        keep_log(node)
+        gateway = Gateway(self._settings, upstream=self._own, sockets=self._sockets)
+        leaving = Leaving(gateway, hangup="leave")
+        node.succession.on_leave = leaving.leave
+        node.must_exit = leaving.leave
+        node.lifecycle.watchers.append(self._entered)
+        try:
+            async with leaving:
+                if await leaving.unless_left(self._start(node, gateway)):
+                    settle_memory()
+                    self._say_where(gateway)
+                    watching = asyncio.get_running_loop().create_task(self._watch(), name="watch ranks")
+                    await leaving.wait()
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)
+        finally:
+            self.forced = leaving.forced
+            if not self.forced:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await node.stop()
+        return OK
+
+    async def _start(self, node: Node, gateway: Gateway) -> None:
+        await node.start()
+        async with asyncio.timeout(START_S):
+            while not self._running.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await self._running.wait()
+                self._stillborn()
+        await gateway.start()
+
+    def _entered(self, state: str) -> None:
+        if state == "run":
+            self._running.set()
+
+    def _stillborn(self) -> None:
+        """A rank that ended before all have joined has said why itself."""
+        if dead := self._testbed.reap():
+            raise ConfigError(f"rank {dead[0].number} ended with code {dead[0].code} before it had joined")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            report_dead(self._testbed)
+
+    def _say_where(self, gateway: Gateway) -> None:
+        count = 1 + len(self._testbed.ranks)
+        brokers = f"{count} brokers" if count > 1 else "one broker"
+        seconds = time.monotonic() - self._began
+        lines = [
+            f"{brokers} and a gateway are up after {seconds:.2f} s",
+            f"FLUX_URI={self._rank.broker.local_uri}",
+            *gateway.urls,
+        ]
+        if self._login and self._settings.access.login_links != "off":
+            lines += [
+                "open the dashboard (the link works once, on this machine):",
+                f"  {gateway.login_link()}",
+            ]
+        lines.append("Ctrl-C ends it")
+        print("\n".join(lines), flush=True)

@@ -1,0 +1,40 @@
+"""Which gateway a command is about: its configuration file, or its state directory alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from broker.cli.exits import UsageError
+from gateway.settings import GatewaySettings, load
+
+Config = Annotated[
+    str | None, typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration (TOML).")
+]
+Statedir = Annotated[
+    str | None,
+    typer.Option(
+        "--statedir",
+        metavar="DIR",
+        help="Its state directory, instead of --config. Default: as the gateway itself finds it.",
+    ),
+]
+
+
+def settings_of(config: str | None, statedir: str | None) -> GatewaySettings:
+    """The settings that a command works with.
+
+    Raises:
+        ConfigError: the file is wrong.
+        UsageError: both are given.
+    """
+    if config is not None and statedir is not None:
+        raise UsageError("--config and --statedir: expected one of them; the file names its state directory")
+    if config is not None:
+        return load(config)
+    settings = GatewaySettings.defaults()
+    if statedir is None:
+        return settings
+    return replace(settings, gateway=replace(settings.gateway, statedir=statedir))

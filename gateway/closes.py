@@ -1,0 +1,77 @@
+"""Close codes of the WebSocket: one range says "connect again", another says "do not" (PROTOCOL.md lists them).
+
+Codes below 3000 are RFC 6455's own. Of ours, 4000 to 4499 mean *reconnect* (with the resume token, after a pause that
+grows), 4500 to 4999 mean *do not*: the same attempt would fail the same way until a person changes something.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+NORMAL: Final = 1000
+PROTOCOL: Final = 1002
+UNSUPPORTED: Final = 1003
+INVALID_TEXT: Final = 1007
+TOO_BIG: Final = 1009
+
+SHUTDOWN: Final = 4000
+INTERNAL: Final = 4001
+SLOW: Final = 4002
+NO_PONG: Final = 4003
+EXPIRED: Final = 4004
+BUSY: Final = 4005
+REVOKED_SESSION: Final = 4006
+
+BAD_CREDENTIAL: Final = 4500
+NO_ROLE: Final = 4501
+AUTH_TIMEOUT: Final = 4502
+BAD_MESSAGE: Final = 4503
+TOO_MANY: Final = 4504
+NO_SUBPROTOCOL: Final = 4505
+REVOKED: Final = 4506
+FLOOD: Final = 4507
+
+
+class Meaning(NamedTuple):
+    """What a close code tells the client."""
+
+    name: str
+    text: str
+    reconnect: bool
+
+
+MEANINGS: Final[dict[int, Meaning]] = {
+    NORMAL: Meaning("normal", "the client asked for the end", False),
+    PROTOCOL: Meaning("protocol", "a frame broke RFC 6455", False),
+    UNSUPPORTED: Meaning("unsupported", "a kind of frame this subprotocol has no use for", False),
+    INVALID_TEXT: Meaning("invalid-text", "a text frame or close reason is not UTF-8", False),
+    TOO_BIG: Meaning("too-big", "a message above the announced limit", False),
+    SHUTDOWN: Meaning("shutdown", "the gateway leaves or restarts", True),
+    INTERNAL: Meaning("internal", "a fault of the gateway; its log has the reason", True),
+    SLOW: Meaning("slow", "the client did not read in time", True),
+    NO_PONG: Meaning("no-pong", "the client answered no ping in time", True),
+    EXPIRED: Meaning("expired", "the credential expired; connect with a fresh one", True),
+    BUSY: Meaning("busy", "too many connections at the moment", True),
+    REVOKED_SESSION: Meaning("ended", "the session was ended by an administrator; a new one may begin", True),
+    BAD_CREDENTIAL: Meaning("bad-credential", "the credential is missing, wrong or of another user", False),
+    NO_ROLE: Meaning("no-role", "the user has no role here", False),
+    AUTH_TIMEOUT: Meaning("auth-timeout", "no credential came in time", False),
+    BAD_MESSAGE: Meaning("bad-message", "bytes that are no message of this subprotocol", False),
+    TOO_MANY: Meaning("too-many", "the user has as many connections as allowed", False),
+    NO_SUBPROTOCOL: Meaning("no-subprotocol", "none of the offered subprotocols is spoken here", False),
+    REVOKED: Meaning("revoked", "the credential was revoked", False),
+    FLOOD: Meaning("flood", "the client went on sending above its rate limit", False),
+}
+"""Close code -> meaning; the source of the table in PROTOCOL.md and of client.js's decision to reconnect."""
+
+
+def reconnects(code: int) -> bool:
+    """Whether a client that was closed with ``code`` should connect again; codes unknown here follow their range.
+
+    >>> reconnects(4002), reconnects(4500), reconnects(1006)
+    (True, False, True)
+    """
+    known = MEANINGS.get(code)
+    if known is not None:
+        return known.reconnect
+    return code in (1001, 1006, 1011, 1012, 1013) or 4000 <= code < 4500

@@ -1,0 +1,95 @@
+"""Subprotocol ``flux.v1``: framed Flux messages back to back in binary WebSocket messages, control objects as text.
+
+A binary WebSocket message holds one or more whole frames as on a UNIX stream (``broker.wire.framing``): magic, u32
+length, parts. Both magic orders are read, the deployed one is written.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import DecodeError
+from broker.wire.framing import Splitter
+from broker.wire.message import MAGIC_DEPLOYED
+from gateway.codecs import control
+from gateway.codecs.contract import RUN_BYTES, Control
+from gateway.websocket.frames import BINARY, TEXT, frame, head
+
+if TYPE_CHECKING:
+    from broker.wire.message import Message
+    from gateway.events.run import Run
+
+NAME: Final = "flux.v1"
+
+_SMALL: Final = 512
+_U32 = Struct(">I")
+_PREFIXES: Final = [head(BINARY, 8 + size) + MAGIC_DEPLOYED + _U32.pack(size) for size in range(_SMALL)]
+"""Heads of the WebSocket frame and of the Flux frame in it, for small messages, made once."""
+
+
+class BinaryCodec:
+    """``flux.v1`` on one connection.
+
+    Args:
+        max_bytes: cap on one Flux message in bytes.
+    """
+
+    __slots__ = ("_splitter", "greeting", "name")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.name: str = NAME
+        self.greeting: bytes = b""
+        self._splitter = Splitter(max_bytes)
+
+    def decode(self, data: bytes, text: bool) -> list[Message | Control]:
+        """See ``Codec.decode``. Messages in front of a bad one are lost with it: the connection ends."""
+        if text:
+            return [control.decode(data)]
+        splitter = self._splitter
+        messages: list[Any] = splitter.feed(data)
+        if splitter.failure is not None:
+            raise splitter.failure
+        if splitter.pending_bytes:
+            raise DecodeError(
+                f"a binary message holds whole frames, this one ends inside frame {len(messages) + 1}"
+            )
+        if not messages:
+            raise DecodeError("a binary message holds at least one frame, this one is empty")
+        return messages
+
+    def encode(self, message: Message) -> bytes:
+        """See ``Codec.encode``."""
+        front, topic, payload = message.front, message.topic_part, message.payload_part
+        size = len(front) + len(topic) + len(payload) + 21
+        if size < _SMALL:
+            return b"".join((_PREFIXES[size], front, topic, payload, message.head, message.tag))
+        lead = head(BINARY, 8 + size)
+        return b"".join(
+            (lead, MAGIC_DEPLOYED, _U32.pack(size), front, topic, payload, message.head, message.tag)
+        )
+
+    def encode_run(self, run: Run) -> bytes:
+        """See ``Codec.encode_run``: one WebSocket message, or several above ``RUN_BYTES``."""
+        form = run.forms.get(NAME)
+        if form is None:
+            form = run.forms[NAME] = _joined(run)
+        return form
+
+    def encode_control(self, obj: Control) -> bytes | None:
+        """See ``Codec.encode_control``."""
+        return frame(TEXT, control.encode(obj))
+
+
+def _joined(run: Run) -> bytes:
+    out: list[bytes] = []
+    frames: list[bytes] = []
+    size = 0
+    for message in run.messages:
+        framed = message.framed()
+        if frames and size + len(framed) > RUN_BYTES:
+            out += (head(BINARY, size), *frames)
+            frames, size = [], 0
+        frames.append(framed)
+        size += len(framed)
+    return b"".join((*out, head(BINARY, size), *frames))

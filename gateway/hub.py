@@ -1,0 +1,355 @@
+"""The centre of one gateway process: its sessions, and what they share.
+
+::
+
+    clients -> Session (sessions/) -> Hub.upstream.send
+    Hub.answered   <- a response: the session whose route stack it carries
+    Hub.requested  <- a request: the session that serves its name
+    Hub.published  <- events: the fan-out, in runs
+
+``Upstream`` calls the lower half (``upstream.centre.Centre``). Everything here runs on one event loop and waits for
+nothing; links share one Flusher and one Budget (``options``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.identity import Credentials, Role
+from broker.transport.link import Options
+from gateway.access import Access
+from gateway.closes import BUSY, INTERNAL, MEANINGS, REVOKED, REVOKED_SESSION, SHUTDOWN, TOO_MANY
+from gateway.events.fanout import Fanout
+from gateway.events.history import History
+from gateway.principal import Denied, Principal
+from gateway.sessions import service
+from gateway.sessions.counters import Counters
+from gateway.sessions.deadlines import Deadlines
+from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, UpstreamLike
+from gateway.sessions.refusals import Refusals
+from gateway.sessions.registrations import Registrations
+from gateway.sessions.session import Session
+
+if TYPE_CHECKING:
+    from broker.client.request import Handler
+    from broker.transport.link import Link
+    from broker.wire.message import Message
+    from gateway.settings.schema import GatewaySettings
+
+log = logging.getLogger("headgate")
+
+Reload = Callable[[], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
+"""Reads certificates, tokens and keys again; returns what was read and what stayed as it was."""
+
+
+class Hub:
+    """What the sessions of one process share.
+
+    Args:
+        settings: limits, rules and sizes count.
+        options: of the links: one Flusher and one Budget for all; ``limits`` are those of a client.
+        key: secret of resume tokens, the same in all worker processes (``identity.store``).
+        clock: monotonic seconds; None is the running loop's. wall: seconds since 1970.
+
+    Attributes, to be set by the composition root before the first session:
+        upstream: where sessions send. identity: checks fresh tokens and revocations.
+        places: connections per user. reload: what ``gateway.reload`` does.
+
+    Attributes:
+        access, fanout, history, registrations, deadlines, refusals, counters: what they say.
+        sessions: by id, oldest first. fronts: by route stack.
+        cred: on answers of the gateway itself.
+        accepting: False once the gateway leaves.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        options: Options | None = None,
+        *,
+        key: bytes,
+        clock: Callable[[], float] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.options = options or Options()
+        self.key = key
+        self.clock = clock or asyncio.get_running_loop().time
+        self.wall = wall
+        self.upstream: UpstreamLike = Away()
+        self.identity: Identity | None = None
+        self.places: Places = OwnPlaces()
+        self.reload: Reload | None = None
+        self.access = Access(settings.rules)
+        self.fanout = Fanout(settings.limits.subscriptions)
+        self.history = History(settings.gateway.history_msgs, settings.gateway.history_bytes)
+        self.registrations = Registrations(self)
+        self.deadlines = Deadlines(self)
+        self.counters = Counters()
+        self.sessions: dict[str, Session] = {}
+        self.fronts: dict[bytes, Session | Registrations] = {self.registrations.front: self.registrations}
+        self.refusals = Refusals(self)
+        self.cred = Credentials(os.getuid(), Role.OWNER)
+        self.accepting = True
+        self.started_at = wall()
+        self._exchanges = OwnPlaces()
+        self._paused: set[Session] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def denied(self) -> Sequence[Mapping[str, Any]]:
+        """The newest refusals, oldest first."""
+        return self.refusals.ring
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    def open(self, principal: Principal, link: Link, *, kind: str, address: str) -> Session:
+        """A session for a client that has proved who it is; the caller starts ``link`` with it.
+
+        Args:
+            principal: who it is.
+            link: its connection, not started yet.
+            kind: the subprotocol, ``http``, ``ndjson`` or ``sse``.
+            address: where the client is, for people.
+
+        Raises:
+            Denied: the gateway leaves, too many connections, or too many of this user.
+        """
+        if not self.accepting:
+            raise self._refused(kind, "the gateway leaves", status=503, close=SHUTDOWN)
+        if len(self.sessions) >= self.settings.limits.connections:
+            raise self._refused(kind, "too many connections", status=503, close=BUSY)
+        session = Session(self, principal, link, kind, address)
+        while session.id in self.sessions:
+            session = Session(self, principal, link, kind, address)
+        places = self._places(session)
+        if not places.acquire(principal.name, self.settings.limits.connections_per_user):
+            close = BUSY if places.uncertain(principal.name) else TOO_MANY  # BUSY: come back and see
+            raise self._refused(kind, f"too many connections of {principal.name}", status=429, close=close)
+        self.sessions[session.id] = session
+        self.fronts[session.front] = session
+        self.counters.opened[kind] += 1
+        self.deadlines.watch(session)
+        return session
+
+    def forget(self, session: Session) -> None:
+        """For Session: it is gone."""
+        del self.sessions[session.id]
+        del self.fronts[session.front]
+        self._paused.discard(session)
+        self.fanout.forget(session)
+        self.deadlines.forget(session)
+        self._places(session).release(session.principal.name)
+
+    def _places(self, session: Session) -> Places:
+        """Where its connection is counted: plain calls are short and many, the shared file is not for them."""
+        return self._exchanges if session.kind == "http" else self.places
+
+    def _refused(self, kind: str, text: str, *, status: int, close: int) -> Denied:
+        self.counters.refusals[f"{kind}: {status}"] += 1
+        return Denied(text, public=text, status=status, close=close, errno=11)
+
+    def supersede(self, former: str, session: Session) -> None:
+        """A client came back as ``session``: its former connection, if it is still there half open, ends."""
+        other = self.sessions.get(former)
+        if other is not None and other is not session and other.principal.name == session.principal.name:
+            other.end(REVOKED_SESSION, "resumed by another connection")
+
+    # -- from the upstream (upstream.centre.Centre) --------------------------------------------
+
+    def answered(self, message: Message) -> None:
+        """A response to a session; one for nobody is dropped and counted."""
+        session = self.fronts.get(message.front)
+        if session is None:
+            self.counters.late += 1
+        else:
+            session.answered(message)
+
+    def requested(self, message: Message) -> bool:
+        """A request; False when no session serves its name."""
+        return self.registrations.requested(message)
+
+    def published(self, messages: list[Message]) -> None:
+        """Events in order; the history has them already."""
+        self.fanout.publish(messages)
+        if self.deadlines.resumptions:
+            self.deadlines.advance()
+
+    def cut(self, front: bytes, reason: str) -> None:
+        """The link that carried the calls of one session ended: they are answered."""
+        session = self.fronts.get(front)
+        if isinstance(session, Session):
+            session.cut(f"upstream lost: {reason}")
+
+    def upstream_lost(self, reason: str) -> None:
+        """The upstream is gone: every open call is answered, every client is told."""
+        text = self.unreachable
+        self.registrations.lost(text)
+        for session in list(self.sessions.values()):
+            try:
+                session.upstream_lost(text)
+            except Exception as error:
+                self.fault(session, error)
+        self._tell_upstream(lost=None)
+        self._resume_paused()
+
+    def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
+        """The upstream is there, or events were missed: clients are told, what waited for it goes on."""
+        self._tell_upstream(lost=None if epoch_changed else missed)
+        self.deadlines.go_live()
+        self.deadlines.advance()
+
+    def upstream_choked(self, choked: bool) -> None:
+        """The upstream reads slowly (sessions are paused as they send), or does again."""
+        if not choked:
+            self._resume_paused()
+
+    def reregister(self) -> None:
+        """A fresh link: register the services of sessions again."""
+        self.registrations.restore()
+
+    @property
+    def service(self) -> Mapping[str, Handler | tuple[Handler, int]]:
+        """The methods of ``gateway`` for callers behind the upstream."""
+        return service.handlers(self)
+
+    @property
+    def unreachable(self) -> str:
+        """What a client is told while the upstream is away."""
+        return f"upstream lost: {self.upstream.reason or 'it is away'}"
+
+    def upstream_state(self) -> dict[str, Any]:
+        """The upstream as welcomes and statistics show it."""
+        up = self.upstream
+        return {"joined": up.joined, "rank": up.rank, "size": up.size, "version": up.version}
+
+    def _tell_upstream(self, lost: int | None) -> None:
+        up = self.upstream
+        said = {
+            "type": "upstream",
+            "joined": up.joined,
+            "epoch": up.epoch or None,
+            "reason": up.reason,
+            "lost": lost,
+        }
+        for session in list(self.sessions.values()):
+            session.tell(said)
+
+    # -- pressure ------------------------------------------------------------------------------
+
+    def pause(self, session: Session) -> None:
+        """Read no more of a pure caller until the upstream takes more; providers go on: others wait for them."""
+        if not session.provider.names and session not in self._paused:
+            self._paused.add(session)
+            session.link.pause()
+
+    def unpause(self, session: Session) -> None:
+        """Read ``session`` again, if it was paused."""
+        if session in self._paused:
+            self._paused.discard(session)
+            session.link.resume()
+
+    def _resume_paused(self) -> None:
+        paused, self._paused = self._paused, set()
+        for session in paused:
+            session.link.resume()
+
+    # -- rights --------------------------------------------------------------------------------
+
+    def set_access(self, access: Access) -> None:
+        """Other rules from now on; every session gives up what they do not allow."""
+        self.access = access
+        self.fanout.invalidate()
+        for session in list(self.sessions.values()):
+            session.recheck()
+
+    def revoked(self, credential: str | None = None) -> None:
+        """End the sessions of ``credential`` (``Principal.credential``); None asks the identity about every one."""
+        for session in list(self.sessions.values()):
+            mine = session.principal
+            if credential is not None:
+                gone = mine.credential == credential
+            else:
+                gone = self.identity is not None and self.identity.revoked(mine)
+            if gone:
+                session.end(REVOKED, "the credential was revoked")
+
+    def refresh(self, session: Session, token: str) -> None:
+        """Check a fresh token on a live connection; one that is refused ends it."""
+        session.refreshing = True
+        self.spawn(f"refresh {session.id}", self._refresh(session, token))
+
+    async def _refresh(self, session: Session, token: str) -> None:
+        try:
+            if self.identity is None:
+                raise Denied("no identity", public="no token can be checked", status=503, close=INTERNAL)
+            principal = await self.identity.authenticate_token(token, address=session.address)
+            if not session.gone:
+                session.set_principal(principal)
+                session.tell(
+                    {"type": "refreshed", "expires": principal.expires, "roles": principal.role_names}
+                )
+        except Denied as denied:
+            if not session.gone:
+                self.deny(session, "refresh", "", str(denied))
+                session.end(denied.close, denied.public)
+        except Exception as error:
+            self.fault(session, error)
+        finally:
+            session.refreshing = False
+
+    def fault(self, session: Session, error: Exception) -> None:
+        """A fault of ours costs the session it happened with, and nobody else."""
+        self.counters.faults += 1
+        log.error("session %s of %s: a fault", session.id, session.principal.name, exc_info=error)
+        session.end(INTERNAL, MEANINGS[INTERNAL].text)
+
+    def deny(self, session: Session, kind: str, topic: str, reason: str) -> None:
+        """Record that ``session`` tried what it has no right to."""
+        self.refusals.add(session, kind, topic, reason)
+
+    # -- tasks and the end ---------------------------------------------------------------------
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` as a task of this process; ``stop`` ends it."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s failed", task.get_name(), exc_info=error)
+
+    async def drain(self, over_s: float | None = None) -> None:
+        """Leave: accept no more, tell every client, spread the closes over ``over_s`` seconds (default: settings).
+
+        Calls over HTTP are left alone: each ends its session itself when it is answered.
+        """
+        self.accepting = False
+        seconds = self.settings.gateway.drain_s if over_s is None else over_s
+        for session in list(self.sessions.values()):
+            session.tell({"type": "shutdown", "in_s": seconds})
+        waiting = [session for session in self.sessions.values() if session.kind not in ("http", "ndjson")]
+        began = self.clock()
+        for index, session in enumerate(waiting):
+            pause = began + seconds * index / len(waiting) - self.clock()
+            if pause > 0:
+                await asyncio.sleep(pause)
+            session.end(SHUTDOWN, "the gateway leaves or restarts")
+
+    async def stop(self) -> None:
+        """End every session and task at once; harmless twice."""
+        self.accepting = False
+        for session in list(self.sessions.values()):
+            session.end(SHUTDOWN, "the gateway leaves or restarts")
+        self.deadlines.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

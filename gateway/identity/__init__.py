@@ -1,0 +1,19 @@
+"""Who is a web client, and from where may it come.
+
+``authenticate``  the one door: a request or a token -> a `Principal` or a refusal
+``tokens``        bearer tokens: a file of hashes
+``jwt``           JSON Web Tokens of an identity provider
+``keys``          the public keys for them: PEM files, JWKS documents, rotation
+``certificates``  the names that a client certificate proves
+``login``         one-time links and their cookies
+``users``         name -> userid and roles
+
+``origin``        from which pages browsers may come
+``proxies``       who is behind a trusted proxy: X-Forwarded-For
+``proxyheader``   the PROXY protocol, versions 1 and 2                      (pure)
+``acceptor``      accepts connections that begin with a PROXY header, TLS behind it
+
+``store``         the SQLite file that worker processes share: keys, revocations
+``leases``        connections of each user over all workers
+``attempts``      refused credentials by address: answers and log lines limited
+"""

@@ -1,0 +1,67 @@
+"""Refused credentials, by address: how many are answered and logged one by one.
+
+Good credentials always pass, whoever else fails from the same address: tokens and cookies are 256 random bits and
+JWTs are signed, so there is nothing to guess, and a broken client behind a shared proxy must not lock its neighbours
+out. What is limited is what failing costs: log lines, and answers that ask the client to come again at once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from typing import Final
+
+from gateway.rates import Bucket
+
+BURST: Final = 10
+"""Failures of one address that are told apart."""
+PER_S: Final = 0.5
+"""How fast they are forgiven: one in two seconds."""
+ADDRESSES: Final = 4096
+"""Addresses that are remembered; the one that failed longest ago is forgotten first."""
+LINES_BURST: Final = 50
+LINES_PER_S: Final = 10.0
+"""Log lines of all addresses together: many addresses must not fill the disk either."""
+
+
+class Attempts:
+    """The failures of all addresses; ``now`` is a clock that never goes back, seconds.
+
+    Attributes:
+        failed: refused credentials so far.
+        silenced: those of them that were not logged.
+    """
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.silenced = 0
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._lines: Bucket | None = None
+
+    def fail(self, address: str, now: float) -> tuple[bool, bool]:
+        """Count a failure: whether the address stays within its rate, and whether to log it."""
+        self.failed += 1
+        within = self._take(_group(address), now)
+        if self._lines is None:
+            self._lines = Bucket(LINES_PER_S, LINES_BURST, now)
+        told = within and self._lines.grant(now, 1) == 1
+        self.silenced += not told
+        return within, told
+
+    def _take(self, group: str, now: float) -> bool:
+        bucket = self._buckets.pop(group, None) or Bucket(PER_S, BURST, now)
+        self._buckets[group] = bucket
+        if len(self._buckets) > ADDRESSES:
+            self._buckets.popitem(last=False)
+        return bucket.grant(now, 1) == 1
+
+
+def _group(address: str) -> str:
+    """The address, or the /64 of an IPv6 address: one client has all of it."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:64]
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return address

@@ -1,0 +1,385 @@
+"""The one door: from a request, or a token in a first message, to a `Principal` or a refusal.
+
+In this order, and the first that is there decides:
+
+    Authorization: Bearer   a token (``hgt_...``) or a JWT, told apart by their shape
+    client certificate      on listeners with ``client_cert``; one that is nobody's is passed over
+    cookie                  of a login link; one that has ended is as good as none, for no page can take it away
+
+What a client is told of a refusal is always the same, "credential refused"; the log has the reason, and never the
+credential. A request with a credential that browsers add by themselves (certificate, cookie) goes through the checks
+of ``origin``, too, and so does one with none: whoever authenticates later is not let in from any page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from aiohttp import web
+
+from broker.errors import ConfigError
+from gateway.closes import BAD_CREDENTIAL
+from gateway.identity import certificates
+from gateway.identity.attempts import Attempts
+from gateway.identity.jwt import Verifier, is_jwt
+from gateway.identity.keys import KeyRing
+from gateway.identity.leases import HEARTBEAT_S, Connections
+from gateway.identity.login import LoggedIn, Logins, cookie_of
+from gateway.identity.origin import Origins
+from gateway.identity.proxies import Client, Doors
+from gateway.identity.store import Store
+from gateway.identity.tokens import PREFIX, TokenFile, token_path
+from gateway.identity.users import Users
+from gateway.principal import Denied, Principal
+from gateway.settings.places import place_of
+from gateway.settings.schema import GatewaySettings
+
+POLL_S: Final = 1.0
+"""How often `run` looks whether credentials were revoked: so long may a revoked session live on."""
+
+log = logging.getLogger("headgate")
+
+
+class Authenticator:
+    """Checks credentials for one process.
+
+    Args:
+        settings: users, tokens, jwt and access count.
+        store: the file shared by the workers.
+        clock: seconds, never going back.
+        worker: name of this worker process; "" when there is one only.
+
+    Attributes:
+        doors: who is behind a connection; tell it about every bound listener (``doors.opened``).
+        origins: from which pages browsers may come.
+        logins: one-time links and their cookies.
+        connections: counts per user, over all workers.
+        attempts: counters of refusals.
+
+    Raises:
+        ConfigError: a user or an address of keys is not what it must be.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        worker: str = "",
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self.users = Users(settings)
+        self.tokens = TokenFile(token_path(settings))
+        self.logins = Logins(store, settings.access)
+        self.connections = Connections(store if settings.gateway.workers > 1 else None, worker)
+        self.doors = Doors()
+        self.origins = Origins(settings.access.allowed_origins, _names(settings))
+        self.attempts = Attempts()
+        self._ring = KeyRing(settings.jwt, clock=clock)
+        self._verifier = Verifier(settings.jwt, self._ring)
+        self._revoked: frozenset[str] = store.revocations()
+        self._seen: tuple[int, int] = (store.changes(), self.tokens.generation)
+        self._told: tuple[int, int] = self._seen
+        self._complaint = ""  # about the token file, as logged last
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Read tokens and keys for the first time.
+
+        Raises:
+            ConfigError: the token file or a key file is bad.
+        """
+        self.tokens.refresh()
+        if self.tokens.problem:
+            raise ConfigError(self.tokens.problem)
+        await self._ring.start()
+
+    def announce(self, urls: Sequence[str]) -> None:
+        """Tell ``headgate login link`` where this gateway listens and what its links give.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        access = self._settings.access
+        self._store.announce(
+            {"urls": list(urls), "login_links": access.login_links, "login_link_s": access.login_link_s}
+        )
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Keep up with the world until cancelled: revocations, keys, the heartbeat of this worker.
+
+        Args:
+            changed: called when credentials were revoked: ask `revoked` about every session then.
+        """
+        async with asyncio.TaskGroup() as group:
+            watch = _every(POLL_S, functools.partial(self._watch, changed))
+            group.create_task(watch, name="identity: revocations")
+            group.create_task(_every(HEARTBEAT_S, self._beat), name="identity: heartbeat")
+            if self._settings.jwt.keys:
+                refresh_s = self._settings.jwt.refresh_s
+                group.create_task(_every(refresh_s, self._refresh_keys), name="identity: keys")
+
+    async def reload(self) -> list[str]:
+        """Read tokens and keys again, now; returns what could not be read and so stays as it was."""
+        self.tokens.refresh()
+        problems = [each.text for each in await self._ring.refresh()]
+        return [self.tokens.problem, *problems] if self.tokens.problem else problems
+
+    def close(self) -> None:
+        """Give back this worker's counts, read no keys any more; the store is its maker's to close."""
+        self._ring.close()
+        self.connections.close()
+
+    # ------------------------------------------------------------ checking
+
+    async def authenticate_request(self, request: web.BaseRequest) -> Principal | None:
+        """Who sends a request; None when it carries no credential (a WebSocket may send one as its first message).
+
+        Raises:
+            Denied: a credential is wrong, or its page may not ask.
+        """
+        client = self.doors.client(request)
+        try:
+            return await self._of_request(request, client)
+        except Denied as denied:
+            raise self._failed(denied, client.address) from denied
+
+    def check_page(self, request: web.BaseRequest, kind: str | None = None) -> None:
+        """Whether the page that asks may, whatever credential its browser has added; a WebSocket that sends one later.
+
+        Args:
+            request: what it asks.
+            kind: of the credential that counts (``Principal.kind``), known or not; None: of none.
+
+        Raises:
+            Denied: it may not (403).
+        """
+        client = self.doors.client(request)
+        try:
+            self.origins.check(request, client, kind=kind)
+        except Denied as denied:
+            raise self._failed(denied, client.address) from denied
+
+    async def authenticate_token(self, text: str, *, address: str) -> Principal:
+        """Whose token or JWT this is; ``address`` is the client's (``doors.client(request).address``).
+
+        Raises:
+            Denied: it is refused.
+        """
+        try:
+            return await self._of_token(text)
+        except Denied as denied:
+            raise self._failed(denied, address) from denied
+
+    def login(self, request: web.BaseRequest, secret: str) -> LoggedIn:
+        """Exchange the secret of a one-time link; give the result to ``login.set_cookie``.
+
+        Raises:
+            Denied: unknown, used, expired, not from here, or not from our page.
+        """
+        client = self.doors.client(request)
+        try:
+            self.origins.check(request, client, kind="cookie")
+            return self.logins.redeem(secret, client)
+        except Denied as denied:
+            raise self._failed(denied, client.address) from denied
+
+    def logout(self, request: web.BaseRequest, cookie: str) -> None:
+        """End the login that this cookie means, if any, from wherever it is used.
+
+        Raises:
+            Denied: not from our page, or the store cannot be written.
+        """
+        self.check_page(request, kind="cookie")
+        self.logins.end(cookie)
+
+    def revoke(self, principal: Principal) -> None:
+        """End the credential of a principal, in all workers: a login, a token (until it is removed), a JWT.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        if principal.kind == "cookie":
+            self.logins.logout(principal.credential)
+            return
+        until = principal.expires if principal.expires is not None else FOREVER
+        self._store.revoke(principal.credential, until + self._settings.jwt.leeway_s)
+
+    def revoked(self, principal: Principal) -> bool:
+        """Whether the credential of a principal that was let in before counts no more. Its expiry is not asked for."""
+        if principal.credential in self._revoked:
+            return True
+        if principal.kind == "token":
+            token = self.tokens.get(principal.credential.removeprefix("token:"))
+            return token is None or token.user != principal.name
+        return principal.kind == "cookie" and not self.logins.open(principal.credential)
+
+    def poll(self) -> bool:
+        """Whether credentials changed since this was asked last; `run` asks, and calls ``changed``.
+
+        Raises:
+            Denied: the store cannot be read.
+        """
+        self._take_up()
+        changed = self._told != self._seen
+        self._told = self._seen
+        return changed
+
+    def _take_up(self) -> None:
+        """Read revocations and tokens if they are others than before."""
+        self.tokens.refresh()
+        seen = (self._store.changes(), self.tokens.generation)
+        if seen != self._seen:
+            self._revoked = self._store.revocations()
+            self._seen = seen
+
+    # ------------------------------------------------------------ the credentials
+
+    async def _of_request(self, request: web.BaseRequest, client: Client) -> Principal | None:
+        bearer = _bearer(request)
+        if bearer is not None:
+            self.origins.check(request, client, kind="token")
+            return await self._of_token(bearer)
+        principal = self._of_certificate(request)
+        if principal is None and (cookie := cookie_of(request, client)) is not None:
+            principal = self.logins.principal(cookie, client)
+        self.origins.check(request, client, kind=None if principal is None else principal.kind)
+        return principal
+
+    async def _of_token(self, text: str) -> Principal:
+        if text.startswith(PREFIX):
+            token = self.tokens.check(text, self._store.wall())
+            principal = self.users.principal(
+                token.user, kind="token", credential=f"token:{token.id}", expires=token.expires
+            )
+        elif is_jwt(text):
+            principal = await self._of_jwt(text)
+        else:
+            raise _refused("neither a token nor a JWT")
+        return self._unrevoked(principal)
+
+    async def _of_jwt(self, text: str) -> Principal:
+        found = await self._verifier.verify(text)
+        if self._settings.jwt.trust_claims and not self.users.known(found.name):
+            return self.users.of_claims(
+                found.name, found.claims, credential=found.credential, expires=found.expires
+            )
+        return self.users.principal(
+            found.name, kind="jwt", credential=found.credential, expires=found.expires
+        )
+
+    def _of_certificate(self, request: web.BaseRequest) -> Principal | None:
+        transport = request.transport
+        try:
+            shown = certificates.shown(transport.get_extra_info("ssl_object") if transport else None)
+        except ValueError as error:
+            raise _refused(f"a certificate that cannot be read: {error}") from error
+        if shown is None:
+            return None
+        if shown.expires <= self._store.wall():  # it was good when the connection began
+            raise _refused(f"certificate {shown.subject[:128]!r} expired")
+        user = self.users.by_certificate(shown.names)
+        if user is None:
+            log.debug("certificate %r is no user's", shown.subject[:128])
+            return None
+        credential = f"tls:{shown.fingerprint}"
+        return self._unrevoked(
+            self.users.principal(user, kind="tls", credential=credential, expires=shown.expires)
+        )
+
+    def _unrevoked(self, principal: Principal) -> Principal:
+        self._take_up()  # a revocation of another worker counts at once for whoever comes anew
+        if principal.credential in self._revoked:
+            raise _refused(f"{principal.credential} of {principal.name!r} was revoked")
+        return principal
+
+    def _failed(self, denied: Denied, address: str) -> Denied:
+        """Count a refusal; what the client gets to see of it."""
+        if denied.status >= 500:
+            log.error("cannot check a credential: %s", denied)
+            return denied
+        within, told = self.attempts.fail(address, self._clock())
+        if told:
+            log.warning("refused %s: %s", address, denied)
+        if within:
+            return denied
+        return Denied(
+            f"{denied}; too many refusals of {address}",
+            public="too many refused credentials; wait before the next",
+            status=429,
+            close=denied.close,  # it was checked, and coming again would not make it any better
+            errno=errno.EAGAIN,
+        )
+
+    # ------------------------------------------------------------ rounds
+
+    async def _watch(self, changed: Callable[[], None]) -> None:
+        try:
+            if self.poll():
+                changed()
+        except BaseException:
+            self._told = _NEVER  # the next round must find the change again
+            raise
+        if self.tokens.problem != self._complaint:
+            self._complaint = self.tokens.problem
+            if self._complaint:
+                log.error("%s; the tokens read before stay", self._complaint)
+
+    async def _beat(self) -> None:
+        self.connections.heartbeat()
+
+    async def _refresh_keys(self) -> None:
+        await self._ring.refresh()
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do ``work`` again and again; a round that fails is logged, and the next one comes."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Denied as error:
+            log.warning("%s; again in %g s", error, seconds)
+        except Exception:
+            log.exception("a fault of ours; again in %g s", seconds)
+
+
+_NEVER: Final = (-1, -1)
+FOREVER: Final = 32503680000.0
+"""The year 3000: the end of a credential without one."""
+
+
+def _bearer(request: web.BaseRequest) -> str | None:
+    """The bearer token of a request; other schemes are a proxy's matter.
+
+    Raises:
+        Denied: there are several, or an empty one.
+    """
+    said = request.headers.getall("Authorization", [])
+    words = [each.split(None, 1) for each in said]
+    found = [each for each in words if each and each[0].lower() == "bearer"]
+    if not found:
+        return None
+    if len(found) > 1 or len(found[0]) != 2:
+        raise _refused("an Authorization header without a token, or several")
+    return found[0][1].strip()
+
+
+def _names(settings: GatewaySettings) -> list[str]:
+    """Host names that the settings give to listeners; wildcards are none."""
+    hosts = [place_of(entry.url).host for entry in settings.listen]
+    return [host for host in hosts if host and host not in ("0.0.0.0", "::")]  # noqa: S104 - left out, not bound
+
+
+def _refused(text: str) -> Denied:
+    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

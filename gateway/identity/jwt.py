@@ -1,0 +1,134 @@
+"""JSON Web Tokens of an identity provider (RFC 7519), signed with EdDSA, RS256 or ES256."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, Final, NamedTuple
+
+import jwt
+
+from gateway.closes import BAD_CREDENTIAL
+from gateway.identity.keys import Key, KeyRing
+from gateway.principal import Denied
+from gateway.settings.schema import JwtSection
+
+TOKEN_CHARS: Final = 8192
+"""Longest token that is looked at; headers of servers end there, too."""
+TRIED: Final = 16
+"""Keys that are tried for one token."""
+REQUIRED: Final = ["exp", "iss", "aud", "sub"]
+NAME_CHARS: Final = 256
+
+
+class Verified(NamedTuple):
+    """A token whose signature and times are right."""
+
+    name: str
+    """The user: what the claim ``jwt.user_claim`` says."""
+    claims: dict[str, Any]
+    credential: str
+    """``jwt:`` and the ``jti``, or the token's hash: what a revocation names."""
+    expires: float
+    """Wall clock seconds at which it ends, leeway not counted."""
+
+
+def is_jwt(text: str) -> bool:
+    """Whether a credential has the shape of a signed JWT: three parts between two dots."""
+    return text.count(".") == 2
+
+
+class Verifier:
+    """Checks tokens against ``[jwt]``."""
+
+    def __init__(self, settings: JwtSection, ring: KeyRing) -> None:
+        self._settings = settings
+        self._ring = ring
+
+    async def verify(self, text: str) -> Verified:
+        """Check a token; waits for the provider only when it names an unknown key.
+
+        Raises:
+            Denied: it is refused (401, do not reconnect); the reason is in the text for the log only.
+        """
+        algorithm, kid = self._head(text)
+        if kid is not None and not self._ring.knows(kid):
+            await self._ring.refresh_for(kid)
+        keys = self._ring.find(algorithm, kid)
+        if not keys:
+            raise _refused(f"no key for algorithm {algorithm} and kid {str(kid)[:64]!r}")
+        claims = self._claims(text, keys[:TRIED])
+        return Verified(self._name(claims), claims, credential_of(text, claims), _expiry(claims))
+
+    def _head(self, text: str) -> tuple[str, str | None]:
+        """Algorithm and key name that the token claims: they choose among our keys, and nothing else."""
+        if not self._settings.keys:
+            raise _refused("a JWT, and jwt.keys is empty")
+        if len(text) > TOKEN_CHARS or not text.isascii():
+            raise _refused(f"a JWT of {len(text)} characters, expected at most {TOKEN_CHARS} of ASCII")
+        try:
+            head = jwt.get_unverified_header(text)
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            raise _refused(f"not a JWT: {type(error).__name__}") from error
+        algorithm, kid = head.get("alg"), head.get("kid")
+        if algorithm not in self._settings.algorithms:
+            raise _refused(
+                f"algorithm {str(algorithm)[:16]!r}, expected {', '.join(self._settings.algorithms)}"
+            )
+        if "crit" in head:
+            raise _refused("a critical header extension, and none is known here")
+        if kid is not None and not isinstance(kid, str):
+            raise _refused("a kid that is no text")
+        return algorithm, kid
+
+    def _claims(self, text: str, keys: list[Key]) -> dict[str, Any]:
+        wrong: Exception | None = None
+        for key in keys:
+            try:
+                return jwt.decode(
+                    text,
+                    key.public,
+                    algorithms=[key.algorithm],
+                    audience=self._settings.audience,
+                    issuer=self._settings.issuer,
+                    leeway=self._settings.leeway_s,
+                    options={"require": REQUIRED, "strict_aud": False},
+                )
+            except jwt.InvalidSignatureError as error:
+                wrong = error  # another key may fit
+            except (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+                raise _refused(f"a JWT was refused: {_reason(error)}") from error
+        raise _refused(f"a JWT was refused: {_reason(wrong)}") from wrong
+
+    def _name(self, claims: dict[str, Any]) -> str:
+        name = claims.get(self._settings.user_claim)
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
+            raise _refused(f"the claim {self._settings.user_claim} names no user")
+        return name
+
+
+def credential_of(text: str, claims: dict[str, Any]) -> str:
+    """What names this token for revocation: its ``jti``, else the hash of what is signed.
+
+    The signature is left out: there are several ways to write one and the same.
+    """
+    jti = claims.get("jti")
+    if isinstance(jti, str) and 0 < len(jti) <= NAME_CHARS:
+        return f"jwt:{jti}"
+    return f"jwt:sha256:{hashlib.sha256(text.rpartition('.')[0].encode()).hexdigest()}"
+
+
+def _expiry(claims: dict[str, Any]) -> float:
+    expires = claims["exp"]
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not math.isfinite(expires):
+        raise _refused("the claim exp is no time")
+    return float(expires)
+
+
+def _reason(error: Exception | None) -> str:
+    """What was wrong, in PyJWT's words where they say no more than that."""
+    return f"{type(error).__name__}: {str(error)[:128]}"
+
+
+def _refused(text: str) -> Denied:
+    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

@@ -1,0 +1,285 @@
+"""Public keys that JWTs are checked with: from PEM files and from JWKS documents (RFC 7517).
+
+Each key is bound to the one algorithm its type has here (RSA: RS256, P-256: ES256, Ed25519: EdDSA); a token cannot
+choose another, so no public key is ever used as a secret and no signature is left out.
+
+Documents are read again every ``refresh_s``, and at once when a token names an unknown ``kid``, but then at most every
+``UNKNOWN_KID_S``: somebody who invents key names must not make us ask the provider all day. A source that cannot be
+read keeps the keys it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import aiohttp
+import jwt
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from broker.errors import ConfigError
+from gateway.identity.proxies import is_local_host
+from gateway.settings.schema import JwtSection
+
+DOCUMENT_BYTES: Final = 256 * 1024
+"""Largest JWKS document or PEM file that is read; those of large providers have 10 KiB."""
+DOCUMENT_KEYS: Final = 64
+"""Keys of one document that are used; providers publish two to ten."""
+FETCH_S: Final = 5.0
+"""Longest time for one document."""
+UNKNOWN_KID_S: Final = 10.0
+"""Shortest pause between two readings that an unknown ``kid`` causes."""
+RSA_BITS: Final = 2048
+"""Shortest RSA key (RFC 7518, section 3.3)."""
+
+_PEM: Final = re.compile(rb"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----", re.DOTALL)
+log = logging.getLogger("headgate")
+
+PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
+
+
+class Key(NamedTuple):
+    """A public key and what it may be used for."""
+
+    kid: str | None
+    """Its name in the document; None for PEM files: it is tried for any name."""
+    algorithm: str
+    public: PublicKey
+
+
+class KeyRing:
+    """All keys of the settings.
+
+    Args:
+        settings: ``[jwt]``.
+        clock: seconds, never going back.
+
+    Raises:
+        ConfigError: an address is neither a file nor https (http: on this machine only).
+    """
+
+    def __init__(self, settings: JwtSection, *, clock: Callable[[], float] = time.monotonic) -> None:
+        for address in settings.keys:
+            _check_address(address)
+        self._settings = settings
+        self._clock = clock
+        self._keys: dict[str, list[Key]] = {address: [] for address in settings.keys}
+        self._asked: float | None = None
+        self._reading = asyncio.Lock()
+        self._caused: asyncio.Task[list[Problem]] | None = None  # the last reading that a token caused
+        self._tls: ssl.SSLContext | None = None
+
+    def find(self, algorithm: str, kid: str | None) -> list[Key]:
+        """The keys that may have signed a token with this header: of that name, and those without a name."""
+        return [
+            key
+            for keys in self._keys.values()
+            for key in keys
+            if key.algorithm == algorithm and (kid is None or key.kid is None or key.kid == kid)
+        ]
+
+    def knows(self, kid: str) -> bool:
+        """Whether a document has a key of this name."""
+        return any(key.kid == kid for keys in self._keys.values() for key in keys)
+
+    async def start(self) -> None:
+        """Read all sources for the first time.
+
+        Raises:
+            ConfigError: a file is bad. A provider that does not answer yet is logged: it may come later.
+        """
+        for problem in await self.refresh():
+            if not _is_remote(problem.address):
+                raise ConfigError(f"jwt.keys: {problem.text}")
+
+    async def refresh(self) -> list[Problem]:
+        """Read all sources again; returns and logs those that failed, which keep the keys they had."""
+        async with self._reading:
+            return await self._read_all()
+
+    async def refresh_for(self, kid: str) -> None:
+        """Read the documents again since a token named an unknown key, unless that was done a moment ago.
+
+        A client that leaves meanwhile does not end the reading: else one that always leaves would keep a fresh key
+        from all others.
+        """
+        async with self._reading:  # whoever waited here finds the answer of the one before
+            if self._caused is not None:
+                await asyncio.shield(self._caused)
+            if self.knows(kid) or (self._asked is not None and self._clock() - self._asked < UNKNOWN_KID_S):
+                return
+            loop = asyncio.get_running_loop()
+            self._caused = loop.create_task(self._read_all(), name="keys of JWTs: unknown kid")
+            await asyncio.shield(self._caused)
+
+    def close(self) -> None:
+        """Wait for no document any more."""
+        if self._caused is not None:
+            self._caused.cancel()
+
+    async def _read_all(self) -> list[Problem]:
+        self._asked = self._clock()
+        problems = []
+        for address in self._settings.keys:
+            try:
+                self._keys[address] = await self._read(address)
+            except (OSError, ValueError, TimeoutError, aiohttp.ClientError) as error:
+                problems.append(Problem(address, f"{address}: {str(error) or type(error).__name__}"))
+                log.warning("keys of JWTs: %s; the keys read before stay", problems[-1].text)
+        return problems
+
+    async def _read(self, address: str) -> list[Key]:
+        if _is_remote(address):
+            return parse_document(await self._fetch(address))
+        return await asyncio.to_thread(read_file, address)
+
+    async def _fetch(self, address: str) -> bytes:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        timeout = aiohttp.ClientTimeout(total=FETCH_S)
+        # as it comes: a small answer must not unpack into a large one
+        headers = {"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"}
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers, auto_decompress=False) as session,
+            session.get(address, allow_redirects=False, ssl=self._tls) as response,
+        ):
+            if response.status != 200:
+                raise ValueError(f"status {response.status}, expected 200")
+            taken = bytearray()
+            async for chunk in response.content.iter_chunked(64 * 1024):
+                taken += chunk
+                if len(taken) > DOCUMENT_BYTES:
+                    raise ValueError(f"more than {DOCUMENT_BYTES} bytes, expected a JWKS document")
+            return bytes(taken)
+
+
+class Problem(NamedTuple):
+    """A source that could not be read."""
+
+    address: str
+    text: str
+
+
+def read_file(address: str) -> list[Key]:
+    """The keys of a PEM file or of a JWKS document (``file://`` or a path): what it is, its first byte tells.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds no key that could be used.
+    """
+    path = Path(unquote(urlsplit(address).path)) if address.startswith("file://") else Path(address)
+    with open(path, "rb") as file:
+        text = file.read(DOCUMENT_BYTES + 1)
+    if len(text) > DOCUMENT_BYTES:
+        raise ValueError(f"more than {DOCUMENT_BYTES} bytes, expected keys")
+    return parse_document(text) if text.lstrip().startswith(b"{") else parse_pem(text)
+
+
+def parse_pem(text: bytes) -> list[Key]:
+    """The public keys and certificates of a PEM file.
+
+    Raises:
+        ValueError: none is in it, or one that cannot be used, such as a private key.
+    """
+    keys = [_pem_key(block.group(1), block.group()) for block in _PEM.finditer(text)]
+    if not keys:
+        raise ValueError("expected PEM public keys or certificates, or a JWKS document")
+    return keys
+
+
+def _pem_key(label: bytes, block: bytes) -> Key:
+    if label == b"CERTIFICATE":
+        return _bound(x509.load_pem_x509_certificate(block).public_key(), None)
+    if label not in (b"PUBLIC KEY", b"RSA PUBLIC KEY"):
+        raise ValueError(f"saw {label.decode()}, expected PUBLIC KEY: the private key stays with who signs")
+    return _bound(load_pem_public_key(block), None)
+
+
+def parse_document(text: bytes) -> list[Key]:
+    """The keys of a JWKS document that can check signatures here; others are left out, as RFC 7517 (5) wants it.
+
+    Raises:
+        ValueError: it is no JWKS document, or none of its keys can be used.
+    """
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not a JWKS document: {error}") from error
+    entries = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError('not a JWKS document: expected {"keys": [...]}')
+    keys = list(_usable(entries[:DOCUMENT_KEYS]))
+    if not keys:
+        raise ValueError("the JWKS document holds no key for RS256, ES256 or EdDSA")
+    return keys
+
+
+def _usable(entries: Iterable[Any]) -> Iterable[Key]:
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or "d" in entry:
+            continue
+        operations = entry.get("key_ops", ["verify"])
+        if not isinstance(operations, list) or "verify" not in operations:
+            continue
+        kid = entry.get("kid")
+        try:
+            key = _bound(_jwk_key(entry), kid if isinstance(kid, str) else None)
+        except (ValueError, TypeError, KeyError, jwt.PyJWTError) as error:
+            log.debug("a key of a JWKS document is left out: %s", error)
+            continue
+        if entry.get("alg", key.algorithm) == key.algorithm:
+            yield key
+
+
+def _jwk_key(entry: dict[str, Any]) -> Any:
+    kind = entry.get("kty")
+    if kind == "RSA":
+        return jwt.algorithms.RSAAlgorithm.from_jwk(entry)
+    if kind == "EC":
+        return jwt.algorithms.ECAlgorithm.from_jwk(entry)
+    if kind == "OKP":
+        return jwt.algorithms.OKPAlgorithm.from_jwk(entry)
+    raise ValueError(f"key type {str(kind)[:16]!r}")
+
+
+def _bound(public: Any, kid: str | None) -> Key:
+    """A key with the one algorithm of its type.
+
+    Raises:
+        ValueError: the type or size of the key has none here.
+    """
+    if isinstance(public, RSAPublicKey):
+        if public.key_size < RSA_BITS:
+            raise ValueError(f"an RSA key of {public.key_size} bits, expected at least {RSA_BITS}")
+        return Key(kid, "RS256", public)
+    if isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1):
+        return Key(kid, "ES256", public)
+    if isinstance(public, Ed25519PublicKey):
+        return Key(kid, "EdDSA", public)
+    raise ValueError(f"a key of type {type(public).__name__}, expected RSA, P-256 or Ed25519")
+
+
+def _is_remote(address: str) -> bool:
+    return address.startswith(("https://", "http://"))
+
+
+def _check_address(address: str) -> None:
+    parts = urlsplit(address)
+    if parts.scheme == "http" and not is_local_host(parts.netloc):
+        raise ConfigError(
+            f"jwt.keys: {address}: expected https, or http on this machine: who forges keys is anybody"
+        )
+    if "://" in address and parts.scheme not in ("https", "http", "file"):
+        raise ConfigError(f"jwt.keys: {address}: expected a PEM file, https:// or file://")

@@ -1,0 +1,172 @@
+"""How many connections each user has, over all worker processes.
+
+Each worker owns its rows and refreshes a heartbeat. The supervisor removes the rows of a worker that it has reaped
+(`forget`); should it be gone itself, rows of a worker that was not seen for ``LEASE_S`` count no more. Within a worker
+memory is the truth, the file its copy: a worker that stood still longer than its lease writes its counts anew with the
+next heartbeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sqlite3
+from collections import Counter
+from typing import Final
+
+from gateway.identity.store import Store
+from gateway.principal import Denied
+
+HEARTBEAT_S: Final = 5.0
+"""How often a worker says that it lives."""
+LEASE_S: Final = 4 * HEARTBEAT_S
+"""A worker that was silent for so long has ended: three heartbeats may be late."""
+OVERDUE_S: Final = 1.5 * HEARTBEAT_S
+"""A worker that was silent for so long may have ended."""
+
+
+class Connections:
+    """Counts of one worker, and the sum over all of them.
+
+    Args:
+        store: the file workers share, or None for a single process: then nothing is written.
+        worker: name of this worker's rows, for `forget`; "" takes a random one.
+    """
+
+    def __init__(self, store: Store | None, worker: str = "") -> None:
+        self._store = store
+        self.worker: str = worker or secrets.token_hex(8)
+        self._own: Counter[str] = Counter()
+        self._stale = False  # the file missed a release
+        if store is not None:
+            self.heartbeat()
+
+    def acquire(self, user: str, limit: int) -> bool:
+        """Count one more connection of ``user`` unless it has ``limit`` already; tells whether it was counted.
+
+        Atomic over the workers: of several that ask for the last place, one gets it.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        if self._store is None:
+            if self._own[user] >= limit:
+                return False
+            self._own[user] += 1
+            return True
+        with self._store.writing() as base:
+            alive = self._store.wall() - LEASE_S
+            (others,) = base.execute(
+                "SELECT COALESCE(SUM(connections), 0) FROM counts JOIN workers ON workers.id = counts.worker "
+                "WHERE user = ? AND seen >= ? AND worker != ?",
+                (user, alive, self.worker),
+            ).fetchone()
+            if others + self._own[user] >= limit:
+                return False
+            _put(base, user, self.worker, self._own[user] + 1)
+        self._own[user] += 1
+        return True
+
+    def release(self, user: str) -> None:
+        """Take back one `acquire` that was granted. Raises nothing: what cannot be written now is put right by the
+        next heartbeat.
+        """
+        self._own[user] -= 1
+        left = self._own[user]
+        if left <= 0:
+            del self._own[user]
+        if self._store is not None:
+            self._try_put(user, max(left, 0))
+
+    def own(self, user: str) -> int:
+        """Connections of ``user`` in this worker."""
+        return self._own.get(user, 0)
+
+    def total(self, user: str) -> int:
+        """Connections of ``user`` in all workers that live."""
+        if self._store is None:
+            return self.own(user)
+        rows = self._store.reading(
+            "SELECT COALESCE(SUM(connections), 0) FROM counts JOIN workers ON workers.id = counts.worker "
+            "WHERE user = ? AND seen >= ?",
+            user,
+            self._store.wall() - LEASE_S,
+        )
+        return int(rows[0][0])
+
+    def uncertain(self, user: str) -> bool:
+        """Whether part of the count of ``user`` is a worker's that may have ended: the limit may not be reached.
+
+        Raises:
+            Denied: the store cannot be read.
+        """
+        if self._store is None:
+            return False
+        now = self._store.wall()
+        query = (
+            "SELECT 1 FROM counts JOIN workers ON workers.id = counts.worker "
+            "WHERE user = ? AND seen >= ? AND seen < ? AND worker != ?"
+        )
+        return bool(self._store.reading(query, user, now - LEASE_S, now - OVERDUE_S, self.worker))
+
+    def heartbeat(self) -> None:
+        """Say that this worker lives, and remove what ended workers left. Call it every ``HEARTBEAT_S``.
+
+        Raises:
+            Denied: the store cannot be written; the next call may succeed.
+        """
+        if self._store is None:
+            return
+        now = self._store.wall()
+        with self._store.writing() as base:
+            base.execute("DELETE FROM workers WHERE seen < ?", (now - LEASE_S,))
+            known = base.execute("SELECT 1 FROM workers WHERE id = ?", (self.worker,)).fetchone()
+            base.execute(
+                "INSERT INTO workers VALUES (?, ?) ON CONFLICT DO UPDATE SET seen = excluded.seen",
+                (self.worker, now),
+            )
+            base.execute("DELETE FROM counts WHERE worker NOT IN (SELECT id FROM workers)")
+            if known is None or self._stale:
+                base.execute("DELETE FROM counts WHERE worker = ?", (self.worker,))
+                for user, connections in self._own.items():
+                    _put(base, user, self.worker, connections)
+        self._stale = False
+
+    def close(self) -> None:
+        """Give back everything this worker has; raises nothing, for the lease ends it otherwise."""
+        self._own.clear()
+        if self._store is None:
+            return
+        with contextlib.suppress(Denied):
+            forget(self._store, self.worker)
+
+    def _try_put(self, user: str, connections: int) -> None:
+        assert self._store is not None
+        try:
+            with self._store.writing() as base:
+                _put(base, user, self.worker, connections)
+        except Denied:
+            self._stale = True
+
+
+def forget(store: Store, worker: str | None) -> None:
+    """``worker`` has ended, and its connections with it.
+
+    None is every worker: whichever lives counts anew with its next heartbeat.
+
+    Raises:
+        Denied: the store cannot be written.
+    """
+    with store.writing() as base:
+        base.execute("DELETE FROM workers WHERE id = ?1 OR ?1 IS NULL", (worker,))
+        base.execute("DELETE FROM counts WHERE worker NOT IN (SELECT id FROM workers)")
+
+
+def _put(base: sqlite3.Connection, user: str, worker: str, connections: int) -> None:
+    if connections <= 0:
+        base.execute("DELETE FROM counts WHERE user = ? AND worker = ?", (user, worker))
+        return
+    base.execute(
+        "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET connections = excluded.connections",
+        (user, worker, connections),
+    )

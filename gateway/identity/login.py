@@ -1,0 +1,229 @@
+"""One-time login links and the cookies they are exchanged for.
+
+The link is ``URL/login#once=SECRET``: what stands behind ``#`` a browser keeps for itself, so the secret is in no log
+of a proxy or server, nor in a `Referer`. The page posts it to ``/v1/login``, once, and gets a cookie:
+
+- ``HttpOnly``: no script reads it. ``SameSite=Strict``: pages of other sites do not make the browser send it.
+- Over https it is ``Secure`` and called ``__Host-headgate``: browsers take that name from this very host and over
+  https only, so that neither a neighbouring subdomain nor a plain http page can plant one. Over http: ``headgate``.
+- Browsers do not keep the ports of a host apart: every http server on 127.0.0.1 that the user visits gets the cookie.
+  Where other people have accounts on the machine, tokens are the better credential.
+
+What the cookie means is looked up at each use: setting ``access.login_links`` to *off* ends all logins.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import Any, Final, Literal, NamedTuple
+
+from aiohttp import web
+
+from gateway.closes import BAD_CREDENTIAL, NO_ROLE
+from gateway.identity.proxies import Client
+from gateway.identity.store import KEY_BYTES, Store, count_change, hash_of
+from gateway.identity.users import link_principal
+from gateway.principal import Denied, Principal
+from gateway.settings.schema import AccessSection
+
+LinkRole = Literal["user", "owner"]
+COOKIE: Final = "headgate"
+SECURE_COOKIE: Final = "__Host-headgate"
+SECRET_CHARS: Final = 128
+"""Longest secret that is looked up: ours have 43 characters."""
+LOGINS: Final = 4096
+"""Logins that may be open at a time; the oldest end for new ones."""
+
+
+class LoggedIn(NamedTuple):
+    """A link that was exchanged."""
+
+    cookie: str
+    """The value of the cookie: a secret."""
+    principal: Principal
+
+
+class Logins:
+    """Links and logins in the shared store.
+
+    Args:
+        store: where they are.
+        access: ``login_links``, ``login_link_s`` and ``cookie_s`` count.
+    """
+
+    def __init__(self, store: Store, access: AccessSection) -> None:
+        self._store = store
+        self._access = access
+
+    def make_link(self, role: LinkRole | None = None, *, loopback_only: bool | None = None) -> str:
+        """A new secret for one login, valid for ``access.login_link_s``.
+
+        Args:
+            role: what it gives; default: ``access.login_links``.
+            loopback_only: whether only a browser on this machine can use it; always so for the owner's.
+
+        Raises:
+            Denied: login links are off or do not give this role, or the store cannot be written.
+        """
+        return add_link(
+            self._store,
+            self._granted(role or self._access.login_links),
+            seconds=self._access.login_link_s,
+            loopback_only=loopback_only is True,
+        )
+
+    def redeem(self, secret: str, client: Client) -> LoggedIn:
+        """Exchange the secret of a link; of several attempts, in any process, exactly one succeeds.
+
+        Raises:
+            Denied: unknown, used or expired, or not allowed from where the client is (then it stays unused).
+        """
+        cookie, public_id = secrets.token_urlsafe(KEY_BYTES), secrets.token_hex(8)
+        now = self._store.wall()
+        expires = now + self._access.cookie_s
+        with self._store.writing() as base:
+            query = "SELECT role, loopback FROM links WHERE hash = ? AND expires > ?"
+            row = base.execute(query, (_hash(secret), now)).fetchone()
+            if row is None:
+                raise _refused("a login link that is unknown, used or expired")
+            role, loopback = row
+            self._check(role, bool(loopback), client)
+            base.execute("DELETE FROM links WHERE hash = ? OR expires <= ?", (_hash(secret), now))
+            base.execute("DELETE FROM logins WHERE expires <= ?", (now,))
+            base.execute(
+                "DELETE FROM logins WHERE hash IN (SELECT hash FROM logins ORDER BY expires DESC LIMIT -1 OFFSET ?)",
+                (LOGINS - 1,),
+            )
+            base.execute(
+                "INSERT INTO logins VALUES (?, ?, ?, ?, ?)",
+                (hash_of(cookie), public_id, role, loopback, expires),
+            )
+        return LoggedIn(cookie, link_principal(role, credential=f"login:{public_id}", expires=expires))
+
+    def principal(self, cookie: str, client: Client) -> Principal | None:
+        """Whose cookie this is; None for one that is unknown or has ended, or gives what no link gives any more.
+
+        Raises:
+            Denied: the login does not count from there (403).
+        """
+        query = "SELECT id, role, loopback, expires FROM logins WHERE hash = ? AND expires > ?"
+        rows = self._store.reading(query, _hash(cookie), self._store.wall())
+        if not rows:
+            return None
+        public_id, role, loopback, expires = rows[0]
+        if not self._grants(role):
+            return None
+        self._check(role, bool(loopback), client)
+        return link_principal(role, credential=f"login:{public_id}", expires=expires)
+
+    def open(self, credential: str) -> bool:
+        """Whether the login with this ``Principal.credential`` has not ended."""
+        rows = self._store.reading(
+            "SELECT role FROM logins WHERE id = ? AND expires > ?", _id(credential), self._store.wall()
+        )
+        return bool(rows) and self._grants(rows[0][0])
+
+    def logout(self, credential: str) -> None:
+        """End a login, in all workers; one that has ended already is fine.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        with self._store.writing(durable=True) as base:
+            base.execute("DELETE FROM logins WHERE id = ?", (_id(credential),))
+            count_change(base)
+
+    def end(self, cookie: str) -> None:
+        """End the login that a cookie means, whether it still counts or not; one that is unknown is fine.
+
+        Raises:
+            Denied: the store cannot be read or written.
+        """
+        for (public_id,) in self._store.reading("SELECT id FROM logins WHERE hash = ?", _hash(cookie)):
+            self.logout(public_id)
+
+    def _check(self, role: str, loopback: bool, client: Client) -> None:
+        self._granted(role)
+        if (loopback or role == "owner") and not client.local:
+            raise Denied(
+                f"a login for this machine only, used from {client.address} by way of {client.peer}",
+                public="this login counts on the gateway's own machine only",
+                status=403,
+                close=NO_ROLE,
+            )
+
+    def _granted(self, role: str) -> LinkRole:
+        if role == "user" and self._grants(role):
+            return "user"
+        if role == "owner" and self._grants(role):
+            return "owner"
+        raise Denied(
+            f"a login link for {role}, and access.login_links is {self._access.login_links}",
+            public="login links are off here",
+            status=403,
+            close=NO_ROLE,
+        )
+
+    def _grants(self, role: str) -> bool:
+        return role == self._access.login_links or (role == "user" and self._access.login_links == "owner")
+
+
+def add_link(store: Store, role: LinkRole, *, seconds: float, loopback_only: bool) -> str:
+    """Write a link into the store, from any process of the same user; returns its secret.
+
+    Raises:
+        Denied: the store cannot be written.
+    """
+    secret, now = secrets.token_urlsafe(KEY_BYTES), store.wall()
+    with store.writing() as base:
+        base.execute("DELETE FROM links WHERE expires <= ?", (now,))
+        row = (hash_of(secret), role, loopback_only or role == "owner", now + seconds)
+        base.execute("INSERT INTO links VALUES (?, ?, ?, ?)", row)
+    return secret
+
+
+def link_url(listener: str, secret: str) -> str:
+    """The address to open in a browser; ``listener`` is like ``http://127.0.0.1:8280``.
+
+    >>> link_url("http://127.0.0.1:8280/", "s3cret")
+    'http://127.0.0.1:8280/login#once=s3cret'
+    """
+    return f"{listener.rstrip('/')}/login#once={secret}"
+
+
+def cookie_of(request: web.BaseRequest, client: Client) -> str | None:
+    """The value of our cookie in a request; over https only the one that is bound to this host."""
+    return request.cookies.get(SECURE_COOKIE if client.scheme == "https" else COOKIE)
+
+
+def set_cookie(response: web.StreamResponse, logged_in: LoggedIn, client: Client, *, now: float) -> None:
+    """Give a browser its cookie; ``now`` is the wall clock."""
+    expires = logged_in.principal.expires
+    age = max(0, math.ceil(expires - now)) if expires is not None else None
+    response.set_cookie(_name(client), logged_in.cookie, max_age=age, **_attributes(client))
+
+
+def clear_cookie(response: web.StreamResponse, client: Client) -> None:
+    """Take it away again."""
+    response.set_cookie(_name(client), "", max_age=0, **_attributes(client))
+
+
+def _name(client: Client) -> str:
+    return SECURE_COOKIE if client.scheme == "https" else COOKIE
+
+
+def _attributes(client: Client) -> dict[str, Any]:
+    return {"path": "/", "httponly": True, "samesite": "Strict", "secure": client.scheme == "https"}
+
+
+def _hash(secret: str) -> bytes:
+    return hash_of(secret) if len(secret) <= SECRET_CHARS else b""
+
+
+def _id(credential: str) -> str:
+    return credential.removeprefix("login:")
+
+
+def _refused(text: str) -> Denied:
+    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

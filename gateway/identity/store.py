@@ -1,0 +1,281 @@
+"""The one SQLite file that the worker processes of a gateway share: ``STATEDIR/gateway.db``.
+
+What is in it, and which file of this room knows the table:
+
+    keys         secrets made once, such as the key of resume tokens     here
+    facts        where the gateway listens, for the operator's commands   here
+    revocations  credentials that count no more, until they would end    here
+    change       a number that grows with every revocation               here
+    links        one-time login links, by hash                           ``login``
+    logins       web logins, by the hash of their cookie                 ``login``
+    workers      worker processes and when they were last seen           ``leases``
+    counts       connections of each user in each worker                 ``leases``
+
+Rules of this file:
+
+- Secrets that clients hold are stored as SHA-256 of 256 random bits: who reads the file can log in with none of them.
+- Each process opens the store itself, after the fork; a connection of SQLite must not cross one.
+- Transactions are short (tens of microseconds) and run in the event loop's thread. A writer waits ``BUSY_S`` for
+  another process at most, then `Denied` (503, reconnect) is raised: that long a loop may stand still, no longer.
+- WAL with ``synchronous=NORMAL``: a crash of the process loses nothing; a crash of the machine may lose the last
+  moments, so a login made then has to be made again. Revocations are written through to the disk.
+- WAL needs shared memory: the directory must be on a local file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from broker.errors import ConfigError
+from gateway.closes import BUSY
+from gateway.principal import Denied
+
+FILE: Final = "gateway.db"
+BUSY_S: Final = 0.1
+"""Longest wait for another process that is writing: longer than any transaction here takes."""
+SCHEMA: Final = 1
+KEY_BYTES: Final = 32
+"""256 bits, for keys and for the secrets that links and cookies carry."""
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS keys (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS change (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
+INSERT OR IGNORE INTO change VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS revocations (credential TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS links
+    (hash BLOB PRIMARY KEY, role TEXT NOT NULL, loopback INTEGER NOT NULL, expires REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS logins
+    (hash BLOB PRIMARY KEY, id TEXT NOT NULL UNIQUE, role TEXT NOT NULL, loopback INTEGER NOT NULL,
+     expires REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS workers (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counts
+    (user TEXT, worker TEXT, connections INTEGER NOT NULL, PRIMARY KEY (user, worker)) WITHOUT ROWID;
+"""
+
+
+def hash_of(secret: str) -> bytes:
+    """What the store keeps of a secret: SHA-256 suffices, for nobody tries 2**256 secrets at any speed."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()  # headers may hold what is no UTF-8
+
+
+class Store:
+    """One process's connection to the shared file.
+
+    Args:
+        statedir: the directory of the file; made with mode 0700 when it is missing.
+        wall: the wall clock, seconds since 1970.
+
+    Raises:
+        ConfigError: the directory or the file cannot be used, is writable by others, or is of another version.
+    """
+
+    def __init__(self, statedir: str | os.PathLike[str], *, wall: Callable[[], float] = time.time) -> None:
+        self.wall = wall
+        self.statedir: Path = prepare(statedir)
+        self.path: Path = self.statedir / FILE
+        self._pid: int = os.getpid()
+        try:
+            self._database: sqlite3.Connection = _open(self.path)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"{self.path}: cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection; idempotent. What was not released ends with the worker's lease."""
+        self._database.close()
+
+    # ------------------------------------------------------------ for the files of this room
+
+    @contextlib.contextmanager
+    def writing(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """A transaction that holds the write lock from its begin; commits, or rolls back on an error.
+
+        Args:
+            durable: wait until the disk has it.
+
+        Raises:
+            Denied: another process held the lock for longer than ``BUSY_S``, or the file is bad (503, reconnect).
+        """
+        self._check_fork()
+        base = self._database
+        try:
+            base.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            base.execute("BEGIN IMMEDIATE")
+            try:
+                yield base
+            except BaseException:
+                base.rollback()
+                raise
+            base.commit()
+        except sqlite3.Error as error:
+            raise _unavailable(self.path, error) from error
+
+    def reading(self, query: str, *values: Any) -> list[Any]:
+        """The rows of one query; in WAL mode a reader waits for no writer.
+
+        Raises:
+            Denied: the file cannot be read (503, reconnect).
+        """
+        self._check_fork()
+        try:
+            return self._database.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise _unavailable(self.path, error) from error
+
+    def _check_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError("a store was taken through a fork; each process opens its own")
+
+    # ------------------------------------------------------------ keys
+
+    def key(self, name: str) -> bytes:
+        """A secret of 32 bytes, made when it is first asked for; the same for all workers and after a restart.
+
+        Raises:
+            Denied: the file cannot be written.
+        """
+        rows = self.reading("SELECT value FROM keys WHERE name = ?", name)
+        if not rows:
+            with self.writing(durable=True) as base:
+                base.execute(
+                    "INSERT OR IGNORE INTO keys VALUES (?, ?)", (name, secrets.token_bytes(KEY_BYTES))
+                )
+            rows = self.reading("SELECT value FROM keys WHERE name = ?", name)
+        return bytes(rows[0][0])
+
+    # ------------------------------------------------------------ what runs here
+
+    def announce(self, facts: dict[str, Any]) -> None:
+        """Leave word for the commands of the operator (``headgate login link``): where this gateway listens.
+
+        Raises:
+            Denied: the file cannot be written.
+        """
+        with self.writing() as base:
+            base.execute(
+                "INSERT INTO facts VALUES (1, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                (msgspec.json.encode(facts),),
+            )
+
+    def announced(self) -> dict[str, Any]:
+        """What was announced last; empty when nothing ever was."""
+        rows = self.reading("SELECT value FROM facts")
+        return msgspec.json.decode(rows[0][0], type=dict[str, Any]) if rows else {}
+
+    # ------------------------------------------------------------ revocations
+
+    def changes(self) -> int:
+        """A number that grows when a credential was revoked or a login ended, in any process. Asking costs
+        microseconds: ask often, and look at credentials only when it has grown.
+        """
+        return int(self.reading("SELECT number FROM change")[0][0])
+
+    def revoke(self, credential: str, until: float) -> None:
+        """Refuse ``credential`` (``Principal.credential``) from now on, in every worker, over restarts.
+
+        Args:
+            credential: its name, never the secret.
+            until: wall clock seconds after which it has ended anyway and need not be remembered.
+
+        Raises:
+            Denied: the file cannot be written.
+        """
+        with self.writing(durable=True) as base:
+            base.execute("DELETE FROM revocations WHERE until < ?", (self.wall(),))
+            base.execute(
+                "INSERT INTO revocations VALUES (?, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)",
+                (credential, until),
+            )
+            count_change(base)
+
+    def revocations(self) -> frozenset[str]:
+        """Credentials that are revoked and have not ended."""
+        return frozenset(
+            row[0] for row in self.reading("SELECT credential FROM revocations WHERE until >= ?", self.wall())
+        )
+
+
+def count_change(base: sqlite3.Connection) -> None:
+    """Inside a transaction: tell all workers that credentials changed."""
+    base.execute("UPDATE change SET number = number + 1")
+
+
+def prepare(statedir: str | os.PathLike[str]) -> Path:
+    """Make the state directory (0700) or check the one that is there.
+
+    Raises:
+        ConfigError: it cannot be made, belongs to another user, or others may write to it.
+    """
+    path = Path(statedir)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seen = path.stat()
+    except OSError as error:
+        raise ConfigError(f"state directory {path}: {error.strerror}", error.errno) from error
+    if seen.st_uid != os.geteuid() or seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"state directory {path}: expected a directory of ours that nobody else may write to, saw owner "
+            f"{seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):04o}"
+        )
+    return path
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open the file and set it up, one process after the other: SQLite waits for no one who switches to WAL."""
+    lock = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make_private(path)
+        base = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            _set_up(base, path)
+        except BaseException:
+            base.close()
+            raise
+        return base
+    finally:
+        os.close(lock)
+
+
+def _make_private(path: Path) -> None:
+    """Make the file before SQLite can: 0600 from the first moment; SQLite gives its -wal and -shm the same mode.
+
+    One that is there is not opened: closing it again would drop the locks that SQLite may have on it in this process.
+    """
+    if not os.path.lexists(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    seen = path.lstat()
+    if not stat.S_ISREG(seen.st_mode) or seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"{path}: mode {stat.filemode(seen.st_mode)} shows keys to others, expected a file of 0600"
+        )
+
+
+def _set_up(base: sqlite3.Connection, path: Path) -> None:
+    base.execute("PRAGMA journal_mode=WAL")
+    found = base.execute("PRAGMA user_version").fetchone()[0]
+    if found == SCHEMA:
+        return
+    if found != 0:
+        raise ConfigError(f"{path}: version {found}, expected {SCHEMA}: move it away, logins are lost")
+    base.execute("BEGIN IMMEDIATE")
+    for statement in filter(str.strip, _TABLES.split(";")):
+        base.execute(statement)
+    base.execute(f"PRAGMA user_version={SCHEMA}")
+    base.execute("COMMIT")
+
+
+def _unavailable(path: Path, error: sqlite3.Error) -> Denied:
+    return Denied(f"{path}: {error}", public="try again in a moment", status=503, close=BUSY, errno=11)

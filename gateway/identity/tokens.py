@@ -1,0 +1,265 @@
+"""Bearer tokens: ``hgt_<id>_<secret>``, of which the token file keeps a hash.
+
+The secret is 256 random bits, so plain SHA-256 is enough: a slow hash (scrypt, argon2) makes guessing *passwords*
+dear, and nobody guesses 2**256 values at any speed; it would only let anyone keep our processor busy. Found by id,
+compared in constant time.
+
+The file is JSON, mode 0600, and read again when it changes: ``headgate token add`` needs no restart. It is replaced in
+one step under a lock, so that readers see the old or the new one, and two writers lose nothing of each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broker.errors import ConfigError
+from gateway.closes import BAD_CREDENTIAL
+from gateway.identity.store import KEY_BYTES
+from gateway.principal import Denied
+from gateway.settings.schema import GatewaySettings
+
+PREFIX: Final = "hgt_"
+"""How every token begins: programs that look for leaked secrets know it by that."""
+ID_BYTES: Final = 6
+TOKEN_CHARS: Final = 128
+"""Longest text that is looked up: ours have 61 characters."""
+FILE_BYTES: Final = 16 * 2**20
+"""Largest token file that is read: some 80 000 tokens."""
+FILE: Final = "tokens.json"
+
+Stamp = tuple[int, int, int, int]
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the file."""
+
+    id: str
+    """Public: names the token in lists, logs and revocations."""
+    user: str
+    """Whose it is: a name of ``[[users]]``."""
+    hash: str
+    """SHA-256 of the secret, hexadecimal."""
+    created: float
+    """Wall clock seconds since 1970."""
+    expires: float | None = None
+    """Wall clock seconds since 1970; None: never."""
+    note: str = ""
+    """What it is for, in its maker's words."""
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = 1
+    tokens: tuple[Token, ...] = ()
+
+
+def token_path(settings: GatewaySettings) -> Path:
+    """Where the token file of these settings is."""
+    return Path(settings.tokens.file or os.path.join(settings.gateway.statedir, FILE))
+
+
+class TokenFile:
+    """The tokens of one file. A file that is not there holds none.
+
+    Attributes:
+        generation: grows each time the tokens in memory were replaced.
+        problem: why the file that is there now was not taken; "" when it was. What was read before counts on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.generation = 0
+        self.problem = ""
+        self._seen: Stamp | None = None
+        self._tokens: dict[str, Token] = {}
+
+    # ------------------------------------------------------------ checking
+
+    def check(self, text: str, now: float) -> Token:
+        """The token that a client's text is; ``now`` is the wall clock.
+
+        Raises:
+            Denied: it is none, or has expired (401, do not reconnect).
+        """
+        self.refresh()
+        found = self._tokens.get(token_id(text) or "")
+        secret = text[len(PREFIX) :].partition("_")[2] if len(text) <= TOKEN_CHARS else ""
+        # an unknown id costs as much as a wrong secret
+        same = hmac.compare_digest(_hash(secret), found.hash if found is not None else _hash(""))
+        if found is None or not same:
+            raise _refused(f"token {token_id(text)!r} is unknown or its secret is wrong")
+        if found.expires is not None and found.expires <= now:
+            raise _refused(f"token {found.id} of {found.user!r} expired")
+        return found
+
+    def get(self, token_id: str) -> Token | None:
+        """The token with this id."""
+        self.refresh()
+        return self._tokens.get(token_id)
+
+    def refresh(self) -> None:
+        """Read the file if it is another than the one in memory; asking costs one stat. A bad one sets ``problem``."""
+        stamp = _stamp(self.path)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            tokens = _read(self.path)
+        except ConfigError as error:
+            self.problem = str(error)
+            return
+        self._tokens = {token.id: token for token in tokens}
+        self.problem = ""
+        self.generation += 1
+
+    # ------------------------------------------------------------ changing
+
+    def entries(self) -> list[Token]:
+        """All tokens, in the order of their making.
+
+        Raises:
+            ConfigError: the file is bad.
+        """
+        return sorted(_read(self.path), key=lambda token: token.created)
+
+    def add(
+        self, user: str, *, now: float, expires: float | None = None, note: str = ""
+    ) -> tuple[Token, str]:
+        """Make a token; returns its entry and its text, which nothing can show again.
+
+        Raises:
+            ConfigError: the file is bad or cannot be written.
+        """
+        secret = secrets.token_urlsafe(KEY_BYTES)
+        token = Token(
+            id=secrets.token_hex(ID_BYTES),
+            user=user,
+            hash=_hash(secret),
+            created=now,
+            expires=expires,
+            note=note,
+        )
+        self._replace(lambda tokens: (*tokens, token))
+        return token, f"{PREFIX}{token.id}_{secret}"
+
+    def remove(self, match: Callable[[Token], bool]) -> tuple[Token, ...]:
+        """Take out all tokens that match; returns them.
+
+        Raises:
+            ConfigError: the file is bad or cannot be written.
+        """
+        gone: list[Token] = []
+
+        def without(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+            gone.extend(token for token in tokens if match(token))
+            return tuple(token for token in tokens if not match(token))
+
+        self._replace(without)
+        return tuple(gone)
+
+    def _replace(self, change: Callable[[tuple[Token, ...]], tuple[Token, ...]]) -> None:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _locked(self.path):
+                before = _read(self.path)
+                after = change(before)
+                if after != before:
+                    _write(self.path, msgspec.json.format(msgspec.json.encode(_Document(tokens=after))))
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: cannot write the token file: {error.strerror}", error.errno
+            ) from error
+
+
+def token_id(text: str) -> str | None:
+    """The public id in the text of a token; None when it is none.
+
+    >>> token_id("hgt_00ff00ff00ff_secret")
+    '00ff00ff00ff'
+    """
+    if not text.startswith(PREFIX) or len(text) > TOKEN_CHARS:
+        return None
+    public, mark, _secret = text[len(PREFIX) :].partition("_")
+    good = mark and len(public) == 2 * ID_BYTES and all(letter in "0123456789abcdef" for letter in public)
+    return public if good else None
+
+
+# ---------------------------------------------------------------- the file
+
+
+def _read(path: Path) -> tuple[Token, ...]:
+    try:
+        with open(path, "rb") as file:
+            seen = os.fstat(file.fileno())
+            if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                mode = stat.S_IMODE(seen.st_mode)
+                raise ConfigError(
+                    f"{path}: mode {mode:04o} lets others write tokens of their own, expected 0600"
+                )
+            encoded = file.read(FILE_BYTES + 1)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the token file: {error.strerror}", error.errno) from error
+    if len(encoded) > FILE_BYTES:
+        raise ConfigError(f"{path}: more than {FILE_BYTES} bytes, expected a token file")
+    try:
+        document = msgspec.json.decode(encoded, type=_Document)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ConfigError(f"{path}: not a token file: {error}") from error
+    if document.version != 1:
+        raise ConfigError(f"{path}: token file of version {document.version}, expected 1")
+    return document.tokens
+
+
+def _write(path: Path, encoded: bytes) -> None:
+    """Put a new file in the place of the old one; it is on the disk when this returns."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(encoded)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other writers out. The lock is a file of its own: the token file itself is replaced."""
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_mtime_ns, seen.st_size, seen.st_ctime_ns
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+def _refused(text: str) -> Denied:
+    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

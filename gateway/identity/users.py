@@ -1,0 +1,167 @@
+"""From the name that a credential proved to the `Principal` it stands for."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+from broker.identity import USERID_UNKNOWN, Role
+from broker.settings.reading import check_by
+from gateway.closes import NO_ROLE
+from gateway.principal import ROLE_NAMES, Denied, Principal
+from gateway.settings.rules import users as faults
+from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
+
+OWNER_NAME: Final = "owner"
+"""The user of an owner's login link."""
+GUEST_NAME: Final = "guest"
+"""The user of a plain login link."""
+GUEST_USERID: Final = 65534
+"""Userid of plain login links: nobody. All of them share it, so none receives another's private events. Never the
+userid of the gateway's own process: services would take its messages for the owner's."""
+
+
+class Users:
+    """The users of ``[[users]]``, by name and by certificate, and those of login links.
+
+    Raises:
+        ConfigError: a name stands twice, or a role needs a setting of ``[access]`` that is false.
+    """
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        check_by(faults, settings)
+        self._access = settings.access
+        self._by_name: dict[str, UserEntry] = {user.name: user for user in settings.users}
+        self._by_certificate: dict[str, set[str]] = {}
+        for user in settings.users:
+            for name in user.certificates:
+                self._by_certificate.setdefault(normal_name(name), set()).add(user.name)
+        self._shared: frozenset[int] = _shared(settings)
+
+    def known(self, name: str) -> bool:
+        """Whether ``[[users]]`` names this user."""
+        return name in self._by_name
+
+    def principal(self, name: str, *, kind: str, credential: str, expires: float | None) -> Principal:
+        """The principal of a configured user.
+
+        Raises:
+            Denied: there is no such user (403, do not reconnect).
+        """
+        entry = self._by_name.get(name)
+        if entry is None:
+            raise _no_role(f"user {name[:64]!r} is not in [[users]]")
+        return Principal(
+            name=name,
+            userid=entry.userid,
+            roles=roles_of(entry.roles),
+            kind=kind,
+            credential=credential,
+            expires=expires,
+            shared=entry.userid in self._shared,
+        )
+
+    def by_certificate(self, names: Iterable[str]) -> str | None:
+        """The user that a certificate with these names (``certificates.names``) is; None when it is nobody's.
+
+        Raises:
+            Denied: it is several users' (403): a gateway does not choose.
+        """
+        found = {user for name in names for user in self._by_certificate.get(name, ())}
+        if len(found) > 1:
+            raise Denied(
+                f"the certificate is of several users: {', '.join(sorted(found))}",
+                public="credential refused",
+                status=403,
+                close=NO_ROLE,
+            )
+        return next(iter(found), None)
+
+    def of_claims(self, name: str, claims: dict[str, Any], *, credential: str, expires: float) -> Principal:
+        """The principal that a trusted token describes: its claims ``userid`` and ``roles``. Roles that ``[access]``
+        does not let in over the web are taken away.
+
+        Raises:
+            Denied: the userid is none, or no role is left (403).
+        """
+        userid, claimed = claims.get("userid"), claims.get("roles")
+        if type(userid) is not int or not 0 <= userid < USERID_UNKNOWN:
+            raise _no_role(f"user {name[:64]!r}: the claim userid is no userid")
+        known = [each for each in _texts(claimed) if each in ROLE_NAMES]
+        roles = roles_of(each for each in known if _allows(self._access, ROLE_NAMES[each]))
+        if not roles:
+            raise _no_role(f"user {name[:64]!r}: the claim roles holds none that is let in")
+        others = {entry.userid for other, entry in self._by_name.items() if other != name}
+        return Principal(
+            name=name,
+            userid=userid,
+            roles=roles,
+            kind="jwt",
+            credential=credential,
+            expires=expires,
+            shared=userid in others or (userid == os.geteuid() and not roles & Role.OWNER),
+        )
+
+
+def link_principal(role: str, *, credential: str, expires: float) -> Principal:
+    """The principal of a login link: the owner of the instance, which is the gateway's own userid, or the guest."""
+    owner = role == "owner"
+    return Principal(
+        name=OWNER_NAME if owner else GUEST_NAME,
+        userid=os.geteuid() if owner else GUEST_USERID,
+        roles=Role.OWNER if owner else Role.USER,
+        kind="cookie",
+        credential=credential,
+        expires=expires,
+        shared=not owner,
+    )
+
+
+def roles_of(names: Iterable[str]) -> Role:
+    """Role bits of role names; an admin is a user, too, as for brokers: most of their methods ask for USER alone."""
+    roles = Role.NONE
+    for name in names:
+        roles |= ROLE_NAMES[name]
+    return roles | Role.USER if roles & Role.ADMIN else roles
+
+
+def normal_name(name: str) -> str:
+    """A certificate name of the settings as `certificates.names` writes it: hexadecimal and host names in small
+    letters, no colons in a fingerprint.
+
+    >>> normal_name("SHA256:AB:CD"), normal_name("DNS:Node1.Example.ORG"), normal_name("CN=Alice")
+    ('SHA256:abcd', 'DNS:node1.example.org', 'CN=Alice')
+    """
+    kind, mark, rest = name.partition(":")
+    if kind == "SHA256" and mark:
+        return f"SHA256:{rest.replace(':', '').lower()}"
+    if kind in ("DNS", "email") and mark:
+        return f"{kind}:{rest.lower()}"
+    return name
+
+
+def _no_role(text: str) -> Denied:
+    return Denied(text, public="this user has no role here", status=403, close=NO_ROLE)
+
+
+def _allows(access: AccessSection, role: Role) -> bool:
+    if role == Role.OWNER:
+        return access.allow_owner
+    return access.allow_admin if role == Role.ADMIN else True
+
+
+def _shared(settings: GatewaySettings) -> frozenset[int]:
+    """Userids of more than one user; that of the process itself is the owner's, too, who has login links."""
+    counts = Counter(user.userid for user in settings.users)
+    if settings.access.login_links == "owner":
+        counts[os.geteuid()] += 1
+    if settings.access.login_links == "user":
+        counts[GUEST_USERID] += 2
+    return frozenset(userid for userid, users in counts.items() if users > 1)
+
+
+def _texts(value: object) -> list[str]:
+    """The texts of a list from outside."""
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

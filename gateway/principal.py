@@ -1,0 +1,70 @@
+"""Who a web client is, once a credential has been checked: a leaf that every room of the gateway may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.errors import HeadgateError
+from broker.identity import USERID_UNKNOWN, Role
+
+ROLE_NAMES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN}
+"""Role names in settings, claims and messages, and their bits (RFC 12). LOCAL is no web user's, ever."""
+
+
+class Denied(HeadgateError):
+    """A credential or an act was refused. The text is for the log and never names what would have worked; what the
+    client is told is ``public``. ``close`` is the close code of a WebSocket, ``status`` that of an HTTP answer.
+    """
+
+    fault = "peer"
+
+    def __init__(self, text: str, *, public: str, status: int, close: int, errno: int = 1) -> None:
+        self.public = public
+        self.status = status
+        self.close = close
+        super().__init__(text, errno)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A checked user.
+
+    Attributes:
+        name: the user's name, for people and for per-user limits; several credentials may share it.
+        userid: what its messages are stamped with; never 0xFFFFFFFF, which an owner link would fill in.
+        roles: RFC 12 role bits of its messages; never 0, which an owner link would turn into OWNER; never LOCAL.
+        kind: how it proved itself: ``token``, ``jwt``, ``tls``, ``cookie`` or ``login``.
+        credential: names the credential for revocation: token id, ``jti``, session id, certificate fingerprint; never
+            the secret.
+        expires: wall clock seconds since 1970; None never ends.
+        shared: several people share this userid: it never receives private events of others.
+    """
+
+    name: str
+    userid: int
+    roles: Role
+    kind: str
+    credential: str
+    expires: float | None = None
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse the stamps that an owner link would turn into OWNER (RFC 12).
+
+        Raises:
+            ValueError: userid 0xFFFFFFFF or outside 32 bits, no role, or the role LOCAL.
+        """
+        if not 0 <= self.userid < USERID_UNKNOWN:
+            raise ValueError(f"userid {self.userid} cannot stand for a web user")
+        if not self.roles or self.roles & Role.LOCAL:
+            raise ValueError(f"roles {self.roles!r} cannot stand for a web user")
+
+    @property
+    def owner(self) -> bool:
+        """True when the OWNER bit is set."""
+        return bool(self.roles & Role.OWNER)
+
+    @property
+    def role_names(self) -> list[str]:
+        """Names of its roles, as messages show them."""
+        return [name for name, bit in ROLE_NAMES.items() if self.roles & bit]

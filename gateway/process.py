@@ -1,0 +1,193 @@
+"""One gateway as a process: logging, signals, the word to systemd, the exit code.
+
+SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads certificates, tokens and keys again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio import sslproto
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Literal, Self
+
+from broker.errors import ConfigError, HeadgateError
+from gateway.serve import Gateway
+from gateway.settings.schema import GatewaySettings
+
+log = logging.getLogger("headgate")
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_CONFIG: Final = 78
+"""sysexits.h EX_CONFIG: a supervisor need not try again."""
+TLS_READ_BYTES: Final = 16384
+"""What a TLS connection reads at a time: the largest record (RFC 8446, section 5.1)."""
+
+
+def run(
+    settings: GatewaySettings,
+    *,
+    upstream: str | None = None,
+    sockets: Sequence[socket.socket] | None = None,
+    worker: tuple[str, str] | None = None,
+    ready: Callable[[Gateway], None] | None = None,
+) -> int:
+    """Run one gateway until it is told to leave; returns the exit code of the process.
+
+    Args:
+        settings: as of ``Gateway``, like the next three.
+        upstream: address of the broker.
+        sockets: bound already.
+        worker: name of this worker, and the directory it shares with its siblings.
+        ready: called once the doors are open.
+    """
+    set_up_logging(settings.gateway.log_level, f"gateway {worker[0]}" if worker else "gateway")
+    shrink_tls_buffers()
+    try:
+        return asyncio.run(_serve(settings, upstream, sockets, worker, ready))
+    except ConfigError as error:
+        print(f"headgate gateway: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        return EXIT_CONFIG
+    except HeadgateError as error:
+        print(f"headgate gateway: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        return EXIT_FAILED
+
+
+async def _serve(
+    settings: GatewaySettings,
+    upstream: str | None,
+    sockets: Sequence[socket.socket] | None,
+    worker: tuple[str, str] | None,
+    ready: Callable[[Gateway], None] | None,
+) -> int:
+    gateway = Gateway(settings, upstream=upstream, sockets=sockets, worker=worker)
+    async with Leaving(gateway) as leaving:
+        if await leaving.unless_left(gateway.start()):
+            if ready is not None:
+                ready(gateway)
+            await leaving.wait()
+    return EXIT_OK
+
+
+class Leaving:
+    """Turns signals into the end of a gateway: entered before it starts, left once it has drained.
+
+    Args:
+        gateway: its ``stop`` is awaited at the end.
+        hangup: what SIGHUP means: ``reload`` certificates, tokens and keys, or ``leave``, for a terminal has gone.
+
+    Attributes:
+        forced: a second signal came: what is left should end without waiting.
+    """
+
+    def __init__(self, gateway: Gateway, *, hangup: Literal["reload", "leave"] = "reload") -> None:
+        self._gateway = gateway
+        self._hangup = hangup
+        self.forced = False
+        self._told = asyncio.Event()
+        self._task = asyncio.current_task()
+        self._reloads: set[asyncio.Task[object]] = set()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leave, number.name)
+        if self._hangup == "reload":
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+        else:
+            loop.add_signal_handler(signal.SIGHUP, self._leave, "SIGHUP")
+        return self
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        try:
+            if not self.forced:
+                await self._gateway.stop()
+        except asyncio.CancelledError:
+            if not self.forced:
+                raise
+        if self.forced and self._task is not None:
+            self._task.uncancel()
+            await self._gateway.abandon()
+        for task in list(self._reloads):
+            task.cancel()
+        await asyncio.gather(*self._reloads, return_exceptions=True)
+        return self.forced and isinstance(error, asyncio.CancelledError)
+
+    async def unless_left(self, starting: Coroutine[Any, Any, None]) -> bool:
+        """Await ``starting``; False when a signal came before its end."""
+        loop = asyncio.get_running_loop()
+        start = loop.create_task(starting, name="start")
+        left = loop.create_task(self._told.wait(), name="leave")
+        await asyncio.wait((start, left), return_when=asyncio.FIRST_COMPLETED)
+        done = start.done()
+        for task in (start, left):
+            task.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        if done:
+            await start
+        else:
+            await asyncio.gather(start, return_exceptions=True)
+        return done
+
+    async def wait(self) -> None:
+        """Tell systemd that we are ready, and wait for a signal; a second one cancels whatever is still under way."""
+        notify("READY=1")
+        await self._told.wait()
+        notify("STOPPING=1")
+
+    def leave(self, reason: str) -> None:
+        """As if a signal had come."""
+        self._leave(reason)
+
+    def _leave(self, reason: str) -> None:
+        if self._told.is_set():
+            if not self.forced and self._task is not None:
+                self.forced = True
+                self._task.cancel()
+            return
+        log.info("gateway leaves: %s", reason)
+        self._told.set()
+
+    def _reload(self) -> None:
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(
+            self._gateway.reload(), name="reload"
+        )
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+
+def notify(state: str) -> None:
+    """Tell the service manager (sd_notify(3)); nothing without ``$NOTIFY_SOCKET``."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(state.encode(), address)
+
+
+def shrink_tls_buffers() -> None:
+    """Let a TLS connection of this process read records of ``TLS_READ_BYTES`` instead of asyncio's 256 KiB.
+
+    asyncio keeps a buffer of that size for each connection (``SSLProtocol.max_size``, the same since Python 3.11) and
+    has no setting for it: 10 000 idle clients would hold 2.5 GiB. The data stream is the same with any size.
+    """
+    if hasattr(sslproto.SSLProtocol, "max_size"):
+        sslproto.SSLProtocol.max_size = TLS_READ_BYTES
+
+
+def set_up_logging(level: str, name: str) -> None:
+    """Our own lines to stderr, one each: time, who, level, text."""
+    handler = logging.StreamHandler(sys.stderr)
+    form = f"%(asctime)s.%(msecs)03d headgate[{name}] %(levelname)s %(message)s"
+    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
+    log.handlers = [handler]
+    log.setLevel(level.upper())
+    log.propagate = False

@@ -1,0 +1,68 @@
+"""How fast one client may send: a token bucket that says when to come back (pure: the caller has the clock)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PAUSE_SHARE: Final = 0.25
+"""The hint is the time in which this share of the burst fills up again: a client that waits it out may send many, and
+is not told the same again by its next message."""
+FLOOD_BURSTS: Final = 10
+"""Refusals, in bursts, without a single pause as long as the hint: more is ignoring the limit, not meeting it."""
+
+_ROUNDING: Final = 1e-6
+"""Whoever comes back exactly when told gets in, whatever the last bits of the clock say."""
+
+
+class Bucket:
+    """``rate`` tokens a second, at most ``burst`` of them kept.
+
+    Args:
+        rate: tokens a second, over time; 0 has no limit.
+        burst: tokens that are there at the beginning, and the most there ever are.
+        now: monotonic seconds.
+
+    Attributes:
+        refused: messages refused since the last pause that let the bucket fill to a quarter.
+    """
+
+    __slots__ = ("_burst", "_pause", "_rate", "_seen", "_tokens", "refused")
+
+    def __init__(self, rate: float, burst: float, now: float = 0.0) -> None:
+        self._rate = rate
+        self._burst = max(float(burst), 1.0)
+        self._tokens = self._burst
+        self._pause = max(PAUSE_SHARE * self._burst, 1.0)
+        self._seen = now
+        self.refused = 0
+
+    def take(self, now: float) -> float:
+        """Take one token; returns 0.0, or the seconds after which to try again.
+
+        >>> bucket = Bucket(10, 2)
+        >>> bucket.take(0.0), bucket.take(0.0), bucket.take(0.0), bucket.take(0.2)
+        (0.0, 0.0, 0.1, 0.0)
+        """
+        return 0.0 if self.grant(now, 1) else self.refuse()
+
+    def grant(self, now: float, wanted: int) -> int:
+        """Take up to ``wanted`` tokens; returns how many there were."""
+        if not self._rate:
+            return wanted
+        tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
+        self._seen = now
+        if tokens + _ROUNDING >= self._pause:
+            self.refused = 0
+        granted = min(wanted, int(tokens + _ROUNDING))
+        self._tokens = max(tokens - granted, 0.0)
+        return granted
+
+    def refuse(self) -> float:
+        """Count one message that found no token; returns the seconds after which to try again."""
+        self.refused += 1
+        return (self._pause - self._tokens) / self._rate
+
+    @property
+    def flooding(self) -> bool:
+        """True when the hints were ignored for long: ``FLOOD_BURSTS`` times the burst was refused without a pause."""
+        return self.refused > FLOOD_BURSTS * self._burst

@@ -1,0 +1,256 @@
+"""Settings -> a running gateway: the composition root of one process.
+
+Order of the start: who may come in, the hub, then the upstream (which may be away: clients are told), then the doors.
+Of the end: doors first, then a word to every client, their closes spread over ``drain_s`` while exchanges under way
+finish, the upstream last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+from broker.client.dialing import default_uri
+from broker.errors import ConfigError
+from broker.transport.link import Flusher, Options
+from broker.transport.outbox import Budget, OutboxLimits
+from gateway.hub import Hub
+from gateway.identity.authenticate import Authenticator
+from gateway.identity.login import link_url
+from gateway.identity.store import Store
+from gateway.settings.schema import GatewaySettings, ListenEntry
+from gateway.tls import TlsContext
+from gateway.upstream.supervisor import Upstream
+from gateway.web import app as pages
+from gateway.web.allowance import Allowance
+from gateway.web.front import LISTENER, Front
+from gateway.web.listener import Listener
+from gateway.web.samples import Snapshot
+from gateway.web.siblings import Siblings
+from gateway.web.static import Dashboard
+from gateway.web.tally import samples
+from gateway.websocket.endpoint import Endpoint
+
+log = logging.getLogger("headgate")
+
+JOIN_S: Final = 2.0
+"""How long a start waits for the upstream before it opens the doors without it."""
+STEP_S: Final = 0.02
+"""How often a drain looks whether the last call over HTTP has finished."""
+
+
+def options_of(settings: GatewaySettings) -> Options:
+    """What all links of one process share, and what a client may let wait."""
+    limits = settings.limits
+    return Options(
+        flusher=Flusher(),
+        budget=Budget(limits.budget_bytes),
+        limits=OutboxLimits(
+            high_bytes=limits.outbox_bytes,
+            event_bytes=limits.outbox_bytes,
+            cap_bytes=limits.outbox_bytes + limits.response_bytes,
+            event_policy=limits.slow_policy,
+        ),
+    )
+
+
+class Gateway:
+    """One process of a gateway.
+
+    Args:
+        settings: what to do.
+        upstream: address of the broker; None takes ``gateway.upstream``, else ``$HEADGATE_URI``, ``$FLUX_URI``.
+        sockets: bound already, one per ``[[listen]]`` and the one of ``metrics_listen`` last; None binds here.
+        worker: name of this worker process among its siblings, and the directory they share.
+
+    Attributes:
+        hub: sessions, fan-out, counters. identity: credentials. upstream: the broker.
+        urls: where it listens, as bound; in the order of the settings.
+
+    Raises:
+        ConfigError: what the settings ask for cannot be done here.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        upstream: str | None = None,
+        sockets: Sequence[socket.socket] | None = None,
+        worker: tuple[str, str] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = Store(settings.gateway.statedir)
+        self.identity = Authenticator(settings, self.store, worker=worker[0] if worker else "")
+        self.hub = Hub(settings, options_of(settings), key=self.store.key("resume"), wall=self.store.wall)
+        uri = upstream or settings.gateway.upstream or default_uri()
+        self.upstream = Upstream(uri, self.hub, self.hub.options, rejoin_max_s=settings.gateway.rejoin_max_s)
+        self.hub.upstream = self.upstream
+        self.hub.identity = self.identity
+        self.hub.places = self.identity.connections
+        self.hub.reload = self._reload_called
+        self.endpoint = Endpoint(self.hub, self.identity)
+        self._siblings = Siblings(worker[1], worker[0], self._own_samples) if worker else None
+        limits = settings.limits
+        self.front = Front(
+            settings,
+            self.hub,
+            self.identity,
+            self.upstream,
+            Allowance(limits.msgs_per_s, limits.msgs_burst, self.hub.clock),
+            self.endpoint.handle,
+            self._snapshots,
+            self.store.wall,
+        )
+        self._tls: list[TlsContext] = []
+        self._listeners = self._make_listeners(list(sockets) if sockets is not None else None)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    # -- up ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read credentials, join the upstream (waiting ``JOIN_S`` at most), open the doors.
+
+        Raises:
+            ConfigError: an address cannot be used, or a file is bad.
+        """
+        try:
+            await self.identity.start()
+            self._keep(self.identity.run(self.hub.revoked), "identity")
+            if self._siblings is not None:
+                await self._siblings.start()
+            await self.upstream.start()
+            await self.upstream.wait_joined(JOIN_S)
+            for listener in self._listeners:
+                sockname = await listener.start()
+                self.identity.doors.opened(listener.entry, sockname)
+                log.info("gateway listens at %s", listener.url)
+            self.identity.announce(self.urls)
+        except BaseException:
+            await self._end()
+            raise
+
+    @property
+    def urls(self) -> list[str]:
+        """Where clients connect."""
+        return [listener.url for listener in self._listeners[: len(self.settings.listen)]]
+
+    def login_link(self) -> str:
+        """A one-time login link, by a listener that only this machine reaches where there is one.
+
+        Raises:
+            Denied: login links are off, or the store cannot be written.
+        """
+        places = [listener.place for listener in self._listeners if listener.place.scheme != "unix"]
+        best = next((place for place in places if place.loopback), places[0] if places else None)
+        if best is None:
+            raise ConfigError("a login link needs an http or https listener")
+        return link_url(str(best), self.identity.logins.make_link())
+
+    def _make_listeners(self, sockets: list[socket.socket] | None) -> list[Listener]:
+        settings = self.settings
+        dashboard = Dashboard() if settings.gateway.dashboard else None
+        listeners = []
+        for index, entry in enumerate(settings.listen):
+            tls = TlsContext(entry) if entry.url.startswith("https:") else None
+            if tls is not None:
+                self._tls.append(tls)
+            app = pages.build(self.front, dashboard)
+            listeners.append(self._listener(entry, app, sockets[index] if sockets else None, tls))
+        if settings.gateway.metrics_listen is not None:
+            inner = ListenEntry(url=settings.gateway.metrics_listen)
+            listeners.append(
+                self._listener(inner, pages.build_inner(self.front), sockets[-1] if sockets else None)
+            )
+        return listeners
+
+    def _listener(
+        self, entry: ListenEntry, app: Any, sock: socket.socket | None, tls: TlsContext | None = None
+    ) -> Listener:
+        limits = self.settings.limits
+        listener = Listener(
+            entry, app, sock=sock, tls=tls, head_s=limits.handshake_s, connections_max=limits.connections
+        )
+        app[LISTENER] = listener
+        return listener
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    async def reload(self) -> list[str]:
+        """Read certificates, tokens and keys again; returns what could not be read and so stays as it was."""
+        problems = []
+        for context in self._tls:
+            try:
+                context.reload()
+            except ConfigError as error:
+                problems.append(str(error))
+        problems += await self.identity.reload()
+        for problem in problems:
+            log.error("reload: %s; what was there stays", problem)
+        log.info("reloaded certificates, tokens and keys%s", " as far as possible" if problems else "")
+        return problems
+
+    async def _reload_called(self) -> dict[str, Any]:
+        """What ``gateway.reload`` answers."""
+        return {"problems": await self.reload()}
+
+    async def _snapshots(self) -> list[Snapshot]:
+        return [self._own_samples()] if self._siblings is None else await self._siblings.snapshots()
+
+    def _own_samples(self) -> Snapshot:
+        return samples(self.hub, self.upstream, self.identity, [context.expires for context in self._tls])
+
+    def _keep(self, work: Any, name: str) -> None:
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- down ----------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Accept no more, tell every client, and close them one after the other within ``gateway.drain_s``."""
+        if self.front.draining:
+            return
+        self.front.draining = True
+        for listener in self._listeners[: len(self.settings.listen)]:
+            listener.refuse()
+        seconds = self.settings.gateway.drain_s
+        until = self.hub.clock() + seconds
+        await self.hub.drain(seconds)
+        for _ in range(int((until - self.hub.clock()) / STEP_S)):
+            if not self.hub.sessions:
+                break
+            await asyncio.sleep(STEP_S)  # calls over HTTP finish; each ends its session itself
+
+    async def stop(self) -> None:
+        """Drain, then end; safe to call twice."""
+        await self.drain()
+        await self._end()
+
+    async def abandon(self) -> None:
+        """End at once, whatever is under way; after a ``stop`` that was cancelled."""
+        self.front.draining = True
+        self._stopped = False
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        await self.hub.stop()
+        self.hub.options.flusher.flush()
+        await self.endpoint.close()
+        for listener in self._listeners:
+            await listener.stop()
+        await self.upstream.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._siblings is not None:
+            await self._siblings.stop()
+        self.identity.close()
+        self.store.close()

@@ -1,0 +1,19 @@
+"""What a web client is to the gateway, and everything it may do here.
+
+``session``        the corridor of one client: what it sends, stamped and forwarded; what it is sent
+``decisions``      one kind of request or event: where it goes, and the header it leaves with
+``calls``          its open calls, and whom to tell when it ends
+``requests``       requests that are answered here: ``event.*``, ``service.*``, ``gateway.*``
+``provider``       requests it was delivered as a service, and what it may answer
+``rights``         what a session may, asked again when its roles or the rules change
+``registrations``  which session serves which name, as the upstream knows it
+``resume``         a client that comes back: what it missed, then live
+``answers``        what the gateway itself says: responses it makes, refusals
+``controls``       control objects: refresh, resume, ping; the welcome
+``deadlines``      credentials that expire, subscriptions and resumptions that wait
+``service``        the methods of the service ``gateway``
+``listing``        sessions and counters, as these methods show them
+``counters``       what was done, in numbers
+``refusals``       who tried what without the right
+``outside``        what sessions need of other rooms
+"""

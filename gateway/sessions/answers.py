@@ -1,0 +1,66 @@
+"""What the gateway itself says to a client: answers it makes, refusals with their reason.
+
+Every request that wants an answer gets one. For an event that is refused no response exists: a control object says why,
+where the link has a channel for it.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from broker.wire.message import DELIMITER, EVENT, NORESPONSE, Message, response
+from broker.wire.parts import part_data
+
+if TYPE_CHECKING:
+    from gateway.sessions.session import Session
+
+SHOWN_CHARS: Final = 128
+"""As much of a client's topic is shown in texts and records."""
+
+
+def respond(
+    session: Session, message: Message, payload: bytes | None = None, *, errnum: int = 0, always: bool = False
+) -> None:
+    """Answer a request; with ``always`` even where no response was wanted, as brokers do for link requests."""
+    unwanted = message.head[4] & NORESPONSE
+    if session.gone or (unwanted and not always):
+        return
+    cred = session.hub.cred
+    message.front = DELIMITER
+    answer = response(message, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask)
+    if unwanted:
+        answer.set_flags(answer.flags & ~NORESPONSE)
+    session.link.send(answer)
+
+
+def refuse(session: Session, message: Message, errnum: int, text: str, *, always: bool = False) -> None:
+    """Answer a request with an error and a text for people; "" has none."""
+    session.hub.counters.refused += 1
+    data = text.encode("utf-8", "replace").replace(b"\0", b"") + b"\0" if text else None
+    respond(session, message, data, errnum=errnum, always=always)
+
+
+def deny(session: Session, message: Message, kind: str, topic: bytes, text: str = "") -> None:
+    """The session has no right to this: EPERM with the roles that have it, a record, and a log line."""
+    name = shown(topic)
+    if not text:
+        roles = session.hub.access.roles_for(kind, topic)
+        text = f"{kind} {name!r}: needs the role {' or '.join(roles) or 'that nobody has'}"
+    session.hub.deny(session, kind, name, text)
+    if message.head[3] == EVENT:
+        refuse_event(session, message, errno.EPERM, text)
+    else:
+        refuse(session, message, errno.EPERM, text, always=kind in ("subscribe", "register"))
+
+
+def refuse_event(session: Session, message: Message, errnum: int, text: str) -> None:
+    """An event is dropped: no response exists for it, so a control object says why where there is a channel."""
+    topic = shown(bytes(part_data(message.topic_part) or b""))
+    session.drop("event refused")
+    session.tell({"type": "denied", "kind": "publish", "topic": topic, "errno": errnum, "text": text})
+
+
+def shown(topic: bytes) -> str:
+    """A topic of a client, short enough for texts and records."""
+    return topic[:SHOWN_CHARS].decode("utf-8", "replace")

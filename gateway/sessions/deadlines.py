@@ -1,0 +1,139 @@
+"""What waits for a moment, for all sessions together: one timer, no task.
+
+``expiry``        a session whose credential ends is closed (EXPIRED) unless it was refreshed
+``subscriptions`` that came while they could not be live: made live with the upstream's return, or answered EHOSTUNREACH
+``resumptions``   that wait until this process has seen what the client has seen
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.wire.message import DELIMITER
+from gateway.closes import EXPIRED
+from gateway.events.fanout import PREFIX_MAX_BYTES
+from gateway.sessions import answers, requests
+
+if TYPE_CHECKING:
+    from broker.wire.message import Message
+    from gateway.hub import Hub
+    from gateway.sessions.resume import Resumption
+    from gateway.sessions.session import Session
+
+TICK_S: Final = 0.25
+"""How often deadlines are looked at: so late may a session end after its credential."""
+LIVE_S: Final = 5.0
+"""How long a subscription may wait for the upstream."""
+WAITING_MAX: Final = 256
+"""Subscriptions of one session that may wait; beyond it EAGAIN."""
+
+
+class _Waiting(NamedTuple):
+    """A subscription that is not live yet."""
+
+    until: float
+    message: Message
+    prefix: bytes
+
+
+class Deadlines:
+    """The deadlines of one process.
+
+    Attributes:
+        resumptions: those under way.
+    """
+
+    __slots__ = ("_expires", "_hub", "_subscriptions", "_timer", "resumptions")
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._expires: dict[Session, float] = {}
+        self._subscriptions: dict[Session, list[_Waiting]] = {}
+        self.resumptions: set[Resumption] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, session: Session) -> None:
+        """Take note of when the credential of ``session`` ends."""
+        expires = session.principal.expires
+        if expires is None:
+            self._expires.pop(session, None)
+        else:
+            self._expires[session] = expires
+            self._run()
+
+    def wait_live(self, session: Session, message: Message, prefix: bytes) -> None:
+        """Subscribe as soon as that is live, and answer ``message`` then; a prefix that is too long stays too long."""
+        row = self._subscriptions.setdefault(session, [])
+        if len(row) >= WAITING_MAX:
+            answers.refuse(
+                session,
+                message,
+                errno.EAGAIN,
+                f"{len(row)} subscriptions wait already: retry in 1 s",
+                always=True,
+            )
+            return
+        message.front, message.payload_part = DELIMITER, b""  # an answer needs neither, and they may be large
+        row.append(_Waiting(self._hub.clock() + LIVE_S, message, prefix[: PREFIX_MAX_BYTES + 1]))
+        self._run()
+
+    def go_live(self) -> None:
+        """The upstream is there, or a resumption has ended: make live what can be."""
+        for session in [one for one in self._subscriptions if one.ready]:
+            for waiting in self._subscriptions.pop(session):
+                requests.subscribe_now(session, waiting.message, waiting.prefix)
+
+    def resume(self, resumption: Resumption) -> None:
+        """Take ``resumption`` up; it is advanced whenever something may have changed for it."""
+        self.resumptions.add(resumption)
+        self._run()
+
+    def advance(self) -> None:
+        """Events came, the upstream joined, or time passed: resumptions may go on."""
+        for resumption in list(self.resumptions):
+            resumption.advance()
+
+    def forget(self, session: Session) -> None:
+        """``session`` is gone."""
+        self._expires.pop(session, None)
+        self._subscriptions.pop(session, None)
+
+    def stop(self) -> None:
+        """Watch nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- the timer -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self.sweep()
+        finally:  # a fault with one session must not let the others live for ever
+            if self._expires or self._subscriptions or self.resumptions:
+                self._run()
+
+    def sweep(self) -> None:
+        """Look at every deadline."""
+        wall, now = self._hub.wall(), self._hub.clock()
+        for session in [one for one, expires in self._expires.items() if expires <= wall]:
+            session.end(EXPIRED, "the credential expired; connect with a fresh one")
+        for session, row in list(self._subscriptions.items()):
+            left = [one for one in row if one.until > now]
+            if left:
+                self._subscriptions[session] = left
+            else:
+                del self._subscriptions[session]
+            for one in row:
+                if one.until <= now:
+                    answers.refuse(
+                        session, one.message, errno.EHOSTUNREACH, self._hub.unreachable, always=True
+                    )
+        self.advance()

@@ -1,0 +1,126 @@
+"""One kind of request or event of a session: who handles it, and the header it leaves with.
+
+Messages that look alike (same topic, flags, nodeid, credentials as received) get the same Decision from the
+session's cache; only the first walks the rules here. Rights, roles and whom it owes a notice change seldom, and each
+such change drops the cache. A refusal is never remembered: each one is told and recorded.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from broker.identity import USERID_UNKNOWN, Role
+from broker.wire.message import NORESPONSE, PAYLOAD, PRIVATE, ROUTE, STREAMING, TOPIC, Message
+from broker.wire.parts import part_data
+from broker.wire.topic import NOTICE_MAX_BYTES, service_of
+from gateway.sessions import answers, requests
+from gateway.sessions.calls import DISCONNECT, NO_TAG, unanswered
+
+if TYPE_CHECKING:
+    from gateway.principal import Principal
+    from gateway.sessions.session import Session
+
+Act: TypeAlias = "Callable[[Session, Message, Decision], None]"
+CACHE_MAX: Final = 256
+"""Decisions kept per session; a client that uses more distinct messages than that decides anew."""
+_FORWARDING: Final = (None, requests.publish, requests.disconnect)
+"""What ends in a message to the upstream."""
+NOT_LOCAL: Final = 0xFFFFFFFF & ~int(Role.LOCAL)
+
+
+class Decision:
+    """How messages of one kind are handled.
+
+    Attributes:
+        act: handles the message here; None forwards it.
+        topic_part: the topic, encoded. head: the stamped header.
+        once: one response ends the call; otherwise it is a stream. track: it wants a response.
+        unarmed: the first of its kind that is sent has the provider hear of the session's end.
+    """
+
+    __slots__ = ("act", "head", "once", "topic_part", "track", "unarmed")
+
+    def __init__(self, act: Act | None, topic_part: bytes, head: bytes) -> None:
+        flags = head[4]
+        self.act = act
+        self.topic_part = topic_part
+        self.head = head
+        self.once = not flags & STREAMING
+        self.track = not flags & NORESPONSE
+        self.unarmed = False
+
+
+def stamp_of(principal: Principal) -> bytes:
+    """The eight bytes userid and rolemask that every message of ``principal`` carries on the owner link.
+
+    Raises:
+        ValueError: a stamp that an owner link would fill in, and so turn into OWNER (RFC 12).
+    """
+    roles = int(principal.roles) & NOT_LOCAL
+    if not roles or not 0 <= principal.userid < USERID_UNKNOWN:
+        raise ValueError(f"userid {principal.userid} with roles {roles} must not be forwarded")
+    return principal.userid.to_bytes(4, "big") + roles.to_bytes(4, "big")
+
+
+def of_request(session: Session, message: Message) -> Decision | None:
+    """The decision for one kind of request; None when it was answered or dropped."""
+    topic = bytes(part_data(message.topic_part) or b"")
+    if not topic:
+        session.drop("request without topic")
+        return None
+    if len(topic) > NOTICE_MAX_BYTES:
+        answers.refuse(session, message, errno.EPROTO, f"topic above {NOTICE_MAX_BYTES} bytes")
+        return None
+    act = requests.HANDLED.get(topic)
+    if act is None and service_of(topic) == b"gateway":
+        act = requests.gateway
+    if act is None and not _may_call(session, topic):
+        answers.deny(session, message, "call", topic)
+        return None
+    if act is not None and message.head[4] & STREAMING:
+        requests.refuse_stream(session, message)
+        return None
+    if topic.endswith(DISCONNECT):
+        act = act or requests.disconnect
+    if (
+        act in _FORWARDING and not session.hub.upstream.joined
+    ):  # not remembered: nobody was asked, nobody is owed
+        answers.refuse(session, message, errno.EHOSTUNREACH, session.hub.unreachable)
+        return None
+    head = message.head
+    flags = head[4] | ROUTE | TOPIC
+    if act in (None, requests.disconnect) and unanswered(topic):
+        flags |= NORESPONSE  # whether the client knew or not: a call that stays open for ever fills its limit
+    stamped = b"".join((head[:4], bytes((flags,)), session.stamp, head[13:]))
+    decision = Decision(act, message.topic_part, stamped)
+    decision.unarmed = decision.track and act in (None, requests.publish)
+    session.remember(message, decision)
+    return decision
+
+
+def _may_call(session: Session, topic: bytes) -> bool:
+    """Whether the rules let the session call ``topic``; whoever called a service may cancel and take leave there."""
+    if session.hub.access.allows(session.roles, "call", topic):
+        return True
+    return unanswered(topic) and session.calls.speaks_with(topic)
+
+
+def of_event(session: Session, message: Message) -> Decision | None:
+    """The decision for one kind of event that the client publishes; None when it was refused."""
+    topic = bytes(part_data(message.topic_part) or b"")
+    if not topic or len(topic) > requests.TOPIC_MAX_BYTES:
+        text = f"an event's topic has 1 to {requests.TOPIC_MAX_BYTES} bytes, not {len(topic)}"
+        answers.refuse_event(session, message, errno.EPROTO, text)
+        return None
+    if not session.hub.access.allows(session.roles, "publish", topic):
+        answers.deny(session, message, "publish", topic)
+        return None
+    head = message.head
+    flags = (head[4] & (TOPIC | PAYLOAD | PRIVATE)) | ROUTE
+    # rank 0 gives the number: what the client wrote there is not sent on
+    stamped = b"".join((head[:4], bytes((flags,)), session.stamp, NO_TAG))
+    decision = Decision(None, message.topic_part, stamped)
+    session.remember(message, decision)
+    return decision

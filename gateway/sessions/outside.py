@@ -1,0 +1,99 @@
+"""What sessions need of other rooms, and what stands in where one of them is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from broker.wire.message import Message
+    from gateway.principal import Principal
+
+
+class UpstreamLike(Protocol):
+    """The upstream, as sessions see it (``upstream.supervisor.Upstream``)."""
+
+    joined: bool
+    choked: bool
+    epoch: str
+    reason: str
+    rank: int
+    size: int
+    version: str
+
+    def send(self, message: Message) -> bool:
+        """Queue session traffic; False when the upstream is away."""
+
+    def forget(self, front: bytes) -> None:
+        """The session with this route stack has ended, and its notices were sent."""
+
+
+class Identity(Protocol):
+    """Who is it, as far as live sessions ask (``identity.authenticate.Authenticator``)."""
+
+    def authenticate_token(self, text: str, *, address: str) -> Awaitable[Principal]:
+        """Whose token this is; raises Denied."""
+
+    def revoke(self, principal: Principal) -> None:
+        """Let the credential of ``principal`` count no more, in every process; raises Denied."""
+
+    def revoked(self, principal: Principal) -> bool:
+        """Whether the credential of ``principal`` counts no more."""
+
+
+class Places(Protocol):
+    """Connections of each user, over all worker processes (``identity.leases.Connections``)."""
+
+    def acquire(self, user: str, limit: int) -> bool:
+        """Count one more unless ``limit`` are there."""
+
+    def release(self, user: str) -> None:
+        """Take one back."""
+
+    def uncertain(self, user: str) -> bool:
+        """Whether some of those that are there may be gone by now."""
+
+
+class Away:
+    """The upstream before there is one."""
+
+    joined = False
+    choked = False
+    epoch = ""
+    reason = "not connected yet"
+    rank = 0
+    size = 0
+    version = ""
+
+    def send(self, message: Message) -> bool:
+        """Nothing can be sent."""
+        return False
+
+    def forget(self, front: bytes) -> None:
+        """Nothing is kept."""
+
+
+class OwnPlaces:
+    """Connections of each user in this process alone."""
+
+    def __init__(self) -> None:
+        self._count: Counter[str] = Counter()
+
+    def acquire(self, user: str, limit: int) -> bool:
+        """Count one more unless ``limit`` are there."""
+        if self._count[user] >= limit:
+            return False
+        self._count[user] += 1
+        return True
+
+    def release(self, user: str) -> None:
+        """Take one back."""
+        self._count[user] -= 1
+        if not self._count[user]:
+            del self._count[user]
+
+    def uncertain(self, user: str) -> bool:
+        """Never: memory is the truth."""
+        return False

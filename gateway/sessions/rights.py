@@ -1,0 +1,56 @@
+"""What a session may, asked again whenever its principal or the rules change."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from gateway.closes import BAD_CREDENTIAL
+from gateway.principal import Denied
+
+if TYPE_CHECKING:
+    from gateway.principal import Principal
+    from gateway.sessions.session import Session
+
+
+def check_same_user(session: Session, principal: Principal) -> None:
+    """Accept ``principal`` as a fresh one of the session's own user.
+
+    Raises:
+        Denied: it is another user's (close code 4500).
+    """
+    mine = session.principal
+    if (principal.name, principal.userid) != (mine.name, mine.userid):
+        raise Denied(
+            f"a credential of {principal.name!r} on a connection of {mine.name!r}",
+            public="the credential is of another user",
+            status=403,
+            close=BAD_CREDENTIAL,
+        )
+
+
+def misnamed(session: Session, name: str) -> bool:
+    """Whether a guest wants to provide a service that does not begin with its userid and a dash (RFC 12)."""
+    return not session.principal.owner and not name.startswith(f"{session.principal.userid}-")
+
+
+def give_up(session: Session) -> None:
+    """Take back subscriptions and services that are not allowed any more, and say so."""
+    hub = session.hub
+    lost = [
+        prefix for prefix in session.subscriptions if not hub.access.allows_pattern(session.roles, prefix)
+    ]
+    for prefix in lost:
+        while hub.fanout.unsubscribe(session, prefix) == 0:
+            pass
+    if lost:
+        names = [prefix.decode("utf-8", "replace") for prefix in lost]
+        session.tell({"type": "unsubscribed", "subscriptions": names})
+    for name in list(session.services):
+        if misnamed(session, name) or not hub.access.allows(session.roles, "register", name):
+            hub.registrations.remove(session, name, _nobody_asked)
+            session.tell({"type": "service", "service": name, "registered": False, "errno": errno.EPERM})
+
+
+def _nobody_asked(_errnum: int, _text: str) -> None:
+    """The client did not ask for the removal, so it gets no response to it."""

@@ -1,0 +1,195 @@
+"""The methods of the service ``gateway``: for web clients, and for the owner through the upstream.
+
+::
+
+    gateway.session   {["session"]}            -> the row of a session: the caller's own when none is named
+    gateway.sessions  {["limit"], ["offset"]}  -> {"sessions": [row], "total"}
+    gateway.stats     {}                       -> counters and states of this process
+    gateway.denied    {["limit"]}              -> {"denied": [record], "total"}: the newest refusals, oldest first
+    gateway.rules     {"kind", "topic"}        -> {"allowed", "roles"}: may the caller, and which roles may
+    gateway.end       {"session"["revoke"]}    -> {}: the session is closed and may begin anew; with revoke true its
+                                                  credential counts no more, and all its sessions end
+    gateway.reload    {}                       -> what was read again, and what was not
+
+Each worker process answers for itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from broker.errors import ProtocolError, RpcError
+from broker.identity import Role
+from broker.wire.payload import decode_json
+from broker.wire.topic import service_of
+from gateway.access import KINDS
+from gateway.closes import REVOKED_SESSION
+from gateway.principal import ROLE_NAMES, Denied
+from gateway.sessions import listing
+from gateway.sessions.refusals import DENIED_MAX
+
+if TYPE_CHECKING:
+    from broker.client.request import Handler, Request
+    from gateway.hub import Hub
+    from gateway.sessions.session import Session
+
+log = logging.getLogger("headgate")
+
+NAME: Final = "gateway"
+SESSIONS_MAX: Final = 1000
+"""Rows of one answer: some 300 bytes each."""
+LINK_TOPICS: Final = frozenset(
+    ("event.subscribe", "event.unsubscribe", "event.publish", "service.add", "service.remove")
+)
+"""Requests that anybody may make: the right that counts is that to the topic or name inside."""
+_ANYONE: Final = int(Role.OWNER | Role.ADMIN | Role.USER)
+_ADMIN: Final = int(Role.OWNER | Role.ADMIN)
+_OWNER: Final = int(Role.OWNER)
+
+
+class Caller(NamedTuple):
+    """Who calls: a web session, or somebody behind the upstream."""
+
+    name: str
+    roles: int
+    session: Session | None
+
+    @classmethod
+    def of(cls, session: Session) -> Caller:
+        """The caller that a session is."""
+        return cls(session.principal.name, session.roles, session)
+
+
+Answer: TypeAlias = "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"
+Method: TypeAlias = "Callable[[Hub, Caller, Mapping[str, Any]], Answer]"
+
+
+def call(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> Answer:
+    """Run one method; what it returns may have to be awaited (``gateway.reload``).
+
+    Raises:
+        RpcError: ENOSYS no such method, EPERM with the roles that may, or what the method itself refuses.
+        ProtocolError: EPROTO; an argument is missing or of the wrong kind.
+    """
+    found = METHODS.get(name)
+    if found is None:
+        raise RpcError(errno.ENOSYS, f"Unknown service method '{NAME}.{name[:64]}'")
+    method, mask = found
+    if not caller.roles & mask:
+        raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {' or '.join(_names(mask))}")
+    return method(hub, caller, arguments)
+
+
+def handlers(hub: Hub) -> dict[str, tuple[Handler, int]]:
+    """The same methods for ``broker.client.service``: OWNER only, for whoever stamps there is not ours to judge."""
+
+    def bound(name: str) -> Handler:
+        async def handle(request: Request) -> Mapping[str, Any]:
+            arguments = decode_json(request.payload) if request.payload else {}
+            answer = call(hub, Caller(f"userid {request.userid}", _OWNER, None), name, arguments)
+            return answer if isinstance(answer, Mapping) else await answer
+
+        return handle
+
+    return {name: (bound(name), _OWNER) for name in METHODS}
+
+
+def _names(mask: int) -> list[str]:
+    return [name for name, bit in ROLE_NAMES.items() if mask & bit]
+
+
+def _session(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+    wanted = arguments.get("session")
+    if wanted is None and caller.session is not None:
+        return caller.session.info()
+    if not caller.roles & _ADMIN and (caller.session is None or wanted != caller.session.id):
+        raise RpcError(errno.EPERM, f"other sessions are shown to the role {' or '.join(_names(_ADMIN))}")
+    return _find(hub, wanted).info()
+
+
+def _sessions(hub: Hub, _caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+    limit, offset = _count(arguments, "limit", SESSIONS_MAX), _count(arguments, "offset", 0)
+    rows = listing.sessions(hub, min(limit, SESSIONS_MAX), offset)
+    return {"sessions": rows, "total": len(hub.sessions)}
+
+
+def _stats(hub: Hub, _caller: Caller, _arguments: Mapping[str, Any]) -> Answer:
+    return listing.stats(hub)
+
+
+def _denied(hub: Hub, _caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+    rows = hub.refusals.newest(_count(arguments, "limit", DENIED_MAX))
+    return {"denied": rows, "total": hub.counters.denied}
+
+
+def _rules(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+    kind, topic = arguments.get("kind", "call"), arguments.get("topic")
+    if kind not in KINDS or not isinstance(topic, str):
+        raise ProtocolError(f"expected a topic, and a kind of {', '.join(KINDS)}")
+    if kind == "call" and service_of(topic) == NAME:
+        _method, mask = METHODS.get(topic.removeprefix(f"{NAME}."), (None, _ANYONE))
+        return {"allowed": bool(caller.roles & mask), "roles": _names(mask)}
+    if kind == "call" and topic in LINK_TOPICS:
+        return {"allowed": True, "roles": _names(_ANYONE)}
+    return {
+        "allowed": hub.access.allows(caller.roles, kind, topic),
+        "roles": hub.access.roles_for(kind, topic),
+    }
+
+
+def _end(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+    session, revoke = _find(hub, arguments.get("session")), arguments.get("revoke", False)
+    if not isinstance(revoke, bool):
+        raise ProtocolError("revoke: expected true or false")
+    if revoke:
+        _revoke(hub, caller, session)
+    else:
+        session.end(REVOKED_SESSION, f"ended by {caller.name}")
+    return {}
+
+
+def _revoke(hub: Hub, caller: Caller, session: Session) -> None:
+    """Revoke the credential of ``session``; other worker processes end its sessions within a second or so."""
+    if hub.identity is None:
+        raise RpcError(errno.ENOSYS, "no credential can be revoked here")
+    try:
+        hub.identity.revoke(session.principal)
+    except Denied as denied:
+        raise RpcError(denied.errno, denied.public) from denied
+    log.warning("%s of %s revoked by %s", session.principal.credential, session.principal.name, caller.name)
+    hub.revoked(session.principal.credential)
+
+
+def _reload(hub: Hub, _caller: Caller, _arguments: Mapping[str, Any]) -> Answer:
+    if hub.reload is None:
+        raise RpcError(errno.ENOSYS, "nothing here can be read again")
+    return hub.reload()
+
+
+def _find(hub: Hub, wanted: object) -> Session:
+    session = hub.sessions.get(wanted) if isinstance(wanted, str) else None
+    if session is None:
+        raise RpcError(errno.ENOENT, "no such session in this process")
+    return session
+
+
+def _count(arguments: Mapping[str, Any], field: str, default: int) -> int:
+    value = arguments.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ProtocolError(f"{field}: expected a count")
+    return value
+
+
+METHODS: Final[dict[str, tuple[Method, int]]] = {
+    "session": (_session, _ANYONE),
+    "sessions": (_sessions, _ADMIN),
+    "stats": (_stats, _ADMIN),
+    "denied": (_denied, _ADMIN),
+    "rules": (_rules, _ANYONE),
+    "end": (_end, _ADMIN),
+    "reload": (_reload, _OWNER),
+}
+"""Name -> method and the roles that may call it."""

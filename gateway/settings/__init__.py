@@ -1,0 +1,39 @@
+"""Typed configuration of a gateway: one TOML file, read at start, frozen after that; deploy/gateway.toml shows it all.
+
+schema   the sections and entries, each field with its unit, default, reason and off value
+places   what a listener's URL says, and whether it stays on this machine
+rules    what types cannot say: what needs TLS, which roles must be allowed, which limit exceeds which
+reading  file -> text -> tables -> `GatewaySettings`, or one `ConfigError` that lists every problem by line
+"""
+
+from gateway.settings.places import Place, place_of
+from gateway.settings.reading import apply, check, load, loads
+from gateway.settings.schema import (
+    AccessSection,
+    GatewaySection,
+    GatewaySettings,
+    JwtSection,
+    LimitsSection,
+    ListenEntry,
+    RuleEntry,
+    TokenSection,
+    UserEntry,
+)
+
+__all__ = [
+    "AccessSection",
+    "GatewaySection",
+    "GatewaySettings",
+    "JwtSection",
+    "LimitsSection",
+    "ListenEntry",
+    "Place",
+    "RuleEntry",
+    "TokenSection",
+    "UserEntry",
+    "apply",
+    "check",
+    "load",
+    "loads",
+    "place_of",
+]

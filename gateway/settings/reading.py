@@ -1,0 +1,119 @@
+"""From a TOML file to `GatewaySettings`, or to one `ConfigError` that lists every problem, a line each:
+
+    FILE:LINE: section.key: what was seen, what was expected
+
+The machinery is the broker's (`broker.settings.reading`); files that settings name are taken from the directory of
+the file that names them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker.errors import ConfigError
+from broker.settings.reading import check_by, loads_as, text_of
+from gateway.settings.rules import problems
+from gateway.settings.schema import GatewaySettings, ListenEntry
+
+_TABLES = ("gateway", "tokens", "jwt", "access", "limits")
+"""Sections that hold single values; listeners, users and rules are lists and belong into a file."""
+
+
+def load(path: str | os.PathLike[str]) -> GatewaySettings:
+    """Read a configuration file; relative paths in it are taken from its directory.
+
+    Raises:
+        ConfigError: the file cannot be read, or says what it must not.
+    """
+    return _rooted(loads(text_of(path), str(Path(path))), str(Path(path).absolute().parent))
+
+
+def loads(text: str, name: str = "<text>") -> GatewaySettings:
+    """Read a configuration from a text; ``name`` stands for the file in errors.
+
+    Raises:
+        ConfigError: the text is not TOML, or says what it must not.
+    """
+    return loads_as(GatewaySettings, problems, text, name)
+
+
+def check(settings: GatewaySettings) -> GatewaySettings:
+    """Apply the rules between fields to settings that a program has put together, and return them.
+
+    Raises:
+        ConfigError: a line for each rule that is broken, without a file and line number.
+    """
+    return check_by(problems, settings)
+
+
+def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
+    replace = msgspec.structs.replace
+
+    def file(name: str | None) -> str | None:
+        return None if name is None else os.path.join(folder, name)
+
+    def listener(entry: ListenEntry) -> ListenEntry:
+        return replace(entry, cert=file(entry.cert), key=file(entry.key), client_ca=file(entry.client_ca))
+
+    keys = tuple(key if "://" in key else os.path.join(folder, key) for key in settings.jwt.keys)
+    return replace(
+        settings,
+        gateway=replace(settings.gateway, statedir=os.path.join(folder, settings.gateway.statedir)),
+        listen=tuple(listener(entry) for entry in settings.listen),
+        tokens=replace(settings.tokens, file=file(settings.tokens.file)),
+        jwt=replace(settings.jwt, keys=keys),
+    )
+
+
+# ---------------------------------------------------------------- --set section.key=value
+
+
+def apply(settings: GatewaySettings, assignments: Sequence[str]) -> GatewaySettings:
+    """``settings`` with each ``section.key=value`` of the command line applied, in order.
+
+    Raises:
+        ConfigError: an unknown key, a value of the wrong type, or one that contradicts another setting.
+    """
+    tables: dict[str, Any] = msgspec.to_builtins(settings)
+    for assignment in assignments:
+        path, mark, text = assignment.partition("=")
+        section, dot, key = path.strip().partition(".")
+        if not mark or not dot:
+            raise ConfigError(f"--set: saw {assignment!r}, expected section.key=value")
+        _check_key(tables, section, key, assignment)
+        tables[section][key] = _typed(section, key, text, assignment)
+    return check(msgspec.convert(tables, GatewaySettings))
+
+
+def _check_key(tables: dict[str, Any], section: str, key: str, assignment: str) -> None:
+    if section not in _TABLES:
+        raise ConfigError(f"--set {assignment}: no section {section!r}, expected one of {', '.join(_TABLES)}")
+    if key not in tables[section]:
+        near = difflib.get_close_matches(key, tables[section], 1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(tables[section]))}"
+        raise ConfigError(f"--set {assignment}: no key {key!r} in [{section}]; {hint}")
+
+
+def _typed(section: str, key: str, text: str, assignment: str) -> Any:
+    """The value as a file would have it: a TOML value, or, where that is none, the text itself."""
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    try:
+        loads_as(GatewaySettings, lambda _settings: (), f"[{section}]\n{key} = {json.dumps(value)}\n", "")
+    except ConfigError as error:
+        raise ConfigError(
+            f"--set {assignment}: {str(error).partition(f'{section}.{key}: ')[2] or error}"
+        ) from None
+    except TypeError:
+        raise ConfigError(f"--set {assignment}: saw a value that no setting has") from None
+    return value

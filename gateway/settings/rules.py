@@ -1,0 +1,171 @@
+"""What types cannot say about a gateway's configuration: relations between its fields.
+
+Each rule yields a `Problem` per fault it sees, so that one run shows them all. A rule never opens, resolves or reads
+anything: a file for another machine can be checked here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from broker.settings.lines import KeyPath
+from broker.settings.rules import Problem
+from gateway.settings.places import Place, place_of
+from gateway.settings.schema import GatewaySettings, ListenEntry
+
+
+def problems(settings: GatewaySettings) -> Iterator[Problem]:
+    """Yield every fault of settings whose types are right."""
+    yield from _listeners(settings)
+    yield from _metrics(settings)
+    yield from _jwt(settings)
+    yield from users(settings)
+    yield from _access(settings)
+    yield from _limits(settings)
+
+
+def _saw(path: KeyPath, seen: object, expected: str) -> Problem:
+    return Problem(path, f"saw {str(seen)[:64]!r}, expected {expected}")
+
+
+# ---------------------------------------------------------------- [[listen]] and metrics
+
+
+def _listeners(settings: GatewaySettings) -> Iterator[Problem]:
+    if not settings.listen:
+        yield Problem(("listen",), "saw no listener, expected at least one [[listen]]")
+    times = Counter(entry.url for entry in settings.listen)
+    for index, entry in enumerate(settings.listen):
+        path = ("listen", index, "url")
+        try:
+            place = place_of(entry.url)
+        except ValueError as error:
+            yield Problem(path, f"saw {entry.url[:64]!r}, {error}")
+            continue
+        if times[entry.url] > 1 and (place.port or place.path):
+            yield _saw(path, entry.url, "each URL once")
+        if place.scheme == "http" and not place.loopback and not entry.insecure:
+            yield _saw(path, entry.url, "https, or a loopback address, or insecure = true here")
+        yield from _tls(index, entry, place)
+        yield from _proxies(index, entry)
+
+
+def _tls(index: int, entry: ListenEntry, place: Place) -> Iterator[Problem]:
+    if place.scheme == "https":
+        if entry.cert is None:
+            yield Problem(("listen", index, "cert"), "missing, expected a PEM file since the URL is https")
+        if entry.client_cert != "off" and entry.client_ca is None:
+            yield _saw(("listen", index, "client_cert"), entry.client_cert, "client_ca beside it, or off")
+        if entry.client_cert == "off" and entry.client_ca is not None:
+            yield _saw(
+                ("listen", index, "client_ca"), entry.client_ca, 'client_cert = "optional" or "required"'
+            )
+        return
+    for name in ("cert", "key", "client_ca"):
+        if (seen := getattr(entry, name)) is not None:
+            yield _saw(("listen", index, name), seen, f"https: {place.scheme} has no certificates")
+    if entry.client_cert != "off":
+        yield _saw(("listen", index, "client_cert"), entry.client_cert, f"https: {place.scheme} has none")
+
+
+def _proxies(index: int, entry: ListenEntry) -> Iterator[Problem]:
+    if entry.proxy_protocol and not entry.trusted_proxies:
+        yield _saw(
+            ("listen", index, "proxy_protocol"), "true", "trusted_proxies: whose header is to be believed"
+        )
+    for at, network in enumerate(entry.trusted_proxies):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            yield Problem(("listen", index, "trusted_proxies", at), f"saw {network!r}: {error}")
+
+
+def _metrics(settings: GatewaySettings) -> Iterator[Problem]:
+    url = settings.gateway.metrics_listen
+    if url is None:
+        return
+    path = ("gateway", "metrics_listen")
+    try:
+        place = place_of(url)
+    except ValueError as error:
+        yield Problem(path, f"saw {url[:64]!r}, {error}")
+        return
+    if place.scheme == "https" or not place.loopback:
+        yield _saw(path, url, "http on a loopback address or unix: it is served without TLS and login")
+
+
+# ---------------------------------------------------------------- who may come in
+
+
+def _jwt(settings: GatewaySettings) -> Iterator[Problem]:
+    jwt = settings.jwt
+    for index, key in enumerate(jwt.keys):
+        scheme, mark, _rest = key.partition("://")
+        on_this_machine = scheme == "http" and urlsplit(key).hostname in ("localhost", "127.0.0.1", "::1")
+        if mark and scheme not in ("https", "file") and not on_this_machine:
+            expected = "a PEM file, https:// or file://, or http:// on this machine"
+            yield _saw(("jwt", "keys", index), key, expected)
+    for name in ("issuer", "audience"):
+        if jwt.keys and getattr(jwt, name) is None:
+            yield Problem(("jwt", name), "missing, expected a text since jwt.keys is set")
+    if jwt.trust_claims and not jwt.keys:
+        yield _saw(("jwt", "trust_claims"), "true", "jwt.keys: only a signed token has claims to trust")
+    if not jwt.algorithms:
+        yield Problem(("jwt", "algorithms"), "saw none, expected at least one")
+
+
+def users(settings: GatewaySettings) -> Iterator[Problem]:
+    """Yield every fault of ``[[users]]``: `gateway.identity` asks for them again, whoever made the settings."""
+    names: set[str] = set()
+    holders: dict[str, str] = {}
+    for index, user in enumerate(settings.users):
+        if user.name in names:
+            yield _saw(("users", index, "name"), user.name, "each user once")
+        names.add(user.name)
+        for role in ("owner", "admin"):
+            if role in user.roles and not getattr(settings.access, f"allow_{role}"):
+                yield _saw(("users", index, "roles"), role, f"access.allow_{role} = true, or another role")
+        for at, certificate in enumerate(user.certificates):
+            holder = holders.setdefault(certificate, user.name)
+            if holder != user.name:
+                path = ("users", index, "certificates", at)
+                yield _saw(path, certificate, f"a name of its own: this is {holder}'s")
+
+
+def _access(settings: GatewaySettings) -> Iterator[Problem]:
+    for index, origin in enumerate(settings.access.allowed_origins):
+        parts = urlsplit(origin)
+        whole = f"{parts.scheme}://{parts.netloc}"
+        if parts.scheme not in ("http", "https") or not parts.netloc or origin != whole:
+            path = ("access", "allowed_origins", index)
+            yield _saw(path, origin, "an origin like https://grafana.example.org, without a path")
+    if settings.access.login_links == "owner" and not any(_is_loopback(each) for each in settings.listen):
+        yield _saw(
+            ("access", "login_links"), "owner", "a listener on loopback: owner logins are granted there only"
+        )
+
+
+def _is_loopback(entry: ListenEntry) -> bool:
+    try:
+        return place_of(entry.url).loopback
+    except ValueError:
+        return True  # told already
+
+
+# ---------------------------------------------------------------- [limits]
+
+
+def _limits(settings: GatewaySettings) -> Iterator[Problem]:
+    limits = settings.limits
+    for smaller, larger in (
+        ("preauth_bytes", "message_bytes"),
+        ("outbox_bytes", "budget_bytes"),
+        ("response_bytes", "budget_bytes"),
+        ("connections_per_user", "connections"),
+    ):
+        low, high = getattr(limits, smaller), getattr(limits, larger)
+        if low > high:
+            yield _saw(("limits", smaller), low, f"at most {larger}, {high}")

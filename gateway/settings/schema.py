@@ -1,0 +1,284 @@
+"""The sections of the gateway's configuration file and their fields.
+
+Below each field: what it is, its unit, why the default is what it is, and the value that turns it off, where it can
+be turned off. Names carry their unit (`_s`, `_bytes`, `_msgs`). Ranges stand in the types; relations between fields
+in `rules`.
+"""
+
+import os
+from typing import Annotated, Literal, Self
+
+from msgspec import Meta, Struct, field
+
+Userid = Annotated[int, Meta(ge=0, le=2**32 - 2)]
+Count = Annotated[int, Meta(ge=1, le=2**31)]
+Bytes = Annotated[int, Meta(ge=1024, le=2**32 - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=86400 * 365)]
+Rate = Annotated[float, Meta(ge=0, le=1e9)]
+Text = Annotated[str, Meta(min_length=1)]
+RoleName = Literal["owner", "user", "admin"]
+Kind = Literal["call", "publish", "subscribe", "register"]
+Network = Annotated[
+    str, Meta(pattern=r"^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$", description="a network like 10.0.0.0/8")
+]
+
+
+def default_statedir() -> str:
+    """Choose where tokens, the cookie key and the shared store live: systemd's, else the user's state directory."""
+    if given := os.environ.get("STATE_DIRECTORY"):
+        return given.split(":")[0]
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(base, "headgate")
+
+
+class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[gateway]`: this process and its upstream."""
+
+    upstream: Text | None = None
+    """The broker behind the gateway, ours or a real flux-core: `local:///PATH`. Default: `$HEADGATE_URI`, `$FLUX_URI`,
+    or the local socket of this user."""
+
+    statedir: Text = field(default_factory=default_statedir)
+    """Directory (0700) for the token file, the cookie key and the store that worker processes share. Default:
+    `$STATE_DIRECTORY` (systemd), `$XDG_STATE_HOME/headgate` or `~/.local/state/headgate`."""
+
+    workers: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Processes that share the listeners. Default 1: one process carries 10 000 idle dashboards."""
+
+    drain_s: Seconds = 5.0
+    """Seconds over which a leaving gateway spreads the closes of its clients. Default 5, so that they do not all come
+    back at once. 0 closes all at once."""
+
+    rejoin_max_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+    """Longest pause between two attempts to reach a lost upstream. Default 5: the first comes after 50 ms."""
+
+    history_msgs: Annotated[int, Meta(ge=0, le=2**24)] = 16384
+    """Events kept for clients that reconnect. Default 16384: sixteen seconds at 1 000 a second. 0 keeps none."""
+
+    history_bytes: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 16 * 2**20
+    """Bytes of events kept for clients that reconnect. Default 16 MiB. 0 keeps none."""
+
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+    """The least severe of our own lines that reach stderr. Default info."""
+
+    dashboard: bool = True
+    """Serve the dashboard at `/`. Default true. false serves the protocols only."""
+
+    metrics_listen: Text | None = None
+    """A second place for `/metrics`, `/livez` and `/readyz` without login: `http://127.0.0.1:PORT` or `unix:///PATH`.
+    Default off: the public listener has them, `/metrics` for the role *owner* or *admin* only."""
+
+    metrics_public: bool = False
+    """Let anybody read `/metrics` on the public listeners. Default false: how busy it is concerns its users."""
+
+
+class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[listen]]`: one place where web clients connect."""
+
+    url: Text = "http://127.0.0.1:8280"
+    """`http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; port 0 takes a free one. Default loopback."""
+
+    cert: Text | None = None
+    """PEM file of the certificate chain; needed with https. Reloaded on SIGHUP and by `gateway.reload`."""
+
+    key: Text | None = None
+    """PEM file of the private key. Default: it is in `cert`."""
+
+    client_ca: Text | None = None
+    """PEM file of the authorities whose client certificates are accepted (mutual TLS). Default none: no client
+    certificate is asked for."""
+
+    client_cert: Literal["off", "optional", "required"] = "off"
+    """Whether clients must show a certificate. Default off; `optional` lets other credentials in, too."""
+
+    trusted_proxies: tuple[Network, ...] = ()
+    """Networks of proxies whose `X-Forwarded-For` is believed, read from right to left. Default none."""
+
+    proxy_protocol: bool = False
+    """Connections from `trusted_proxies` begin with a PROXY v2 (or v1) header. Default false."""
+
+    insecure: bool = False
+    """Allow http off loopback. Default false: credentials would cross the network in the clear."""
+
+
+class TokenSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[tokens]`: bearer tokens made by `headgate token add`."""
+
+    file: Text | None = None
+    """The token file (hashes only). Default `STATEDIR/tokens.json`. Read again when it changes."""
+
+
+class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[jwt]`: JSON Web Tokens of an identity provider."""
+
+    keys: tuple[Text, ...] = ()
+    """PEM files of public keys, or `https://` / `file://` addresses of JWKS documents. Default none: no JWT is
+    accepted. All keys are tried that fit `kid` and algorithm, so a new one may stand beside the old one."""
+
+    algorithms: tuple[Literal["EdDSA", "RS256", "ES256"], ...] = ("EdDSA", "RS256", "ES256")
+    """Algorithms that are accepted. Never HS256 or none: a public key must not become a secret."""
+
+    issuer: Text | None = None
+    """What `iss` must be. Needed with `keys`."""
+
+    audience: Text | None = None
+    """What `aud` must hold. Needed with `keys`."""
+
+    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
+    """Difference of clocks that is forgiven. Default 5."""
+
+    refresh_s: Annotated[float, Meta(ge=1, le=86400)] = 300.0
+    """How often JWKS documents are read again. Default 300; an unknown `kid` reads at once, at most every 10 s."""
+
+    user_claim: Text = "sub"
+    """The claim that names the user. Default `sub`. It is looked up in `users`."""
+
+    trust_claims: bool = False
+    """Take `userid` and `roles` from the token for users that `users` does not name. Default false: only users that
+    are named here come in."""
+
+
+class UserEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[users]]`: a user of the web, and as whom its messages are stamped."""
+
+    name: Text
+    """The name credentials refer to."""
+
+    userid: Userid
+    """The userid its messages carry."""
+
+    roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)] = ("user",)
+    """Its roles. Default user: the least that may speak. `owner` and `admin` need `access.allow_owner` or
+    `access.allow_admin`; an admin is a user, too."""
+
+    certificates: tuple[Text, ...] = ()
+    """Client certificates that are this user: `CN=...` (or a whole RFC 4514 subject), `DNS:name`, `email:address`,
+    `URI:...`, or `SHA256:fingerprint`. Default none."""
+
+
+class RuleEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[rules]]`: who may do what. The longest matching prefix decides; of equal ones, deny wins."""
+
+    roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)]
+    """The roles it is about."""
+
+    kinds: Annotated[tuple[Kind, ...], Meta(min_length=1)] = ("call", "publish", "subscribe", "register")
+    """What it is about: calls by topic, events published and subscribed by topic, services registered by name."""
+
+    prefixes: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Topics that begin so; "" is all of them."""
+
+    allow: bool = True
+    """false takes the right away below the prefix, whatever a wider rule allows."""
+
+
+class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[access]`: what web users may be."""
+
+    allow_owner: bool = False
+    """Let users carry the role *owner* over the web. Default false: such a user commands the whole instance."""
+
+    allow_admin: bool = False
+    """Let users carry the role *admin* over the web. Default false."""
+
+    login_links: Literal["off", "user", "owner"] = "off"
+    """The role that one-time login links give. Default off; `headgate up` and `make run` set owner, which is granted
+    on loopback listeners only."""
+
+    allowed_origins: tuple[Text, ...] = ()
+    """Origins besides the own host that browsers may come from, like `https://grafana.example.org`. Default none."""
+
+    cookie_s: Annotated[float, Meta(ge=60, le=86400 * 365)] = 43200.0
+    """How long a login lasts. Default 12 hours."""
+
+    login_link_s: Annotated[float, Meta(ge=1, le=86400)] = 3600.0
+    """How long a one-time link may wait for its use. Default an hour."""
+
+
+class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[limits]`: what a web client may cost."""
+
+    handshake_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
+    """Seconds from connect to a complete HTTP request head, and from the upgrade to a credential. Default 10."""
+
+    preauth_bytes: Bytes = 4096
+    """Largest frame before authentication. Default 4 KiB: a JWT fits."""
+
+    message_bytes: Bytes = 2**20
+    """Largest WebSocket message or HTTP body after authentication, announced in the welcome. Default 1 MiB."""
+
+    outbox_bytes: Bytes = 2**20
+    """Bytes of events that may wait for a client; beyond it its policy (disconnect or drop). Default 1 MiB."""
+
+    response_bytes: Bytes = 16 * 2**20
+    """Bytes of responses that may wait for a client before it is disconnected. Default 16 MiB; never dropped."""
+
+    budget_bytes: Bytes = 256 * 2**20
+    """Bytes that may wait for all clients together; beyond it the slowest are disconnected. Default 256 MiB."""
+
+    slow_policy: Literal["disconnect", "drop"] = "disconnect"
+    """What a slow reader gets unless it chose: a close with a reason, or a gap notice with the count."""
+
+    connections: Count = 16384
+    """Connections of all users. Default 16384."""
+
+    connections_per_user: Count = 64
+    """Connections of one user, over all worker processes. Default 64. The owner counts, too."""
+
+    in_flight: Count = 256
+    """Calls of one connection that wait for an answer; beyond it EAGAIN with a hint. Default 256."""
+
+    msgs_per_s: Rate = 2000.0
+    """Messages one connection may send in a second, over time; beyond it EAGAIN with a hint. Default 2 000. 0: no
+    limit. Owners are not limited."""
+
+    msgs_burst: Count = 1000
+    """Messages above the rate that are taken at once. Default 1 000."""
+
+    subscriptions: Count = 256
+    """Prefixes one connection may subscribe to. Default 256."""
+
+    services: Count = 16
+    """Services one connection may register. Default 16."""
+
+    ping_s: Annotated[float, Meta(ge=0.1, le=3600)] = 25.0
+    """Seconds between pings. Default 25: proxies cut idle connections after 60."""
+
+    pong_s: Annotated[float, Meta(ge=0.1, le=3600)] = 15.0
+    """Seconds a client may take for its pong. Default 15."""
+
+    call_s: Seconds = 300.0
+    """Seconds an HTTP call may wait for its first answer. Default 300. 0: no limit."""
+
+
+class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration of a gateway."""
+
+    gateway: GatewaySection = field(default_factory=GatewaySection)
+    """`[gateway]`: this process and its upstream."""
+
+    listen: tuple[ListenEntry, ...] = (ListenEntry(),)
+    """`[[listen]]`: where web clients connect. Default `http://127.0.0.1:8280`."""
+
+    tokens: TokenSection = field(default_factory=TokenSection)
+    """`[tokens]`: bearer tokens."""
+
+    jwt: JwtSection = field(default_factory=JwtSection)
+    """`[jwt]`: JSON Web Tokens."""
+
+    users: tuple[UserEntry, ...] = ()
+    """`[[users]]`: users of the web. Default none."""
+
+    access: AccessSection = field(default_factory=AccessSection)
+    """`[access]`: what web users may be."""
+
+    rules: tuple[RuleEntry, ...] = ()
+    """`[[rules]]`: who may do what. Default none: owners everything, others what `gateway.access` builds in."""
+
+    limits: LimitsSection = field(default_factory=LimitsSection)
+    """`[limits]`: what a web client may cost."""
+
+    @classmethod
+    def defaults(cls) -> Self:
+        """Return the settings of an empty file."""
+        return cls()

@@ -1,0 +1,181 @@
+"""Which events were seen, which were missed, and whose numbers they are.
+
+Rank 0 numbers the events of its instance from 1 on (RFC 3, "Event Message Type"). Behind a link to rank 0 itself a
+numbering lives as long as the link, so an odd number can only be a repetition or a gap. Behind another rank the
+numbering may change while the link stays: rank 0 is started again and the tree heals. Whatever is odd there puts the
+numbering *in doubt*: events are held back until somebody asked rank 0 who it is and what its newest number is
+(``settle``); only then is it known what was missed.
+
+The history keeps epoch and newest number, also from one link to the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from gateway.events.history import AHEAD, distance, follower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.wire.message import Message
+    from gateway.upstream.centre import Centre
+
+HELD_MAX: Final = 16384
+"""Events held back while in doubt; beyond it the oldest are given up and count as missed."""
+HELD_MAX_BYTES: Final = 64 << 20
+"""The same in bytes."""
+
+
+class Numbering:
+    """Follows the numbers of the events of one link; begins in doubt.
+
+    Args:
+        centre: gets the events and hears what was missed.
+        on_doubt: called when doubt arises; ``settle`` ends it.
+
+    Attributes:
+        certain: the link goes to rank 0: nothing ever puts the numbering in doubt.
+        duplicates: events that came again and were dropped.
+        missed: events that never came, as far as they could be counted.
+    """
+
+    __slots__ = (
+        "_centre",
+        "_held",
+        "_held_bytes",
+        "_history",
+        "_on_doubt",
+        "certain",
+        "duplicates",
+        "missed",
+    )
+
+    def __init__(self, centre: Centre, on_doubt: Callable[[], None]) -> None:
+        self._centre = centre
+        self._history = centre.history
+        self._on_doubt = on_doubt
+        self._held: deque[Message] | None = deque()
+        self._held_bytes = 0
+        self.certain = False
+        self.duplicates = 0
+        self.missed = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """True while events are held back."""
+        return self._held is not None
+
+    def doubt(self) -> None:
+        """Something happened on the way to rank 0: believe no number until ``settle``."""
+        if self._held is None:
+            self._held = deque()
+            self._on_doubt()
+
+    def received(self, messages: list[Message]) -> None:
+        """Events of one read, in order; never empty."""
+        if self._held is not None:
+            self._hold(messages)
+            return
+        expected = follower(self._history.last)
+        fresh: list[Message] = []
+        for index, message in enumerate(messages):
+            sequence = message.sequence
+            if sequence != expected:
+                if fresh:
+                    self._take(fresh)
+                    fresh = []
+                if not self._bridge(sequence):
+                    if not self.in_doubt:
+                        continue
+                    self._hold(messages[index:])
+                    return
+            fresh.append(message)
+            expected = follower(sequence)
+        if fresh:
+            self._take(fresh)
+
+    def _take(self, messages: list[Message]) -> None:
+        """Keep consecutive events and hand them over."""
+        self._history.extend(messages)
+        self._centre.published(messages)
+
+    def settle(self, epoch: str, sequence: int) -> None:
+        """End the doubt: the numbering is ``epoch``'s, and ``sequence`` belongs to an event that was published since.
+
+        Tells the centre what was missed, then hands over what was held.
+        """
+        held, self._held, self._held_bytes = list(self._held or ()), None, 0
+        if epoch == self._history.epoch:
+            self._go_on(held, sequence)
+        else:
+            self._begin(epoch, held, sequence)
+
+    def _hold(self, messages: list[Message]) -> None:
+        held = self._held
+        assert held is not None
+        held.extend(messages)
+        self._held_bytes += sum(message.size for message in messages)
+        while len(held) > HELD_MAX or self._held_bytes > HELD_MAX_BYTES:
+            self._held_bytes -= held.popleft().size
+
+    def _bridge(self, sequence: int) -> bool:
+        """Whether the event numbered ``sequence``, which is not the next one, is to be taken."""
+        step = distance(self._history.last, sequence)
+        if not step or not sequence or (self.certain and step > AHEAD):
+            self.duplicates += 1
+            return False
+        if not self.certain:
+            self.doubt()
+            return False
+        self.missed += step - 1
+        self._history.hole()
+        self._centre.upstream_joined(False, step - 1)
+        return True
+
+    def _go_on(self, held: list[Message], sequence: int) -> None:
+        """The same numbering as before."""
+        last = self._history.last
+        ahead = [message for message in held if 0 < distance(last, message.sequence) <= AHEAD]
+        self.duplicates += len(held) - len(ahead)
+        first = ahead[0].sequence if ahead else follower(sequence)
+        missed = distance(last, first) - 1
+        if missed < 0 or missed > AHEAD:  # nothing came and nothing is missing
+            missed = 0
+        if missed:
+            self.missed += missed
+            self._history.begin(self._history.epoch, (first - 1) % 0xFFFFFFFF)
+        self._centre.upstream_joined(False, missed)
+        self._deliver(ahead)
+
+    def _begin(self, epoch: str, held: list[Message], sequence: int) -> None:
+        """Another numbering: what was held belongs to it from the last unbroken stretch up to ``sequence`` on."""
+        start = _stretch(held, sequence)
+        fresh = held[start:]
+        before = (fresh[0].sequence - 1) % 0xFFFFFFFF if fresh else sequence
+        self._history.begin(epoch, before)
+        self._centre.upstream_joined(True, None)
+        self._deliver(fresh)
+
+    def _deliver(self, held: list[Message]) -> None:
+        """Hand over what was held; it is all of one numbering, so that a gap in it is no more than a gap."""
+        certain, self.certain = self.certain, True
+        try:
+            if held:
+                self.received(held)
+        finally:
+            self.certain = certain
+
+
+def _stretch(held: list[Message], sequence: int) -> int:
+    """Index in ``held`` where the unbroken stretch that holds ``sequence`` begins; its end when it does not hold it."""
+    numbers = [message.sequence for message in held]
+    if sequence not in numbers:
+        return len(held)
+    at = len(numbers) - 1 - numbers[::-1].index(sequence)
+    pairs = list(pairwise(numbers[: at + 1]))
+    while at and pairs[at - 1][1] == follower(pairs[at - 1][0]):
+        at -= 1
+    return at

@@ -1,0 +1,356 @@
+"""Keeps the upstream: dial, find out who it is, take its events from a known number on, come back after a loss.
+
+One task does it all and lives from ``start`` to ``stop``. A join is complete when (1) the upstream has told that it
+takes us for the owner, (2) the subscription to everything is live, (3) one event of our own has come back: with its
+number, and rank 0's uuid read before and behind it, the first number we will not miss is known. Until then nothing
+of a session is sent and no event is handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from broker.client.received import Response
+from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkRefused, RpcError
+from broker.identity import Role
+from broker.transport.link import Options
+from broker.transport.outbox import OutboxLimits
+from broker.transport.registry import dial, transport_for
+from broker.wire.message import request
+from broker.wire.payload import encode_json
+from gateway.upstream.deployed import Deployed
+from gateway.upstream.trunk import Trunk
+
+if TYPE_CHECKING:
+    from broker.errors import LinkError
+    from broker.wire.message import Message
+    from gateway.upstream.centre import Centre
+
+log = logging.getLogger("headgate")
+
+ONLINE: Final = "gateway.online"
+"""Topic of the private event that a gateway publishes to learn the newest number; its payload names the gateway."""
+JOIN_S: Final = 15.0
+"""Seconds one attempt to join, or to settle what is in doubt, may take."""
+FIRST_PAUSE_S: Final = 0.05
+"""Pause before the first new attempt; each following one is twice as long."""
+LASTED_S: Final = 5.0
+"""A link that lasted this long was a good one: the next pause is the first again."""
+SILENT_S: Final = 10.0
+"""Nothing came for so many seconds: ask for a sign of life."""
+PATIENCE_S: Final = 30.0
+"""Seconds the upstream may take for it."""
+OWN_CAP_BYTES: Final = 8 << 20
+"""What may wait on the link of one session that streams from a flux-core which does not read."""
+AGREE_TRIES: Final = 5
+"""How often rank 0 may turn out to be another one while it is asked for its number."""
+
+
+def _limits() -> OutboxLimits:
+    """Of the link up: sessions are held back at high water, so that an event beyond it is no reason to end it."""
+    limits = OutboxLimits()
+    limits.event_bytes = limits.cap_bytes
+    return limits
+
+
+class Upstream:
+    """The broker behind the gateway, ours or a real flux-core, on an owner link.
+
+    Args:
+        uri: its address.
+        centre: the gateway's hub.
+        options: of the link; share flusher and budget with all links of the process. None is ``Options()``.
+        name: of this gateway process; its service is registered under it, so that the upstream takes the link for a
+            provider's, which is never paused. None makes one: ``gateway-`` and eight hexadecimal digits.
+        rejoin_max_s: longest pause between two attempts, in seconds.
+
+    Attributes:
+        handle: for calls as the owner; None while not joined.
+        joined: session traffic can be sent.
+        epoch: uuid of rank 0's broker, whose numbers events carry; "" while not joined.
+        rank: of the broker we are attached to. size: brokers of the instance. version: as it says.
+        headgate: it is one of ours, not a flux-core.
+        reason: why it is not joined; "" while it is.
+        choked: it reads slowly at present.
+        joins: how often it was joined. losses: how often the link was lost.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        centre: Centre,
+        options: Options | None = None,
+        *,
+        name: str | None = None,
+        rejoin_max_s: float = 5.0,
+    ) -> None:
+        self.uri = uri
+        self.name = name or f"gateway-{random.randbytes(4).hex()}"
+        self.handle: Trunk | None = None
+        self.joined = False
+        self.epoch = ""
+        self.rank = 0
+        self.size = 0
+        self.version = ""
+        self.headgate = False
+        self.reason = "not connected yet"
+        self.choked = False
+        self.joins = 0
+        self.losses = 0
+        self._centre = centre
+        self._options = replace(options or Options(), limits=_limits(), connect_timeout_s=JOIN_S)
+        self._rejoin_max_s = rejoin_max_s
+        self._task: asyncio.Task[None] | None = None
+        self._here = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._deployed: Deployed | None = None
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to join and go on until ``stop``; returns at once (see ``wait_joined``).
+
+        Raises:
+            ConfigError: no transport understands the address: trying again would not help.
+        """
+        transport_for(self.uri)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upstream {self.uri}")
+
+    async def stop(self) -> None:
+        """Leave the upstream and try no more; harmless twice."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def wait_joined(self, timeout_s: float) -> bool:
+        """Wait for the upstream, at most ``timeout_s`` seconds; False when it is still away: see ``reason``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._here.wait()
+        except TimeoutError:
+            pass
+        return self.joined
+
+    # -- session traffic -----------------------------------------------------------------------
+
+    def send(self, message: Message) -> bool:
+        """Queue a message of a session, stamped, its hop on top; False when the upstream is away. Never waits."""
+        handle = self.handle
+        if handle is None:
+            return False
+        if self._deployed is None:
+            handle.link.send(message)
+        else:
+            self._deployed.send(message)
+        return True
+
+    def forget(self, front: bytes) -> None:
+        """A session has ended and its notices were sent; ``front`` is the route stack of its requests."""
+        if self._deployed is not None:
+            self._deployed.forget(front)
+
+    # -- the task ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        pause_s = FIRST_PAUSE_S
+        while True:
+            began = clock()
+            try:
+                await self._live()
+            except HeadgateError as error:
+                self._failed(str(error))
+            except (
+                Exception
+            ) as error:  # whatever an odd upstream made of us: the next attempt comes all the same
+                log.error("upstream: %s", self.uri, exc_info=error)
+                self._failed(f"{self.uri}: {error!r}")
+            if clock() - began > LASTED_S:
+                pause_s = FIRST_PAUSE_S
+            await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(pause_s * 2, self._rejoin_max_s)
+
+    async def _live(self) -> None:
+        """One link, from dialling to its end, whose reason is raised."""
+        trunk = Trunk(
+            await dial(self.uri, self._options),
+            self._centre,
+            on_doubt=self._wake.set,
+            on_choked=self._choked,
+            on_end=self._lost,
+        )
+        try:
+            await self._join(trunk)
+            while trunk.ended is None:
+                await self._watch(trunk)
+        finally:
+            deployed, self._deployed = self._deployed, None
+            if deployed is not None:
+                await deployed.close()
+            await trunk.close()
+        raise trunk.ended
+
+    async def _watch(self, trunk: Trunk) -> None:
+        """Wait until something has to be done about ``trunk``, and do it."""
+        reads = trunk.reads
+        try:
+            async with asyncio.timeout(SILENT_S):
+                await self._wake.wait()
+        except TimeoutError:
+            if trunk.reads == reads:
+                await self._prove_alive(trunk)
+        self._wake.clear()
+        if trunk.ended is None and trunk.numbering.in_doubt:
+            await self._settle_again(trunk)
+
+    async def _prove_alive(self, trunk: Trunk) -> None:
+        """Nothing came for a while: an upstream that does not answer at all is given up."""
+        try:
+            await trunk.rpc("broker.ping", {"seq": 0}, timeout_s=PATIENCE_S)
+        except TimeoutError:
+            trunk.link.abort(LinkBroken(f"{self.uri}: no sign of life for {SILENT_S + PATIENCE_S:g} s"))
+        except HeadgateError:
+            return  # an answer, if an odd one; or the end of the link, which the caller sees
+
+    async def _join(self, trunk: Trunk) -> None:
+        try:
+            async with asyncio.timeout(JOIN_S):
+                await self._introduce(trunk)
+                await self._ask(trunk, "event.subscribe", {"topic": ""})
+                await trunk.serve(self.name, {})
+                epoch, sequence = await self._agree(trunk)
+                await self._offer(trunk)
+        except TimeoutError:
+            raise LinkBroken(f"{self.uri}: no answer within {JOIN_S:g} s", errno.ETIMEDOUT) from None
+        if trunk.ended is not None:
+            raise trunk.ended
+        self._joined(trunk, epoch, sequence)
+
+    async def _introduce(self, trunk: Trunk) -> None:
+        """Ask who it takes us for, and who it is.
+
+        Raises:
+            LinkRefused: it takes us for a guest, whose stamps it would overwrite.
+        """
+        seen = (await trunk.rpc("broker.ping", {"seq": 0})).json()
+        if not int(seen.get("rolemask", 0)) & Role.OWNER:
+            raise LinkRefused(
+                f"{self.uri} takes us for the guest {seen.get('userid')}: a gateway has to run as the instance's owner",
+                errno.EPERM,
+            )
+        self.rank = await trunk.rank()
+        trunk.numbering.certain = self.rank == 0
+        self.size = await trunk.size()
+        self.version = await trunk.attr("version")
+        try:
+            self.version = await trunk.attr("headgate.version")
+            self.headgate = True
+        except RpcError:
+            self.headgate = False
+
+    async def _root(self, trunk: Trunk) -> str:
+        """Rank 0's uuid: the epoch of its numbers."""
+        try:
+            return await trunk.attr("broker.uuid", nodeid=0)
+        except RpcError as error:
+            raise LinkBroken(f"{self.uri}: rank 0 of the instance cannot be reached: {error}") from error
+
+    async def _ask(self, trunk: Trunk, topic: str, payload: dict[str, object]) -> None:
+        answer = Response(await trunk.request(request(topic, encode_json(payload))))
+        if answer.errnum:
+            raise answer.error()
+
+    async def _agree(self, trunk: Trunk) -> tuple[str, int]:
+        """(epoch, number) that belong together, of an event that was published after now.
+
+        Raises:
+            LinkBroken: rank 0 is another one each time it is asked.
+        """
+        for _ in range(AGREE_TRIES):
+            trunk.watch_root()
+            epoch = await self._root(trunk)
+            sequence = await trunk.publish(ONLINE, {"name": self.name}, private=True)
+            if await self._root(trunk) == epoch and not trunk.root_lost:
+                return epoch, sequence
+        raise LinkBroken(f"{self.uri}: rank 0 changes faster than it can be asked")
+
+    async def _offer(self, trunk: Trunk) -> None:
+        """Let others call ``gateway.*`` through the upstream; of several gateways the first one answers."""
+        try:
+            await trunk.serve("gateway", self._centre.service)
+        except RpcError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            log.info("upstream: another gateway answers gateway.* already; this one is %s", self.name)
+
+    async def _settle_again(self, trunk: Trunk) -> None:
+        """The numbering is in doubt: find out whose it is, however long the way to rank 0 stays broken."""
+        pause_s = FIRST_PAUSE_S
+        while trunk.ended is None:
+            try:
+                async with asyncio.timeout(JOIN_S):
+                    epoch, sequence = await self._agree(trunk)
+                break
+            except (HeadgateError, TimeoutError) as error:
+                log.debug("upstream: events are in doubt: %s", error)
+            await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(pause_s * 2, self._rejoin_max_s)
+        else:
+            return
+        self.epoch = epoch
+        trunk.numbering.settle(epoch, sequence)
+
+    # -- what changed --------------------------------------------------------------------------
+
+    def _joined(self, trunk: Trunk, epoch: str, sequence: int) -> None:
+        self.handle = trunk
+        if not self.headgate:
+            options = replace(self._options, limits=OutboxLimits(cap_bytes=OWN_CAP_BYTES))
+            self._deployed = Deployed(self.uri, options, trunk, self._centre)
+        self.joined = True
+        self.reason = ""
+        self.joins += 1
+        what = "headgate" if self.headgate else "flux-core"
+        log.info(
+            "upstream: joined %s, %s %s, rank %d of %d", self.uri, what, self.version, self.rank, self.size
+        )
+        self.epoch = epoch
+        self._here.set()
+        trunk.numbering.settle(epoch, sequence)
+        self._centre.reregister()
+
+    def _choked(self, choked: bool) -> None:
+        if self.choked is not choked:
+            self.choked = choked
+            self._centre.upstream_choked(choked)
+
+    def _lost(self, trunk: Trunk, error: LinkError) -> None:
+        """The link ended: at once, whatever the task waits for."""
+        self._wake.set()
+        self._choked(False)  # also of a link that was never joined: the next one begins unchoked
+        if self.handle is not trunk:
+            return
+        self.handle = None
+        self.joined = False
+        self.epoch = ""
+        self.losses += 1
+        self._here.clear()
+        if isinstance(error, LinkClosed):
+            self.reason = "left"
+            log.info("upstream: left %s", self.uri)
+        else:
+            self._failed(str(error))
+        self._centre.upstream_lost(self.reason)
+
+    def _failed(self, reason: str) -> None:
+        """Log a reason once, however often it comes."""
+        if reason != self.reason:
+            self.reason = reason
+            log.warning("upstream: %s", reason)

@@ -1,0 +1,216 @@
+"""The one link to the upstream: a Handle for the gateway's own calls that also carries all sessions.
+
+Theory of operation. What comes up the link is told apart by its route stack: a response whose stack is empty answers a
+call of our own, one with a hop on top belongs to the session whose hop that is. Requests for a name that a session
+registered are the session's, those for a service of this handle its own. Events go to the numbering and on to the
+centre in runs; a run is always handed over before the message behind it, so that everybody sees the upstream's order.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import TYPE_CHECKING, Final
+
+from broker.client.calls import is_last
+from broker.client.handle import Handle
+from broker.wire import message as wire
+from broker.wire.message import DELIMITER, Message
+from broker.wire.payload import encode_json
+from gateway.upstream.numbering import Numbering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.client.limits import Limits
+    from broker.errors import LinkError
+    from broker.transport.link import Link
+    from gateway.upstream.centre import Centre
+
+log = logging.getLogger("headgate")
+
+WAY_LOST: Final = (errno.EHOSTUNREACH, errno.ECONNRESET)
+"""How a broker ends the calls that went a way that is broken now."""
+
+
+class Trunk(Handle):
+    """The owner link to the upstream.
+
+    Args:
+        link: not started yet.
+        centre: gets what belongs to sessions.
+        on_doubt: called when events are held back until ``numbering.settle``.
+        on_choked: called with True when the upstream reads slowly, with False when it does again.
+        on_end: called once, at once, when the link has ended.
+        limits: of the gateway's own calls.
+
+    Attributes:
+        numbering: follows the events' numbers.
+        reads: reads that brought something.
+        faults: messages whose handling raised; each is logged.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        centre: Centre,
+        *,
+        on_doubt: Callable[[], None],
+        on_choked: Callable[[bool], None],
+        on_end: Callable[[Trunk, LinkError], None],
+        limits: Limits | None = None,
+    ) -> None:
+        self._centre = centre
+        self._on_choked = on_choked
+        self._on_end_of_link = on_end
+        self._watch: _Watch | None = None
+        self.numbering = Numbering(centre, on_doubt)
+        self.reads = 0
+        self.faults = 0
+        super().__init__(link, limits)
+
+    # -- from the link -------------------------------------------------------------------------
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """What one read produced, in order; what it makes anybody send leaves in one flush (``Receiver``)."""
+        self.reads += 1
+        flusher = link.flusher
+        outer, flusher.batch = flusher.batch, True
+        events: list[Message] = []
+        try:
+            for message in messages:
+                if message.head[3] == wire.EVENT:
+                    events.append(message)
+                    continue
+                if events:
+                    self._published(events)
+                    events = []
+                self._one(message)
+            if events:
+                self._published(events)
+        finally:
+            flusher.batch = outer
+            if not outer:
+                flusher.flush()
+
+    def _one(self, message: Message) -> None:
+        """A message that is no event; a fault while handling it costs this message only."""
+        kind = message.head[3]
+        try:
+            if kind == wire.RESPONSE:
+                if len(message.front) > len(DELIMITER):
+                    self._centre.answered(message)
+                else:
+                    self._calls.answered(message)
+            elif kind == wire.REQUEST and not self._centre.requested(message):
+                self._services.requested(message)
+        except Exception as error:
+            self._fault(message, error)
+
+    def _published(self, messages: list[Message]) -> None:
+        try:
+            for message in messages:
+                message.front = DELIMITER  # deployed brokers leave the hops of the way down in it
+                self._interests.published(message)
+            self.numbering.received(messages)
+        except Exception as error:
+            self._fault(messages[0], error)
+
+    def _fault(self, message: Message, error: Exception) -> None:
+        self.faults += 1
+        log.error("upstream: cannot handle %r", message, exc_info=error)
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """The link is gone: whoever waits is told, then the supervisor (``Receiver``)."""
+        first = self.ended is None
+        super().link_ended(link, error)
+        if first:
+            self._on_end_of_link(self, error)
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """The upstream reads slowly, or does again (``Receiver``)."""
+        super().link_choked(link, choked)
+        if self.ended is None:
+            self._on_choked(choked)
+
+    # -- for sessions --------------------------------------------------------------------------
+
+    def relay(self, message: Message) -> None:
+        """Send a request of a session as one of our own; its answer goes to the session all the same.
+
+        For requests that a deployed broker answers without the hops they came with.
+        """
+        relayed = _Relayed(self._centre.answered, message.front, message.tag)
+        message.front = DELIMITER
+        self._calls.add(relayed, message)
+        self.link.send(message)
+
+    # -- rank 0 --------------------------------------------------------------------------------
+
+    def watch_root(self) -> None:
+        """Hold a stream from rank 0 open for as long as the way there does; its end puts the numbering in doubt.
+
+        Nothing on a link to rank 0 itself, and while such a stream is open. The broker that loses the way answers
+        every call that went it with EHOSTUNREACH, before any event can come a new way.
+        """
+        if self.numbering.certain or (self._watch is not None and not self._watch.lost):
+            return
+        self._watch = _Watch(self.numbering.doubt)
+        message = wire.request(
+            "groups.get", encode_json({"name": "broker.online"}), nodeid=0, flags=wire.STREAMING
+        )
+        self._calls.add(self._watch, message)
+        self.link.send(message)
+
+    @property
+    def root_lost(self) -> bool:
+        """The way to rank 0 broke since ``watch_root``."""
+        return self._watch is not None and self._watch.lost
+
+
+class _Watch:
+    """Waits for the end of a stream (``broker.client.calls.Waiter``)."""
+
+    __slots__ = ("_on_lost", "lost")
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+        self.lost = False
+
+    def answered(self, message: Message) -> None:
+        """Only how it ends matters."""
+        if not is_last(message):
+            return
+        if message.errnum in WAY_LOST:
+            self.lost = True
+            self._on_lost()
+        else:
+            log.warning(
+                "upstream: rank 0 cannot be watched (%s: errno %d): only the numbers of events will show that it was "
+                "started again",
+                message.topic,
+                message.errnum,
+            )
+
+    def failed(self, error: LinkError) -> None:
+        """The link ended, which is noticed elsewhere."""
+
+
+class _Relayed:
+    """Gives the answer to a relayed request its hop and matchtag back (``broker.client.calls.Waiter``)."""
+
+    __slots__ = ("_answered", "_front", "_tag")
+
+    def __init__(self, answered: Callable[[Message], None], front: bytes, tag: bytes) -> None:
+        self._answered = answered
+        self._front = front
+        self._tag = tag
+
+    def answered(self, message: Message) -> None:
+        """The one answer."""
+        message.front = self._front
+        message.tag = self._tag
+        self._answered(message)
+
+    def failed(self, error: LinkError) -> None:
+        """The link ended: the centre is told of that for all its sessions."""

@@ -1,0 +1,177 @@
+"""The routes as an aiohttp application: who is it, may its page ask, which headers go with every answer.
+
+Around every handler, from the outside in: errors become problem bodies; a leaving gateway refuses; the credential is
+checked (``request[PRINCIPAL]``) unless the route is public. Headers are added where an answer begins, so that
+streams and pages have them, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from broker.errors import HeadgateError
+from gateway.closes import BAD_CREDENTIAL
+from gateway.identity.origin import normal
+from gateway.principal import Denied
+from gateway.sessions.controls import SERVER
+from gateway.web import health, metrics
+from gateway.web.errors import Refusal, of_denied, problem
+from gateway.web.front import ADDRESS, FRONT, LISTENER, PRINCIPAL, Front
+from gateway.web.listener import Listener
+from gateway.web.routes import ROUTES, Handler, Route
+from gateway.web.static import Dashboard
+
+log = logging.getLogger("headgate")
+
+SECURITY: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; object-src 'none'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+"""On every answer; the dashboard has no inline script and asks no other site for anything."""
+CORS_METHODS: Final = "GET, POST"
+CORS_HEADERS: Final = "Authorization, Content-Type, Last-Event-ID"
+CORS_AGE_S: Final = 600
+
+
+def build(front: Front, dashboard: Dashboard | None) -> web.Application:
+    """The application of a public listener; ``dashboard`` None serves the protocols only."""
+    app = _empty(front)
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, _handler(route))
+    if dashboard is not None:
+        for path, name in dashboard.paths().items():
+            app.router.add_get(path, dashboard.handler(name))
+    return app
+
+
+def build_inner(front: Front) -> web.Application:
+    """The application of ``gateway.metrics_listen``: counts and health without login."""
+    app = _empty(front)
+    app.router.add_get("/metrics", metrics.open_metrics)
+    for path, handler in (
+        ("/livez", health.livez),
+        ("/healthz", health.livez),
+        ("/readyz", health.open_readyz),
+    ):
+        app.router.add_get(path, handler)
+    return app
+
+
+def _empty(front: Front) -> web.Application:
+    app = web.Application(
+        middlewares=[_arrived, _errors], client_max_size=front.settings.limits.message_bytes
+    )
+    app[FRONT] = front
+    app.on_response_prepare.append(_headers)
+    return app
+
+
+def _handler(route: Route) -> Handler:
+    """The route's handler behind the checks it asks for."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        front = request.app[FRONT]
+        if front.draining and request.path.startswith("/v1/"):
+            raise Refusal(503, "the gateway is shutting down", errno.ESHUTDOWN)
+        if not route.public and not (route.path == "/metrics" and front.settings.gateway.metrics_public):
+            await _identify(request, front)
+        return await route.handler(request)
+
+    return handle
+
+
+async def _identify(request: web.Request, front: Front) -> None:
+    principal = await front.identity.authenticate_request(request)
+    if principal is None:
+        raise Denied("no credential", public="a credential is needed", status=401, close=BAD_CREDENTIAL)
+    request[PRINCIPAL] = principal
+    request[ADDRESS] = front.identity.doors.client(request).address
+
+
+# ---------------------------------------------------------------- around every handler
+
+Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def _arrived(request: web.Request, handler: Next) -> web.StreamResponse:
+    """Tell the listener that the head is there; answer preflights of allowed origins."""
+    listener: Listener = request.app[LISTENER]
+    listener.arrived(request)
+    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        return _preflight(request)
+    return await handler(request)
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
+    """Whatever goes wrong is a problem body; what is our fault is logged, and the client learns no more than that."""
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        return refusal.answer()
+    except Denied as denied:
+        return of_denied(denied).answer()
+    except web.HTTPException as error:
+        return _of_aiohttp(error)
+    except HeadgateError as error:
+        log.warning("%s %s: %s", request.method, request.path, error)
+        return problem(502, "the gateway cannot do this now", error.errno)
+    except ConnectionError:
+        raise  # the client has gone: nobody to answer
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return problem(500, "a fault of the gateway; its log has the reason", errno.EIO)
+
+
+def _of_aiohttp(error: web.HTTPException) -> web.Response:
+    """404, 405 and the like of the router."""
+    answer = problem(error.status, error.reason, errno.ENOENT if error.status == 404 else errno.EINVAL)
+    if "Allow" in error.headers:
+        answer.headers["Allow"] = error.headers["Allow"]
+    return answer
+
+
+async def _headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = SERVER
+    for name, value in SECURITY.items():
+        response.headers.setdefault(name, value)
+    if request.path.startswith("/v1/"):
+        response.headers.setdefault("Cache-Control", "no-store")
+    if origin := _allowed_origin(request):
+        response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Expose-Headers"] = "Retry-After"
+        response.headers["Vary"] = "Origin"
+
+
+def _allowed_origin(request: web.Request) -> str | None:
+    """The page's origin, if it is one of ``access.allowed_origins``; pages of our own need no leave."""
+    said = request.headers.get("Origin")
+    if said is None:
+        return None
+    allowed = request.app[FRONT].settings.access.allowed_origins
+    origin = normal(said)
+    return said if origin is not None and origin in {normal(each) for each in allowed} else None
+
+
+def _preflight(request: web.Request) -> web.Response:
+    if _allowed_origin(request) is None:
+        return problem(403, "this page may not ask", errno.EPERM)
+    headers = {
+        "Access-Control-Allow-Methods": CORS_METHODS,
+        "Access-Control-Allow-Headers": CORS_HEADERS,
+        "Access-Control-Max-Age": str(CORS_AGE_S),
+    }
+    return web.Response(status=204, headers=headers)

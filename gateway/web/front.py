@@ -1,0 +1,55 @@
+"""What every handler needs to know: the gateway behind the pages, found in the application under ``FRONT``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from gateway.principal import Principal
+from gateway.web.listener import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.hub import Hub
+    from gateway.identity.authenticate import Authenticator
+    from gateway.settings.schema import GatewaySettings
+    from gateway.upstream.supervisor import Upstream
+    from gateway.web.allowance import Allowance
+    from gateway.web.samples import Snapshot
+
+
+@dataclass(slots=True)
+class Front:
+    """The rooms behind the handlers of one process.
+
+    Attributes:
+        hub: sessions are opened here.
+        identity: who is it, for every request.
+        upstream: whether the broker is there.
+        allowance: how many HTTP calls a user may make in a second.
+        websocket: the handler of ``GET /v1/ws``.
+        snapshots: the counts of all worker processes, this one among them.
+        wall: seconds since 1970.
+        draining: True once the gateway leaves: nothing new is accepted.
+    """
+
+    settings: GatewaySettings
+    hub: Hub
+    identity: Authenticator
+    upstream: Upstream
+    allowance: Allowance
+    websocket: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    snapshots: Callable[[], Awaitable[list[Snapshot]]]
+    wall: Callable[[], float]
+    draining: bool = False
+
+
+FRONT = web.AppKey("front", Front)
+PRINCIPAL = web.RequestKey("principal", Principal)
+"""Who sent a request; missing on routes that need no credential."""
+ADDRESS = web.RequestKey("address", str)
+"""Where the client is, beside its principal."""
+LISTENER = web.AppKey("listener", Listener)

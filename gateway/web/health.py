@@ -1,0 +1,59 @@
+"""``/livez`` (and ``/healthz``): this process answers. ``/readyz``: clients are welcome and the broker is there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from broker.identity import Role
+from gateway.principal import Denied
+from gateway.web.bodies import JSON
+from gateway.web.front import FRONT, Front
+
+AWAY: Final = "upstream is away"
+"""All that anybody is told of the upstream: its address and paths are not for everybody."""
+
+
+async def livez(_request: web.Request) -> web.Response:
+    """Say that the process lives; never asks the upstream, or a lost broker would have gateways restarted."""
+    return _answer(200, {"status": "ok"})
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """200 once the upstream is joined; 503 until then, and while leaving; why is for owners and admins."""
+    front = request.app[FRONT]
+    told = not front.upstream.joined and await _is_admin(request, front)
+    return _ready(front, front.upstream.reason if told else AWAY)
+
+
+async def open_readyz(request: web.Request) -> web.Response:
+    """The same with the reason, where whoever reaches the listener is meant to know."""
+    front = request.app[FRONT]
+    return _ready(front, front.upstream.reason)
+
+
+async def _is_admin(request: web.Request, front: Front) -> bool:
+    try:
+        principal = await front.identity.authenticate_request(request)
+    except Denied:
+        return False  # health is nobody's secret: who is refused is told what anybody is
+    return principal is not None and bool(principal.roles & (Role.OWNER | Role.ADMIN))
+
+
+def _ready(front: Front, reason: str) -> web.Response:
+    if front.draining:
+        return _answer(503, {"status": "leaving", "reason": "the gateway is shutting down"})
+    if not front.upstream.joined:
+        return _answer(503, {"status": "not joined", "reason": reason.partition("\n")[0][:200]})
+    return _answer(200, {"status": "ok"})
+
+
+def _answer(status: int, said: dict[str, str]) -> web.Response:
+    return web.Response(
+        status=status,
+        body=msgspec.json.encode(said),
+        content_type=JSON,
+        headers={"Cache-Control": "no-store"},
+    )

@@ -1,0 +1,212 @@
+"""One place where web clients connect: its socket, TLS, PROXY header; aiohttp parses HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+from aiohttp.abc import AbstractAccessLogger
+
+from broker.errors import ConfigError
+from gateway.identity.acceptor import Acceptor
+from gateway.identity.proxies import Networks
+from gateway.settings.places import Place, place_of
+from gateway.web.connections import Connection, Connections
+
+if TYPE_CHECKING:
+    import ssl
+
+    from gateway.settings.schema import ListenEntry
+
+log = logging.getLogger("headgate")
+
+BACKLOG: Final = 512
+"""Connections that may wait for accept: a burst of reconnecting clients."""
+KEEPALIVE_S: Final = 75.0
+"""An idle HTTP connection is closed after this long; longer than the 60 s of common proxies."""
+HEAD_BYTES: Final = 16384
+"""Longest request line and header field."""
+
+
+class AccessLog(AbstractAccessLogger):
+    """One line a request at level debug: never the query, which may hold what is nobody's business."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Note one request."""
+        self.logger.debug(
+            "%s %s %s %d %.1f ms", request.remote, request.method, request.path, response.status, time * 1000
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody reads it."""
+        return self.logger.isEnabledFor(logging.DEBUG)
+
+
+def bind(place: Place, *, shared: bool = False) -> socket.socket:
+    """A bound socket that does not listen yet; ``shared``: other processes bind the same port (SO_REUSEPORT).
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    try:
+        return _bind_unix(place.path) if place.scheme == "unix" else _bind_tcp(place, shared)
+    except OSError as error:
+        raise ConfigError(f"listen {place}: {error.strerror or error}", error.errno) from error
+
+
+def _bind_tcp(place: Place, shared: bool) -> socket.socket:
+    family, kind, proto, _name, address = socket.getaddrinfo(
+        place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind_unix(path: str) -> socket.socket:
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(path).st_mode) and _abandoned(path):
+            os.unlink(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+        os.chmod(path, 0o660)  # the proxy in front shares our group
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _abandoned(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def place_bound(sock: socket.socket, asked: Place) -> Place:
+    """The place with the port that the system chose."""
+    return asked if asked.scheme == "unix" else asked.with_port(sock.getsockname()[1])
+
+
+class Listener:
+    """Accepts web clients at one place.
+
+    Args:
+        entry: what the settings say. app: the routes.
+        sock: bound already, for workers; None binds.
+        tls: context of an https listener; its certificates may be renewed while it is used.
+        head_s: how long a request head may take. connections_max: HTTP connections that may be open at a time;
+            one more closes the one that has been idle for longest.
+    """
+
+    def __init__(
+        self,
+        entry: ListenEntry,
+        app: web.Application,
+        *,
+        sock: socket.socket | None = None,
+        tls: ssl.SSLContext | None = None,
+        head_s: float = 10.0,
+        connections_max: int = 16384,
+    ) -> None:
+        self.entry = entry
+        self.place = place_of(entry.url)
+        self._sock = sock
+        self._shared = sock is not None
+        self._tls = tls
+        self._head_s = head_s
+        self._connections = Connections(self._connection, head_s=head_s, most=connections_max)
+        self._runner = web.AppRunner(app, handler_cancellation=True)
+        self._server: asyncio.AbstractServer | Acceptor | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as bound."""
+        return str(self.place)
+
+    async def start(self) -> Any:
+        """Bind and accept; returns the socket's own address (``getsockname``).
+
+        Raises:
+            ConfigError: the address cannot be used.
+        """
+        await self._runner.setup()
+        sock = self._sock if self._sock is not None else bind(self.place)
+        self.place = place_bound(sock, self.place)
+        sockname = sock.getsockname()
+        try:
+            self._server = await self._listen(sock)
+            return sockname
+        except OSError as error:
+            sock.close()
+            raise ConfigError(f"listen {self.place}: {error.strerror or error}", error.errno) from error
+
+    async def _listen(self, sock: socket.socket) -> asyncio.AbstractServer | Acceptor:
+        loop = asyncio.get_running_loop()
+        if self.entry.proxy_protocol:
+            networks = Networks(self.entry.trusted_proxies)
+            return Acceptor(
+                sock,
+                self._connections.open,
+                networks,
+                tls=self._tls,
+                handshake_s=self._head_s,
+                backlog=BACKLOG,
+            )
+        if self.place.scheme == "unix":
+            return await loop.create_unix_server(self._connections.open, sock=sock, backlog=BACKLOG)
+        deadline = self._head_s if self._tls is not None else None
+        return await loop.create_server(
+            self._connections.open, sock=sock, ssl=self._tls, backlog=BACKLOG, ssl_handshake_timeout=deadline
+        )
+
+    def _connection(self, connections: Connections) -> Connection:
+        server = self._runner.server
+        assert server is not None
+        return Connection(
+            server,
+            connections,
+            keepalive_timeout=KEEPALIVE_S,
+            access_log_class=AccessLog,
+            access_log=log,
+            max_line_size=HEAD_BYTES,
+            max_field_size=HEAD_BYTES,
+        )
+
+    def arrived(self, request: web.Request) -> None:
+        """The head of a request is there."""
+        if isinstance(request.protocol, Connection):
+            request.protocol.arrived()
+
+    def refuse(self) -> None:
+        """Accept no more; connections that exist stay."""
+        if self._server is not None:
+            self._server.close()
+            if self.place.scheme == "unix" and not self._shared:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.place.path)
+
+    async def stop(self) -> None:
+        """Close what is left."""
+        self.refuse()
+        self._connections.close()
+        if isinstance(self._server, Acceptor):
+            await self._server.wait_closed()
+        await self._runner.cleanup()

@@ -1,0 +1,75 @@
+"""``/login`` and what its page asks: a one-time link becomes a cookie, a cookie ends, who am I."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.identity.login import clear_cookie, cookie_of, set_cookie
+from gateway.principal import Principal
+from gateway.web import bodies
+from gateway.web.errors import Refusal
+from gateway.web.front import FRONT, PRINCIPAL
+
+
+class _Once(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of ``POST /v1/login``."""
+
+    once: str
+
+
+async def login(request: web.Request) -> web.Response:
+    """Exchange the secret of a one-time link for a cookie."""
+    front = request.app[FRONT]
+    body = await bodies.payload_of(request, front.settings.limits.preauth_bytes)
+    if request.content_type != bodies.JSON or body is None:
+        raise Refusal(415, f"expected a body of {bodies.JSON}", errno.EPROTO)
+    try:
+        secret = msgspec.json.decode(body[:-1], type=_Once).once
+    except msgspec.ValidationError as error:
+        raise Refusal(400, str(error)[:200], errno.EPROTO) from None
+    logged_in = front.identity.login(request, secret)
+    response = _said(described(logged_in.principal))
+    set_cookie(response, logged_in, front.identity.doors.client(request), now=front.wall())
+    return response
+
+
+async def logout(request: web.Request) -> web.Response:
+    """End the login of the cookie, in all workers, and take the cookie away, whether it still counted or not.
+
+    Other credentials are ended where they were made.
+    """
+    identity = request.app[FRONT].identity
+    client = identity.doors.client(request)
+    cookie = cookie_of(request, client)
+    if cookie is None:
+        principal = await identity.authenticate_request(request)
+        kind = "no credential" if principal is None else principal.kind
+        raise Refusal(401 if principal is None else 400, f"only a login ends here, and this is {kind}")
+    identity.logout(request, cookie)
+    response = web.Response(status=204)
+    clear_cookie(response, client)
+    return response
+
+
+async def session(request: web.Request) -> web.Response:
+    """Who am I."""
+    return _said(described(request[PRINCIPAL]))
+
+
+def described(principal: Principal) -> dict[str, Any]:
+    """A user as clients see it."""
+    return {
+        "user": principal.name,
+        "userid": principal.userid,
+        "roles": principal.role_names,
+        "kind": principal.kind,
+        "expires": principal.expires,
+    }
+
+
+def _said(obj: dict[str, Any]) -> web.Response:
+    return web.Response(body=msgspec.json.encode(obj), content_type=bodies.JSON)

@@ -1,0 +1,240 @@
+"""Every route, once: the application is built from this table and so is ``/openapi.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from gateway.web import health, login, metrics, openapi, publish, rpc, stream
+from gateway.web.front import FRONT
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A value in the path, the query or a header."""
+
+    name: str
+    place: str
+    """``path``, ``query`` or ``header``."""
+    text: str
+    schema: Schema
+    many: bool = False
+    """May be given several times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation.
+
+    Attributes:
+        answers: status -> (what it means, media types; none: no body).
+        public: needs no credential.
+        body: media types of the request body; empty takes none.
+        wire: spoken of in PROTOCOL.md, not in OpenAPI (a WebSocket, a page).
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    text: str
+    answers: dict[int, tuple[str, tuple[str, ...]]]
+    parameters: tuple[Parameter, ...] = ()
+    body: tuple[str, ...] = ()
+    body_schema: Schema | None = None
+    public: bool = False
+    wire: bool = False
+
+
+async def websocket(request: web.Request) -> web.StreamResponse:
+    """Hand the request to the WebSocket endpoint."""
+    return await request.app[FRONT].websocket(request)
+
+
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
+_BYTES: Final = "application/octet-stream"
+_PAYLOADS: Final = (_JSON, _TEXT, _BYTES)
+_TOPIC: Final = Parameter(
+    "topic",
+    "path",
+    "SERVICE.METHOD",
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^/\x00]+$"},
+)
+_EVENT_TOPIC: Final = Parameter("topic", "path", "topic of the event", _TOPIC.schema)
+_FLAG: Final[Schema] = {"type": "string", "enum": ["0", "1"], "default": "0"}
+
+_ERRORS: Final[dict[int, str]] = {
+    400: "the request is wrong, or the service says so (EINVAL, EPROTO)",
+    401: "no credential, or one that is refused",
+    403: "the user's roles do not allow it (EPERM), or its page may not ask",
+    404: "nobody has this service or method (ENOSYS, ENOENT)",
+    408: "the body came too slowly",
+    413: "the body is too large",
+    415: "a content type that is not understood",
+    429: "too many calls or connections (EAGAIN); Retry-After says when to come back",
+    502: "the service failed with another error",
+    503: "the upstream is away, or the gateway leaves (EHOSTUNREACH, ECONNRESET)",
+    504: "no answer in time (ETIMEDOUT)",
+}
+"""Problem answers; each operation names those it may give."""
+
+
+def problems(*statuses: int) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Answers with a problem body."""
+    return {status: (_ERRORS[status], ("application/problem+json",)) for status in statuses}
+
+
+def _both(path: str, handler: Handler, text: str, answers: dict[int, str]) -> tuple[Route, Route]:
+    """A public page for GET, and for HEAD, which is what some load balancers ask with."""
+
+    def route(method: str, *media: str) -> Route:
+        described = {status: (meaning, media) for status, meaning in answers.items()}
+        return Route(method, path, handler, text, described, public=True)
+
+    return route("GET", _JSON), route("HEAD")
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "POST",
+        "/v1/rpc/{topic}",
+        rpc.call,
+        "Call a method of a service. The body is the payload; the answer's body is that of the response.",
+        {
+            200: ("the response's payload; with stream=1 one JSON object a line", (*_PAYLOADS, rpc.NDJSON)),
+            202: ("SERVICE.cancel or SERVICE.disconnect was sent; neither has a response", ()),
+            204: ("a response without payload", ()),
+            **problems(*_ERRORS),
+        },
+        (
+            _TOPIC,
+            Parameter(
+                "nodeid",
+                "query",
+                "rank of the broker; without it the nearest towards rank 0",
+                {"type": "integer", "minimum": 0, "maximum": 2**32 - 3},
+            ),
+            Parameter(
+                "timeout_s",
+                "query",
+                "seconds to wait for the first answer; with stream=1 for each next one, too",
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
+            ),
+            Parameter("stream", "query", "1: many responses, as NDJSON", _FLAG),
+        ),
+        body=_PAYLOADS,
+    ),
+    Route(
+        "POST",
+        "/v1/events/{topic}",
+        publish.publish,
+        "Publish an event. The body is its payload.",
+        {200: ("its number and the epoch of the numbers", (_JSON,)), **problems(*_ERRORS)},
+        (
+            _EVENT_TOPIC,
+            Parameter("private", "query", "1: for the same userid and the owner only", _FLAG),
+        ),
+        body=_PAYLOADS,
+    ),
+    Route(
+        "GET",
+        "/v1/events",
+        stream.events,
+        "Events as server-sent events, until either side ends.",
+        {200: ("a stream without end", (stream.MEDIA_TYPE,)), **problems(400, 401, 403, 429, 502, 503)},
+        (
+            Parameter(
+                "prefix",
+                "query",
+                "topics that begin so; without it all",
+                {"type": "string", "maxLength": 255},
+                many=True,
+            ),
+            Parameter(
+                "overflow",
+                "query",
+                "what happens when events come faster than they are read",
+                {"type": "string", "enum": ["disconnect", "drop"]},
+            ),
+            Parameter(
+                "Last-Event-ID",
+                "header",
+                "EPOCH:SEQUENCE of the last event that was seen",
+                {"type": "string"},
+            ),
+        ),
+    ),
+    Route(
+        "GET",
+        "/v1/session",
+        login.session,
+        "Who am I.",
+        {200: ("the user", (_JSON,)), **problems(401, 403, 429)},
+    ),
+    Route(
+        "POST",
+        "/v1/login",
+        login.login,
+        "Exchange the secret of a one-time link for a cookie.",
+        {
+            200: ("the user; Set-Cookie holds the login", (_JSON,)),
+            **problems(400, 401, 403, 408, 413, 415, 429, 503),
+        },
+        body=(_JSON,),
+        body_schema={
+            "type": "object",
+            "properties": {"once": {"type": "string"}},
+            "required": ["once"],
+            "additionalProperties": False,
+        },
+        public=True,
+    ),
+    Route(
+        "POST",
+        "/v1/logout",
+        login.logout,
+        "End the login of the cookie, and take the cookie away.",
+        {204: ("it has ended", ()), **problems(400, 401, 403, 429, 503)},
+        public=True,
+    ),
+    *_both(
+        "/livez", health.livez, "Whether this process lives; the upstream does not matter.", {200: "it does"}
+    ),
+    *_both("/healthz", health.livez, "The same as /livez.", {200: "it does"}),
+    *_both(
+        "/readyz",
+        health.readyz,
+        "Whether clients are welcome: the upstream is joined and the gateway stays.",
+        {200: "they are", 503: "they are not; owners and admins find the reason in the body"},
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        metrics.metrics,
+        "Counts of all worker processes for Prometheus.",
+        {200: ("Prometheus text", (_TEXT,)), **problems(401, 403, 429)},
+    ),
+    Route(
+        "GET",
+        "/openapi.json",
+        openapi.serve,
+        "This document.",
+        {200: ("OpenAPI 3.1", (_JSON,))},
+        public=True,
+    ),
+    Route(
+        "GET",
+        "/v1/ws",
+        websocket,
+        "Flux messages over a WebSocket (PROTOCOL.md).",
+        {},
+        public=True,
+        wire=True,
+    ),
+)

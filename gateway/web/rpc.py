@@ -1,0 +1,257 @@
+"""``POST /v1/rpc/{topic}``: one call, its body the payload, its answer the response's payload.
+
+With ``stream=1`` the answers come as NDJSON, one ``{"payload": ...}`` (or ``text``, ``data``) a line; the last line is
+``{"end": true}`` or says the error. An error before the first answer is a status, as for a plain call. A client that
+goes away ends the session, and the service gets its disconnect notice. So does silence of ``timeout_s``: services that
+have one answer give it to a streaming call, too, and then say nothing more.
+
+``SERVICE.cancel`` and ``SERVICE.disconnect`` are never answered (RFC 6): they are sent, and that is 202.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from aiohttp import web
+
+from broker.errors import HeadgateError
+from broker.identity import PeerInfo
+from broker.transport.link import Options
+from broker.wire import message as wire
+from broker.wire.message import NODEID_ANY, Message
+from gateway.principal import Denied, Principal
+from gateway.sessions.calls import unanswered
+from gateway.sessions.service import LINK_TOPICS
+from gateway.web import bodies
+from gateway.web.errors import Refusal, described, of_denied, of_response
+from gateway.web.exchange import ExchangeLink
+from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
+from gateway.web.sse import ONE_LINE
+
+if TYPE_CHECKING:
+    from gateway.sessions.session import Session
+
+NDJSON: Final = "application/x-ndjson"
+TOPIC_BYTES: Final = 255
+"""Longest topic: what deployed brokers have room for."""
+MATCHTAG: Final = 1
+"""An exchange has one call: any number but 0 tells its responses."""
+LASTING: Final = LINK_TOPICS - {"event.publish"}
+"""Requests about the connection they come over, which this one does not outlive."""
+
+
+async def call(request: web.Request) -> web.StreamResponse:
+    """Handle one call."""
+    front = request.app[FRONT]
+    principal: Principal = request[PRINCIPAL]
+    topic = topic_of(request)
+    if topic in LASTING:
+        text = f"{topic} needs a connection that stays: GET /v1/events, or the WebSocket /v1/ws"
+        raise Refusal(400, text, errno.EPROTO, topic=topic)
+    front.allowance.take(principal, topic)
+    streaming = flag(request, "stream")
+    timeout_s = _timeout(request, front.settings.limits.call_s)
+    payload = await bodies.payload_of(request, front.settings.limits.message_bytes)
+    flags = wire.STREAMING if streaming else 0
+    message = wire.request(topic, payload, nodeid=_nodeid(request), matchtag=MATCHTAG, flags=flags)
+    if unanswered(topic.encode("utf-8", "surrogatepass")):
+        return await _notify(request, message, timeout_s)
+    async with exchange(request, "ndjson" if streaming else "http") as link:
+        first = await answer_to(link, message, timeout_s)
+        if not streaming:
+            return bodies.answer(first.payload)
+        return await _stream(request, link, first, timeout_s)
+
+
+async def _notify(request: web.Request, message: Message, timeout_s: float | None) -> web.Response:
+    """Send what has no answer; what the gateway itself refuses is told."""
+    async with exchange(request) as link:
+        async with _deadline(message, timeout_s):
+            await _send(link, message)
+        if link.ended is not None or link.outbox.parked:
+            await _one(link)
+    return web.Response(status=202)
+
+
+@contextlib.asynccontextmanager
+async def exchange(request: web.Request, kind: str = "http") -> AsyncIterator[ExchangeLink]:
+    """A session of its own for this request; ends with the block. A stream is of the kind ``ndjson``.
+
+    Raises:
+        Refusal: 429 or 503, too many connections.
+    """
+    front = request.app[FRONT]
+    address = request[ADDRESS]
+    link = ExchangeLink(PeerInfo(address), options_of(front))
+    open_session(front, request[PRINCIPAL], link, kind, address)
+    try:
+        yield link
+    finally:
+        link.close("the exchange is over")
+
+
+def open_session(front: Front, principal: Principal, link: ExchangeLink, kind: str, address: str) -> Session:
+    """Open a session at the hub and start its link.
+
+    Raises:
+        Refusal: it must not be.
+    """
+    try:
+        session = front.hub.open(principal, link, kind=kind, address=address)
+    except Denied as denied:
+        raise of_denied(denied) from None
+    link.start(session)
+    return session
+
+
+def options_of(front: Front, policy: str | None = None) -> Options:
+    """Options of an exchange: those of the hub; ``policy`` is what the client wants for events that do not fit."""
+    options = front.hub.options
+    if policy is None:
+        return options
+    return dataclasses.replace(options, limits=dataclasses.replace(options.limits, event_policy=policy))
+
+
+async def answer_to(link: ExchangeLink, message: Message, timeout_s: float | None) -> Message:
+    """Send a request and wait for its first response.
+
+    Raises:
+        Refusal: an error came, or nothing within ``timeout_s`` (None: no limit).
+    """
+    async with _deadline(message, timeout_s):
+        await _send(link, message)
+        return await _one(link)
+
+
+@contextlib.asynccontextmanager
+async def _deadline(message: Message, timeout_s: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        topic = message.topic or ""
+        raise Refusal(504, f"no answer within {timeout_s:g} s", errno.ETIMEDOUT, topic=topic) from None
+
+
+async def _send(link: ExchangeLink, message: Message) -> None:
+    await link.writable()
+    if link.receiver is not None and link.ended is None:
+        link.receiver.received(link, [message])
+
+
+async def _one(link: ExchangeLink) -> Message:
+    first = await link.take()
+    if first is None:
+        raise _ended(link)
+    if first.errnum and first.errnum != errno.ENODATA:
+        raise of_response(first, first.topic or "")
+    return first
+
+
+def _ended(link: ExchangeLink) -> Refusal:
+    """What the client hears when its session ended before the answer."""
+    error = link.ended
+    text = str(error) if isinstance(error, HeadgateError) else "the session ended"
+    return Refusal(503, text, errno.ECONNRESET)
+
+
+# ---------------------------------------------------------------- streams
+
+
+async def _stream(
+    request: web.Request, link: ExchangeLink, first: Message, silence_s: float | None
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
+    await response.prepare(request)
+    message: Message | None = first
+    while message is not None:
+        lines, over = _lines([message, *link.taken()])
+        await response.write(b"".join(lines))
+        if over:
+            break
+        try:
+            async with asyncio.timeout(silence_s):
+                message = await link.take()
+        except TimeoutError:
+            text = f"no response within {silence_s:g} s; the call was ended"
+            await response.write(_line(described(errno.ETIMEDOUT, text)))
+            break
+    else:
+        refusal = _ended(link)
+        await response.write(_line(described(refusal.errnum, refusal.text)))
+    await response.write_eof()
+    return response
+
+
+def _lines(messages: list[Message]) -> tuple[list[bytes], bool]:
+    """Lines of the responses, and whether the last of them has come."""
+    lines = []
+    for message in messages:
+        if message.errnum == errno.ENODATA:
+            lines.append(_line({"end": True}))
+            return lines, True
+        if message.errnum:
+            refusal = of_response(message, message.topic or "")
+            lines.append(_line(described(refusal.errnum, refusal.text)))
+            return lines, True
+        lines.append(_line(bodies.form_of(message.payload)))
+    return lines, False
+
+
+def _line(obj: dict[str, object]) -> bytes:
+    return msgspec.json.encode(obj).translate(ONE_LINE) + b"\n"
+
+
+# ---------------------------------------------------------------- what the URL says
+
+
+def topic_of(request: web.Request) -> str:
+    """The topic in the path.
+
+    Raises:
+        Refusal: 400, it is none.
+    """
+    topic = request.match_info["topic"]
+    if not topic or "\0" in topic or len(topic.encode("utf-8", "surrogatepass")) > TOPIC_BYTES:
+        raise Refusal(400, f"expected a topic of 1 to {TOPIC_BYTES} bytes without NUL", errno.EPROTO)
+    return topic
+
+
+def flag(request: web.Request, name: str) -> bool:
+    """A query parameter that is 1 or 0.
+
+    Raises:
+        Refusal: 400, it is something else.
+    """
+    text = request.query.get(name, "0")
+    if text not in ("0", "1"):
+        raise Refusal(400, f"{name}: saw {text[:32]!r}, expected 0 or 1")
+    return text == "1"
+
+
+def _nodeid(request: web.Request) -> int:
+    text = request.query.get("nodeid")
+    if text is None:
+        return NODEID_ANY
+    if not (text.isascii() and text.isdecimal() and int(text[:11]) < NODEID_ANY - 1):
+        raise Refusal(400, f"nodeid: saw {text[:32]!r}, expected a rank")
+    return int(text)
+
+
+def _timeout(request: web.Request, default_s: float) -> float | None:
+    text = request.query.get("timeout_s")
+    if text is None:
+        return default_s or None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= 86400:
+        raise Refusal(400, f"timeout_s: saw {text[:32]!r}, expected seconds above 0, at most a day")
+    return min(seconds, default_s) if default_s else seconds

@@ -1,0 +1,78 @@
+"""What one process has counted, as samples for ``/metrics``: the corridor only counts, this is made when asked."""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.sessions.counters import PLAIN
+from gateway.web.samples import COUNTER, GAUGE, LEAST, Snapshot
+
+if TYPE_CHECKING:
+    from gateway.hub import Hub
+    from gateway.identity.authenticate import Authenticator
+    from gateway.upstream.supervisor import Upstream
+
+_WORDS = {
+    "requests": "Requests of clients sent upstream.",
+    "responses": "Responses handed to clients.",
+    "published": "Events sent upstream for clients.",
+    "delivered": "Requests handed to services of clients.",
+    "refused": "Requests answered here with an error.",
+    "denied": "Attempts without the right.",
+    "limited": "Messages above the rate limit.",
+    "late": "Responses to no open call, dropped.",
+    "forged": "Responses of providers to nothing they were delivered, dropped.",
+    "faults": "Messages whose handling raised.",
+}
+
+
+def samples(hub: Hub, upstream: Upstream, identity: Authenticator, expiries: Iterable[float]) -> Snapshot:
+    """The counts of this process."""
+    counters, sessions = hub.counters, list(hub.sessions.values())
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    found: Snapshot = [
+        _plain("workers", GAUGE, "Worker processes that answered.", 1),
+        *(_plain(name, COUNTER, _WORDS.get(name, name), getattr(counters, name)) for name in PLAIN),
+        _labelled("sessions_opened", COUNTER, "Sessions opened.", "kind", counters.opened),
+        _labelled("sessions_refused", COUNTER, "Sessions not opened.", "reason", counters.refusals),
+        _labelled(
+            "sessions_ended", COUNTER, "Sessions this side ended, by close code.", "code", counters.ended
+        ),
+        _labelled("dropped", COUNTER, "Messages dropped.", "reason", counters.dropped),
+        _labelled("sessions", GAUGE, "Open sessions.", "kind", Counter(each.kind for each in sessions)),
+        _plain(
+            "calls_in_flight",
+            GAUGE,
+            "Calls of clients not answered yet.",
+            sum(each.calls.count for each in sessions),
+        ),
+        _plain("events", COUNTER, "Events that came from upstream.", hub.fanout.events),
+        _plain(
+            "event_deliveries", COUNTER, "Events handed to sessions, once for each.", hub.fanout.deliveries
+        ),
+        _plain("queued_bytes", GAUGE, "Bytes that wait for slow clients.", hub.options.budget.used_bytes),
+        _plain("history_events", GAUGE, "Events kept for clients that come back.", len(hub.history)),
+        _plain("history_bytes", GAUGE, "Bytes of them.", hub.history.bytes),
+        _plain("upstream_joined", GAUGE, "Workers that are joined to the upstream.", int(upstream.joined)),
+        _plain("upstream_joins", COUNTER, "Times the upstream was joined.", upstream.joins),
+        _plain("upstream_losses", COUNTER, "Times the upstream was lost.", upstream.losses),
+        _plain("credentials_refused", COUNTER, "Credentials that were refused.", identity.attempts.failed),
+        _plain("cpu_seconds", COUNTER, "CPU time.", usage.ru_utime + usage.ru_stime),
+        _plain("resident_bytes", GAUGE, "Largest resident set size.", usage.ru_maxrss * 1024),
+    ]
+    if ends := list(expiries):
+        found.append(
+            _plain("certificate_expires", LEAST, "When the first certificate ends, since 1970.", min(ends))
+        )
+    return found
+
+
+def _plain(name: str, kind: str, text: str, value: float) -> list[Any]:
+    return [name, kind, text, [[{}, value]]]
+
+
+def _labelled(name: str, kind: str, text: str, label: str, values: Mapping[Any, int]) -> list[Any]:
+    return [name, kind, text, [[{label: str(key)}, value] for key, value in values.items()]]

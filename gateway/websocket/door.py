@@ -1,0 +1,105 @@
+"""The door: where the link of a client waits whose handshake brought no credential."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, INTERNAL
+from gateway.principal import Denied
+
+if TYPE_CHECKING:
+    from broker.errors import LinkError
+    from broker.transport.link import Link
+    from broker.wire.message import Message
+    from gateway.hub import Hub
+    from gateway.identity.authenticate import Authenticator
+    from gateway.principal import Principal
+    from gateway.websocket.link import WebSocketLink
+
+
+log = logging.getLogger("headgate")
+
+
+class House(Protocol):
+    """What is behind the door (``Endpoint``)."""
+
+    hub: Hub
+    identity: Authenticator
+    doors: set[Door]
+
+    def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
+        """Make the link a session."""
+
+
+class Door:
+    """The receiver of a link until its client is known; takes one auth object.
+
+    While the credential is checked nothing is read. What the same read brought behind the auth object is held and goes
+    to the session, in order.
+
+    Attributes:
+        check: the task that checks the credential, once there is one to check.
+    """
+
+    __slots__ = ("_address", "_deadline", "_held", "_house", "check", "link")
+
+    def __init__(self, house: House, link: WebSocketLink, address: str) -> None:
+        self._house = house
+        self._address = address
+        self._held: list[Message | dict[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(house.hub.settings.limits.handshake_s, link.close_with, AUTH_TIMEOUT)
+        self.link = link
+        self.check: asyncio.Task[None] | None = None
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """Messages may only follow the auth object."""
+        if self.check is not None:
+            self._held += messages
+        else:
+            self.link.close_with(BAD_CREDENTIAL, "the first message must be an auth object")
+
+    def control(self, obj: dict[str, Any]) -> None:
+        """Take the auth object."""
+        if self.check is not None:
+            self._held.append(obj)
+        elif obj.get("type") == "auth":
+            self.link.pause()
+            self.check = asyncio.get_running_loop().create_task(
+                self._authenticate(obj["token"]), name=f"auth {self.link.peer.address}"
+            )
+        else:
+            self.link.close_with(BAD_CREDENTIAL, "the first message must be an auth object")
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """The client left, or was refused: nothing of it stays."""
+        self._deadline.cancel()
+        self._held = []
+        self._house.doors.discard(self)
+        if self.check is not None and self.check is not asyncio.current_task():
+            self.check.cancel()
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """Nothing is sent to a client at the door, so nothing can wait for it."""
+
+    async def _authenticate(self, token: str) -> None:
+        try:
+            principal = await self._house.identity.authenticate_token(token, address=self._address)
+            self._enter(principal)
+        except Denied as denied:
+            self.link.close_with(denied.close, denied.public)
+        except Exception:
+            log.exception("%s: a fault while checking its credential", self.link.peer.address)
+            self.link.close_with(INTERNAL)
+
+    def _enter(self, principal: Principal) -> None:
+        link = self.link
+        if link.ended is not None or not self._house.enter(link, self._address, principal):
+            return
+        self._deadline.cancel()
+        self._house.doors.discard(self)
+        held, self._held = self._held, []
+        link.replay(held)
+        link.resume()

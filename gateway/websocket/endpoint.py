@@ -1,0 +1,194 @@
+"""``GET /v1/ws``: from an HTTP request to a session with a WebSocket link.
+
+A request that may not become a WebSocket is answered over HTTP, with words. A refusal that a browser's page has to see
+comes as an error object and a close code instead: pages see neither status nor body of a failed handshake. So that is
+how a cookie, a certificate or a token in the first message is refused; a bearer token in a header gets a status.
+
+A client is in no table of the hub before its credential was accepted. Until then its link belongs to a ``Door``, which
+takes one auth object within ``handshake_s`` and frames up to ``preauth_bytes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from aiohttp import web
+
+from broker.identity import PeerInfo
+from broker.transport.outbox import OutboxLimits
+from gateway.closes import INTERNAL, SHUTDOWN
+from gateway.codecs import CODECS, choose, control, new_codec
+from gateway.principal import Denied
+from gateway.web.errors import Refusal, of_denied
+from gateway.websocket import handshake
+from gateway.websocket.door import Door
+from gateway.websocket.keepalive import Keepalive
+from gateway.websocket.link import WebSocketLink
+
+if TYPE_CHECKING:
+    from broker.transport.link import Options
+    from gateway.codecs.contract import Codec
+    from gateway.hub import Hub
+    from gateway.identity.authenticate import Authenticator
+    from gateway.principal import Principal
+
+log = logging.getLogger("headgate")
+
+Policy = Literal["disconnect", "drop"]
+_numbers = itertools.count(1)
+
+
+class Endpoint:
+    """The WebSockets of one process.
+
+    Args:
+        hub: sessions are opened here; its settings count.
+        identity: who is it.
+
+    Attributes:
+        doors: clients without a credential yet.
+        keepalive: pings all links, also those.
+    """
+
+    def __init__(self, hub: Hub, identity: Authenticator) -> None:
+        limits = hub.settings.limits
+        self.hub = hub
+        self.identity = identity
+        self.doors: set[Door] = set()
+        self.keepalive = Keepalive(limits.ping_s, limits.pong_s)
+        self._options: dict[str, Options] = {
+            policy: replace(
+                hub.options,
+                limits=OutboxLimits(
+                    high_bytes=limits.outbox_bytes,
+                    event_bytes=limits.outbox_bytes,
+                    cap_bytes=limits.outbox_bytes + limits.response_bytes,
+                    event_policy=policy,
+                ),
+            )
+            for policy in ("disconnect", "drop")
+        }
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer ``GET /v1/ws``."""
+        try:
+            return await self._handle(request)
+        except handshake.NoHandshake as error:
+            answer = Refusal(error.status, str(error)).answer()
+            if error.status == 426:
+                answer.headers.update({"Upgrade": "websocket", "Sec-WebSocket-Version": handshake.VERSION})
+            return answer
+        except Refusal as refusal:
+            return refusal.answer()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        key = handshake.check(request)
+        codec = self._codec(request)
+        policy = self._policy(request, codec)
+        if len(self.doors) + len(self.hub.sessions) >= self.hub.settings.limits.connections:
+            raise Refusal(503, "too many connections at the moment")
+        principal: Principal | None = None
+        refused: Denied | None = None
+        try:
+            if (
+                request.query.get("auth") == "message"
+            ):  # a page with a token of its own means that one, whatever
+                self.identity.check_page(request)  # cookie its browser adds, and however that one fares
+            else:
+                principal = await self.identity.authenticate_request(request)
+        except Denied as denied:
+            if denied.status == 403 or "Authorization" in request.headers:
+                raise of_denied(denied) from None
+            refused = denied
+        if principal is None and refused is None and not _has_control(codec):
+            raise Refusal(401, f"{codec.name} has no auth object: bring a credential with the handshake")
+        address = self.identity.doors.client(request).address
+        taken = handshake.take_over(request)
+        if taken is not None:  # else the client left while its credential was checked
+            taken.transport.write(handshake.answer(key, codec.name))
+            link = self._link(taken.transport, codec, address, self._options[policy])
+            try:
+                self._admit(link, address, principal, refused)
+            except Exception:
+                log.exception("%s: a fault while opening its session", link.peer.address)
+                link.close_with(INTERNAL)
+            link.begin(taken.tail, full=taken.full)
+        return handshake.Switched()
+
+    def _codec(self, request: web.Request) -> Codec:
+        name = choose(handshake.offered(request))
+        if name is None:
+            spoken = ", ".join(CODECS)
+            raise Refusal(
+                400, f"Sec-WebSocket-Protocol: none of the offered is spoken here, which are {spoken}"
+            )
+        return new_codec(name, self.hub.settings.limits.message_bytes)
+
+    def _policy(self, request: web.Request, codec: Codec) -> Policy:
+        asked = request.query.get("overflow")
+        if asked not in (None, "disconnect", "drop"):
+            raise Refusal(400, "overflow: expected disconnect or drop")
+        if (asked or self.hub.settings.limits.slow_policy) == "disconnect":
+            return "disconnect"
+        if _has_control(codec):
+            return "drop"
+        if asked:
+            raise Refusal(400, f"overflow: {codec.name} has no gap notice, so it cannot drop")
+        return "disconnect"
+
+    def _link(
+        self, transport: asyncio.Transport, codec: Codec, address: str, options: Options
+    ) -> WebSocketLink:
+        peer = PeerInfo(f"ws://{address}#{next(_numbers)}")
+        link = WebSocketLink(
+            transport, codec, peer, options, max_bytes=self.hub.settings.limits.preauth_bytes
+        )
+        link.place = self.keepalive.add(link)
+        return link
+
+    def _admit(
+        self, link: WebSocketLink, address: str, principal: Principal | None, refused: Denied | None
+    ) -> None:
+        """Decide what a fresh link is: a session, a client at the door, or refused."""
+        if refused is not None:
+            link.close_with(refused.close, refused.public)
+        elif not self.hub.accepting:  # nobody may wait at a door that ``close`` has been to
+            link.close_with(SHUTDOWN)
+        elif principal is None:
+            door = Door(self, link, address)
+            self.doors.add(door)
+            link.start(door)
+        elif self.enter(link, address, principal):
+            link.resume()
+
+    def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
+        """Make ``link`` a session of ``principal`` and welcome it; False when the hub refused and it was closed."""
+        try:
+            session = self.hub.open(principal, link, kind=link.codec.name, address=address)
+        except Denied as denied:
+            link.close_with(denied.close, denied.public)
+            return False
+        link.reader.max_bytes = self.hub.settings.limits.message_bytes
+        link.receiver = session
+        link.tell(session.welcome())
+        return True
+
+    async def close(self) -> None:
+        """Turn away who is still at the door, and ping nobody any more; sessions are the hub's to close."""
+        self.keepalive.stop()
+        checks = [door.check for door in self.doors if door.check is not None]
+        for door in [*self.doors]:
+            door.link.close_with(SHUTDOWN)
+        await asyncio.gather(*checks, return_exceptions=True)
+
+
+def _has_control(codec: Codec) -> bool:
+    """Whether the subprotocol has a place for control objects."""
+    return codec.encode_control(_ANY) is not None
+
+
+_ANY: Final[dict[str, Any]] = control.gap(0, 0, 0)

@@ -1,0 +1,137 @@
+"""The opening handshake of RFC 6455 (section 4.2) on a request that aiohttp parsed, and taking its connection over.
+
+aiohttp's own WebSocket reads through a queue and a task per connection. Here the connection changes its protocol
+instead: aiohttp is told that it is over, lets go of all it kept for it, and the transport lives on with ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable
+
+VERSION: Final = "13"
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+
+class NoHandshake(Exception):
+    """A request that cannot become a WebSocket; ``status`` is its HTTP answer."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+class Taken(NamedTuple):
+    """A connection that aiohttp has let go of."""
+
+    transport: asyncio.Transport
+    tail: bytes
+    """What was read behind the request."""
+    full: bool
+    """Whether the transport asked to pause writing."""
+
+
+def check(request: web.BaseRequest) -> str:
+    """Return the client's key.
+
+    Raises:
+        NoHandshake: what is missing or wrong; 426 when it is another version, or no WebSocket at all.
+    """
+    headers = request.headers
+    if request.method != "GET" or request.version < (1, 1) or request.can_read_body:
+        raise NoHandshake("a WebSocket begins with GET over HTTP/1.1, without a body")
+    if headers.get("Upgrade", "").strip().lower() != "websocket" or "upgrade" not in _words(
+        headers, "Connection"
+    ):
+        raise NoHandshake("expected Upgrade: websocket and Connection: Upgrade", 426)
+    if headers.get("Sec-WebSocket-Version", "").strip() != VERSION:
+        raise NoHandshake(f"expected Sec-WebSocket-Version: {VERSION}", 426)
+    keys = headers.getall("Sec-WebSocket-Key", [])
+    if len(keys) != 1 or not _is_key(keys[0].strip()):
+        raise NoHandshake("expected one Sec-WebSocket-Key: 16 bytes in base64")
+    return keys[0].strip()
+
+
+def offered(request: web.BaseRequest) -> list[str]:
+    """The subprotocols that the client offers, the one it likes best first."""
+    lines: Iterable[str] = request.headers.getall("Sec-WebSocket-Protocol", [])
+    return [name for line in lines for word in line.split(",") if (name := word.strip())]
+
+
+def answer(key: str, subprotocol: str) -> bytes:
+    """The response that ends the handshake.
+
+    >>> answer("dGhlIHNhbXBsZSBub25jZQ==", "flux.v1").splitlines()[3].decode()
+    'Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo='
+    """
+    accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()  # noqa: S324 - section 4.2.2 wants it
+    lines = (
+        "HTTP/1.1 101 Switching Protocols",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Accept: {accept}",
+        f"Sec-WebSocket-Protocol: {subprotocol}",
+    )
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def take_over(request: web.BaseRequest) -> Taken | None:
+    """Take the connection of ``request`` away from aiohttp; None when it is gone already.
+
+    Return ``Switched()`` from the handler right after that, without waiting for anything.
+    """
+    protocol, transport = request.protocol, request.transport
+    if transport is None or transport.is_closing():
+        return None
+    tail = _Tail()
+    protocol.set_parser(tail)  # type: ignore[arg-type]  # all it needs of a parser is this
+    full = protocol.writing_paused
+    protocol.transport = None  # so that what it does at the end of a connection leaves this one open
+    protocol.connection_lost(None)
+    return Taken(transport, bytes(tail.data), full)
+
+
+class Switched(web.StreamResponse):
+    """What a handler returns whose connection was taken over: nothing is left to send."""
+
+    def __init__(self) -> None:
+        super().__init__(status=101)
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Send no head: ours is out."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Send no body."""
+
+
+class _Tail:
+    """Keeps what aiohttp has read behind the request."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        self.data += data
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """Nothing follows."""
+
+
+def _words(headers: Any, name: str) -> set[str]:
+    return {word.strip().lower() for line in headers.getall(name, []) for word in line.split(",")}
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except (binascii.Error, ValueError):
+        return False

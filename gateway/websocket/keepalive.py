@@ -1,0 +1,102 @@
+"""Finds WebSockets whose peer is gone: one timer for all of them, whatever their number.
+
+Each link has a place on a wheel; when the wheel gets there the link is pinged, once in ``ping_s``. Places are random,
+so that clients that all came at once are not all pinged at once. A link that shows no sign of life within ``pong_s``
+of a ping is closed; any traffic counts, not only the pong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.closes import NO_PONG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TURN_S: Final = 0.5
+"""The wheel moves on this often: pings of 10 000 links in 25 s are 200 at a time."""
+
+
+class Pinged(Protocol):
+    """A link that is kept alive (``WebSocketLink``)."""
+
+    ended: Any
+    life: int
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+
+    def close_with(self, code: int, reason: str = "") -> None:
+        """End with a close code."""
+
+
+class Keepalive:
+    """The wheel of one process.
+
+    Args:
+        ping_s: seconds between two pings of a link.
+        pong_s: seconds a link may take to show a sign of life.
+        pick: chooses a place below its argument.
+    """
+
+    def __init__(
+        self, ping_s: float, pong_s: float, *, pick: Callable[[int], int] = random.randrange
+    ) -> None:
+        turns = max(1, round(ping_s / min(TURN_S, ping_s / 4, pong_s / 2)))
+        self._pong_s = pong_s
+        self._turn_s = ping_s / turns
+        self._pick = pick
+        self._wheel: list[set[Pinged]] = [set() for _ in range(turns)]
+        self._at = 0
+        self._asked: deque[tuple[float, Pinged, int]] = deque()  # (deadline, link, its life at the ping)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._wheel))
+
+    def add(self, link: Pinged) -> set[Pinged]:
+        """Keep ``link`` alive for as long as it is in the returned set: who ends takes itself out."""
+        place = self._wheel[self._pick(len(self._wheel))]
+        place.add(link)
+        if self._timer is None:
+            self._again()
+        return place
+
+    def stop(self) -> None:
+        """Ping nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._asked.clear()
+        for place in self._wheel:
+            place.clear()
+
+    def _again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._turn_s, self._turn)
+
+    def _turn(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._timer = None
+        try:
+            self._close_silent(now)
+            self._at = (self._at + 1) % len(self._wheel)
+            self._ping(self._wheel[self._at], now + self._pong_s)
+        finally:  # a fault with one link must not stop the wheel
+            if self._asked or any(self._wheel):
+                self._again()
+
+    def _ping(self, place: set[Pinged], deadline: float) -> None:
+        for link in [*place]:
+            self._asked.append((deadline, link, link.life))
+            link.ping()
+
+    def _close_silent(self, now: float) -> None:
+        asked = self._asked
+        while asked and asked[0][0] <= now:
+            _, link, life = asked.popleft()
+            if link.ended is None and link.life == life:
+                link.close_with(NO_PONG)

@@ -1,0 +1,298 @@
+"""``--workers N``: several processes behind the same listeners, and the one that looks after them.
+
+Theory of operation. The supervisor binds each TCP port once, with SO_REUSEPORT and without listening: so port 0 becomes
+one port for all, and it stays ours while workers come and go. Each worker binds and listens for itself, and the kernel
+spreads connections over them; a UNIX socket is bound once and inherited. Workers are forked before any event loop,
+thread or database exists. One that ends by itself is started again, after a pause that doubles up to ``PAUSE_MAX_S``
+while it does not live for ``LASTED_S``. SIGHUP, SIGTERM and SIGINT are passed on; a second SIGTERM is, too, and a
+worker that is still there ``KILL_S`` behind its drain is killed.
+
+Concurrency: one thread, no event loop; the signals are blocked and taken one by one by ``sigtimedwait``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from broker.errors import ConfigError, HeadgateError
+from gateway import process
+from gateway.identity import leases
+from gateway.identity.store import Store
+from gateway.settings.places import Place, place_of
+from gateway.settings.schema import GatewaySettings
+from gateway.web.listener import bind, place_bound
+from gateway.web.siblings import fold
+
+log = logging.getLogger("headgate")
+
+SIGNALS: Final = frozenset({signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+PAUSE_S: Final = 0.1
+PAUSE_MAX_S: Final = 10.0
+LASTED_S: Final = 10.0
+"""A worker that lived so long was a good one: the next pause is the first again."""
+READY_S: Final = 30.0
+"""How long workers may take to open their doors."""
+GONE_S: Final = 1.0
+"""How long after the end of its readiness pipe a worker may take to be gone, so that its exit code can be told."""
+KILL_S: Final = 10.0
+"""How long after the time for its drain a worker may live."""
+_READY: Final = b"r"
+
+
+@dataclass(slots=True)
+class Worker:
+    """One place for a worker process."""
+
+    index: int
+    name: str = ""
+    """Of the present incarnation."""
+    pid: int = 0
+    """0 while none runs."""
+    born: float = 0.0
+    pause_s: float = PAUSE_S
+    again_at: float = 0.0
+    """When the next incarnation may begin."""
+
+
+class Supervisor:
+    """The workers of one gateway.
+
+    Args:
+        settings: ``gateway.workers`` says how many. upstream: as of ``Gateway``.
+
+    Attributes:
+        urls: where clients connect.
+
+    Raises:
+        ConfigError: an address cannot be used.
+    """
+
+    def __init__(self, settings: GatewaySettings, upstream: str | None) -> None:
+        self._settings = settings
+        self._upstream = upstream
+        self._workers = [Worker(index) for index in range(settings.gateway.workers)]
+        urls = [entry.url for entry in settings.listen]
+        if settings.gateway.metrics_listen is not None:
+            urls.append(settings.gateway.metrics_listen)
+        self._reserved: list[tuple[Place, socket.socket]] = []
+        try:
+            for url in urls:
+                sock = bind(place_of(url), shared=True)
+                self._reserved.append((place_bound(sock, place_of(url)), sock))
+        except ConfigError:
+            self._release()
+            raise
+        self.urls: list[str] = [str(place) for place, _sock in self._reserved[: len(settings.listen)]]
+        self._folder = tempfile.mkdtemp(prefix="headgate-workers-")
+        self._leaving_at: float | None = None
+
+    def run(self, ready: Callable[[], None]) -> int:
+        """Run until told to leave; ``ready`` is called once every worker serves. Returns an exit code."""
+        process.set_up_logging(self._settings.gateway.log_level, "gateway")
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        self._forget(None)  # those of a supervisor that was killed
+        try:
+            code = self._start_all()
+            if code is not None:
+                return code
+            ready()
+            process.notify("READY=1")
+            return self._look_after()
+        finally:
+            self._end_all()
+            self._release()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # -- up ------------------------------------------------------------------------------------
+
+    def _start_all(self) -> int | None:
+        """Start the workers one by one; an exit code when one cannot serve."""
+        for worker in self._workers:
+            pipe = self._fork(worker)
+            said = _heard(pipe, READY_S)
+            os.close(pipe)
+            if said != _READY:
+                print(f"headgate gateway: worker {worker.index} did not start", file=sys.stderr)  # noqa: T201
+                return self._code_of(worker)
+        return None
+
+    def _code_of(self, worker: Worker) -> int:
+        """The exit code of a worker that would not serve."""
+        until = time.monotonic() + GONE_S
+        while time.monotonic() < until:
+            pid, status = os.waitpid(worker.pid, os.WNOHANG)
+            if pid:
+                worker.pid = 0
+                code = os.waitstatus_to_exitcode(status)
+                return code if code > 0 else process.EXIT_FAILED
+            time.sleep(0.01)  # its pipe closes a moment before it can be waited for
+        return process.EXIT_FAILED
+
+    def _fork(self, worker: Worker) -> int:
+        """Start an incarnation of ``worker``; returns the read end of its readiness pipe."""
+        worker.name = f"{worker.index}-{secrets.token_hex(4)}"
+        worker.born = time.monotonic()
+        read, write = os.pipe2(os.O_CLOEXEC)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        supervisor = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become(worker, write, supervisor)
+        os.close(write)
+        worker.pid = pid
+        return read
+
+    def _become(self, worker: Worker, pipe: int, supervisor: int) -> NoReturn:
+        code = process.EXIT_FAILED
+        try:
+            _follow(supervisor)
+            os.setpgid(0, 0)  # a Ctrl-C at the terminal is the supervisor's to pass on
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+            def ready(_gateway: object) -> None:
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(pipe, _READY)
+                os.close(pipe)
+
+            code = process.run(
+                self._settings,
+                upstream=self._upstream,
+                sockets=self._sockets(),
+                worker=(worker.name, self._folder),
+                ready=ready,
+            )
+        except BaseException as error:
+            print(f"headgate gateway: worker {worker.index}: {error!r}", file=sys.stderr)  # noqa: T201
+        finally:
+            sys.stderr.flush()
+            os._exit(code)  # the supervisor's own exit handlers are not ours to run
+
+    def _sockets(self) -> Sequence[socket.socket]:
+        """A worker's own sockets at the reserved places; it shares UNIX sockets with the others."""
+        return [
+            sock if place.scheme == "unix" else bind(place, shared=True) for place, sock in self._reserved
+        ]
+
+    # -- while they run ------------------------------------------------------------------------
+
+    def _look_after(self) -> int:
+        while True:
+            info = signal.sigtimedwait(SIGNALS, self._pause())
+            number = 0 if info is None else info.si_signo
+            if number == signal.SIGHUP:
+                self._pass_on(signal.SIGHUP)
+            elif number in (signal.SIGTERM, signal.SIGINT):
+                return process.EXIT_OK
+            self._reap()
+            self._revive()
+
+    def _pause(self) -> float:
+        due = [worker.again_at for worker in self._workers if not worker.pid]
+        return max(0.0, min(due) - time.monotonic()) if due else 3600.0
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        for worker in self._workers:
+            if worker.pid:
+                os.kill(worker.pid, number)  # a child that was not waited for: the pid is still its own
+
+    def _reap(self) -> None:
+        """Take in workers that have ended: keep what they counted, forget whom they had."""
+        for worker in self._workers:
+            if not worker.pid:
+                continue
+            pid, status = os.waitpid(worker.pid, os.WNOHANG)
+            if not pid:
+                continue
+            worker.pid = 0
+            try:
+                fold(self._folder, worker.name)
+            except OSError as error:  # a full disk costs counts, not the gateway
+                log.warning("the counts of worker %d are lost: %s", worker.index, error)
+            self._forget(worker.name)
+            if self._leaving_at is None:
+                self._mourn(worker, os.waitstatus_to_exitcode(status))
+
+    def _forget(self, worker: str | None) -> None:
+        """Let the connections of an ended worker, None is all, count no more for their users' limits.
+
+        The store is opened for this alone: it must not be there at a fork.
+        """
+        try:
+            store = Store(self._settings.gateway.statedir)
+            try:
+                leases.forget(store, worker)
+            finally:
+                store.close()
+        except HeadgateError as error:  # their lease ends them
+            log.warning("connections of ended workers stay counted for %g s: %s", leases.LEASE_S, error)
+
+    def _mourn(self, worker: Worker, code: int) -> None:
+        now = time.monotonic()
+        if now - worker.born > LASTED_S:
+            worker.pause_s = PAUSE_S
+        worker.again_at = now + worker.pause_s
+        log.error("worker %d ended with %d; another one in %.1f s", worker.index, code, worker.pause_s)
+        worker.pause_s = min(worker.pause_s * 2, PAUSE_MAX_S)
+
+    def _revive(self) -> None:
+        now = time.monotonic()
+        for worker in self._workers:
+            if not worker.pid and worker.again_at <= now:
+                os.close(self._fork(worker))
+
+    # -- down ----------------------------------------------------------------------------------
+
+    def _end_all(self) -> None:
+        """Let the workers drain; a second signal, or time, ends them at once."""
+        self._leaving_at = time.monotonic()
+        process.notify("STOPPING=1")
+        self._pass_on(signal.SIGTERM)
+        until = self._leaving_at + self._settings.gateway.drain_s + KILL_S
+        while any(worker.pid for worker in self._workers):
+            left = until - time.monotonic()
+            if left <= 0:
+                self._pass_on(signal.SIGKILL)
+                left = 1.0
+            info = signal.sigtimedwait(SIGNALS, min(left, 0.5))
+            if info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT):
+                self._pass_on(signal.SIGTERM)
+            self._reap()
+
+    def _release(self) -> None:
+        for place, sock in self._reserved:
+            sock.close()
+            if place.scheme == "unix":
+                with contextlib.suppress(OSError):
+                    os.unlink(place.path)
+
+
+def _heard(pipe: int, seconds: float) -> bytes:
+    """The byte a worker writes when it serves; b"" when it ended or time did."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return os.read(pipe, 1) if poll.poll(seconds * 1000) else b""
+
+
+def _follow(supervisor: int) -> None:
+    """End when the supervisor does, however it ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() != supervisor:
+        os._exit(process.EXIT_FAILED)

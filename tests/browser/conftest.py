@@ -1,0 +1,72 @@
+"""A tree of four brokers, a gateway in front of it, and a real Chromium that looks at it."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.stage import Stage
+from tests.live.brokers import tree
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The Chromium of the system; `deploy/test-setup.sh` installs it."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        pytest.skip("chromium is not installed")
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[object]:
+    """Of one module: Playwright keeps an event loop in this thread while it runs, which others need for themselves."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[str]:
+    """The URI of rank 0 of a tree of four."""
+    folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
+    try:
+        with tree(folder, 4) as running:
+            yield running.ranks[0].uri
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def stage(browser: object, four: str) -> Iterator[Stage]:
+    """A gateway in front of the tree, and pages that look at it."""
+    folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
+    running = Stage(browser, four, folder)
+    try:
+        yield running
+    finally:
+        running.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def look(stage: Stage) -> Iterator[Stage]:
+    """The stage for one test: its pages are closed afterwards, and a fault in one of them fails the test."""
+    yield stage
+    stage.sweep()

@@ -1,0 +1,145 @@
+"""A gateway that can be killed and started again at the same place, and the pages that look at it."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.live.gateways import GatewayProcess, config_in
+
+USERS = """
+[access]
+allow_owner = true
+login_links = "owner"
+[[users]]
+name = "ada"
+userid = 1001
+roles = ["owner"]
+[[users]]
+name = "bob"
+userid = 1002
+roles = ["user"]
+[[rules]]
+roles = ["user"]
+kinds = ["call"]
+prefixes = ["attr.get", "broker.", "overlay.", "state-machine.get"]
+[[rules]]
+roles = ["user"]
+kinds = ["subscribe", "publish"]
+prefixes = ["open."]
+"""
+"""An owner, and a user who sees the tree and the events below ``open.`` and nothing else."""
+
+NOT_FAULTS = (
+    "status of 401",  # who is not logged in is asked to
+    "WebSocket connection to",  # a gateway that was killed
+    "ERR_CONNECTION_REFUSED",
+)
+"""What Chromium writes to the console where the page is not to blame."""
+
+
+class Stage:
+    """One gateway process and the pages of one test."""
+
+    def __init__(self, browser: Any, upstream: str, folder: Path) -> None:
+        self.browser = browser
+        self.folder = folder
+        self.upstream = upstream
+        self.faults: list[str] = []
+        self._login: Any = None
+        self._contexts: list[Any] = []
+        self.gateway = GatewayProcess(config_in(folder, upstream, users=USERS))
+        self.gateway.wait_ready()
+        self.url = self.gateway.urls[0].rstrip("/")
+        # from now on at this place, so that it can come back to it
+        config_in(folder, upstream, f'[[listen]]\nurl = "{self.url}"\n', users=USERS)
+
+    # -- the gateway -----------------------------------------------------------------------------
+
+    def kill_gateway(self) -> None:
+        self.gateway.kill()
+
+    def start_gateway(self) -> None:
+        """Again, with the same state and address."""
+        self.gateway = GatewayProcess(self.folder / "gateway.toml")
+        self.gateway.wait_ready()
+
+    def link(self) -> str:
+        """A one-time login link for the owner."""
+        argv = [sys.executable, "-m", "broker.cli.main", "login", "link", "--json", "--config"]
+        done = subprocess.run(
+            [*argv, str(self.folder / "gateway.toml")], check=True, capture_output=True, timeout=20
+        )
+        return str(json.loads(done.stdout)["url"])
+
+    def ask(self, path: str, payload: object = None, user: str = "ada") -> Any:
+        """``POST path`` as ``user``; the answer's JSON."""
+        body = json.dumps(payload if payload is not None else {}).encode()
+        headers = {**self.gateway.bearer(user), "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, body, headers)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def rpc(self, topic: str, payload: object = None) -> Any:
+        """One call, by the way of HTTP."""
+        return self.ask(f"/v1/rpc/{topic}", payload)
+
+    def publish(self, topic: str, payload: object = None) -> int:
+        """One event; returns its number."""
+        return int(self.ask(f"/v1/events/{topic}", payload)["sequence"])
+
+    # -- pages -----------------------------------------------------------------------------------
+
+    def page(self, width: int = 1440, height: int = 900, **context: Any) -> Any:
+        """An empty page of a browser without cookies; faults in it are kept for ``sweep``."""
+        opened = self.browser.new_context(viewport={"width": width, "height": height}, **context)
+        opened.set_default_timeout(15_000)
+        self._contexts.append(opened)
+        page = opened.new_page()
+        page.on("pageerror", lambda error: self.faults.append(f"{error}\n{error.stack}"))
+        page.on("console", self._said)
+        return page
+
+    def _said(self, message: Any) -> None:
+        if message.type == "error" and not any(known in message.text for known in NOT_FAULTS):
+            self.faults.append(message.text)
+
+    def dashboard(self, tab: str = "events", **context: Any) -> Any:
+        """The dashboard of the owner, with the tree drawn. The pages share one login."""
+        page = self.page(**context, storage_state=self._login)
+        page.goto(self.url if self._login else self.link())
+        page.wait_for_selector(".node >> nth=3")
+        if self._login is None:
+            self._login = page.context.storage_state()
+        page.click(f"#tab-{tab}")
+        return page
+
+    def guest(self, user: str = "bob", **context: Any) -> Any:
+        """The dashboard of somebody who entered a token."""
+        page = self.page(**context)
+        page.goto(self.url)
+        page.fill("#token", self.gateway.tokens[user])
+        page.click("#login button[type=submit]")
+        page.wait_for_selector("body[data-link=open]")
+        return page
+
+    def bench(self, **context: Any) -> Any:
+        """A page of the gateway that does nothing by itself, with the client module as ``window.client``."""
+        page = self.page(**context)
+        page.goto(f"{self.url}/login")
+        page.evaluate("async url => { window.client = await import(url) }", f"{self.url}/client.js")
+        return page
+
+    def sweep(self) -> None:
+        """Close the pages; a fault in one of them is a failure."""
+        for context in self._contexts:
+            context.close()
+        faults, self._contexts, self.faults = self.faults, [], []
+        assert not faults, faults
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        self.gateway.kill()

@@ -1,0 +1,111 @@
+"""A WebSocket listener for the checks of transports: a bare upgrade in front of the gateway's own link.
+
+What the gateway does besides (credentials, origin, sessions) has tests of its own; here its link and the dialer of
+``broker.transport.websocket`` are held against the contract of all links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+
+from broker.errors import ConfigError
+from broker.identity import PeerInfo
+from broker.transport import websocket
+from broker.transport.link import Accept, Link, Listener, Options
+from gateway.codecs import new_codec
+from gateway.websocket.link import WebSocketLink
+
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+HEAD_BYTES = 8192
+WELCOME: dict[str, object] = {"type": "welcome", "session": "00000000", "limits": {}, "expires": None}
+
+
+class Upgrade(asyncio.Protocol):
+    """One connection until its WebSocket handshake is over."""
+
+    def __init__(self, listener: UpgradeListener) -> None:
+        self.listener = listener
+        self.head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.listener.strangers.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.listener.strangers.discard(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.head += data
+        head, end, tail = self.head.partition(b"\r\n\r\n")
+        if not end:
+            if len(self.head) > HEAD_BYTES:
+                self.transport.close()
+            return
+        lines = head.decode("latin-1").split("\r\n")[1:]
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if fields.get("upgrade") != "websocket":
+            self.transport.close()
+            return
+        self.listener.strangers.discard(self.transport)
+        self.upgrade(fields, tail)
+
+    def upgrade(self, fields: dict[str, str], tail: bytes) -> None:
+        options = self.listener.options
+        host, port = self.transport.get_extra_info("peername")[:2]
+        peer = PeerInfo(f"ws://{host}:{port}", local=True)
+        denied = options.admit(peer)
+        if denied:
+            body = json.dumps({"errno": denied, "text": "not you"}).encode()
+            self.transport.write(
+                b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+            )
+            self.transport.close()
+            return
+        accept = base64.b64encode(hashlib.sha1(fields["sec-websocket-key"].encode() + GUID).digest())
+        self.transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Protocol: flux.v1\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept
+        )
+        max_bytes = options.max_bytes(peer)
+        codec = new_codec("flux.v1", max_bytes)
+        link = WebSocketLink(self.transport, codec, peer, options, max_bytes=max_bytes)
+        link.tell(WELCOME)
+        self.listener.accept(link)
+        link.begin(tail)
+
+
+class UpgradeListener(Listener):
+    def __init__(self, accept: Accept, options: Options) -> None:
+        self.accept, self.options = accept, options
+        self.strangers: set[asyncio.Transport] = set()
+
+    async def open(self, uri: str) -> UpgradeListener:
+        host, _, port = uri.removeprefix("ws://").partition("/")[0].rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            self.server = await loop.create_server(lambda: Upgrade(self), host, int(port))
+        except OSError as error:
+            raise ConfigError(f"cannot listen at {uri}: {error}") from error
+        self.address = self.contact_address = f"ws://{host}:{self.server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def stop(self) -> None:
+        self.server.close()
+        for transport in list(self.strangers):
+            transport.abort()
+        await asyncio.sleep(0)
+
+
+class WebSocketPair:
+    """The transport under test: our dialer, and the gateway's link behind a bare upgrade."""
+
+    async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
+        return await UpgradeListener(accept, options).open(uri)
+
+    async def dial(self, uri: str, options: Options) -> Link:
+        return await websocket.transport.dial(uri, options)

@@ -1,0 +1,133 @@
+"""`headgate up`: one command from nothing to a page that is logged in."""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from broker.wire.message import request
+from broker.wire.payload import decode_json, encode_json
+from tests.live.brokers import eventually
+from tests.live.speaker import Speaker
+
+pytestmark = pytest.mark.story
+START_S = 30.0
+
+
+@contextlib.contextmanager
+def up(*words):
+    """A running `headgate up`, and what it printed."""
+    argv = [sys.executable, "-m", "broker.cli.main", "up", "--listen", "http://127.0.0.1:0", *words]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    lines = []
+    try:
+        until = time.monotonic() + START_S
+        while "Ctrl-C ends it" not in lines and time.monotonic() < until:
+            if select.select([process.stdout], [], [], 1)[0]:
+                line = process.stdout.readline()
+                if not line:
+                    break
+                lines.append(line.decode().rstrip("\n"))
+        yield process, lines
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ask(url, *, cookie="", origin="", body=None):
+    headers = {"Content-Type": "application/json"}
+    headers |= {"Cookie": cookie} if cookie else {}
+    headers |= {"Origin": origin} if origin else {}
+    asked = urllib.request.Request(url, data=body, headers=headers)
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        return answer.read(), answer.headers
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as found:
+        return [int(word) for word in found.read().split()]
+
+
+def test_from_nothing_to_a_logged_in_page_and_back(rundir):
+    with up("--size", "3", "--rundir", str(rundir / "run")) as (process, lines):
+        text = "\n".join(lines)
+        assert lines[0].startswith("3 brokers and a gateway are up after")
+        uri = re.search(r"^FLUX_URI=(.*)$", text, re.MULTILINE)[1]
+        page, _, secret = re.search(r"(http\S+/login#once=\S+)", text)[1].partition("/login#once=")
+        body, headers = ask(f"{page}/v1/login", origin=page, body=b'{"once":"%b"}' % secret.encode())
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert b'"roles":["owner"]' in body
+        assert b"<title>Headgate" in ask(f"{page}/", cookie=cookie)[0]
+        for rank in range(3):
+            call = f"{page}/v1/rpc/attr.get?nodeid={rank}"
+            answer, _ = ask(call, cookie=cookie, origin=page, body=b'{"name":"rank"}')
+            assert b'"value":"%d"' % rank in answer
+        with Speaker(uri) as speaker:
+            answer = speaker.ask(request("attr.get", encode_json({"name": "size"}), matchtag=1))
+            assert decode_json(answer.payload)["value"] == "3"
+        ranks = children(process.pid)
+        assert len(ranks) == 2
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == b""
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in ranks)
+        assert not (rundir / "run").exists()
+
+
+def test_the_log_of_rank_0_can_be_read_through_it(rundir):
+    with up("--verbose") as (_process, lines):
+        uri = next(line.partition("=")[2] for line in lines if line.startswith("FLUX_URI="))
+        words = [sys.executable, "-m", "broker.cli.main", "log", "--uri", uri]
+        assert "state run" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def test_without_login_there_is_no_link():
+    with up("--no-login") as (_process, lines):
+        assert "once=" not in "\n".join(lines)
+        page = next(line for line in lines if line.startswith("http://"))
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(f"{page}/v1/session")
+        refused.value.close()
+        assert refused.value.code == 401
+
+
+def test_a_rank_that_dies_is_told():
+    with up("--size", "2") as (process, _lines):
+        (rank,) = children(process.pid)
+        os.kill(rank, signal.SIGKILL)
+        assert select.select([process.stderr], [], [], 10)[0]
+        assert b"rank 1" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_the_ranks_end_when_it_is_killed(rundir):
+    with up("--size", "3", "--rundir", str(rundir / "run")) as (process, _lines):
+        ranks = children(process.pid)
+        process.kill()
+        process.wait(10)
+        eventually(lambda: any(alive(pid) for pid in ranks), False, timeout=20)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_two_signals_end_it_at_once():
+    with up("--size", "2", "--set", "gateway.drain_s=60") as (process, _lines):
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0

@@ -1,0 +1,290 @@
+"""Several gateway processes behind one port: one answer to /metrics, one use of a link, one limit for a user."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.live.brokers import eventually
+from tests.live.gateways import USERS, gateway_process
+from tests.unit.gateway.identity.authority import public_pem
+from tests.unit.gateway.identity.issuer import AUDIENCE, ISSUER, KEYS, signed
+
+pytestmark = pytest.mark.story
+JSON = ("flux.v1.json",)
+WORKERS = "workers = 2\n"
+LINKS = USERS.replace("[access]", '[access]\nlogin_links = "owner"')
+
+
+def going(work, timeout=50.0):
+    async def bounded():
+        async with asyncio.timeout(timeout), aiohttp.ClientSession(connector=fresh()) as http:
+            await work(http)
+
+    asyncio.run(bounded())
+
+
+def fresh():
+    """Every request by a connection of its own, which the kernel gives to either worker."""
+    return aiohttp.TCPConnector(force_close=True)
+
+
+def children(pid):
+    """Child processes of ``pid``."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as stat:
+                if int(stat.read().rpartition(")")[2].split()[1]) == pid:
+                    found.append(int(name))
+    return sorted(found)
+
+
+def listening(pid, port):
+    """Sockets of ``pid`` that listen at ``port``."""
+    with open(f"/proc/{pid}/net/tcp") as table:
+        wanted = {line.split()[9] for line in table if re.search(rf":{port:04X} 00000000:0000 0A", line)}
+    held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    return {inode for inode in wanted if f"socket:[{inode}]" in held}
+
+
+async def metrics(http, running):
+    async with http.get(f"{running.urls[0]}/metrics", headers=running.bearer()) as answer:
+        assert answer.status == 200
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(await answer.text())
+            for sample in family.samples
+        }
+
+
+async def call(http, running):
+    async with http.post(
+        f"{running.urls[0]}/v1/rpc/attr.get", json={"name": "rank"}, headers=running.bearer()
+    ) as answer:
+        assert (await answer.json())["value"] == "0"
+
+
+def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker):
+    async def work(http):
+        port = int(running.urls[0].rpartition(":")[2])
+        first = children(running.process.pid)
+        assert len(first) == 2
+        assert all(listening(pid, port) for pid in first)
+        for _ in range(20):
+            await call(http, running)
+        for _ in range(6):  # whichever worker answers
+            assert (await metrics(http, running))["headgate_gateway_sessions_opened_total", "http"] == 20
+        assert (await metrics(http, running))["headgate_gateway_workers",] == 2
+        await asyncio.sleep(2.5)  # a killed worker takes its last second with it; twice that is time to save
+        os.kill(first[0], signal.SIGKILL)
+        await asyncio.to_thread(eventually, lambda: len(set(children(running.process.pid)) - {first[0]}) == 2)
+        second = children(running.process.pid)
+        assert first[1] in second
+        await asyncio.to_thread(eventually, lambda: all(listening(pid, port) for pid in second))
+        async with asyncio.timeout(15):
+            while (await metrics(http, running))["headgate_gateway_workers",] != 2:
+                await asyncio.sleep(0.1)
+        for _ in range(4):
+            assert (await metrics(http, running))["headgate_gateway_sessions_opened_total", "http"] == 20
+        for _ in range(5):
+            await call(http, running)
+        assert (await metrics(http, running))["headgate_gateway_sessions_opened_total", "http"] == 25
+
+    with gateway_process(rundir, broker.uri, WORKERS) as running:
+        going(work)
+        assert any("ended with -9" in line for line in running.lines())
+        assert running.stop() == 0
+        assert not children(running.process.pid)
+
+
+def test_a_login_link_is_good_for_one_of_many_at_once(rundir, broker):
+    async def work(http):
+        link = (await asyncio.to_thread(running.process.stdout.readline)).decode().strip()
+        page, _, secret = link.partition("/login#once=")
+        assert page == running.urls[0]
+
+        async def attempt():
+            async with http.post(
+                f"{page}/v1/login", json={"once": secret}, headers={"Origin": page}
+            ) as answer:
+                return answer.status, answer.cookies
+
+        found = await asyncio.gather(*(attempt() for _ in range(16)))
+        assert sorted(status for status, _cookies in found)[:2] == [200, 401]
+        cookie = next(cookies for status, cookies in found if status == 200)["headgate"].value
+        for _ in range(8):  # whichever worker is asked
+            async with http.get(f"{page}/v1/session", cookies={"headgate": cookie}) as answer:
+                assert answer.status == 200
+        headers = {"Origin": page}
+        async with http.post(f"{page}/v1/logout", cookies={"headgate": cookie}, headers=headers) as answer:
+            assert answer.status == 204
+        for _ in range(8):
+            async with http.get(f"{page}/v1/session", cookies={"headgate": cookie}) as answer:
+                assert answer.status == 401
+
+    with gateway_process(rundir, broker.uri, WORKERS, "--login-link", users=LINKS) as running:
+        going(work)
+        assert running.stop() == 0
+
+
+def test_the_limit_of_a_user_counts_in_all_workers(rundir, broker):
+    async def work(http):
+        async with contextlib.AsyncExitStack() as stack:
+            welcomed, closed = 0, []
+            for _ in range(12):
+                opened = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
+                each = await stack.enter_async_context(opened)
+                said = await each.receive_json()
+                if said["type"] == "welcome":
+                    welcomed += 1
+                else:
+                    closed.append(said["code"])
+            assert welcomed == 6
+            assert closed == [4504] * 6
+
+    limits = "[limits]\nconnections_per_user = 6\n"
+    with gateway_process(rundir, broker.uri, WORKERS + limits) as running:
+        going(work)
+        assert running.stop() == 0
+
+
+def test_clients_come_back_when_every_worker_was_killed(rundir, broker):
+    async def welcomed(http, stack):
+        """A connection once there is somebody to take it; what it is told first must be the welcome."""
+        while True:
+            try:
+                opened = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
+                each = await stack.enter_async_context(opened)
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.02)
+                continue
+            said = await each.receive_json()
+            assert said["type"] == "welcome", said
+            return each
+
+    async def work(http):
+        async with contextlib.AsyncExitStack() as stack:
+            before = [await welcomed(http, stack) for _ in range(4)]
+            for pid in children(running.process.pid):
+                os.kill(pid, signal.SIGKILL)
+            for each in before:
+                assert (await each.receive()).type is not aiohttp.WSMsgType.TEXT
+            for _ in range(4):
+                await welcomed(http, stack)
+            opened = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
+            assert (await (await stack.enter_async_context(opened)).receive_json())["code"] == 4504
+
+    limits = "[limits]\nconnections_per_user = 4\n"
+    with gateway_process(rundir, broker.uri, WORKERS + limits) as running:
+        going(work)
+        assert running.stop() == 0
+
+
+def test_streams_of_a_user_count_in_all_workers(rundir, broker):
+    async def work(http):
+        async with contextlib.AsyncExitStack() as stack:
+            statuses = []
+            for _ in range(10):
+                opened = http.post(
+                    f"{running.urls[0]}/v1/rpc/attr.get?stream=1",  # one answer, and the stream stays open
+                    json={"name": "rank"},
+                    headers=running.bearer("bob"),
+                )
+                statuses.append((await stack.enter_async_context(opened)).status)
+            assert sorted(statuses) == [200] * 4 + [429] * 6
+
+    limits = "[limits]\nconnections_per_user = 4\n"
+    with gateway_process(rundir, broker.uri, WORKERS + limits) as running:
+        going(work)
+        assert running.stop() == 0
+
+
+def test_a_revoked_jwt_ends_its_sessions_in_all_workers(rundir, broker):
+    async def end(http, session):
+        """``gateway.end`` at the worker that has the session, whichever that is."""
+        while True:
+            async with http.post(
+                f"{running.urls[0]}/v1/rpc/gateway.end",
+                json={"session": session, "revoke": True},
+                headers=running.bearer("eve"),
+            ) as answer:
+                if answer.status != 404:
+                    return answer.status
+
+    async def work(http):
+        bearer = {"Authorization": f"Bearer {signed(sub='bob', jti='stolen', exp=time.time() + 600)}"}
+        async with contextlib.AsyncExitStack() as stack:
+            taken, session = [], ""
+            for _ in range(12):
+                opened = http.ws_connect(running.ws, protocols=JSON, headers=bearer)
+                taken.append(await stack.enter_async_context(opened))
+                session = (await taken[-1].receive_json())["session"]
+            other = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
+            stays = await stack.enter_async_context(other)
+            assert (await stays.receive_json())["type"] == "welcome"
+            assert await end(http, session) == 200
+            for each in taken:
+                said = await each.receive_json()
+                assert (said["type"], said["code"]) == ("error", 4506)
+            for _ in range(6):
+                async with http.get(f"{running.urls[0]}/v1/session", headers=bearer) as answer:
+                    assert answer.status == 401
+            await stays.send_json({"type": "ping"})
+            assert (await stays.receive_json())["type"] == "pong"
+
+    (rundir / "key.pem").write_bytes(public_pem(KEYS["EdDSA"]))
+    trusted = f'[jwt]\nkeys = ["{rundir}/key.pem"]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\n'
+    with gateway_process(rundir, broker.uri, WORKERS + trusted) as running:
+        going(work)
+        assert running.stop() == 0
+
+
+def test_a_client_resumes_at_another_worker(rundir, broker):
+    async def work(http):
+        seen = None
+        for attempt in range(12):
+            headers = {**running.bearer(), **({"Last-Event-ID": seen} if seen else {})}
+            async with http.get(f"{running.urls[0]}/v1/events?prefix=a.", headers=headers) as answer:
+                found = []
+                while not found or found[-1][0] not in ("welcome", "resumed"):
+                    found.append(await event(answer))
+                assert len(found) == (2 if attempt else 1)
+                if attempt:
+                    assert '"recovered":true' in found[-1][2]
+                seen = found[-1][1]
+            async with http.post(
+                f"{running.urls[0]}/v1/events/a.{attempt}", headers=running.bearer()
+            ) as published:
+                assert published.status == 200
+
+    with gateway_process(rundir, broker.uri, WORKERS) as running:
+        going(work)
+        assert running.stop() == 0
+
+
+async def event(answer):
+    """(event, id, data) of the next server-sent event."""
+    kind = position = ""
+    while True:
+        line = (await answer.content.readline()).decode().rstrip("\n")
+        if line.startswith("event: "):
+            kind = line[7:]
+        elif line.startswith("id: "):
+            position = line[4:]
+        elif line.startswith("data: "):
+            return kind, position, line[6:]
+
+
+def test_a_worker_that_cannot_start_ends_it_all_in_words(rundir, broker):
+    (rundir / "state").mkdir(mode=0o700)
+    (rundir / "state" / "gateway.db").write_bytes(b"no database" * 100)
+    (rundir / "state" / "gateway.db").chmod(0o600)
+    with pytest.raises(AssertionError, match=r"gateway\.db"), gateway_process(rundir, broker.uri, WORKERS):
+        pass

@@ -1,0 +1,76 @@
+"""``headgate up``: its options and errors; that it runs is a story."""
+
+import socket
+
+import pytest
+
+from broker.cli import exits
+from broker.cli.main import main
+from broker.errors import ConfigError
+from gateway.cli.up import _bound, arguments, broker_settings, gateway_settings
+from gateway.settings import GatewaySettings, ListenEntry
+
+
+def given(*words):
+    return arguments().parse_args(list(words))
+
+
+def test_it_is_quiet_and_gives_the_owner_a_link():
+    read = gateway_settings(given())
+    assert (read.access.login_links, read.gateway.log_level) == ("owner", "warning")
+    assert broker_settings(given()).broker.log_level == "warning"
+
+
+def test_verbose_without_login_in_another_shape():
+    words = given("-v", "--no-login", "--topo", "kary:3", "--listen", "http://127.0.0.1:0")
+    read = gateway_settings(words)
+    assert (read.access.login_links, read.gateway.log_level) == ("off", "info")
+    assert read.listen == (ListenEntry(url="http://127.0.0.1:0"),)
+    assert broker_settings(words).tree.topology == "kary:3"
+
+
+def test_a_configuration_says_itself_who_logs_in(tmp_path):
+    (tmp_path / "gateway.toml").write_text("")
+    assert gateway_settings(given("--config", str(tmp_path / "gateway.toml"))).access.login_links == "off"
+
+
+def test_a_default_port_that_is_taken_gives_way_to_the_next():
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        settings = with_url(f"http://127.0.0.1:{port}")
+        with pytest.raises(ConfigError, match="in use"):
+            _bound(settings, fixed=True)
+        (found,) = _bound(settings, fixed=False)
+        assert port < found.getsockname()[1] < port + 20
+        found.close()
+
+
+def with_url(url):
+    import msgspec
+
+    return msgspec.structs.replace(GatewaySettings.defaults(), listen=(ListenEntry(url=url),))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--listen", "http://0.0.0.0:80"], exits.CONFIG, "expected https, or a loopback address"),
+        (["--set", "gateway.workers=2"], exits.CONFIG, "rank 0 and the gateway are one process"),
+        (["--broker-set", "tree.topology=custom"], exits.CONFIG, "saw custom, expected kary:K"),
+        (["--topo", "star"], exits.CONFIG, "tree.topology"),
+        (["--config", "/nowhere.toml"], exits.CONFIG, "expected a readable TOML file"),
+        (["--rundir", "/proc/no"], exits.CONFIG, "run directory /proc/no"),
+    ],
+)
+def test_a_wrong_option_is_one_line(words, code, said, capsys):
+    assert main(["up", *words]) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_size_that_is_none(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["up", "--size", "0"])
+    assert left.value.code == exits.USAGE
+    assert "expected a number from 1 on" in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""Processes that race for the same thing; each opens the store itself, as workers do."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+from gateway.identity.leases import Connections
+from gateway.identity.login import Logins
+from gateway.identity.proxies import Client
+from gateway.identity.store import Store
+from gateway.principal import Denied
+from gateway.settings.schema import AccessSection
+
+HERE = Client("127.0.0.1", "127.0.0.1", "http", local=True, loopback_listener=True)
+
+
+def redeem(statedir, secrets, start, results):
+    store = Store(statedir)
+    logins = Logins(store, AccessSection(login_links="owner"))
+    start.wait(30)
+    won = 0
+    for secret in secrets:
+        while True:
+            try:
+                logins.redeem(secret, HERE)
+                won += 1
+            except Denied as denied:
+                if denied.status == 503:  # the store is busy: as told, again
+                    time.sleep(0.01)
+                    continue
+            break
+    results.put(won)
+    store.close()
+
+
+def acquire(statedir, tries, limit, start, results):
+    store = Store(statedir)
+    counts = Connections(store)
+    start.wait(30)
+    granted = 0
+    for _ in range(tries):
+        while True:
+            try:
+                granted += counts.acquire("alice", limit)
+            except Denied:
+                time.sleep(0.01)
+                continue
+            break
+    results.put(granted)
+    results.close()
+    results.join_thread()  # what was put is on its way before we die
+    os.kill(os.getpid(), signal.SIGKILL)  # a worker that gives nothing back
+
+
+def key(statedir, start, results):
+    start.wait(30)
+    store = Store(statedir)
+    results.put(store.key("resume"))
+    store.close()
+
+
+def race(work, racers, *arguments):
+    """Run `work(*arguments, start, results)` in several processes at once; returns what each of them put."""
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(racers), context.Queue()
+    processes = [context.Process(target=work, args=(*arguments, start, results)) for _ in range(racers)]
+    for process in processes:
+        process.start()
+    try:
+        return [results.get(timeout=45) for _ in processes]
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+            process.join(10)
+            process.close()
+        results.close()
+        results.join_thread()

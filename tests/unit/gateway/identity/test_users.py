@@ -1,0 +1,133 @@
+"""Names to userids and roles."""
+
+import os
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.identity import Role
+from gateway import closes
+from gateway.identity.users import GUEST_USERID, Users, link_principal
+from gateway.principal import Denied
+from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
+
+
+def users(*entries, **access):
+    return Users(GatewaySettings(users=entries, access=AccessSection(**access)))
+
+
+def principal(made, name):
+    return made.principal(name, kind="token", credential="token:1", expires=None)
+
+
+def test_a_user_is_stamped_as_configured():
+    made = users(
+        UserEntry(name="a", userid=7),
+        UserEntry(name="b", userid=8, roles=("user", "admin")),
+        allow_admin=True,
+    )
+    assert (principal(made, "a").userid, principal(made, "a").roles) == (7, Role.USER)
+    assert principal(made, "b").roles == Role.USER | Role.ADMIN
+    assert not principal(made, "a").shared
+
+
+def test_an_unknown_user_has_no_role():
+    with pytest.raises(Denied) as denied:
+        principal(users(), "a")
+    assert (denied.value.status, denied.value.close) == (403, closes.NO_ROLE)
+
+
+@pytest.mark.parametrize("role", ["owner", "admin"])
+def test_strong_roles_must_be_allowed(role):
+    entry = UserEntry(name="a", userid=7, roles=(role,))
+    with pytest.raises(ConfigError, match=f"allow_{role} = true"):
+        users(entry)
+    assert users(entry, **{f"allow_{role}": True}).known("a")
+
+
+def test_a_name_stands_once():
+    settings = GatewaySettings(users=(UserEntry(name="a", userid=1), UserEntry(name="a", userid=2)))
+    with pytest.raises(ConfigError, match=r"users\[1\]\.name: .*each user once"):
+        Users(settings)
+
+
+def test_a_userid_of_two_users_is_shared():
+    made = users(*(UserEntry(name=name, userid=uid) for name, uid in (("a", 7), ("b", 7), ("c", 8))))
+    assert [principal(made, name).shared for name in "abc"] == [True, True, False]
+
+
+def test_the_own_userid_is_the_owners_too_where_links_give_owner():
+    entry = UserEntry(name="a", userid=os.geteuid())
+    assert not principal(users(entry), "a").shared
+    assert principal(users(entry, login_links="owner"), "a").shared
+
+
+def test_links():
+    owner = link_principal("owner", credential="login:1", expires=5.0)
+    assert (owner.userid, owner.roles, owner.shared) == (os.geteuid(), Role.OWNER, False)
+    guest = link_principal("user", credential="login:2", expires=5.0)
+    assert (guest.userid, guest.roles, guest.shared) == (GUEST_USERID, Role.USER, True)
+
+
+def test_certificates():
+    made = users(
+        UserEntry(name="a", userid=1, certificates=("CN=a", "SHA256:AB:cd", "DNS:A.example")),
+        UserEntry(name="b", userid=2, certificates=("CN=b", "DNS:both.example")),
+        UserEntry(name="c", userid=3, certificates=("DNS:BOTH.example",)),
+    )
+    assert made.by_certificate({"CN=a", "DNS:x"}) == "a"
+    assert made.by_certificate({"SHA256:abcd"}) == made.by_certificate({"DNS:a.example"}) == "a"
+    assert made.by_certificate({"cn=a", "CN=A"}) is None
+    for several in ({"DNS:both.example"}, {"CN=a", "CN=b"}):
+        with pytest.raises(Denied, match="several users"):
+            made.by_certificate(several)
+
+
+# ---------------------------------------------------------------- claims
+
+
+def of_claims(claims, **access):
+    made = users(UserEntry(name="known", userid=7), **access)
+    return made.of_claims("new", claims, credential="jwt:1", expires=9.0)
+
+
+def test_claims_are_taken():
+    found = of_claims({"userid": 9, "roles": ["user"]})
+    assert (found.name, found.userid, found.roles, found.expires) == ("new", 9, Role.USER, 9.0)
+
+
+def test_claimed_roles_are_cut_to_what_is_allowed():
+    claims = {"userid": 9, "roles": ["user", "owner", "admin", "local", 4, None]}
+    assert of_claims(claims).roles == Role.USER
+    assert of_claims(claims, allow_admin=True).roles == Role.USER | Role.ADMIN
+    assert of_claims(claims, allow_owner=True).roles == Role.USER | Role.OWNER
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {},
+        {"roles": ["user"]},
+        {"userid": 9},
+        {"userid": 9, "roles": []},
+        {"userid": 9, "roles": "user"},
+        {"userid": 9, "roles": {"user": 1}},
+        {"userid": 9, "roles": ["owner"]},
+        {"userid": 9, "roles": ["local"]},
+        {"userid": 2**32 - 1, "roles": ["user"]},
+        {"userid": -1, "roles": ["user"]},
+        {"userid": 9.0, "roles": ["user"]},
+        {"userid": True, "roles": ["user"]},
+        {"userid": "9", "roles": ["user"]},
+    ],
+)
+def test_claims_without_a_role_or_a_userid_are_refused(claims):
+    with pytest.raises(Denied) as denied:
+        of_claims(claims)
+    assert denied.value.close == closes.NO_ROLE
+
+
+def test_a_claimed_userid_of_somebody_else_is_shared():
+    assert of_claims({"userid": 7, "roles": ["user"]}).shared
+    assert of_claims({"userid": os.geteuid(), "roles": ["user"]}).shared
+    assert not of_claims({"userid": 9, "roles": ["user"]}).shared

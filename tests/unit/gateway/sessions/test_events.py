@@ -1,0 +1,182 @@
+"""Subscriptions of web clients: the right to a prefix, denies below it, private events, and when they are live."""
+
+import asyncio
+import errno
+
+from broker.wire import message as wire
+from gateway.access import Access
+from gateway.settings.schema import RuleEntry
+from tests.unit.gateway.sessions.desk import principal, rule, run, until
+
+NEWS = rule(["user"], ["news.", "gateway."], ["subscribe", "publish"])
+SECRET = rule(["user"], ["news.secret."], ["subscribe"], allow=False)
+
+
+async def published(desk, far, *topics, private=False):
+    for topic in topics:
+        await far.publish(topic, private=private)
+    await desk.settled()
+
+
+def test_a_subscription_is_live_when_it_is_answered():
+    async def script(desk):
+        async with desk.direct() as far:
+            web = desk.client()
+            began = await web.rpc("event.subscribe", {"topic": "news."})
+            assert began == {"sequence": desk.hub.history.last}
+            await published(desk, far, "news.a", "other.b", "news.c")
+            assert web.topics == ["news.a", "news.c"]
+            numbers = [one.sequence for one in web.of(wire.EVENT)]
+            assert numbers[1] == numbers[0] + 2
+            await web.rpc("event.unsubscribe", {"topic": "news."})
+            await published(desk, far, "news.d")
+            assert web.topics == ["news.a", "news.c"]
+            assert await web.refused("event.unsubscribe", {"topic": "news."}) == (errno.ENOENT, "")
+
+    run(script, rules=[NEWS])
+
+
+def test_it_is_never_subscribed_upstream_for_everybody():
+    async def script(desk):
+        web = desk.client()
+        await web.rpc("event.subscribe", {"topic": "news."}, nodeid=0)
+        await web.rpc("event.unsubscribe", {"topic": "news."}, nodeid=3)
+        assert desk.spy.sent == []
+
+    run(script, rules=[NEWS])
+
+
+def test_a_pattern_needs_a_right_to_all_it_covers():
+    async def script(desk):
+        web = desk.client()
+        for prefix in ("", "n", "news", "job."):
+            errnum, text = await web.refused("event.subscribe", {"topic": prefix})
+            assert errnum == errno.EPERM
+            assert "owner or admin" in text
+        assert (await web.ask("event.subscribe", {"topic": "news.a"})).errnum == 0
+        assert (await web.refused("event.subscribe", {"topic": 5}))[0] == errno.EPROTO
+        assert (await web.refused("event.subscribe"))[0] == errno.EPROTO
+
+    run(script, rules=[NEWS])
+
+
+def test_a_wide_prefix_never_overrides_a_deny_below_it():
+    async def script(desk):
+        async with desk.direct() as far:
+            web = desk.client()
+            await web.rpc("event.subscribe", {"topic": "news."})
+            assert (await web.refused("event.subscribe", {"topic": "news.secret.x"}))[0] == errno.EPERM
+            await published(desk, far, "news.a", "news.secret.b", "news.c")
+            assert web.topics == ["news.a", "news.c"]
+
+    run(script, rules=[NEWS, SECRET])
+
+
+def test_private_events_reach_their_senders_user_and_the_owner_alone():
+    async def script(desk):
+        same, other = desk.client(), desk.client(principal("bob", 1002, credential="token:2"))
+        shared = desk.client(principal("all", 1001, shared=True, credential="token:3"))
+        owner, admin = desk.owner(), desk.client(principal("eve", 1003, ("admin",)))
+        for client in (same, other, shared, owner, admin):
+            await client.rpc("event.subscribe", {"topic": "news."})
+        writer = desk.client()
+        writer.say(wire.event("news.mine", flags=wire.PRIVATE))
+        writer.say(wire.event("news.all"))
+        await desk.settled()
+        await until(lambda: admin.topics == ["news.all"])
+        assert same.topics == owner.topics == ["news.mine", "news.all"]
+        assert other.topics == shared.topics == ["news.all"]
+
+    run(script, rules=[NEWS])
+
+
+def test_prefixes_are_counted_and_bounded():
+    async def script(desk):
+        async with desk.direct() as far:
+            web = desk.client()
+            for _ in range(2):
+                await web.rpc("event.subscribe", {"topic": "news.a"})
+            await web.rpc("event.subscribe", {"topic": "news.b"})
+            assert (await web.refused("event.subscribe", {"topic": "news.c"})) == (
+                errno.ENOSPC,
+                "2 prefixes at most",
+            )
+            assert (await web.refused("event.subscribe", {"topic": "news." + "x" * 1100}))[
+                0
+            ] == errno.ENAMETOOLONG
+            await web.rpc("event.unsubscribe", {"topic": "news.a"})
+            await published(desk, far, "news.a")
+            assert web.topics == ["news.a"]
+
+    run(script, rules=[NEWS], limits={"subscriptions": 2})
+
+
+def test_link_requests_are_answered_even_when_no_answer_is_wanted():
+    """As deployed brokers do, and with the flag cleared."""
+
+    async def script(desk):
+        web = desk.client()
+        answer = await web.ask("event.subscribe", {"topic": "news."}, flags=wire.NORESPONSE)
+        assert (answer.errnum, answer.flags & wire.NORESPONSE) == (0, 0)
+
+    run(script, rules=[NEWS])
+
+
+def test_a_subscription_while_the_upstream_is_away_is_answered_when_it_is_there():
+    async def script(desk):
+        web = desk.client()
+        tag = web.send("event.subscribe", {"topic": "news."})
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not web.answers(tag)
+        await desk.join()
+        assert (await web.answer(tag)).errnum == 0
+        async with desk.direct() as far:
+            await published(desk, far, "news.a")
+            assert web.topics == ["news.a"]
+
+    run(script, rules=[NEWS], join=False)
+
+
+def test_what_a_subscription_keeps_while_it_waits_is_small():
+    async def script(desk):
+        web = desk.client()
+        long, padded = {"topic": "news." + "x" * 100_000}, {"topic": "news.", "more": "x" * 100_000}
+        tags = [web.send("event.subscribe", payload) for payload in (long, padded)]
+        await until(lambda: web.session.received_msgs == 2)
+        waiting = desk.hub.deadlines._subscriptions[web.session]
+        assert max(one.message.size + len(one.prefix) for one in waiting) < 2000
+        await desk.join()
+        assert [(await web.answer(tag)).errnum for tag in tags] == [errno.ENAMETOOLONG, 0]
+        assert web.session.subscriptions == {b"news.": 1}
+
+    run(script, rules=[NEWS], join=False)
+
+
+def test_it_is_refused_when_the_upstream_does_not_come_in_time():
+    async def script(desk):
+        web = desk.client()
+        tag = web.send("event.subscribe", {"topic": "news."})
+        await until(lambda: web.session.received_msgs == 1)
+        now = desk.hub.clock()
+        desk.hub.clock = lambda: now + 6
+        errnum = (await web.answer(tag)).errnum
+        assert errnum == errno.EHOSTUNREACH
+        assert web.session.subscriptions == {}
+
+    run(script, rules=[NEWS], join=False)
+
+
+def test_other_rules_take_subscriptions_away_and_say_so():
+    async def script(desk):
+        async with desk.direct() as far:
+            web = desk.client()
+            for prefix in ("news.", "news.", "news.a"):
+                await web.rpc("event.subscribe", {"topic": prefix})
+            narrow = RuleEntry(roles=("user",), kinds=("subscribe",), prefixes=("news.a",))
+            desk.hub.set_access(Access([narrow]))
+            assert web.told("unsubscribed") == [{"type": "unsubscribed", "subscriptions": ["news."]}]
+            await published(desk, far, "news.a", "news.b")
+            assert web.topics == ["news.a"]
+
+    run(script, rules=[NEWS])

@@ -1,0 +1,220 @@
+"""The service `gateway`: for web clients by role, and for the owner through the broker."""
+
+import asyncio
+import errno
+
+import pytest
+
+from broker.client import connect
+from broker.errors import RpcError
+from broker.wire import message as wire
+from gateway.principal import Denied
+from tests.unit.gateway.sessions.desk import principal, rule, run, until
+
+CALLS = rule(["user"], ["broker.ping"], ["call"])
+
+
+def test_everybody_sees_the_own_session_and_no_other():
+    async def script(desk):
+        web, other = desk.client(), desk.client()
+        mine = await web.rpc("gateway.session")
+        assert (mine["session"], mine["user"], mine["userid"], mine["roles"]) == (
+            web.session.id, "ada", 1001, ["user"],
+        )  # fmt: skip
+        assert (await web.rpc("gateway.session", {"session": web.session.id}))["session"] == web.session.id
+        errnum, text = await web.refused("gateway.session", {"session": other.session.id})
+        assert (errnum, text) == (errno.EPERM, "other sessions are shown to the role owner or admin")
+        assert (await web.refused("gateway.session", {"session": "no such"}))[0] == errno.EPERM
+        assert (await desk.owner().refused("gateway.session", {"session": "no such"}))[0] == errno.ENOENT
+        assert web.session.hop.hex() not in str(mine)
+        assert desk.spy.sent == []
+
+    run(script)
+
+
+@pytest.mark.parametrize("method", ["sessions", "stats", "denied", "end", "reload"])
+def test_what_is_not_for_users_names_who_may(method):
+    async def script(desk):
+        web = desk.client()
+        errnum, text = await web.refused(f"gateway.{method}")
+        assert errnum == errno.EPERM
+        assert text.startswith(f"gateway.{method} needs the role owner")
+        assert desk.hub.denied[-1]["topic"] == f"gateway.{method}"
+
+    run(script, join=False)
+
+
+def test_admins_see_all_sessions_in_pages():
+    async def script(desk):
+        webs = [desk.client() for _ in range(3)]
+        admin = desk.client(principal("eve", 1003, ("admin",)))
+        page = await admin.rpc("gateway.sessions", {"limit": 2, "offset": 1})
+        assert [row["session"] for row in page["sessions"]] == [web.session.id for web in webs[1:]]
+        assert page["total"] == 4
+        assert (await admin.refused("gateway.sessions", {"limit": -1}))[0] == errno.EPROTO
+        assert (await admin.refused("gateway.reload"))[0] == errno.EPERM
+
+    run(script, join=False)
+
+
+def test_figures_and_refusals():
+    async def script(desk):
+        web, owner = desk.client(), desk.owner()
+        await web.rpc("broker.ping", {"seq": 1})
+        await web.refused("attr.get", {"name": "rank"})
+        stats = await owner.rpc("gateway.stats")
+        assert stats["sessions"] == 2
+        assert stats["by_kind"] == {"flux.v1": 2}
+        assert (stats["counters"]["requests"], stats["counters"]["denied"]) == (1, 1)
+        assert stats["upstream"]["joined"] is True
+        denied = await owner.rpc("gateway.denied", {"limit": 10})
+        assert denied["total"] == 1
+        assert denied["denied"][0] | {"at": 0, "session": ""} == {
+            "at": 0,
+            "session": "",
+            "user": "ada",
+            "userid": 1001,
+            "kind": "call",
+            "topic": "attr.get",
+            "reason": "call 'attr.get': needs the role owner or admin",
+            "address": "192.0.2.7",
+        }
+        assert (await owner.rpc("gateway.denied", {"limit": 0}))["denied"] == []
+
+    run(script, rules=[CALLS])
+
+
+def test_a_panel_can_ask_which_role_it_needs():
+    async def script(desk):
+        web = desk.client()
+
+        async def asked(kind, topic):
+            answer = await web.rpc("gateway.rules", {"kind": kind, "topic": topic})
+            return answer["allowed"], answer["roles"]
+
+        assert await asked("call", "broker.ping") == (True, ["owner", "user", "admin"])
+        assert await asked("call", "attr.get") == (False, ["owner", "admin"])
+        assert await asked("publish", "news.a") == (False, ["owner"])
+        assert await asked("call", "gateway.denied") == (False, ["owner", "admin"])
+        assert await asked("call", "gateway.session") == (True, ["owner", "user", "admin"])
+        assert await asked("call", "event.subscribe") == (True, ["owner", "user", "admin"])
+        assert (await web.refused("gateway.rules", {"kind": "see", "topic": "a"}))[0] == errno.EPROTO
+        assert (await web.refused("gateway.rules", {}))[0] == errno.EPROTO
+
+    run(script, rules=[CALLS], join=False)
+
+
+def test_an_admin_ends_a_session():
+    async def script(desk):
+        web, admin = desk.client(), desk.client(principal("eve", 1003, ("admin",)))
+        assert await admin.rpc("gateway.end", {"session": web.session.id}) == {}
+        assert (web.code, web.reason) == (4006, "ended by eve")
+        assert (await admin.refused("gateway.end", {"session": web.session.id}))[0] == errno.ENOENT
+        await admin.ask("gateway.sessions")
+        tag = admin.send("gateway.end", {"session": admin.session.id})
+        await until(lambda: admin.code)
+        assert not admin.answers(tag)
+
+    run(script, join=False)
+
+
+def test_an_admin_revokes_the_credential_of_a_session():
+    async def script(desk):
+        class Identity:
+            def __init__(self):
+                self.gone = []
+
+            def revoke(self, who):
+                if who.name == "bob":
+                    raise Denied("gateway.db: locked", public="try again", status=503, close=4005, errno=11)
+                self.gone.append(who.credential)
+
+        web, twin, other = desk.client(), desk.client(), desk.client(principal("bob", credential="jwt:7"))
+        admin = desk.client(principal("eve", 1003, ("admin",), credential="token:eve"))
+        asked = {"session": web.session.id, "revoke": True}
+        assert (await admin.refused("gateway.end", asked))[0] == errno.ENOSYS
+        identity = desk.hub.identity = Identity()
+        assert (await web.refused("gateway.end", asked))[0] == errno.EPERM
+        assert (await admin.refused("gateway.end", asked | {"revoke": 1}))[0] == errno.EPROTO
+        assert await admin.refused("gateway.end", asked | {"session": other.session.id}) == (11, "try again")
+        assert (web.code, other.code, identity.gone) == (None, None, [])
+        assert await admin.rpc("gateway.end", asked) == {}
+        assert (web.code, twin.code, other.code) == (4506, 4506, None)
+        assert identity.gone == ["token:1"]
+
+    run(script, join=False)
+
+
+def test_a_fault_of_a_method_that_takes_its_time_is_answered(caplog):
+    async def script(desk):
+        async def reload():
+            raise RuntimeError("a fault of ours")
+
+        desk.hub.reload = reload
+        number, text = await desk.owner().refused("gateway.reload")
+        assert number == errno.EIO
+        assert "a fault of ours" not in text
+
+    run(script)
+    assert "a fault of ours" in caplog.text
+
+
+def test_reload_is_the_owners_and_may_take_its_time():
+    async def script(desk):
+        owner = desk.owner()
+        assert (await owner.refused("gateway.reload"))[0] == errno.ENOSYS
+
+        async def reload():
+            await asyncio.sleep(0.01)
+            return {"reloaded": ["tls"]}
+
+        desk.hub.reload = reload
+        assert await owner.rpc("gateway.reload") == {"reloaded": ["tls"]}
+
+        async def failing():
+            raise RpcError(errno.EIO, "the file is bad")
+
+        desk.hub.reload = failing
+        assert await owner.refused("gateway.reload") == (errno.EIO, "the file is bad")
+        desk.hub.reload = lambda: {"reloaded": []}
+        assert await owner.rpc("gateway.reload") == {"reloaded": []}
+
+    run(script, join=False)
+
+
+def test_odd_requests_are_answered():
+    async def script(desk):
+        web = desk.client()
+        assert (await web.refused("gateway.nothing"))[0] == errno.ENOSYS
+        assert (await web.refused("gateway"))[0] == errno.ENOSYS
+        assert (await web.refused("gateway.session", b"no json"))[0] == errno.EPROTO
+        for topic in ("gateway.session", "event.subscribe", "event.publish", "service.add"):
+            errnum, text = await web.refused(topic, {"topic": "a"}, flags=wire.STREAMING)
+            assert (errnum, text) == (errno.EPROTO, f"{topic} has one answer, no stream")
+        assert not web.session.subscriptions
+        both = wire.STREAMING | wire.NORESPONSE
+        assert (await web.refused("event.subscribe", {"topic": "a"}, flags=both))[0] == errno.EPROTO
+        tag = web.send("event.publish", {"topic": "a"}, flags=both)
+        await web.rpc("gateway.session")
+        assert not web.answers(tag)
+
+    run(script, join=False)
+
+
+def test_the_owner_asks_through_the_broker():
+    async def script(desk):
+        web = desk.client()
+        async with connect(desk.uri) as far:
+            rows = (await far.rpc("gateway.sessions")).json()["sessions"]
+            assert [row["session"] for row in rows] == [web.session.id]
+            with pytest.raises(RpcError) as caught:
+                await far.rpc("gateway.session")
+            assert caught.value.errno == errno.ENOENT
+            with pytest.raises(RpcError):
+                await far.rpc("gateway.denied", {"limit": "x"})
+            await far.rpc("gateway.end", {"session": web.session.id})
+            assert web.code == 4006
+            guest = wire.request("gateway.stats", userid=1001, rolemask=2)
+            assert (await far.request(guest)).errnum == errno.EPERM
+
+    run(script)

@@ -1,0 +1,397 @@
+"""A client that comes back: replayed exactly what it missed and may have now, then live; told whether that is all."""
+
+import asyncio
+
+import pytest
+
+from broker.wire import message as wire
+from gateway.events.run import Run
+from gateway.sessions.resume import BEHIND_S, session_of, token_for
+from tests.unit.gateway.sessions.desk import KEY, principal, rule, run, until
+
+NEWS = rule(["user"], ["news.", "gateway."], ["subscribe", "publish"])
+
+
+async def publish(desk, *topics, private=False):
+    """Published, and known to the history here."""
+    async with desk.direct() as far:
+        for topic in topics:
+            last = await far.publish(topic, private=private)
+    await until(lambda: desk.hub.history.last >= last)
+    return last
+
+
+def place(desk):
+    return desk.hub.history.epoch, desk.hub.history.last
+
+
+def resume(web, former, epoch, sequence, *prefixes):
+    web.session.control(
+        {
+            "type": "resume",
+            "token": former.session.welcome()["resume"] if hasattr(former, "session") else former,
+            "epoch": epoch,
+            "sequence": sequence,
+            "subscriptions": list(prefixes) or ["news."],
+        }
+    )
+
+
+async def resumed(web):
+    await until(lambda: web.told("resumed"))
+    return web.told("resumed")[0]
+
+
+def test_what_was_missed_comes_before_the_word_and_live_events_after():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        old.leave()
+        await publish(desk, "news.a", "job.x", "news.b")
+        web = desk.client()
+        resume(web, old, *where)
+        said = await resumed(web)
+        assert said == {
+            "type": "resumed",
+            "recovered": True,
+            "epoch": where[0],
+            "sequence": desk.hub.history.last,
+            "replayed": 2,
+            "denied": [],
+        }
+        await publish(desk, "news.c")
+        await until(lambda: len(web.topics) == 3)
+        assert [one if isinstance(one, str) else one["type"] for one in in_order(web)] == [
+            "news.a", "news.b", "resumed", "news.c",
+        ]  # fmt: skip
+
+    run(script, rules=[NEWS])
+
+
+def in_order(web):
+    return [one if isinstance(one, dict) else one.topic for one in web.log]
+
+
+def test_zero_events_are_a_recovery_too():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        old.leave()
+        web = desk.client()
+        resume(web, old, *where)
+        assert (await resumed(web))["recovered"] is True
+        assert web.told("resumed")[0]["replayed"] == 0
+        await publish(desk, "news.a")
+        await until(lambda: web.topics == ["news.a"])
+
+    run(script, rules=[NEWS])
+
+
+def test_two_reconnects_in_a_row_bring_each_event_once():
+    async def script(desk):
+        web = desk.client()
+        await web.rpc("event.subscribe", {"topic": "news."})
+        seen = []
+        where = place(desk)
+        for number in range(3):
+            await publish(desk, f"news.{number}")
+            following = desk.client()
+            web.leave()
+            resume(following, web, *where)
+            assert (await resumed(following))["recovered"] is True
+            seen += following.topics
+            where = place(desk)
+            web = following
+        assert seen == ["news.0", "news.1", "news.2"]
+
+    run(script, rules=[NEWS])
+
+
+def test_a_half_open_former_connection_is_ended_and_changes_nothing():
+    async def script(desk):
+        old = desk.client()
+        await old.rpc("event.subscribe", {"topic": "news."})
+        where = place(desk)
+        await publish(desk, "news.a")
+        assert old.topics == ["news.a"]
+        web = desk.client()
+        resume(web, old, *where)
+        assert (await resumed(web))["replayed"] == 1
+        assert old.code == 4006
+        await publish(desk, "news.b")
+        await until(lambda: web.topics == ["news.a", "news.b"])
+        assert old.topics == ["news.a"]
+
+    run(script, rules=[NEWS])
+
+
+def test_holes_of_prefix_and_privacy_are_no_loss_and_rights_are_those_of_now():
+    async def script(desk):
+        old = desk.client(principal(roles=("owner",)))
+        where = place(desk)
+        old.leave()
+        writer = desk.client(principal("bob", 1002, credential="token:2"))
+        writer.say(wire.event("news.hers", flags=wire.PRIVATE))
+        mine = desk.client()
+        mine.say(wire.event("news.mine", flags=wire.PRIVATE))
+        await desk.settled()
+        await publish(desk, "job.x", "news.open")
+        web = desk.client()
+        resume(web, old, *where, "news.", "job.", "news.secret.")
+        said = await resumed(web)
+        assert (said["recovered"], said["denied"]) == (True, ["job.", "news.secret."])
+        assert web.topics == ["news.mine", "news.open"]
+
+    run(script, rules=[NEWS, rule(["user"], ["news.secret."], ["subscribe"], allow=False)])
+
+
+def test_the_owner_gets_private_events_at_replay_and_loses_them_with_the_role():
+    async def script(desk):
+        old = desk.client(principal("ada", 1001, ("owner",)))
+        where = place(desk)
+        writer = desk.client(principal("bob", 1002, credential="token:2"))
+        writer.say(wire.event("news.hers", flags=wire.PRIVATE))
+        await desk.settled()
+        again = desk.client(principal("ada", 1001, ("owner",)))
+        resume(again, old, *where)
+        await resumed(again)
+        assert again.topics == ["news.hers"]
+        demoted = desk.client(principal("ada", 1001, ("user",)))
+        resume(demoted, again, *where)
+        assert (await resumed(demoted))["recovered"] is True
+        assert demoted.topics == []
+
+    run(script, rules=[NEWS])
+
+
+def test_another_epoch_is_not_recovered():
+    async def script(desk):
+        old = desk.client()
+        _epoch, sequence = place(desk)
+        web = desk.client()
+        resume(web, old, "00000000-0000-0000-0000-000000000000", sequence)
+        said = await resumed(web)
+        assert (said["recovered"], said["epoch"]) == (False, desk.hub.history.epoch)
+        await publish(desk, "news.a")
+        await until(lambda: web.topics == ["news.a"])
+
+    run(script, rules=[NEWS])
+
+
+def test_a_history_that_does_not_reach_back_is_not_recovered():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        await publish(desk, "news.a", "news.b", "news.c")
+        web = desk.client()
+        resume(web, old, *where)
+        assert (await resumed(web))["recovered"] is False
+        assert web.topics == []
+        middle = desk.client()
+        resume(middle, old.session.welcome()["resume"], where[0], where[1] + 1)
+        assert (await resumed(middle))["recovered"] is True
+        assert middle.topics == ["news.b", "news.c"]
+
+    run(script, rules=[NEWS], gateway={"history_msgs": 2})
+
+
+def test_a_process_that_is_behind_waits_until_it_has_seen_what_the_client_has():
+    """Another worker was faster: nothing at or below the client's number may come again."""
+
+    async def script(desk):
+        old = desk.client()
+        epoch, sequence = place(desk)
+        web = desk.client()
+        resume(web, old, epoch, sequence + 2)
+        await asyncio.sleep(0.01)
+        assert not web.told("resumed")
+        tag = web.send("event.subscribe", {"topic": "news.d"})
+        await web.settled()
+        assert not web.answers(tag)
+        await publish(desk, "news.a", "news.b", "news.c")
+        assert (await resumed(web))["recovered"] is True
+        await publish(desk, "news.d")
+        await until(lambda: web.topics[-1:] == ["news.d"])
+        assert web.topics == ["news.c", "news.d"]
+        assert (await web.answer(tag)).errnum == 0
+
+    run(script, rules=[NEWS])
+
+
+def test_a_process_that_stays_behind_says_so_in_time():
+    async def script(desk):
+        old = desk.client()
+        epoch, sequence = place(desk)
+        web = desk.client()
+        resume(web, old, epoch, sequence + 5)
+        now = desk.hub.clock()
+        desk.hub.clock = lambda: now + BEHIND_S
+        said = await resumed(web)
+        assert (said["recovered"], said["sequence"]) == (False, sequence)
+
+    run(script, rules=[NEWS])
+
+
+def test_a_client_that_comes_back_before_the_upstream_does_waits_for_it():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        await desk.node.stop()
+        await until(lambda: not desk.upstream.joined)
+        web = desk.client()
+        resume(web, old, *where)
+        await asyncio.sleep(0.01)
+        assert not web.told("resumed")
+        await desk.start_broker()
+        assert (await resumed(web))["recovered"] is False
+        await publish(desk, "news.a")
+        await until(lambda: web.topics == ["news.a"])
+
+    run(script, rules=[NEWS])
+
+
+def test_more_prefixes_than_a_client_may_have_are_denied_and_cost_nothing():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        web = desk.client()
+        many = [f"news.{n}" for n in range(50_000)]
+        resume(web, old, *where, *many)
+        said = await resumed(web)
+        assert (said["recovered"], len(web.session.subscriptions)) == (True, 256)
+        assert said["denied"] == many[256:]
+
+    run(script, rules=[NEWS])
+
+
+def test_a_long_replay_goes_as_fast_as_the_client_reads():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        async with desk.direct() as far:
+            for n in range(1500):
+                far.publish_nowait("news.a", str(n))
+            await far.publish("news.last")
+        await until(lambda: desk.hub.history.last == where[1] + 1501)
+        web = desk.client()
+        runs = []
+        web.near.outbox.parked_bytes = 1 << 20
+        resume(web, old, *where)
+        await asyncio.sleep(0.05)
+        runs.append(len(web.topics))
+        assert 0 < runs[0] <= 512
+        assert not web.told("resumed")
+        web.near.outbox.parked_bytes = 0
+        assert (await resumed(web))["recovered"] is True
+        assert len(web.topics) == 1501
+        numbers = [one.sequence for one in web.of(wire.EVENT)]
+        assert numbers == sorted(set(numbers))
+
+    run(script, rules=[NEWS])
+
+
+def test_events_that_fall_out_of_the_history_during_the_replay_are_a_loss():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        async with desk.direct() as far:
+            for _ in range(600):
+                far.publish_nowait("news.a")
+            await far.publish("news.b")
+        await until(lambda: desk.hub.history.last == where[1] + 601)
+        web = desk.client()
+        web.near.outbox.parked_bytes = 1 << 20
+        resume(web, old, *where)
+        assert len(web.topics) == 512
+        async with desk.direct() as far:
+            for _ in range(600):
+                far.publish_nowait("job.a")
+            await far.publish("job.b")
+        await until(lambda: desk.hub.history.last == where[1] + 1202)
+        web.near.outbox.parked_bytes = 0
+        assert (await resumed(web))["recovered"] is False
+
+    run(script, rules=[NEWS], gateway={"history_msgs": 650})
+
+
+def test_the_token_of_another_user_ends_the_connection():
+    async def script(desk):
+        for who in (principal("ada", 1002), principal("eve", 1001)):
+            old = desk.client(who)
+            web = desk.client()
+            resume(web, old, *place(desk))
+            assert web.code == 4500
+            assert not old.session.gone
+        web = desk.client()
+        resume(web, "nonsense", *place(desk))
+        assert web.code == 4500
+        assert [one["kind"] for one in desk.hub.denied] == ["resume"] * 3
+
+    run(script, rules=[NEWS])
+
+
+def test_a_resume_comes_first_and_once():
+    async def script(desk):
+        subscribed = desk.client()
+        await subscribed.rpc("event.subscribe", {"topic": "news."})
+        resume(subscribed, subscribed, *place(desk))
+        assert subscribed.code == 4503
+        twice = desk.client()
+        for _ in range(2):
+            resume(twice, twice, *place(desk), "gateway.")
+        assert twice.code == 4503
+
+    run(script, rules=[NEWS])
+
+
+def test_a_client_that_goes_while_it_waits_leaves_nothing_behind():
+    async def script(desk):
+        old = desk.client()
+        epoch, sequence = place(desk)
+        web = desk.client()
+        resume(web, old, epoch, sequence + 1)
+        web.send("event.subscribe", {"topic": "news."})
+        await web.settled()
+        web.leave()
+        await until(lambda: web.session.gone)
+        assert not desk.hub.deadlines.resumptions
+        await publish(desk, "news.a")
+        assert web.topics == []
+        assert desk.hub.fanout.prefixes() == {}
+
+    run(script, rules=[NEWS])
+
+
+@pytest.mark.parametrize("name", ["ada", "ünï\udc80"])
+def test_tokens_are_bound_to_name_and_userid(name):
+    who = principal(name)
+    token = token_for(KEY, who, "00c0ffee")
+    assert session_of(KEY, who, token) == "00c0ffee"
+    assert session_of(b"x" * 32, who, token) is None
+    assert session_of(KEY, principal(name, 1002), token) is None
+    assert session_of(KEY, principal("eve"), token) is None
+    assert session_of(KEY, who, token.replace("00c0ffee", "00c0ffef")) is None
+    assert session_of(KEY, who, "") is None
+
+
+def test_runs_are_what_links_with_runs_get():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        await publish(desk, "news.a", "news.b")
+        web = desk.client()
+        got = []
+
+        class Taking(type(web.near)):
+            __slots__ = ()
+
+            def send_run(self, run):
+                got.append(run)
+
+        web.near.__class__ = Taking
+        resume(web, old, *where)
+        await resumed(web)
+        assert [type(run) for run in got] == [Run]
+        assert [one.topic for one in got[0].messages] == ["news.a", "news.b"]
+
+    run(script, rules=[NEWS])

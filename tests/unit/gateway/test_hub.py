@@ -1,0 +1,205 @@
+"""The centre of a gateway: who may open a session, what a client is welcomed with, refusals, and how all leave."""
+
+import asyncio
+import logging
+
+import pytest
+
+from gateway.principal import Denied
+from gateway.sessions.provider import Provider
+from gateway.sessions.refusals import DENIED_MAX
+from tests.unit.gateway.sessions.desk import principal, run
+
+
+def refusal(desk, **options):
+    with pytest.raises(Denied) as caught:
+        desk.client(**options)
+    return caught.value.status, caught.value.close
+
+
+def test_connections_are_bounded_in_all_and_per_user():
+    async def script(desk):
+        first = desk.client()
+        desk.client()
+        assert refusal(desk) == (429, 4504)
+        desk.client(principal("eve", 1002))
+        assert refusal(desk, who=principal("bob", 1003)) == (503, 4005)
+        first.session.end(1000, "bye")
+        desk.client()
+        assert dict(desk.hub.counters.refusals) == {"flux.v1: 429": 1, "flux.v1: 503": 1}
+
+    run(script, limits={"connections": 3, "connections_per_user": 2}, join=False)
+
+
+def test_places_of_all_processes_count():
+    async def script(desk):
+        class Elsewhere:
+            def __init__(self):
+                self.own = 0
+
+            def acquire(self, user, limit):
+                self.own += limit > 5
+                return limit > 5
+
+            def release(self, user):
+                self.own -= 1
+
+        places = desk.hub.places = Elsewhere()
+        web = desk.client()
+        assert places.own == 1
+        web.session.end(1000, "bye")
+        web.session.leave("twice")
+        assert places.own == 0
+        desk.client(kind="http")
+        assert places.own == 0
+        for kind in ("sse", "ndjson"):
+            desk.client(kind=kind)
+        assert places.own == 2
+
+    run(script, limits={"connections_per_user": 6}, join=False)
+
+
+def test_a_limit_that_may_not_be_reached_says_come_back():
+    async def script(desk):
+        class Full:
+            def acquire(self, user, limit):
+                return False
+
+            def uncertain(self, user):
+                return user == "ada"
+
+        desk.hub.places = Full()
+        assert refusal(desk) == (429, 4005)
+        assert refusal(desk, who=principal("eve", 1002)) == (429, 4504)
+
+    run(script, join=False)
+
+
+def test_exchanges_of_a_user_are_bounded_apart():
+    async def script(desk):
+        desk.client(kind="http")
+        assert refusal(desk, kind="http") == (429, 4504)
+        desk.client()
+
+    run(script, limits={"connections_per_user": 1}, join=False)
+
+
+def test_the_welcome_says_who_and_what_and_where_events_are():
+    async def script(desk):
+        web, owner = desk.client(principal(expires=5e9)), desk.owner()
+        said = web.session.welcome()
+        token = said.pop("resume")
+        assert token.startswith(web.session.id)
+        assert said == {
+            "type": "welcome",
+            "session": web.session.id,
+            "user": "ada",
+            "userid": 1001,
+            "roles": ["user"],
+            "limits": {
+                "message_bytes": 1 << 20,
+                "in_flight": 256,
+                "msgs_per_s": 2000.0,
+                "subscriptions": 256,
+                "services": 16,
+            },
+            "epoch": desk.node.context.uuid,
+            "sequence": desk.hub.history.last,
+            "server": "headgate/0.1.0",
+            "upstream": {
+                "joined": True,
+                "rank": 0,
+                "size": 1,
+                "version": desk.upstream.version,
+            },
+            "ping_s": 25.0,
+            "expires": 5e9,
+        }
+        assert owner.session.welcome()["limits"]["msgs_per_s"] == 0
+
+    run(script)
+
+
+def test_hops_are_secret_and_of_one_connection_each():
+    async def script(desk):
+        fronts = {desk.client(kind="http").session.front for _ in range(50)}
+        assert len(fronts) == 50
+        assert {len(front) for front in fronts} == {34}
+
+    run(script, join=False)
+
+
+def test_refusals_are_kept_and_logged_within_bounds(caplog):
+    async def script(desk):
+        now = desk.hub.clock()
+        desk.hub.clock = lambda: now
+        web = desk.client()
+        for n in range(DENIED_MAX + 10):
+            desk.hub.deny(web.session, "call", f"a.{n}", "no")
+        assert len(desk.hub.denied) == DENIED_MAX
+        assert desk.hub.denied[0]["topic"] == "a.10"
+        assert desk.hub.counters.denied == DENIED_MAX + 10
+        assert len(caplog.records) == 10
+        desk.hub.clock = lambda: now + 1
+        desk.hub.deny(web.session, "call", "b", "no")
+        assert caplog.messages[-1] == f"denied ada at 192.0.2.7 (call): no (and {DENIED_MAX} more)"
+
+    with caplog.at_level(logging.WARNING, "headgate"):
+        run(script, join=False)
+
+
+def test_leaving_tells_everybody_and_spreads_the_closes():
+    async def script(desk):
+        webs = [desk.client() for _ in range(4)]
+        drained = asyncio.get_running_loop().create_task(desk.hub.drain(0.2), name="drain")
+        calling = desk.client(kind="http")
+        await asyncio.sleep(0)
+        assert [web.told("shutdown") for web in webs] == [[{"type": "shutdown", "in_s": 0.2}]] * 4
+        assert [web.code for web in webs] == [4000, None, None, None]
+        assert refusal(desk) == (503, 4000)
+        await drained
+        assert [web.code for web in webs] == [4000] * 4
+        assert list(desk.hub.sessions.values()) == [calling.session]
+
+    run(script, join=False)
+
+
+def test_stopping_ends_all_at_once_and_its_tasks():
+    async def script(desk):
+        web = desk.client()
+        desk.hub.spawn("sleeper", asyncio.sleep(60))
+        await desk.hub.stop()
+        await desk.hub.stop()
+        assert web.code == 4000
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "sleeper"]
+
+    run(script, join=False)
+
+
+def test_a_fault_with_one_session_keeps_no_other_from_hearing_of_the_loss(caplog):
+    class Broken(Provider):
+        def forget(self):
+            raise RuntimeError("a fault of ours")
+
+    async def script(desk):
+        first, second = desk.client(), desk.client()
+        first.session.provider = Broken(first.session)
+        desk.hub.upstream_lost("gone")
+        assert (first.code, second.code) == (4001, None)
+        assert second.told("upstream")[0]["joined"] is False
+        assert desk.hub.counters.faults == 1
+
+    run(script, join=False, faults=1)
+    assert "a fault of ours" in caplog.text
+
+
+def test_a_failing_task_is_logged_and_costs_nothing_else(caplog):
+    async def fail():
+        raise RuntimeError("boom")
+
+    async def script(desk):
+        desk.hub.spawn("bad", fail())
+        await asyncio.sleep(0.01)
+        assert "task bad failed" in caplog.messages
+
+    run(script, join=False)

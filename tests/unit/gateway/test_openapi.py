@@ -1,0 +1,114 @@
+"""``/openapi.json`` is true: requests made from it get the answers it names, and it names every route there is."""
+
+import asyncio
+import logging
+
+import aiohttp
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import CHECKS
+from schemathesis.checks import load_all_checks as _load
+
+from gateway.web.openapi import document
+from gateway.web.routes import ROUTES
+from tests.live.gateways import live, run
+
+_load()
+EXAMPLES = 20
+CONFORMS = [
+    CHECKS.get_one(name)
+    for name in ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
+]
+"""503 and 504 are honest answers of a gateway, so server errors are no failures here unless they are not documented."""
+DOCUMENTED = [route for route in ROUTES if not route.wire]
+FUZZED = [route for route in DOCUMENTED if (route.method, route.path) != ("GET", "/v1/events")]
+
+
+def names(route):
+    return f"{route.method} {route.path}"
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Refused credentials are logged by the dozen."""
+    logging.getLogger("gateway").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("gateway").setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("route", FUZZED, ids=names)
+@pytest.mark.parametrize("user", ["ada", None])
+def test_answers_are_those_of_the_document(route, user):
+    async def body(folder):
+        async with live(folder) as it:
+            headers = it.bearer(user) if user else {}
+            await asyncio.to_thread(fuzz, it.url, route, headers)
+
+    run(body, timeout=50)
+
+
+def fuzz(url, route, headers):
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    operation = schema[route.path][route.method]
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def ask(case):
+        case.cookies = {}
+        response = case.call(headers=headers, timeout=10)
+        case.validate_response(response, checks=CONFORMS)
+        if not headers and not route.public:
+            assert response.status_code in (401, 429)  # 429: too many that were refused
+
+    ask()
+
+
+@pytest.mark.parametrize("route", DOCUMENTED, ids=names)
+def test_other_methods_are_refused_by_name(route):
+    async def body(folder):
+        async with live(folder) as it, aiohttp.ClientSession() as http:
+            path = route.path.replace("{topic}", "lab.who")
+            known = {each.method for each in ROUTES if each.path == route.path}
+            for method in {"DELETE", "PATCH", "PUT"} - known:
+                async with http.request(method, it.url + path, headers=it.bearer()) as answer:
+                    assert answer.status == 405
+                    assert known <= set(answer.headers["Allow"].split(","))
+
+    run(body)
+
+
+def test_every_route_of_the_application_stands_in_it():
+    async def body(folder):
+        async with live(folder, "[gateway]\ndashboard = false\n") as it:
+            app = it.gateway._listeners[0]._runner.app
+            routed = {(route.method, route.resource.canonical) for route in app.router.routes()}
+            described = {
+                (method.upper(), path)
+                for path, operations in document(ROUTES)["paths"].items()
+                for method in operations
+            }
+            assert routed - {("GET", "/v1/ws")} == described
+
+    run(body)
+
+
+def test_operations_have_names_of_their_own():
+    operations = [each for path in document(ROUTES)["paths"].values() for each in path.values()]
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    assert all(each["summary"] for each in operations)
+
+
+def test_public_operations_say_so():
+    for path, operations in document(ROUTES)["paths"].items():
+        for method, operation in operations.items():
+            route = next(each for each in ROUTES if (each.path, each.method.lower()) == (path, method))
+            assert (operation.get("security") == []) is route.public
+            assert route.public or 401 in route.answers

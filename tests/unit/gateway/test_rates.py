@@ -1,0 +1,70 @@
+"""The token bucket: rate over time, bursts, hints that are true, and who ignores them."""
+
+from gateway.rates import FLOOD_BURSTS, Bucket
+
+
+def test_a_burst_at_once_then_the_rate():
+    bucket = Bucket(10, 5, now=7.0)
+    assert [bucket.take(7.0) for _ in range(5)] == [0.0] * 5
+    assert bucket.take(7.0) > 0
+    assert sum(bucket.take(7.0 + n / 100) == 0.0 for n in range(1, 101)) == 10
+
+
+def test_whoever_waits_as_told_gets_in():
+    bucket = Bucket(7, 3, now=0.0)
+    now = 0.1
+    for _ in range(1000):
+        wait_s = bucket.take(now)
+        if wait_s:
+            now += wait_s
+            assert bucket.take(now) == 0.0
+
+
+def test_the_hint_gives_room_for_a_quarter_of_the_burst():
+    bucket = Bucket(2000, 1000)
+    assert bucket.grant(0.0, 1000) == 1000
+    assert bucket.take(0.0) == 0.125
+    assert bucket.grant(0.125, 1000) == 250
+
+
+def test_more_than_the_burst_is_never_kept():
+    bucket = Bucket(10, 5)
+    assert bucket.grant(1e6, 100) == 5
+
+
+def test_a_batch_gets_what_is_there():
+    bucket = Bucket(10, 5)
+    assert [bucket.grant(0.0, 3), bucket.grant(0.0, 3), bucket.grant(0.0, 3)] == [3, 2, 0]
+
+
+def test_no_rate_is_no_limit():
+    bucket = Bucket(0, 1)
+    assert bucket.grant(0.0, 10**6) == 10**6
+    assert [bucket.take(0.0) for _ in range(10)] == [0.0] * 10
+
+
+def test_a_clock_that_stands_still_gives_nothing():
+    bucket = Bucket(10, 1, now=5.0)
+    assert bucket.take(5.0) == 0.0
+    assert all(bucket.take(5.0) > 0 for _ in range(10))
+
+
+def test_flooding_is_to_go_on_without_a_pause():
+    bucket = Bucket(100, 10, now=0.0)
+    bucket.grant(0.0, 10)
+    for n in range(10 * FLOOD_BURSTS):
+        assert not bucket.flooding
+        assert bucket.take(n * 1e-6) > 0
+    bucket.take(0.001)
+    assert bucket.flooding
+
+
+def test_a_pause_as_long_as_the_hint_makes_good():
+    bucket = Bucket(100, 10, now=0.0)
+    now = 0.0
+    for _ in range(50):
+        bucket.grant(now, 10)
+        for _ in range(40):
+            wait_s = bucket.take(now)
+            assert not bucket.flooding
+        now += wait_s

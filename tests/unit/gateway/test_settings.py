@@ -1,0 +1,313 @@
+"""The gateway's configuration: defaults, rules between fields, ``--set``, the sample file."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from broker.errors import ConfigError
+from gateway import settings as public
+from gateway.settings import GatewaySettings, apply, check, load, loads, place_of
+
+SAMPLE = Path(__file__).parents[3] / "deploy" / "gateway.toml"
+TLS = '[[listen]]\nurl = "https://0.0.0.0:443"\ncert = "c.pem"\n'
+
+
+def refusal(text):
+    with pytest.raises(ConfigError) as caught:
+        loads(text, "f")
+    return str(caught.value).splitlines()
+
+
+def test_empty_file_gives_the_defaults_and_they_break_no_rule():
+    assert loads("") == check(GatewaySettings.defaults())
+    assert [entry.url for entry in loads("").listen] == ["http://127.0.0.1:8280"]
+
+
+def test_public_names_exist():
+    assert all(hasattr(public, name) for name in public.__all__)
+
+
+# ---------------------------------------------------------------- rules
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("listen = []", "f:1: listen: saw no listener, expected at least one"),
+        ("[gateway]\nport = 1", "f:2: gateway.port: saw an unknown key, expected one of"),
+        ("[gateway]\nworkers = 0", "f:2: gateway.workers: saw 0, expected int >= 1"),
+        (
+            "[gateway]\nmetrics_listen = 'http://0.0.0.0:1'",
+            "f:2: gateway.metrics_listen: saw 'http://0.0.0.0:1', ",
+        ),
+        (
+            "[gateway]\nmetrics_listen = 'tcp://x'",
+            "f:2: gateway.metrics_listen: saw 'tcp://x', expected http://HOST",
+        ),
+        ("[[listen]]\nurl = 'ftp://x'", "f:2: listen[0].url: saw 'ftp://x', expected http://HOST:PORT, "),
+        (
+            "[[listen]]\nurl = 'http://127.0.0.1'",
+            "f:2: listen[0].url: saw 'http://127.0.0.1', expected http://HOST",
+        ),
+        ("[[listen]]\nurl = 'http://127.0.0.1:70000'", "f:2: listen[0].url: "),
+        (
+            "[[listen]]\nurl = 'http://::1:80'",
+            "f:2: listen[0].url: saw 'http://::1:80', expected a host name",
+        ),
+        ("[[listen]]\nurl = 'unix://x'", "f:2: listen[0].url: saw 'unix://x', expected unix:///ABSOLUTE"),
+        (
+            "[[listen]]\nurl = 'http://0.0.0.0:80'",
+            "saw 'http://0.0.0.0:80', expected https, or a loopback address",
+        ),
+        ("[[listen]]\nurl = 'http://name:80'", "saw 'http://name:80', expected https, or a loopback address"),
+        ("[[listen]]\nurl = 'https://0.0.0.0:443'", "f:1: listen[0].cert: missing, expected a PEM file"),
+        (TLS + TLS, "f:5: listen[1].url: saw 'https://0.0.0.0:443', expected each URL once"),
+        (
+            TLS + "client_cert = 'required'",
+            "f:4: listen[0].client_cert: saw 'required', expected client_ca beside",
+        ),
+        (TLS + "client_ca = 'x'", "f:4: listen[0].client_ca: saw 'x', expected client_cert = "),
+        ("[[listen]]\ncert = 'x'", "f:2: listen[0].cert: saw 'x', expected https: http has no certificates"),
+        (
+            "[[listen]]\nclient_cert = 'optional'",
+            "f:2: listen[0].client_cert: saw 'optional', expected https",
+        ),
+        (
+            "[[listen]]\nproxy_protocol = true",
+            "f:2: listen[0].proxy_protocol: saw 'true', expected trusted_proxies",
+        ),
+        (
+            "[[listen]]\ntrusted_proxies = ['x']",
+            "f:2: listen[0].trusted_proxies: saw ['x'], expected a network",
+        ),
+        (
+            "[[listen]]\ntrusted_proxies = ['10.0.0.1/8']",
+            "f:2: listen[0].trusted_proxies[0]: saw '10.0.0.1/8'",
+        ),
+        ("[jwt]\nkeys = ['k.pem']\nissuer = 'i'", "f:1: jwt.audience: missing, expected a text"),
+        (
+            "[jwt]\nkeys = ['http://x']\nissuer='i'\naudience='a'",
+            "f:2: jwt.keys[0]: saw 'http://x', expected a PEM",
+        ),
+        ("[jwt]\ntrust_claims = true", "f:2: jwt.trust_claims: saw 'true', expected jwt.keys"),
+        ("[jwt]\nalgorithms = ['HS256']", "f:2: jwt.algorithms: saw ['HS256'], expected one of"),
+        ("[jwt]\nalgorithms = []", "f:2: jwt.algorithms: saw none, expected at least one"),
+        ("[[users]]\nuserid = 1", "f:1: users[0].name: missing, expected a value"),
+        (
+            "[[users]]\nname = 'a'\nuserid = 4294967295",
+            "f:3: users[0].userid: saw 4294967295, expected int <= ",
+        ),
+        ("[[users]]\nname = 'a'\nuserid = 1\nroles = []", "f:4: users[0].roles: saw [], expected "),
+        (
+            "[[users]]\nname = 'a'\nuserid = 1\nroles = ['local']",
+            "f:4: users[0].roles: saw ['local'], expected one of",
+        ),
+        (
+            "[[users]]\nname = 'a'\nuserid = 1\nroles = ['owner']",
+            "f:4: users[0].roles: saw 'owner', expected access.al",
+        ),
+        (
+            "[[users]]\nname = 'a'\nuserid = 1\nroles = ['admin']",
+            "saw 'admin', expected access.allow_admin = true",
+        ),
+        (
+            "[[users]]\nname='a'\nuserid=1\n[[users]]\nname='a'\nuserid=2",
+            "f:5: users[1].name: saw 'a', expected each",
+        ),
+        (
+            "[access]\nallowed_origins = ['*']",
+            "f:2: access.allowed_origins[0]: saw '*', expected an origin like",
+        ),
+        ("[access]\nallowed_origins = ['https://a/b']", "f:2: access.allowed_origins[0]: saw 'https://a/b'"),
+        (
+            TLS + "[access]\nlogin_links = 'owner'",
+            "f:5: access.login_links: saw 'owner', expected a listener on loop",
+        ),
+        ("[[rules]]\nroles = ['user']", "f:1: rules[0].prefixes: missing"),
+        (
+            "[[rules]]\nroles = ['user']\nprefixes = ['']\nkinds = ['read']",
+            "f:4: rules[0].kinds: saw ['read']",
+        ),
+        (
+            "[limits]\noutbox_bytes = 300000000",
+            "f:2: limits.outbox_bytes: saw '300000000', expected at most budget",
+        ),
+        (
+            "[limits]\nmessage_bytes = 2048",
+            "f:1: limits.preauth_bytes: saw '4096', expected at most message_bytes",
+        ),
+        ("[limits]\nconnections = 3", "saw '64', expected at most connections, 3"),
+    ],
+)
+def test_what_is_refused_and_where(text, expected):
+    said = refusal(text)
+    assert any(expected in line for line in said), said
+
+
+def test_every_problem_is_told_at_once():
+    text = "[[listen]]\nurl = 'https://0.0.0.0:1'\n[[users]]\nname = 'a'\nuserid = 1\nroles = ['owner']\n"
+    assert [line.split(": ")[1] for line in refusal(text)] == ["listen[0].cert", "users[0].roles"]
+
+
+def test_what_needs_leave_is_accepted_with_it():
+    read = loads(
+        '[access]\nallow_owner = true\nlogin_links = "owner"\n'
+        '[[users]]\nname = "a"\nuserid = 1\nroles = ["owner"]\n'
+        '[[listen]]\nurl = "http://0.0.0.0:80"\ninsecure = true\n'
+        '[[listen]]\nurl = "http://localhost:0"\n[[listen]]\nurl = "http://localhost:0"\n'
+    )
+    assert len(read.listen) == 3
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_files_are_taken_from_the_directory_of_the_configuration(tmp_path):
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        '[gateway]\nstatedir = "state"\n[tokens]\nfile = "t.json"\n'
+        '[jwt]\nkeys = ["k.pem", "https://id/jwks", "/abs.pem"]\nissuer = "i"\naudience = "a"\n'
+        '[[listen]]\nurl = "https://[::1]:1"\ncert = "c.pem"\nclient_ca = "/ca.pem"\nclient_cert = "optional"\n'
+    )
+    read = load(file)
+    assert read.gateway.statedir == f"{tmp_path}/state"
+    assert read.tokens.file == f"{tmp_path}/t.json"
+    assert read.jwt.keys == (f"{tmp_path}/k.pem", "https://id/jwks", "/abs.pem")
+    assert (read.listen[0].cert, read.listen[0].key) == (f"{tmp_path}/c.pem", None)
+    assert read.listen[0].client_ca == "/ca.pem"
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="expected a readable TOML file"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[gateway\n")
+    with pytest.raises(ConfigError, match=r"bad.toml:1: not TOML"):
+        load(tmp_path / "bad.toml")
+
+
+# ---------------------------------------------------------------- --set
+
+
+def test_settings_from_the_command_line():
+    said = ["limits.ping_s=3", "gateway.upstream=local:///x", 'access.allowed_origins=["https://a"]']
+    read = apply(GatewaySettings.defaults(), said)
+    assert read.limits.ping_s == 3.0
+    assert read.gateway.upstream == "local:///x"
+    assert read.access.allowed_origins == ("https://a",)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("ping_s=3", "expected section.key=value"),
+        ("limits.ping_s", "expected section.key=value"),
+        ("users.name=x", "no section 'users', expected one of gateway"),
+        ("limits.pingg_s=3", "did you mean ping_s?"),
+        ("limits.zzz=3", "expected one of budget_bytes"),
+        ("limits.ping_s=soon", "saw 'soon', expected float"),
+        ("limits.ping_s=0", "saw 0, expected float >= 0.1"),
+        ("limits.ping_s=2020-01-01", "saw a value that no setting has"),
+        ("limits.outbox_bytes=300000000", "expected at most budget_bytes"),
+        ("access.login_links=root", 'expected one of "off", "user", "owner"'),
+    ],
+)
+def test_assignments_that_are_refused(said, expected):
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        apply(GatewaySettings.defaults(), [said])
+
+
+# ---------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize(
+    ("url", "loopback"),
+    [
+        ("http://127.0.0.1:80", True),
+        ("http://127.9.9.9:80", True),
+        ("http://[::1]:80", True),
+        ("http://localhost:80", True),
+        ("unix:///run/x", True),
+        ("https://0.0.0.0:443", False),
+        ("https://[::]:443", False),
+        ("http://localhost.evil.example:80", False),
+    ],
+)
+def test_places_that_stay_on_this_machine(url, loopback):
+    place = place_of(url)
+    assert place.loopback is loopback
+    assert str(place) == url
+    assert place_of(str(place)) == place
+
+
+# ---------------------------------------------------------------- the sample file
+
+ENTRIES = {"listen": public.ListenEntry, "users": public.UserEntry, "rules": public.RuleEntry}
+SECTIONS = {
+    "gateway": public.GatewaySection,
+    "tokens": public.TokenSection,
+    "jwt": public.JwtSection,
+    "access": public.AccessSection,
+    "limits": public.LimitsSection,
+}
+EXAMPLES = {
+    "statedir",
+    "keys",
+    "allowed_origins",
+    "trusted_proxies",
+    "certificates",
+    "kinds",
+    "url",
+    "client_cert",
+}
+"""Shown with an example in place of the default."""
+
+
+def sample_assignments():
+    """`#name = value` lines of the sample, each with the section above it."""
+    section, found = "", {}
+    for line in SAMPLE.read_text().splitlines():
+        if header := re.match(r"#?\[\[?([\w.]+)\]\]?$", line):
+            section = header[1]
+        elif pair := re.match(r"#(\w+) = (\".*?\"|\[.*?\]|\S+)(?: +#.*)?$", line):
+            found.setdefault((section, pair[1]), pair[2])
+    return found
+
+
+def all_fields():
+    return [
+        (name, each)
+        for name, struct in (SECTIONS | ENTRIES).items()
+        for each in msgspec.structs.fields(struct)
+    ]
+
+
+@pytest.mark.parametrize(("section", "field"), all_fields(), ids=lambda part: getattr(part, "name", part))
+def test_sample_shows_every_setting_with_its_default(section, field):
+    value = tomllib.loads(f"v = {sample_assignments()[section, field.name]}")["v"]
+    converted = msgspec.convert(value, field.type)
+    if field.name not in EXAMPLES and field.default is not msgspec.NODEFAULT and field.default is not None:
+        assert converted == field.default
+
+
+def test_sample_names_no_setting_that_is_not_there():
+    known = {(section, field.name) for section, field in all_fields()}
+    assert set(sample_assignments()) == known
+
+
+def test_sample_is_the_defaults():
+    read = load(SAMPLE)
+    assert (
+        msgspec.structs.replace(read, gateway=GatewaySettings.defaults().gateway)
+        == GatewaySettings.defaults()
+    )
+
+
+def test_sample_is_valid_with_its_comments_removed():
+    live = re.sub(r"(?m)^#(?=\w+ = |\[\[)", "", SAMPLE.read_text())
+    read = loads(live)
+    assert read.users[0].name == "ada"
+    assert read.rules[0].prefixes == ("job-info.", "heartbeat.")
+    assert read.listen[0].client_cert == "optional"

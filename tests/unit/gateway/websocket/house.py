@@ -1,0 +1,316 @@
+"""A live aiohttp server with the real endpoint before a stand-in for the hub, and a client that writes raw bytes."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from types import SimpleNamespace
+
+import msgspec
+from aiohttp import web
+
+from broker.errors import LinkError
+from broker.identity import Role
+from broker.transport.link import Flusher, Options
+from broker.transport.outbox import Budget
+from broker.wire.message import REQUEST, Message, request, response
+from gateway.closes import BAD_CREDENTIAL
+from gateway.principal import Denied, Principal
+from gateway.settings.schema import GatewaySettings, LimitsSection
+from gateway.websocket import frames
+from gateway.websocket.endpoint import Endpoint
+from gateway.websocket.link import WebSocketLink
+
+PATIENCE_S = 15.0
+"""How long a test waits for what must happen; spent on failure only."""
+SMALL_BUFFER = 4096
+"""Socket buffers of both sides, so that little is under way when one stops reading."""
+ALICE = Principal("alice", 1001, Role.USER, "token", "token:1")
+
+
+def masked(
+    opcode: int, payload: bytes = b"", *, first: int | None = None, mask: bytes | None = None
+) -> bytes:
+    """A client's frame, made apart from the code under test; ``first`` replaces the first byte."""
+    mask = os.urandom(4) if mask is None else mask
+    size = len(payload)
+    if size < 126:
+        length = bytes((128 | size,))
+    elif size < 65536:
+        length = bytes((128 | 126,)) + struct.pack(">H", size)
+    else:
+        length = bytes((128 | 127,)) + struct.pack(">Q", size)
+    body = (
+        bytes(byte ^ mask[at & 3] for at, byte in enumerate(payload))
+        if size < 1 << 16
+        else xor(payload, mask)
+    )
+    return bytes((0x80 | opcode if first is None else first,)) + length + mask + body
+
+
+def xor(payload: bytes, mask: bytes) -> bytes:
+    size = len(payload)
+    key = int.from_bytes((mask * (size // 4 + 1))[:size], "big")
+    return (int.from_bytes(payload, "big") ^ key).to_bytes(size, "big")
+
+
+class SessionStub:
+    """Answers requests with their payload; keeps what it is told."""
+
+    def __init__(self, hub, principal, link, kind, address):
+        self.hub, self.principal, self.link, self.kind, self.address = hub, principal, link, kind, address
+        self.messages: list[Message] = []
+        self.controls: list[dict] = []
+        self.ends: list[LinkError] = []
+        self.choked: list[bool] = []
+        self.order: list[object] = []
+
+    def welcome(self):
+        return {"type": "welcome", "user": self.principal.name}
+
+    def received(self, link, messages):
+        assert not self.ends, "received() after link_ended()"
+        assert messages
+        self.messages += messages
+        self.order += [message.topic for message in messages]
+        for message in messages:
+            if message.topic == "fail":
+                raise RuntimeError("a fault on purpose")
+            if message.type == REQUEST:
+                link.send(response(message, message.payload))
+
+    def control(self, obj):
+        self.controls.append(obj)
+        self.order.append(obj["type"])
+        if obj["type"] == "ping":
+            self.link.tell({"type": "pong"})
+
+    def link_ended(self, link, error):
+        self.ends.append(error)
+        self.hub.sessions.pop(id(self), None)
+        self.hub.changed.set()
+
+    def link_choked(self, link, choked):
+        self.choked.append(choked)
+
+
+class HubStub:
+    def __init__(self, limits: LimitsSection):
+        self.settings = GatewaySettings(limits=limits)
+        self.options = Options(flusher=Flusher(), budget=Budget(limits.budget_bytes))
+        self.sessions = {}
+        self.opened: list[SessionStub] = []
+        self.refusal: Denied | None = None
+        self.changed = asyncio.Event()
+        self.accepting = True
+
+    def open(self, principal, link, *, kind, address):
+        if self.refusal is not None:
+            raise self.refusal
+        session = SessionStub(self, principal, link, kind, address)
+        self.sessions[id(session)] = session
+        self.opened.append(session)
+        self.changed.set()
+        return session
+
+
+class IdentityStub:
+    """``good`` is alice's token; ``slow`` is, too, once ``release`` is set."""
+
+    def __init__(self):
+        self.doors = SimpleNamespace(client=lambda request: SimpleNamespace(address=request.remote or "unix"))
+        self.release = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.broken = False
+
+    async def authenticate_request(self, request):
+        if "cookie" in request.headers:
+            return await self.authenticate_token(request.headers["cookie"], address="")
+        said = request.headers.get("Authorization")
+        if said is None:
+            return None
+        return await self.authenticate_token(said.split()[1], address="")
+
+    def check_page(self, request):
+        if request.headers.get("Origin") == "http://evil.example":
+            raise Denied("a page", public="this page may not connect here", status=403, close=BAD_CREDENTIAL)
+
+    async def authenticate_token(self, text, *, address):
+        self.asked.set()
+        if self.broken:
+            raise RuntimeError("a fault on purpose")
+        if text == "slow":
+            await self.release.wait()
+        if text not in ("good", "slow"):
+            raise Denied("no such token", public="credential refused", status=401, close=BAD_CREDENTIAL)
+        return ALICE
+
+
+class House:
+    """The server: where it is, and what is behind it."""
+
+    def __init__(self, hub, identity, endpoint, address, tls):
+        self.hub, self.identity, self.endpoint, self.address, self.tls = hub, identity, endpoint, address, tls
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def raw(self) -> "Peer":
+        if isinstance(self.address, str):
+            reader, writer = await asyncio.open_unix_connection(self.address)
+        else:
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, self.address)
+            name = "localhost" if self.tls else None
+            reader, writer = await asyncio.open_connection(sock=sock, ssl=self.tls, server_hostname=name)
+        self.writers.append(writer)
+        return Peer(reader, writer)
+
+    async def connect(
+        self, subprotocol="flux.v1", *, token: str | None = "good", query="", behind=b""
+    ) -> "Peer":
+        """A client after the handshake; with a token, its welcome is read."""
+        peer = await self.raw()
+        head = {"Authorization": f"Bearer {token}"} if token else {}
+        peer.write(request_head(subprotocol, query, **head) + behind)
+        assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
+        if token and "ZWS" not in subprotocol:
+            assert (await peer.control())["type"] == "welcome"
+        return peer
+
+    async def stalled(self, subprotocol="flux.v1", **more) -> "tuple[Peer, WebSocketLink]":
+        """A client that does not read, and its link, which is full."""
+        peer = await self.connect(subprotocol, **more)
+        peer.writer.transport.pause_reading()
+        link = self.hub.opened[-1].link
+        sock = link._transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+        for _ in range(1000):
+            link.tell({"type": "filler", "text": "x" * 1000})
+            link.flush()
+            if link._full:
+                return peer, link
+        raise AssertionError("the kernel takes everything")
+
+    async def until(self, condition):
+        for _ in range(int(PATIENCE_S / 0.002)):
+            if condition():
+                return
+            await asyncio.sleep(0.002)
+        raise AssertionError("it did not happen in time")
+
+
+class Peer:
+    """A client's end of a connection: raw bytes out, frames in."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    def write(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def read_again(self) -> None:
+        self.writer.transport.resume_reading()
+
+    async def head(self) -> bytes:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def read(self) -> bytes:
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.reader.read(65536)
+
+    async def frame(self) -> tuple[int, bytes]:
+        """The next frame: (first byte, payload); (-1, b"") at the end."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await self._frame(self.reader.readexactly)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return -1, b""
+
+    async def _frame(self, read):
+        first, size = await read(2)
+        assert size < 128, "a server must not mask"
+        if size == 126:
+            (size,) = struct.unpack(">H", await read(2))
+            assert size >= 126
+        elif size == 127:
+            (size,) = struct.unpack(">Q", await read(8))
+            assert size >= 65536
+        return first, await read(size)
+
+    async def control(self) -> dict:
+        first, payload = await self.frame()
+        assert first == 0x80 | frames.TEXT, (first, payload)
+        return msgspec.json.decode(payload)
+
+    async def closing(self) -> tuple[list[tuple[int, bytes]], int, str]:
+        """What comes before the close frame, its code and its reason."""
+        before = []
+        while True:
+            first, payload = await self.frame()
+            if first in (-1, 0x80 | frames.CLOSE):
+                break
+            before.append((first, payload))
+        if first == -1:
+            return before, 1006, ""
+        return before, *frames.close_meaning(payload)
+
+    async def ended(self) -> bool:
+        """Whether the server ends the connection, and sends nothing more."""
+        return await self.frame() == (-1, b"")
+
+
+AUTH = b'{"type":"auth","token":"%s"}'
+
+
+def flux(topic="echo", payload=b"hi\0") -> bytes:
+    return request(topic, payload, matchtag=7).framed()
+
+
+def request_head(subprotocol="flux.v1", query="", **headers: str) -> bytes:
+    lines = {
+        "Host": "127.0.0.1",
+        "Upgrade": "websocket",
+        "Connection": "keep-alive, Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Protocol": subprotocol,
+        **headers,
+    }
+    shown = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value)
+    return f"GET /v1/ws{query} HTTP/1.1\r\n{shown}\r\n".encode()
+
+
+@contextlib.asynccontextmanager
+async def house(*, tls=None, path: str = "", hub=None, identity=None, **limits):
+    """A running house; ``limits`` are fields of ``LimitsSection``, ``tls`` the contexts of server and client."""
+    hub, identity = hub or HubStub(LimitsSection(**limits)), identity or IdentityStub()
+    endpoint = Endpoint(hub, identity)
+    app = web.Application()
+    app.router.add_get("/v1/ws", endpoint.handle)
+    app.router.add_get("/hello", _hello)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    if path:
+        site = web.UnixSite(runner, path)
+    else:
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls and tls[0])
+    await site.start()
+    address = path or runner.addresses[0][:2]
+    one = House(hub, identity, endpoint, address, tls and tls[1])
+    try:
+        yield one
+    finally:
+        await endpoint.close()
+        for session in [*hub.sessions.values()]:
+            session.link.abort(LinkError("the test is over"))
+        for writer in one.writers:
+            writer.transport.abort()
+        await runner.cleanup()
+        await asyncio.sleep(0)
+
+
+async def _hello(_request) -> web.Response:
+    return web.Response(text="hello")

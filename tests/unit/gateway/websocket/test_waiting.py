@@ -1,0 +1,88 @@
+"""What waits for a client that does not read: quotas apart for events and the rest, gaps, the end."""
+
+from broker.transport.outbox import Budget, OutboxLimits
+from gateway.closes import SLOW
+from gateway.websocket.waiting import Gap, Waiting
+
+
+class Owner:
+    def __init__(self, policy="drop", event_bytes=100, cap_bytes=1000, budget=None):
+        self.codes: list[int] = []
+        self.marks: list[bool] = []
+        limits = OutboxLimits(event_bytes=event_bytes, cap_bytes=cap_bytes, event_policy=policy)
+        self.budget = budget or Budget()
+        self.outbox = Waiting(self, limits, self.budget)
+
+    def choked(self, choked):
+        self.marks.append(choked)
+
+    def abort(self, error):
+        raise AssertionError("a slow client is told, not cut off")
+
+    def close_with(self, code, reason=""):
+        assert reason
+        self.codes.append(code)
+
+
+def test_forms_leave_in_order_and_in_portions():
+    outbox = Owner().outbox
+    outbox.park_form(b"a" * 10)
+    outbox.park_events(b"b" * 10, 1, 1, 1)
+    outbox.park_form(b"c" * 30)
+    assert outbox.take(25) == [b"a" * 10, b"b" * 10]
+    assert outbox.take(25) == [b"c" * 30], "one form always leaves, whatever its size"
+    assert outbox.take(25) == []
+    assert outbox.parked_bytes == 0
+
+
+def test_events_have_a_quota_of_their_own():
+    owner = Owner()
+    owner.outbox.park_form(bytes(800))
+    owner.outbox.park_events(bytes(100), 1, 1, 1)
+    assert owner.outbox.gap is None
+    owner.outbox.park_events(b"x", 1, 2, 2)
+    assert owner.outbox.gap == Gap(1, 2, 2)
+    assert owner.codes == []
+
+
+def test_responses_are_not_dropped_but_end_the_link():
+    owner = Owner()
+    owner.outbox.park_form(bytes(1000))
+    assert owner.codes == []
+    owner.outbox.park_form(b"x")
+    assert owner.codes == [SLOW]
+    assert owner.budget.used_bytes == 0
+
+
+def test_policy_disconnect():
+    owner = Owner("disconnect")
+    owner.outbox.park_events(bytes(100), 4, 1, 4)
+    owner.outbox.park_events(b"x", 1, 5, 5)
+    assert owner.codes == [SLOW]
+    assert owner.outbox.dropped_events == 0
+
+
+def test_a_gap_ends_at_low_water():
+    outbox = Owner().outbox
+    for number in range(1, 5):
+        outbox.park_events(bytes(25), 1, number, number)
+    outbox.park_events(bytes(25), 3, 5, 7)
+    assert outbox.take(25)
+    assert outbox.take_gap() is None
+    outbox.park_events(b"x", 1, 8, 8)
+    assert outbox.gap == Gap(4, 5, 8), "it would fit, but the gap is not over"
+    assert outbox.take(50)
+    assert outbox.take_gap() == Gap(4, 5, 8), "a quarter of 100 bytes waits"
+    assert outbox.take_gap() is None
+    outbox.park_events(b"x", 1, 9, 9)
+    assert outbox.gap is None
+    assert outbox.dropped_events == 4
+
+
+def test_the_budget_ends_the_longest_queue():
+    budget = Budget(150)
+    long, short = Owner(budget=budget), Owner(budget=budget)
+    long.outbox.park_form(bytes(100))
+    short.outbox.park_form(bytes(60))
+    assert (long.codes, short.codes) == ([SLOW], [])
+    assert budget.used_bytes == 60
