@@ -8,10 +8,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import hotspots, processes, report, tree, works
+from tests.bench import hotspots, processes, report, tree, web_works, works
 from tests.bench.contenders import Compiled, Flux, Headgate
-from tests.bench.loadgen import LoadError, Loadgen, compiler
+from tests.bench.loadgen import WEB_SOURCE, LoadError, Loadgen, compiler
 from tests.bench.targets import Row
+from tests.bench.web_contenders import Crossbar, Gateway, Nats
 
 WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "relay": works.relay,
@@ -21,14 +22,19 @@ WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "idle": works.idle,
     "start": works.start,
     "tree": tree.measure,
+    **web_works.WORKS,
 }
+GROUPS = {"broker": [name for name in WORKS if name not in web_works.WORKS], "web": list(web_works.WORKS)}
 RESULTS = Path(__file__).with_name("results") / "bench.json"
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which works: {' '.join(WORKS)} (default: all)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which works: {' '.join(WORKS)}; {', '.join(GROUPS)} for some at once (default: all)",
     )
     parser.add_argument(
         "--json", type=Path, default=RESULTS, metavar="FILE", help="where the figures go (%(default)s)"
@@ -47,6 +53,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--readme", type=Path, metavar="FILE", help="put the table into this Markdown document, too"
     )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Crossbar.cache,
+        metavar="DIR",
+        help="where Crossbar is installed for the comparison, once (%(default)s)",
+    )
     parser.add_argument("--check", action="store_true", help="exit code 1 when a floor does not hold")
     parser.add_argument(
         "--profile",
@@ -54,6 +67,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="relay or events (default relay) with the broker under cProfile",
     )
     chosen = parser.parse_args(argv)
+    chosen.names = [one for name in chosen.names for one in GROUPS.get(name, [name])]
     unknown = [name for name in chosen.names if name not in WORKS]
     if unknown:
         parser.error(f"no work {unknown[0]!r}; there are {', '.join(WORKS)}")
@@ -86,7 +100,8 @@ def main() -> int:
     raise_descriptor_limit()
     if chosen.compiled is not None:
         Compiled.unpack(chosen.compiled)
-    bench = works.Bench(Loadgen(), chosen.seconds, chosen.rounds, chosen.payload)
+    Crossbar.cache = chosen.cache
+    bench = works.Bench(Loadgen(), Loadgen(WEB_SOURCE), chosen.seconds, chosen.rounds, chosen.payload)
     began = time.monotonic()
     about = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -94,7 +109,9 @@ def main() -> int:
         "rounds": bench.rounds,
         "seconds": bench.seconds,
         "payload_bytes": bench.payload,
-        "absent": {kind.name: kind.missing() for kind in (Headgate, Compiled, Flux) if kind.missing()},
+        "absent": {
+            kind.name: kind.missing() for kind in (Headgate, Compiled, Flux, Gateway, Nats) if kind.missing()
+        },
     }
     try:
         if chosen.profile:
@@ -105,6 +122,9 @@ def main() -> int:
         return 1
     finally:
         bench.loadgen.close()
+        bench.web.close()
+    if any(row.target.group == "gateway" for row in rows):
+        about["peers"] = [kind.version() for kind in (Nats, Crossbar) if not kind.missing()]
     report.show(rows, report.console())
     report.write(chosen.json, rows, about)
     if chosen.readme is not None:

@@ -9,7 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.bench import processes
 
@@ -30,7 +30,7 @@ class Contender:
     def __init__(self, size: int = 1) -> None:
         self.size = size
         self.rundir = Path(tempfile.mkdtemp(prefix="hgb-", dir="/tmp"))  # short: socket paths hold 107 bytes
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[Any] | None = None
         self.address = ""
 
     def argv(self) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).with_name("loadgen.c")
+WEB_SOURCE = Path(__file__).with_name("wsload.c")
 TIMEOUT_S = 90.0
 
 Result = dict[str, Any]
@@ -19,20 +20,22 @@ class LoadError(Exception):
 
 
 class Loadgen:
-    """The compiled load generator, in a temporary directory of its own."""
+    """A compiled load generator, in a temporary directory of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Path = SOURCE) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="headgate-bench-")
         self.path = Path(self._directory.name) / "loadgen"
         subprocess.run(
-            [compiler() or "cc", "-O2", "-Wall", "-o", str(self.path), str(SOURCE), "-pthread"], check=True
+            [compiler() or "cc", "-O2", "-Wall", "-o", str(self.path), str(source), "-pthread"], check=True
         )
 
     def close(self) -> None:
         self._directory.cleanup()
 
-    def run(self, mode: str, *flags: str, pids: list[int] | None = None, **options: object) -> Result:
-        """Run one measurement; every option becomes ``--name value``, every flag ``--flag``.
+    def run(
+        self, mode: str, *flags: str, pids: list[int] | None = None, secret: str = "", **options: object
+    ) -> Result:
+        """Run one measurement; every option becomes ``--name value``, every flag ``--flag``, ``secret`` is not shown.
 
         Raises:
             LoadError: with what the generator said.
@@ -40,7 +43,9 @@ class Loadgen:
         argv = [*self.argv(mode, **options), *(f"--{flag}" for flag in flags)]
         for pid in pids or []:
             argv += ["--pid", str(pid)]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=TIMEOUT_S, env=self.environment(secret)
+        )
         if done.returncode:
             raise LoadError((done.stderr or done.stdout).strip() or f"exit code {done.returncode}")
         result: Result = json.loads(done.stdout)
@@ -49,8 +54,13 @@ class Loadgen:
     def argv(self, mode: str, **options: object) -> list[str]:
         words = [str(self.path), mode]
         for name, value in options.items():
-            words += [f"--{name}", str(value)]
+            words += [f"--{name.replace('_', '-')}", str(value)]
         return words
+
+    @staticmethod
+    def environment(secret: str) -> dict[str, str]:
+        """What it runs with: arguments can be read by everybody, an environment cannot."""
+        return dict(os.environ, WSLOAD_TOKEN=secret) if secret else dict(os.environ)
 
 
 def compiler() -> str | None:

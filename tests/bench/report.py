@@ -7,22 +7,38 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.targets import Row
+from tests.bench.targets import Group, Row
 
-CONTENDERS = ("headgate", "compiled", "flux-core", "byte relay", "generator")
-COLOURS = {"aim reached": "green", "floor holds": "yellow", "MISSED": "bold red", "not measured": "dim"}
+CONTENDERS: dict[Group, tuple[str, ...]] = {
+    "broker": ("headgate", "compiled", "flux-core", "byte relay", "generator"),
+    "gateway": ("headgate", "compiled", "two processes", "nats-server", "crossbar", "generator"),
+}
+COLOURS = {
+    "aim reached": "green",
+    "floor holds": "yellow",
+    "MISSED": "bold red",
+    "measured": "none",
+    "not measured": "dim",
+}
 BAR_CELLS = 12
 BEGIN, END = "<!-- benchmark table: begin -->", "<!-- benchmark table: end -->"
-WIDTH = 178
+WIDTH = 212
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print the table: one line a row of the issue's table."""
-    table = Table(
-        title="Headgate benchmarks: ratios within this run, medians over the rounds", title_justify="left"
-    )
+    """Print a table for the broker and one for the gateway: one line a row of the issues' tables."""
+    for group in CONTENDERS:
+        if chosen := [row for row in rows if row.target.group == group]:
+            _show(group, chosen, console)
+    for row in rows:
+        if row.value is None and row.note:
+            console.print(f"not measured: {row.target.work}: {row.note}", highlight=False)
+
+
+def _show(group: Group, rows: list[Row], console: Console) -> None:
+    table = Table(title=f"The {group}: ratios within this run, medians over the rounds", title_justify="left")
     table.add_column("work")
-    for name in CONTENDERS:
+    for name in CONTENDERS[group]:
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("figure", "lowest-highest", "floor", "aim"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -32,9 +48,6 @@ def show(rows: list[Row], console: Console) -> None:
         colour = COLOURS[row.verdict]
         table.add_row(*cells(row), bar(row), f"[{colour}]{row.verdict}[/]")
     console.print(table)
-    for row in rows:
-        if row.value is None and row.note:
-            console.print(f"not measured: {row.target.work}: {row.note}", highlight=False)
 
 
 def cells(row: Row) -> list[str]:
@@ -42,12 +55,12 @@ def cells(row: Row) -> list[str]:
     sign = "≥" if target.better == "more" else "≤"
     return [
         target.work,
-        *(row.figures.get(name, "") for name in CONTENDERS),
+        *(row.figures.get(name, "") for name in CONTENDERS[target.group]),
         "" if row.value is None else f"{row.value:.2f} {target.unit}",
         ""
         if row.spread is None or row.spread[0] == row.spread[1]
         else f"{row.spread[0]:.2f}-{row.spread[1]:.2f}",
-        f"{sign} {target.floor:g}",
+        "" if target.floor is None else f"{sign} {target.floor:g}",
         "" if target.aim is None else f"{sign} {target.aim:g}",
     ]
 
@@ -71,20 +84,27 @@ def put_into(document: Path, rows: list[Row]) -> None:
     Raises:
         ValueError: the document has no such comments.
     """
-    heads = ("work", "figure", "floor", "aim", "verdict", *CONTENDERS[:-1])
-    lines = [heads, ["---"] * len(heads)]
-    for row in rows:
-        work, *_, figure, _spread, floor, aim = cells(row)
-        lines.append(
-            [work, figure, floor, aim, row.verdict, *(row.figures.get(n, "") for n in CONTENDERS[:-1])]
-        )
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    table = "\n\n".join(
+        _markdown(group, chosen)
+        for group in CONTENDERS
+        if (chosen := [row for row in rows if row.target.group == group])
+    )
     text = document.read_text()
     head, mark, rest = text.partition(BEGIN)
     _old, end, tail = rest.partition(END)
     if not (mark and end):
         raise ValueError(f"{document} has no {BEGIN} ... {END}")
     document.write_text(f"{head}{mark}\n{table}\n{end}{tail}")
+
+
+def _markdown(group: Group, rows: list[Row]) -> str:
+    names = CONTENDERS[group][:-1]
+    heads = ["work", "figure", "floor", "aim", "verdict", *names]
+    lines = [heads, ["---"] * len(heads)]
+    for row in rows:
+        work, *_, figure, _spread, floor, aim = cells(row)
+        lines.append([work, figure, floor, aim, row.verdict, *(row.figures.get(n, "") for n in names)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def console() -> Console:

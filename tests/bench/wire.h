@@ -25,10 +25,12 @@
 
 enum { MAGIC = 0xffee0012, HEADER = 8, PROTO = 20 };
 enum { REQUEST = 1, RESPONSE = 2, EVENT = 4 };
-enum { TOPIC = 1, PAYLOAD = 2, ROUTE = 8 };
-enum { AT_TYPE = 18, AT_AUX1 = 8, AT_AUX2 = 4 }; /* offsets back from a frame's end */
+enum { TOPIC = 1, PAYLOAD = 2, NORESPONSE = 4, ROUTE = 8 };
+enum { AT_TYPE = 18, AT_FLAGS = 17, AT_AUX1 = 8, AT_AUX2 = 4 }; /* offsets back from a frame's end */
 enum { READ_BYTES = 1 << 20, STALL_S = 10 };
 #define NODEID_ANY 0xffffffffu
+
+#define UNUSED __attribute__((unused)) /* two programs include this file, neither needs all of it */
 
 static void fail(const char *format, ...) {
     va_list args;
@@ -120,7 +122,7 @@ static uint8_t *reserve(struct connection *c, size_t size) {
     return c->out + c->tail;
 }
 
-static void append(struct connection *c, const void *data, size_t size) {
+UNUSED static void append(struct connection *c, const void *data, size_t size) {
     memcpy(reserve(c, size), data, size);
     c->tail += size;
 }
@@ -153,7 +155,7 @@ static void keep_partial(struct connection *c, const uint8_t *data, size_t size)
 }
 
 /* One read; every whole frame goes to the handler, which may change it in place. */
-static void drain(struct connection *c) {
+UNUSED static void drain(struct connection *c) {
     size_t have = c->partial_size, at = 0;
     memcpy(read_buffer, c->partial, have);
     c->partial_size = 0;
@@ -223,7 +225,7 @@ static void expect_success(struct connection *c, uint8_t *frame, size_t size) {
 }
 
 /* One request with a JSON payload; returns when its answer is here. */
-static void call(struct connection *c, const char *topic, const char *json) {
+UNUSED static void call(struct connection *c, const char *topic, const char *json) {
     uint8_t frame[1024];
     frame_handler *handler = c->handler;
     append(c, frame, make_frame(frame, REQUEST, topic, json, strlen(json) + 1, NODEID_ANY, 1));

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.bench import processes
 from tests.bench.contenders import ByteRelay, Compiled, Contender, Flux, Headgate, single
@@ -31,6 +31,7 @@ RTT_TURNS = 3
 """Latency hangs on where the scheduler puts two processes, so it is asked more often and more briefly."""
 
 Rounds = dict[str, list[Result]]
+Some = TypeVar("Some", bound=Contender)
 
 
 @dataclass
@@ -38,10 +39,12 @@ class Bench:
     """What all works share.
 
     Attributes:
+        web: the generator that speaks WebSocket.
         seconds: length of one measurement. rounds: how often each contender has its turn.
     """
 
     loadgen: Loadgen
+    web: Loadgen
     seconds: float = 1.0
     rounds: int = 5
     payload: int = 16
@@ -60,9 +63,7 @@ def say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def take_turns(
-    bench: Bench, contenders: Sequence[Contender], measure: Callable[[Contender], Result]
-) -> Rounds:
+def take_turns(bench: Bench, contenders: Sequence[Some], measure: Callable[[Some], Result]) -> Rounds:
     """Every contender once a round, the order reversed from round to round."""
     done: Rounds = {one.name: [] for one in contenders}
     for number in range(bench.rounds):
