@@ -7,7 +7,7 @@ RUN python -m venv /opt/headgate
 WORKDIR /src
 # the dependencies first: they change less often than the source
 COPY requirements.lock ./
-RUN /opt/headgate/bin/pip install --constraint requirements.lock msgspec pyzmq rich typer
+RUN /opt/headgate/bin/pip install --constraint requirements.lock aiohttp cryptography msgspec prometheus-client PyJWT pyzmq rich typer websockets
 COPY pyproject.toml README.md LICENSE ./
 COPY broker ./broker
 COPY gateway ./gateway

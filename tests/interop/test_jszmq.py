@@ -55,9 +55,9 @@ SUBSCRIBE = "([box, prefix]) => window.boxes[box].socket.subscribe(prefix)"
 def script(tmp_path_factory) -> str:
     """The package and all it needs as one script, fresh from the registry."""
     if not CHROMIUM:
-        pytest.skip(f"{OPTIONAL} there is no chromium")
+        pytest.skip("there is no chromium")
     if shutil.which("npm") is None:
-        pytest.skip(f"{OPTIONAL} there is no npm")
+        pytest.skip("there is no npm")
     folder = tmp_path_factory.mktemp("jszmq")
     command = [
         "npm",

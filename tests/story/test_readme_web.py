@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -37,6 +38,8 @@ def environment(gateway) -> dict[str, str]:
 
 
 def run(gateway, *words: str) -> str:
+    if words[0] == "bash" and shutil.which("curl") is None:
+        pytest.skip("optional: there is no curl")
     done = subprocess.run(
         words, env=environment(gateway), capture_output=True, text=True, timeout=40, check=False
     )
