@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 NORMAL: Final = 1000
 PROTOCOL: Final = 1002
-UNSUPPORTED: Final = 1003
 INVALID_TEXT: Final = 1007
 TOO_BIG: Final = 1009
 
@@ -27,7 +26,6 @@ NO_ROLE: Final = 4501
 AUTH_TIMEOUT: Final = 4502
 BAD_MESSAGE: Final = 4503
 TOO_MANY: Final = 4504
-NO_SUBPROTOCOL: Final = 4505
 REVOKED: Final = 4506
 FLOOD: Final = 4507
 
@@ -43,7 +41,6 @@ class Meaning(NamedTuple):
 MEANINGS: Final[dict[int, Meaning]] = {
     NORMAL: Meaning("normal", "the client asked for the end", False),
     PROTOCOL: Meaning("protocol", "a frame broke RFC 6455", False),
-    UNSUPPORTED: Meaning("unsupported", "a kind of frame this subprotocol has no use for", False),
     INVALID_TEXT: Meaning("invalid-text", "a text frame or close reason is not UTF-8", False),
     TOO_BIG: Meaning("too-big", "a message above the announced limit", False),
     SHUTDOWN: Meaning("shutdown", "the gateway leaves or restarts", True),
@@ -58,7 +55,6 @@ MEANINGS: Final[dict[int, Meaning]] = {
     AUTH_TIMEOUT: Meaning("auth-timeout", "no credential came in time", False),
     BAD_MESSAGE: Meaning("bad-message", "bytes that are no message of this subprotocol", False),
     TOO_MANY: Meaning("too-many", "the user has as many connections as allowed", False),
-    NO_SUBPROTOCOL: Meaning("no-subprotocol", "none of the offered subprotocols is spoken here", False),
     REVOKED: Meaning("revoked", "the credential was revoked", False),
     FLOOD: Meaning("flood", "the client went on sending above its rate limit", False),
 }

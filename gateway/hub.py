@@ -200,6 +200,7 @@ class Hub:
 
     def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
         """The upstream is there, or events were missed: clients are told, what waited for it goes on."""
+        self.counters.missed += 0 if epoch_changed else missed or 0
         self._tell_upstream(lost=None if epoch_changed else missed)
         self.deadlines.go_live()
         self.deadlines.advance()

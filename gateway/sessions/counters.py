@@ -19,6 +19,7 @@ PLAIN = (
     "limited",
     "late",
     "forged",
+    "missed",
     "faults",
 )
 
@@ -36,6 +37,7 @@ class Counters:
         limited: messages above the rate limit.
         late: responses to no open call, dropped.
         forged: responses of providers to nothing they were delivered, dropped.
+        missed: events of the upstream that never came, as far as they could be counted.
         faults: messages whose handling raised.
         dropped: reason -> messages that were dropped for it.
         opened: kind -> sessions.
@@ -54,6 +56,7 @@ class Counters:
     limited: int
     late: int
     forged: int
+    missed: int
     faults: int
 
     def __init__(self) -> None:

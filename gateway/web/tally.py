@@ -25,6 +25,7 @@ _WORDS = {
     "limited": "Messages above the rate limit.",
     "late": "Responses to no open call, dropped.",
     "forged": "Responses of providers to nothing they were delivered, dropped.",
+    "missed": "Events of the upstream that never came, as far as they could be counted; clients are told.",
     "faults": "Messages whose handling raised.",
 }
 

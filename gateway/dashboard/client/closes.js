@@ -8,7 +8,6 @@ export const CLOSES = Object.freeze({
   1000: ['normal', 'the client asked for the end'],
   1001: ['going-away', 'the server or the page leaves'],
   1002: ['protocol', 'a frame broke RFC 6455'],
-  1003: ['unsupported', 'a kind of frame this subprotocol has no use for'],
   1006: ['lost', 'the connection was lost'],
   1007: ['invalid-text', 'a text frame or close reason is not UTF-8'],
   1009: ['too-big', 'a message above the announced limit'],
@@ -24,7 +23,6 @@ export const CLOSES = Object.freeze({
   4502: ['auth-timeout', 'no credential came in time'],
   4503: ['bad-message', 'bytes that are no message of this subprotocol'],
   4504: ['too-many', 'the user has as many connections as allowed'],
-  4505: ['no-subprotocol', 'none of the offered subprotocols is spoken here'],
   4506: ['revoked', 'the credential was revoked'],
   4507: ['flood', 'the client went on sending above its rate limit'],
 });

@@ -203,3 +203,12 @@ def test_a_failing_task_is_logged_and_costs_nothing_else(caplog):
         assert "task bad failed" in caplog.messages
 
     run(script, join=False)
+
+
+def test_events_that_never_came_are_counted():
+    async def script(desk):
+        for changed, missed in ((False, 3), (False, None), (True, 7), (False, 2)):
+            desk.hub.upstream_joined(changed, missed)
+        assert desk.hub.counters.plain()["missed"] == 5
+
+    run(script, join=False)
