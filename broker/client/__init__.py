@@ -25,7 +25,7 @@
 ``logline``        the text that ``log.append`` takes
 ``attributes``     broker attributes, the immutable ones remembered
 ``blocking``       the same names for ordinary threads (imported on its own: it starts a thread);
-                   ``blocking_service`` its services, ``worker`` the thread with its event loop
+                   ``blocking_service`` its services; the thread is ``broker.loopthread``'s
 
 Nothing here blocks the link: what a consumer does not read in time is bounded, counted and told to that
 consumer alone. When the link ends, every pending call, stream and subscription raises the LinkError that

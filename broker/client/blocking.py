@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 from broker.client.blocking_service import THREADS, Service, ThreadHandler
 from broker.client.dialing import connect as connect_async
 from broker.client.received import Event, Response
-from broker.client.worker import LoopThread
+from broker.loopthread import LoopThread
 from broker.transport.link import Flusher, Options
 from broker.wire.message import NODEID_ANY, Message
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.client.request import Handler, Result
     from broker.client.request import Request as AsyncRequest
     from broker.client.service import Service as AsyncService
-    from broker.client.worker import LoopThread
+    from broker.loopthread import LoopThread
 
 THREADS: Final = 8
 """Requests of one service that run at a time; the others wait, and so does a stream's next step."""

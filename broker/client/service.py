@@ -169,6 +169,7 @@ class Service:
         self._max_tasks = max_tasks
         self._max_waiting = max_waiting
         self.methods: dict[bytes, Method] = {}
+        self._otherwise: Method | None = None
         self._held: list[Message] | None = []
         self._senders: dict[bytes, set[Request]] = {}
         self._waiting: deque[tuple[Request, Job]] = deque()
@@ -192,6 +193,14 @@ class Service:
         """
         topic_part = encode_part(f"{self.name}.{name}".encode("utf-8", "surrogateescape"))
         self.methods[topic_part] = Method(self, name, handler, allow)
+
+    def otherwise(self, handler: Handler, *, allow: int = Role.OWNER) -> None:
+        """Let ``handler`` answer every request that no method answers, for names that are not known beforehand.
+
+        It sees the topic in ``request.topic``. Topics that end in ``cancel`` or ``disconnect`` stay notices (RFC 6),
+        unless they are methods.
+        """
+        self._otherwise = Method(self, "", handler, allow)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -267,6 +276,8 @@ class Service:
             self._end_sender(message.front)
         elif word == "cancel":
             self._cancel(message)
+        elif method is None and self._otherwise is not None:
+            self._otherwise.requested(message)
         elif method is None:
             text = f"Unknown service method '{message.topic}'"
             Request(message, self.link.send).respond_error(errno.ENOSYS, text)

@@ -2,16 +2,17 @@
 
 ::
 
-    router    a listener: one ROUTER socket, one link per connected peer
-    dealer    a dialer: one DEALER socket, one connection, one link
-    link      what both kinds of link share: forms, flushing, decoding
-    batching  many framed messages in one ZeroMQ message
-    drain     edge-triggered reading with a budget
-    monitor   what libzmq tells of connections
-    zap       who may connect (ZeroMQ RFC 27/ZAP)
-    hub       one context and one ZAP handler per event loop
-    address   endpoints, name resolution, what is loopback
-    tuning    the socket options and their reasons
+    router      a listener: one ROUTER socket, one link per connected peer
+    dealer      a dialer: one DEALER socket, one connection, one link
+    link        what both kinds of link share: forms, flushing, decoding
+    batching    many framed messages in one ZeroMQ message
+    drain       edge-triggered reading with a budget
+    monitor     what libzmq tells of connections
+    zap         who may connect (ZeroMQ RFC 27/ZAP)
+    hub         one context and one ZAP handler per event loop
+    address     endpoints, name resolution, what is loopback
+    connection  one connection by its descriptor: still the same, cut it, how long it has been silent
+    tuning      the socket options and their reasons
 
 ``Options.extra`` of a listener: ``curve`` (CurveServer), ``keys`` (curve.Keys), ``batch`` (bool).
 ``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),

@@ -7,10 +7,12 @@ resolved here, at each connect, and libzmq is given numbers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import os
 import socket
+import stat
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError, LinkBroken
@@ -126,3 +128,32 @@ def check_secrecy(endpoints: list[Endpoint], curve: object, insecure: bool) -> N
                 raise ConfigError(
                     f"{endpoint.text}: plaintext off loopback; configure CURVE, or set insecure = true"
                 )
+
+
+def check_free(endpoint: Endpoint) -> None:
+    """Refuse the path of an ipc ``endpoint`` that is in use: libzmq would delete any file there without a word.
+
+    Raises:
+        ConfigError: a file that is no socket (EEXIST), or a socket somebody listens at (EADDRINUSE).
+    """
+    try:
+        if not stat.S_ISSOCK(os.stat(endpoint.host).st_mode):
+            raise ConfigError(
+                f"cannot listen at {endpoint.text}: a file that is no socket is there", errno.EEXIST
+            )
+    except OSError:
+        return  # nothing there; what else may be wrong, bind tells
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(endpoint.host)
+        except ConnectionRefusedError:
+            return
+        except OSError as error:
+            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+    raise ConfigError(f"cannot listen at {endpoint.text}: somebody does already", errno.EADDRINUSE)
+
+
+def remove_socket(path: str) -> None:
+    """Delete the file of an ipc listener, which libzmq leaves behind when the process ends soon after."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import zmq
 
-from broker.transport.zeromq.zap import Gate, Zap
+from broker.transport.zeromq.zap import Judge, Zap
 
 _MAX_SOCKETS: Final = 16_384
 """libzmq's own default is 1023; a link needs three with its monitor."""
@@ -43,7 +43,7 @@ class Hub:
         if self._open == 0:
             self._retire()
 
-    def guard(self, sock: zmq.Socket[bytes], gate: Gate) -> bytes:
+    def guard(self, sock: zmq.Socket[bytes], gate: Judge) -> bytes:
         """Let ``gate`` judge whoever connects to ``sock``; returns the ZAP domain, to be given to ``unguard``."""
         if self._zap is None:
             self._zap = Zap(self._context.socket(zmq.ROUTER), self.loop)

@@ -10,12 +10,8 @@ connection of a ROUTER.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-import os
-import socket
-import stat
 from collections import deque
 from typing import Final
 
@@ -24,7 +20,17 @@ import zmq
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError
 from broker.identity import PeerInfo
 from broker.transport.link import Accept, Listener, Options
-from broker.transport.zeromq.address import Endpoint, bound, check_secrecy, contact, parse, resolve
+from broker.transport.zeromq.address import (
+    Endpoint,
+    bound,
+    check_free,
+    check_secrecy,
+    contact,
+    parse,
+    remove_socket,
+    resolve,
+)
+from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub, hub
 from broker.transport.zeromq.link import ZeromqLink
@@ -70,7 +76,7 @@ class RouterLink(ZeromqLink):
         super().__init__(peer, options, identity, listener.pump)
         self.connection = connection
         self.fd = fd
-        self.inode = _inode(fd)
+        self.inode = inode(fd)
         self.turns = 0
         self._listener = listener
         self._paused = True
@@ -250,7 +256,7 @@ class ZeromqListener(Listener):
         peer = self._gate.peer(tag, str(head.get("Peer-Address")))
         if peer is None:
             self._gone.append(tag)
-            _shut_down(fd, _inode(fd))
+            shut_down(fd, inode(fd))
             return None
         link = RouterLink(self, peer, head.bytes, tag, fd, self._options)
         for earlier in (self._links.get(link.identity), self._by_fd.get(fd)):
@@ -294,13 +300,13 @@ class ZeromqListener(Listener):
 
     def _cut_later(self, link: RouterLink, linger_ms: int) -> None:
         if linger_ms == 0:
-            _shut_down(link.fd, link.inode)
+            shut_down(link.fd, link.inode)
         else:
             self._cutting[link] = self._hub.loop.call_later(linger_ms / 1000, self._cut, link)
 
     def _cut(self, link: RouterLink) -> None:
         del self._cutting[link]
-        _shut_down(link.fd, link.inode)
+        shut_down(link.fd, link.inode)
         link.gone()
 
     def _happened(self, event: int, value: int) -> None:
@@ -335,31 +341,7 @@ class ZeromqListener(Listener):
         self._monitor.close()
         self.pump.close(LINGER_MS)
         if self._stopped is not None and self._bound.startswith("ipc://"):
-            _remove_socket(self._bound.removeprefix("ipc://"))
-
-
-def _remove_socket(path: str) -> None:
-    """The file of an ipc listener, which libzmq leaves behind when the process ends soon after."""
-    with contextlib.suppress(OSError):
-        os.unlink(path)
-
-
-def _inode(fd: int) -> int:
-    """The number of the socket behind ``fd``; 0 when it is closed."""
-    try:
-        return os.fstat(fd).st_ino
-    except OSError:
-        return 0
-
-
-def _shut_down(fd: int, inode: int) -> None:
-    """Shut down the connection ``fd`` of libzmq, if it is still the socket ``inode``; libzmq then sees its end."""
-    try:
-        with socket.socket(fileno=os.dup(fd)) as same:
-            if _inode(same.fileno()) == inode:
-                same.shutdown(socket.SHUT_RDWR)
-    except OSError as error:
-        log.debug("connection of descriptor %d is already gone: %s", fd, error)
+            remove_socket(self._bound.removeprefix("ipc://"))
 
 
 async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:
@@ -371,24 +353,5 @@ async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:
         raise ConfigError(str(error), error.errno) from error
     check_secrecy([endpoint], options.extra.get("curve"), options.insecure)
     if endpoint.scheme == "ipc":
-        _check_free(endpoint)
+        check_free(endpoint)
     return ZeromqListener(hub(), endpoint, uri, accept, options)
-
-
-def _check_free(endpoint: Endpoint) -> None:
-    """Refuse a path that is in use: libzmq would delete any file there without a word and take its place."""
-    try:
-        if not stat.S_ISSOCK(os.stat(endpoint.host).st_mode):
-            raise ConfigError(
-                f"cannot listen at {endpoint.text}: a file that is no socket is there", errno.EEXIST
-            )
-    except OSError:
-        return  # nothing there; what else may be wrong, bind tells
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        try:
-            probe.connect(endpoint.host)
-        except ConnectionRefusedError:
-            return
-        except OSError as error:
-            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
-    raise ConfigError(f"cannot listen at {endpoint.text}: somebody does already", errno.EADDRINUSE)

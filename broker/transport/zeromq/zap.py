@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Protocol
 
 import zmq
 from zmq.utils import z85
@@ -27,6 +28,29 @@ _connections = itertools.count(1)
 _domains = itertools.count(1)
 _GRANT: Final = (b"200", b"OK")
 _DENY: Final = (b"400", b"No access")
+
+
+class Judge(Protocol):
+    """Decides for one domain.
+
+    Attributes:
+        shut: True once nobody is to get in any more: handshakes are left without an answer.
+    """
+
+    shut: bool
+
+    def judge(self, address: str, key: str) -> str | None:
+        """The user id (see ``tag``) of a connection that may enter, None for one that may not; ``key``: "" without
+        CURVE.
+        """
+
+    def hold(self, key: str, resume: Callable[[], None]) -> bool:
+        """Whether to judge later, when ``resume`` is called: once, and before libzmq gives the handshake up."""
+
+
+def tag(key: str) -> str:
+    """The user id of one more connection."""
+    return f"{next(_connections)} {key}"
 
 
 class Gate:
@@ -55,21 +79,25 @@ class Gate:
 
     def judge(self, address: str, key: str) -> str | None:
         """The user id of a connection that may enter, None for one that may not; ``key`` is "" without CURVE."""
-        tag = f"{next(_connections)} {key}"
-        peer = self.peer(tag, address)
+        user_id = tag(key)
+        peer = self.peer(user_id, address)
         reason = f"unknown CURVE key {key}"
         if peer is not None:
             denied = self._options.admit(peer)
             if not denied:
-                return tag
+                return user_id
             reason = f"not admitted (errno {denied})"
         self.denied += 1
         log.warning("%s: refused %s: %s", self.uri, address, reason)
         return None
 
-    def peer(self, tag: str, address: str) -> PeerInfo | None:
-        """Who the connection with user id ``tag`` from ``address`` is; None when its key is not known (any more)."""
-        number, _, key = tag.partition(" ")
+    def hold(self, key: str, resume: Callable[[], None]) -> bool:
+        """See ``Judge``: never."""
+        return False
+
+    def peer(self, user_id: str, address: str) -> PeerInfo | None:
+        """Who the connection with ``user_id`` from ``address`` is; None when its key is not known (any more)."""
+        number, _, key = user_id.partition(" ")
         name = f"{self.uri}#{number}" if self._ipc else f"tcp://{address.removeprefix('::ffff:')}#{number}"
         if key:
             known = self._keys.get(key)
@@ -91,20 +119,25 @@ def _credentials(address: str) -> tuple[int | None, int | None, int | None]:
     return uid, gid, pid
 
 
+def _key(request: list[bytes]) -> str:
+    """The key that CURVE proved, Z85; "" with another mechanism."""
+    return z85.encode(request[6]).decode() if request[5] == b"CURVE" else ""
+
+
 class Zap:
     """The one handler of a context, at the address libzmq looks for."""
 
     def __init__(self, sock: zmq.Socket[bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._sock = sock
         self._loop = loop
-        self._gates: dict[bytes, Gate] = {}
+        self._gates: dict[bytes, Judge] = {}
         sock.set(zmq.LINGER, 0)
         sock.bind("inproc://zeromq.zap.01")
         self._fd = int(sock.get(zmq.FD))
         loop.add_reader(self._fd, self._answer)
         loop.call_soon(self._answer)
 
-    def add(self, gate: Gate) -> bytes:
+    def add(self, gate: Judge) -> bytes:
         """A new domain whose connections ``gate`` judges."""
         domain = b"headgate-%d" % next(_domains)
         self._gates[domain] = gate
@@ -123,17 +156,23 @@ class Zap:
         sock = self._sock
         while not sock.closed and int(sock.get(EVENTS)) & POLLIN:
             asker, empty, *request = sock.recv_multipart(NOBLOCK)
-            answer = self.reply(request)
-            if answer:
-                sock.send_multipart([asker, empty, *answer], NOBLOCK)
+            gate = self._gates.get(request[2])
+            resume = partial(self._send, asker, empty, request)
+            if gate is None or not gate.hold(_key(request), resume):
+                resume()
+
+    def _send(self, asker: bytes, empty: bytes, request: list[bytes]) -> None:
+        answer = self.reply(request)
+        if answer and not self._sock.closed:
+            self._sock.send_multipart([asker, empty, *answer], NOBLOCK)
+            self._loop.call_soon(self._answer)  # sending may have swallowed the news of the next request
 
     def reply(self, request: list[bytes]) -> list[bytes]:
         """The answer to one request: version, id, status code, status text, user id, metadata. Empty: none."""
-        version, number, domain, address, _identity, mechanism, *credentials = request
+        version, number, domain, address = request[:4]
         gate = self._gates.get(domain)
         if gate is None or gate.shut:
             return []
-        key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
-        tag = gate.judge(address.decode(), key)
-        code, text = _DENY if tag is None else _GRANT
-        return [version, number, code, text, (tag or "").encode(), b""]
+        user_id = gate.judge(address.decode(), _key(request))
+        code, text = _DENY if user_id is None else _GRANT
+        return [version, number, code, text, (user_id or "").encode(), b""]

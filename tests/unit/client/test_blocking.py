@@ -13,9 +13,9 @@ import pytest
 
 import broker.client.blocking as blocking
 from broker.client import Limits
-from broker.client.worker import LoopThread
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkRefused, Overrun, RpcError
 from broker.identity import Role
+from broker.loopthread import LoopThread
 from broker.wire import message as wire
 from tests.unit.client import tiny_broker
 

@@ -236,3 +236,45 @@ def test_answering_by_hand():
             assert [(await peer.next()).errnum for _ in range(4)] == [0, 0, 0, errno.ENODATA]
 
     talk(script)
+
+
+def test_otherwise_answers_what_no_method_does():
+    async def script(h, peer):
+        async with h.service("x", {"known": lambda request: {"by": "method"}}) as x:
+            x.otherwise(lambda request: {"by": request.topic}, allow=Role.USER)
+            assert await asked(peer, "x.known") == (0, '{"by":"method"}')
+            assert await asked(peer, "x.some.thing", rolemask=GUEST) == (0, '{"by":"x.some.thing"}')
+            assert await asked(peer, "x") == (0, '{"by":"x"}')
+            assert (await asked(peer, "x.known", rolemask=GUEST))[0] == errno.EPERM
+            x.otherwise(lambda request: {"by": "another"})
+            assert (await asked(peer, "x.some.thing", rolemask=GUEST))[0] == errno.EPERM
+            assert await asked(peer, "x.some.thing") == (0, '{"by":"another"}')
+
+    talk(script)
+
+
+def test_notices_are_not_for_otherwise():
+    async def script(h, peer):
+        ended = []
+
+        async def wait(request):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(request.topic)
+
+        async with h.service("x") as x:
+            x.otherwise(wait)
+            for number, topic in enumerate(("x.a.run", "x.a.run", "x.b.run"), 1):
+                peer.call(topic, tag=number, sender=(b"hop", b"one" if number < 3 else b"two"))
+            await settle()
+            peer.call("x.cancel", {"matchtag": 1}, sender=(b"hop", b"one"), flags=wire.NORESPONSE)
+            answer = await peer.next()
+            assert (answer.matchtag, answer.errnum) == (1, errno.ECANCELED)
+            peer.call("x.a.disconnect", sender=(b"hop", b"one"), flags=wire.NORESPONSE)
+            await settle()
+            assert ended == ["x.a.run", "x.a.run"]
+            assert not peer.seen
+        assert ((await peer.next()).errnum, ended[2:]) == (errno.ECANCELED, ["x.b.run"])
+
+    talk(script)

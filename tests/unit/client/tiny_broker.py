@@ -8,7 +8,7 @@ import base64
 import contextlib
 import itertools
 
-from broker.client.worker import LoopThread
+from broker.loopthread import LoopThread
 from broker.transport.link import Options
 from broker.transport.registry import listen
 from broker.wire import message as wire

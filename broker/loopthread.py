@@ -1,4 +1,4 @@
-"""The thread that runs the event loop of a blocking handle.
+"""The thread that runs the event loop of a blocking facade; a leaf that every room may use.
 
 Any thread may hand it a coroutine and wait for the result; an interrupt (Ctrl-C) in the waiting thread
 cancels the coroutine, so that nothing is left running for a caller who has gone.

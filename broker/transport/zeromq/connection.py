@@ -1,0 +1,51 @@
+"""One connection of a libzmq socket, by its descriptor: is it still the same, cut it, how long it has been silent.
+
+libzmq names connections by descriptors, which the system gives to the next one after a close. So whoever wants to do
+something to a connection later keeps the inode of its socket along with the descriptor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from struct import Struct
+from typing import Final
+
+log = logging.getLogger("headgate")
+_SILENCE: Final = Struct("=52xI")
+"""``struct tcp_info`` up to ``tcpi_last_data_recv``: milliseconds since the peer's last byte (linux/tcp.h)."""
+
+
+def inode(fd: int) -> int:
+    """The number of the socket behind ``fd``; 0 when it is closed."""
+    try:
+        return os.fstat(fd).st_ino
+    except OSError:
+        return 0
+
+
+def shut_down(fd: int, number: int) -> None:
+    """Shut down the connection ``fd`` of libzmq, if it is still the socket ``number``; libzmq then sees its end."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as same:
+            if inode(same.fileno()) == number:
+                same.shutdown(socket.SHUT_RDWR)
+    except OSError as error:
+        log.debug("connection of descriptor %d is already gone: %s", fd, error)
+
+
+def silent_s(fd: int, number: int) -> float:
+    """How long ago a byte came from the peer of a TCP connection, ZeroMQ's own heartbeats included.
+
+    0.0 for a connection that is not TCP, where the kernel tells at once when the other side is gone, and for one that
+    is no longer the socket ``number``.
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)) as same:
+            if inode(same.fileno()) != number or same.family == socket.AF_UNIX:
+                return 0.0
+            info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SILENCE.size)
+    except OSError:
+        return 0.0
+    return float(_SILENCE.unpack(info)[0]) / 1000 if len(info) == _SILENCE.size else 0.0
