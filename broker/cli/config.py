@@ -50,6 +50,7 @@ def facts(settings: Settings) -> dict[str, Any]:
         "listeners": 1 + len(settings.listen),
         "clients": len(settings.clients),
         "curve": settings.tree.curve_cert is not None,
+        "nfp": settings.nfp and settings.nfp.endpoint,
     }
 
 
@@ -58,7 +59,8 @@ def summary(settings: Settings) -> str:
     told = facts(settings)
     links = "CURVE" if told["curve"] else "plaintext"
     tree = f"a tree of {told['size']} ({told['topology']}, {links})" if told["size"] > 1 else "a tree of one"
-    return f"{tree}, {told['listeners']} listener(s), {told['clients']} CURVE client(s)"
+    nfp = f", NFP on {told['nfp']}" if told["nfp"] else ""
+    return f"{tree}, {told['listeners']} listener(s), {told['clients']} CURVE client(s){nfp}"
 
 
 @app.command("show")

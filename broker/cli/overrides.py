@@ -12,10 +12,15 @@ from typing import Any
 import msgspec
 
 from broker.errors import ConfigError
-from broker.settings import Settings, check, load, loads
+from broker.settings import NfpSection, Settings, check, load, loads
 
-_TABLES = ("broker", "tree", "access", "limits")
-"""Sections that hold single values; hosts, listeners and clients are lists and belong into a file."""
+_TABLES = ("broker", "tree", "access", "limits", "nfp")
+"""Sections that hold single values; hosts, listeners, clients, keys and rules are lists and belong into a file."""
+_FILES = {
+    ("tree", "curve_cert"),
+    *(("nfp", name) for name in ("base_dir", "key_secret", "inventory", "files")),
+}
+"""Settings that are paths: on the command line they start from where it was typed."""
 
 
 def read(config: str | None, assignments: Sequence[str]) -> Settings:
@@ -35,6 +40,8 @@ def apply(settings: Settings, assignments: Sequence[str]) -> Settings:
         ConfigError: an unknown key, a value of the wrong type, or one that contradicts another setting.
     """
     tables: dict[str, Any] = msgspec.to_builtins(settings)
+    if tables["nfp"] is None and any(each.lstrip().startswith("nfp.") for each in assignments):
+        tables["nfp"] = msgspec.to_builtins(NfpSection())
     for assignment in assignments:
         path, mark, text = assignment.partition("=")
         section, dot, key = path.strip().partition(".")
@@ -56,7 +63,7 @@ def _assign(tables: dict[str, Any], section: str, key: str, value: Any, assignme
         near = difflib.get_close_matches(key, table, 1)
         hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(table))}"
         raise ConfigError(f"--set {assignment}: no key {key!r} in [{section}]; {hint}")
-    if (section, key) == ("tree", "curve_cert"):
+    if (section, key) in _FILES and value:
         value = str(Path(str(value)).absolute())
     table[key] = value
 

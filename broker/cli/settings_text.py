@@ -8,12 +8,12 @@ import json
 import textwrap
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from broker.settings import Settings, schema
+from broker.settings import Settings, nfp, schema
 
 WIDTH = 110
 
@@ -27,7 +27,7 @@ def meaning(struct: type[Struct], name: str) -> str:
 def _documented() -> dict[tuple[str, str], str]:
     """(class, field) -> the string below the field: Python keeps it in the source only."""
     found: dict[tuple[str, str], str] = {}
-    for node in ast.parse(inspect.getsource(schema)).body:
+    for node in [each for module in (schema, nfp) for each in ast.parse(inspect.getsource(module)).body]:
         if isinstance(node, ast.ClassDef):
             for field, text in zip(node.body, node.body[1:], strict=False):
                 if (
@@ -48,7 +48,9 @@ def toml(value: Any) -> str:
     """
     if isinstance(value, dict):
         return (
-            "{ " + ", ".join(f"{_key(name)} = {toml(each)}" for name, each in value.items()) + " }"
+            "{ "
+            + ", ".join(f"{_key(name)} = {toml(each)}" for name, each in value.items() if each is not None)
+            + " }"
             if value
             else "{}"
         )
@@ -68,6 +70,11 @@ def lines(settings: Settings, *, explain: bool) -> Iterator[str]:
         if isinstance(value, Struct):
             yield f"[{section.name}]"
             yield from _section(value, explain)
+            yield ""
+        elif value is None and explain:
+            yield f"#[{section.name}] is not set; its defaults:"
+            default = next(each for each in get_args(section.type) if issubclass(each, Struct))()
+            yield from (line if line.startswith("#") else f"#{line}" for line in _section(default, explain))
             yield ""
         for entry in value if isinstance(value, tuple) else ():
             yield f"[[{section.name}]]"

@@ -25,18 +25,26 @@ EXIT_CONFIG = 78
 """sysexits.h EX_CONFIG: a supervisor need not try again."""
 
 
-def run(settings: Settings, *, ready: Callable[[Node], None] | None = None) -> int:
+Beside = Callable[[Node], contextlib.AbstractAsyncContextManager[object]]
+"""What runs in a broker's process beside it: entered once its socket answers, left, by another task, before the broker
+leaves."""
+
+
+def run(
+    settings: Settings, *, ready: Callable[[Node], None] | None = None, beside: Beside | None = None
+) -> int:
     """Run one rank until it is told to leave; returns the exit code of the process.
 
     Args:
         settings: as of ``Settings.at_rank``.
-        ready: called once the broker has joined and its socket answers.
+        ready: called once the broker has joined and its socket answers, and ``beside`` is entered.
+        beside: see ``Beside``; what entering raises ends the process as a failed start does.
 
     SIGTERM and SIGINT drain and leave; a second one leaves at once.
     """
     set_up_logging(settings)
     try:
-        return asyncio.run(_serve(settings, ready))
+        return asyncio.run(_serve(settings, ready, beside))
     except ConfigError as error:
         print(f"headgate: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
         return EXIT_CONFIG
@@ -45,7 +53,7 @@ def run(settings: Settings, *, ready: Callable[[Node], None] | None = None) -> i
         return EXIT_FAILED
 
 
-async def _serve(settings: Settings, ready: Callable[[Node], None] | None) -> int:
+async def _serve(settings: Settings, ready: Callable[[Node], None] | None, beside: Beside | None) -> int:
     node = Node(settings)
     keep_log(node)
     leave = asyncio.Event()
@@ -62,7 +70,8 @@ async def _serve(settings: Settings, ready: Callable[[Node], None] | None) -> in
     task = asyncio.current_task()
     assert task is not None
     _on_signals(leave, leave_with, task)
-    starting = asyncio.get_running_loop().create_task(node.start(), name="start")
+    company = contextlib.AsyncExitStack()
+    starting = asyncio.get_running_loop().create_task(_start(node, company, beside), name="start")
     waiting = asyncio.get_running_loop().create_task(leave.wait(), name="leave")
     try:
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -79,8 +88,18 @@ async def _serve(settings: Settings, ready: Callable[[Node], None] | None) -> in
             unfinished.cancel()
         await asyncio.gather(starting, waiting, return_exceptions=True)
         with contextlib.suppress(asyncio.CancelledError):
+            try:
+                await company.aclose()
+            except Exception:
+                log.exception("rank %d: what ran beside the broker did not leave well", node.rank)
             await node.stop()
     return outcome[0]
+
+
+async def _start(node: Node, company: contextlib.AsyncExitStack, beside: Beside | None) -> None:
+    await node.start()
+    if beside is not None:
+        await company.enter_async_context(beside(node))
 
 
 def keep_log(node: Node) -> None:

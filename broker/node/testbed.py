@@ -29,6 +29,7 @@ from broker.settings import HostEntry, Settings, check
 
 if TYPE_CHECKING:
     from broker.node.assembly import Node
+    from broker.node.bootstrap import Beside
 
 LEAVE_S: Final = 3.0
 """How long the ranks may take to follow rank 0 before each is told to leave."""
@@ -95,14 +96,19 @@ class Rank:
 class Testbed:
     """The processes of one instance.
 
+    Args:
+        settings: of each rank, see ``plan``.
+        beside: what runs in each rank's process beside it, as of ``bootstrap.run``.
+
     Attributes:
         ranks: by rank; empty before ``start``.
     """
 
     __test__ = False  # the name is no pytest class
 
-    def __init__(self, settings: Sequence[Settings]) -> None:
+    def __init__(self, settings: Sequence[Settings], beside: Beside | None = None) -> None:
         self._settings = settings
+        self._beside = beside
         self.ranks: list[Rank] = []
 
     def start(self) -> None:
@@ -120,7 +126,7 @@ class Testbed:
         launcher = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(settings, write, launcher)
+            _become(settings, write, launcher, self._beside)
         os.close(write)
         return Rank(settings.broker.rank or 0, settings.broker.local_uri or "", pid, read)
 
@@ -218,12 +224,12 @@ def _preload() -> None:
     import broker.transport.zeromq  # noqa: F401 - the same
 
 
-def _become(settings: Settings, pipe: int, launcher: int) -> None:
+def _become(settings: Settings, pipe: int, launcher: int, beside: Beside | None) -> None:
     """Turn this forked process into a rank; never returns."""
     code = 1
     try:
         _detach(launcher)
-        code = _run(settings, pipe)
+        code = _run(settings, pipe, beside)
     except BaseException as error:
         print(f"headgate: rank {settings.broker.rank}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
     finally:
@@ -249,7 +255,7 @@ def _detach(launcher: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _run(settings: Settings, pipe: int) -> int:
+def _run(settings: Settings, pipe: int, beside: Beside | None) -> int:
     from broker.node import bootstrap
 
     def tell() -> None:
@@ -257,7 +263,7 @@ def _run(settings: Settings, pipe: int) -> int:
             os.write(pipe, _READY)
         os.close(pipe)
 
-    return bootstrap.run(settings, ready=lambda node: _when_running(node, tell))
+    return bootstrap.run(settings, ready=lambda node: _when_running(node, tell), beside=beside)
 
 
 def _when_running(node: Node, tell: Callable[[], None]) -> None:

@@ -2,15 +2,19 @@
 
     lines     where each key stands in the text: tomllib keeps no line numbers, an error message needs them
     schema    the sections and entries, each field with its unit, default, reason and off value
+    nfp       the section of the NFP broker and its entries, documented alike
+    ranges    types of values that several sections share
     addresses what a URI of the configuration says, and whether it stays on this machine
-    rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext
+    faults    a fault, and the checks of keys and URIs
+    rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line
 
 Imported by the node and by the command line; the other rooms get plain values.
 """
 
 from broker.settings.lines import KeyPath, key_lines
-from broker.settings.reading import check, load, loads
+from broker.settings.nfp import KeyEntry, NfpSection, RuleEntry, TaskEntry
+from broker.settings.reading import check, load, load_nfp, loads
 from broker.settings.schema import (
     AccessSection,
     BrokerSection,
@@ -27,13 +31,18 @@ __all__ = [
     "BrokerSection",
     "ClientEntry",
     "HostEntry",
+    "KeyEntry",
     "KeyPath",
     "LimitsSection",
     "ListenEntry",
+    "NfpSection",
+    "RuleEntry",
     "Settings",
+    "TaskEntry",
     "TreeSection",
     "check",
     "key_lines",
     "load",
+    "load_nfp",
     "loads",
 ]

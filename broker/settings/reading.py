@@ -18,6 +18,7 @@ from msgspec import NODEFAULT, Struct
 
 from broker.errors import ConfigError
 from broker.settings.lines import KeyPath, key_lines
+from broker.settings.nfp import NfpSection
 from broker.settings.rules import Problem, problems
 from broker.settings.schema import Settings
 
@@ -30,17 +31,40 @@ SEEN_CHARS = 64
 
 
 def load(path: str | os.PathLike[str]) -> Settings:
-    """Read a configuration file. A relative `tree.curve_cert` is taken from the directory of the file.
+    """Read a configuration file. A relative `tree.curve_cert`, and the files and folders that `[nfp]` names, are taken
+    from the directory of the file.
 
     Raises:
         ConfigError: the file cannot be read, or says what it must not.
     """
-    settings = loads(text_of(path), str(Path(path)))
-    if settings.tree.curve_cert is None:
-        return settings
+    return _rooted(loads(text_of(path), str(Path(path))), str(Path(path).absolute().parent))
+
+
+def _rooted(settings: Settings, folder: str) -> Settings:
     replace = msgspec.structs.replace
-    certificate = os.path.join(Path(path).absolute().parent, settings.tree.curve_cert)
-    return replace(settings, tree=replace(settings.tree, curve_cert=certificate))
+    if settings.tree.curve_cert is not None:
+        certificate = os.path.join(folder, settings.tree.curve_cert)
+        settings = replace(settings, tree=replace(settings.tree, curve_cert=certificate))
+    if settings.nfp is not None:
+        settings = replace(settings, nfp=rooted_nfp(settings.nfp, folder))
+    return settings
+
+
+def rooted_nfp(section: NfpSection, folder: str) -> NfpSection:
+    """``section`` with its files and folders taken from ``folder`` where they are relative; "" stays off."""
+    named = {name: getattr(section, name) for name in ("base_dir", "key_secret", "inventory", "files")}
+    return msgspec.structs.replace(
+        section, **{name: os.path.join(folder, path) for name, path in named.items() if path}
+    )
+
+
+def load_nfp(path: str | os.PathLike[str]) -> NfpSection:
+    """The `[nfp]` of a configuration file, which need not say anything else; the defaults where it has none.
+
+    Raises:
+        ConfigError: as of ``load``.
+    """
+    return load(path).nfp or NfpSection()
 
 
 def loads(text: str, name: str = "<text>") -> Settings:
@@ -130,11 +154,12 @@ def _shape(struct: type[Struct], table: object, path: KeyPath) -> Iterator[Probl
 
 
 def _value(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
-    if isinstance(kind, type) and issubclass(kind, Struct):
-        yield from _shape(kind, value, path)
+    if table := _table_struct(kind):
+        yield from _shape(table, value, path)
     elif entry := _entry_struct(kind):
         if not isinstance(value, list):
-            yield Problem(path, f"saw {_shown(value)}, expected an array of tables, [[{path[-1]}]]")
+            name = ".".join(map(str, path))
+            yield Problem(path, f"saw {_shown(value)}, expected an array of tables, [[{name}]]")
             return
         for index, each in enumerate(value):
             yield from _shape(entry, each, (*path, index))
@@ -152,6 +177,14 @@ def _leaf(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
             yield Problem(path, "saw nan, expected a number")
     except msgspec.ValidationError as error:
         yield Problem(path, f"saw {_shown(value)}, expected {_expected(kind, str(error))}")
+
+
+def _table_struct(kind: Any) -> type[Struct] | None:
+    """Return S for the types `S` and `S | None` where S is a struct."""
+    for each in (kind, *(get_args(kind) if get_origin(kind) in (Union, UnionType) else ())):
+        if isinstance(each, type) and issubclass(each, Struct):
+            return each
+    return None
 
 
 def _entry_struct(kind: Any) -> type[Struct] | None:

@@ -6,28 +6,14 @@ A rule never opens, resolves or reads anything: a file for another machine can b
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from broker.settings.addresses import (
-    BUILT_IN_SCHEMES,
-    UNIX_PATH_BYTES,
-    Address,
-    is_exposed,
-    known_schemes,
-    split_uri,
-)
+from broker.settings.addresses import UNIX_PATH_BYTES, is_exposed, split_uri
+from broker.settings.faults import Problem, check_key, check_uri, saw, split_or_none
 from broker.settings.lines import KeyPath
+from broker.settings.nfp_rules import nfp_problems
 from broker.settings.schema import HostEntry, Settings
 
-Z85_KEY_CHARS = 40
-_Z85_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-
-
-class Problem(NamedTuple):
-    """One fault: where, and what was seen and expected there."""
-
-    path: KeyPath
-    text: str
+__all__ = ["Problem", "problems"]
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
@@ -40,10 +26,8 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _listeners(settings)
     yield from _keys(settings)
     yield from _limits(settings)
-
-
-def _saw(path: KeyPath, seen: object, expected: str) -> Problem:
-    return Problem(path, f"saw {str(seen)[:64]!r}, expected {expected}")
+    if settings.nfp is not None:
+        yield from nfp_problems(settings.nfp)
 
 
 # ---------------------------------------------------------------- [broker]
@@ -52,22 +36,22 @@ def _saw(path: KeyPath, seen: object, expected: str) -> Problem:
 def _broker(settings: Settings) -> Iterator[Problem]:
     own = settings.broker
     if own.rank is not None and own.rank >= settings.size:
-        yield _saw(("broker", "rank"), own.rank, f"a rank below the size of the tree, {settings.size}")
+        yield saw(("broker", "rank"), own.rank, f"a rank below the size of the tree, {settings.size}")
     if not own.rundir.startswith("/"):
-        yield _saw(("broker", "rundir"), own.rundir, "an absolute path")
+        yield saw(("broker", "rundir"), own.rundir, "an absolute path")
     socket_path = f"{own.rundir}/local-{settings.size - 1}"
     if own.local_uri is None and len(socket_path.encode()) > UNIX_PATH_BYTES:
-        yield _saw(("broker", "rundir"), own.rundir, f"room for local-RANK within {UNIX_PATH_BYTES} bytes")
+        yield saw(("broker", "rundir"), own.rundir, f"room for local-RANK within {UNIX_PATH_BYTES} bytes")
     if own.local_uri is not None:
-        yield from _uri(("broker", "local_uri"), own.local_uri, ("local",))
+        yield from check_uri(("broker", "local_uri"), own.local_uri, ("local",))
     if own.metrics_listen is not None:
         yield from _metrics(("broker", "metrics_listen"), own.metrics_listen)
 
 
 def _metrics(path: KeyPath, uri: str) -> Iterator[Problem]:
-    faults = list(_uri(path, uri, ("unix", "http")))
+    faults = list(check_uri(path, uri, ("unix", "http")))
     if not faults and is_exposed(split_uri(uri)):
-        faults.append(_saw(path, uri, "a loopback address: it is served without TLS"))
+        faults.append(saw(path, uri, "a loopback address: it is served without TLS"))
     yield from faults
 
 
@@ -79,9 +63,9 @@ def _ranks(settings: Settings) -> Iterator[Problem]:
     for index, host in enumerate(settings.hosts):
         path = ("hosts", index, "rank")
         if host.rank in seen:
-            yield _saw(path, host.rank, "each rank once")
+            yield saw(path, host.rank, "each rank once")
         elif host.rank >= settings.size:
-            yield _saw(path, host.rank, f"ranks 0 to {settings.size - 1}")
+            yield saw(path, host.rank, f"ranks 0 to {settings.size - 1}")
         seen.add(host.rank)
     if len(seen) < settings.size and (settings.hosts or settings.size > 1):
         missing = next(rank for rank in range(settings.size) if rank not in seen)
@@ -95,13 +79,13 @@ def _host_addresses(settings: Settings) -> Iterator[Problem]:
     plaintext = settings.tree.curve_cert is None
     for index, host in enumerate(settings.hosts):
         path = ("hosts", index, "address")
-        yield from _uri(path, host.address, ("tcp", "ipc"))
+        yield from check_uri(path, host.address, ("tcp", "ipc"))
         if host.address.startswith("tcp://*") or host.address.endswith(":*"):
-            yield _saw(
+            yield saw(
                 path, host.address, "a host and port that children can dial (a wildcard belongs into bind)"
             )
         if host.bind is not None:
-            yield from _uri(("hosts", index, "bind"), host.bind, ("tcp", "ipc"))
+            yield from check_uri(("hosts", index, "bind"), host.bind, ("tcp", "ipc"))
         if plaintext and not settings.tree.insecure:
             yield from _plaintext(index, host)
         if not plaintext and host.public_key is None:
@@ -112,9 +96,9 @@ def _host_addresses(settings: Settings) -> Iterator[Problem]:
 
 def _plaintext(index: int, host: HostEntry) -> Iterator[Problem]:
     for name, uri in (("address", host.address), ("bind", host.bind)):
-        address = _split_or_none(uri)
+        address = split_or_none(uri)
         if address is not None and is_exposed(address):
-            yield _saw(
+            yield saw(
                 ("hosts", index, name), uri, "a loopback address, or tree.curve_cert, or tree.insecure = true"
             )
 
@@ -123,7 +107,7 @@ def _parents(settings: Settings) -> Iterator[Problem]:
     if settings.tree.topology != "custom":
         for index, host in enumerate(settings.hosts):
             if host.parent is not None:
-                yield _saw(
+                yield saw(
                     ("hosts", index, "parent"), host.parent, 'no parent unless tree.topology = "custom"'
                 )
         return
@@ -131,13 +115,13 @@ def _parents(settings: Settings) -> Iterator[Problem]:
     for index, host in enumerate(settings.hosts):
         path = ("hosts", index, "parent")
         if host.rank == 0 and host.parent is not None:
-            yield _saw(path, host.parent, "no parent for rank 0, the root")
+            yield saw(path, host.parent, "no parent for rank 0, the root")
         elif host.rank != 0 and host.parent is None:
             yield Problem(path, f'missing, expected the parent of rank {host.rank} with topology "custom"')
         elif host.parent is not None and host.parent not in parent_of:
-            yield _saw(path, host.parent, "the rank of another host")
+            yield saw(path, host.parent, "the rank of another host")
         elif host.rank != 0 and _is_in_circle(host.rank, parent_of):
-            yield _saw(path, host.parent, f"a parent outside the subtree of rank {host.rank}")
+            yield saw(path, host.parent, f"a parent outside the subtree of rank {host.rank}")
 
 
 def _is_in_circle(rank: int, parent_of: dict[int, int | None]) -> bool:
@@ -154,12 +138,10 @@ def _tree_times(settings: Settings) -> Iterator[Problem]:
     if not tree.torpid_max_s:
         return
     if tree.torpid_min_s >= tree.torpid_max_s:
-        yield _saw(
-            ("tree", "torpid_min_s"), tree.torpid_min_s, f"less than torpid_max_s, {tree.torpid_max_s}"
-        )
+        yield saw(("tree", "torpid_min_s"), tree.torpid_min_s, f"less than torpid_max_s, {tree.torpid_max_s}")
     if settings.broker.heartbeat_period_s >= tree.torpid_max_s:
         period = settings.broker.heartbeat_period_s
-        yield _saw(
+        yield saw(
             ("broker", "heartbeat_period_s"), period, f"less than tree.torpid_max_s, {tree.torpid_max_s}"
         )
 
@@ -171,28 +153,28 @@ def _listeners(settings: Settings) -> Iterator[Problem]:
     times = Counter(entry.uri for entry in settings.listen)
     for index, entry in enumerate(settings.listen):
         path = ("listen", index, "uri")
-        faults = list(_uri(path, entry.uri, None))
+        faults = list(check_uri(path, entry.uri, None))
         yield from faults
         if times[entry.uri] > 1:
-            yield _saw(path, entry.uri, "each URI once")
+            yield saw(path, entry.uri, "each URI once")
         exposed = not faults and is_exposed(split_uri(entry.uri))
         if exposed and settings.tree.curve_cert is None and not entry.insecure:
-            yield _saw(path, entry.uri, "a loopback address, or tree.curve_cert, or insecure = true here")
+            yield saw(path, entry.uri, "a loopback address, or tree.curve_cert, or insecure = true here")
         if entry.strict_rfc3 and entry.dialect != "flux1":
-            yield _saw(("listen", index, "strict_rfc3"), entry.strict_rfc3, 'false unless dialect = "flux1"')
+            yield saw(("listen", index, "strict_rfc3"), entry.strict_rfc3, 'false unless dialect = "flux1"')
 
 
 def _keys(settings: Settings) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for index, host in enumerate(settings.hosts):
         if host.public_key is not None:
-            yield from _z85(("hosts", index, "public_key"), host.public_key)
+            yield from check_key(("hosts", index, "public_key"), host.public_key)
             owners[host.public_key] = "the key of a host"
     for index, client in enumerate(settings.clients):
         path = ("clients", index, "public_key")
-        yield from _z85(path, client.public_key)
+        yield from check_key(path, client.public_key)
         if client.public_key in owners:
-            yield _saw(path, client.public_key, f"a key of its own: this is {owners[client.public_key]}")
+            yield saw(path, client.public_key, f"a key of its own: this is {owners[client.public_key]}")
         owners[client.public_key] = "the key of another client"
     if settings.clients and settings.tree.curve_cert is None:
         yield Problem(
@@ -200,26 +182,7 @@ def _keys(settings: Settings) -> Iterator[Problem]:
         )
 
 
-def _z85(path: KeyPath, key: str) -> Iterator[Problem]:
-    if len(key) != Z85_KEY_CHARS:
-        yield _saw(path, key, f"{Z85_KEY_CHARS} characters of Z85, not {len(key)}")
-        return
-    strange = next((char for char in key if char not in _Z85_ALPHABET), None)
-    if strange is not None:
-        yield _saw(path, key, f"characters of Z85 only, not {strange!r}")
-        return
-    for start in range(0, Z85_KEY_CHARS, 5):
-        number = 0
-        for char in key[start : start + 5]:
-            number = number * 85 + _Z85_ALPHABET.index(char)
-        if number >= 2**32:
-            yield _saw(
-                path, key, f"Z85 of 32 bytes; {key[start : start + 5]!r} stands for more than four bytes"
-            )
-            return
-
-
-# ---------------------------------------------------------------- [limits] and URIs
+# ---------------------------------------------------------------- [limits]
 
 
 def _limits(settings: Settings) -> Iterator[Problem]:
@@ -232,26 +195,4 @@ def _limits(settings: Settings) -> Iterator[Problem]:
     ):
         low, high = getattr(limits, smaller), getattr(limits, larger)
         if low > high:
-            yield _saw(("limits", smaller), low, f"at most {larger}, {high}")
-
-
-def _uri(path: KeyPath, uri: str, schemes: tuple[str, ...] | None) -> Iterator[Problem]:
-    """Check the form and the scheme of a URI; `schemes` None allows every scheme with a transport."""
-    try:
-        scheme = split_uri(uri).scheme
-    except ValueError as error:
-        yield Problem(path, f"saw {uri[:64]!r}, {error}")
-        return
-    if schemes is None:
-        allowed = list(BUILT_IN_SCHEMES) if scheme in BUILT_IN_SCHEMES else known_schemes()
-    else:
-        allowed = list(schemes)
-    if scheme not in allowed:
-        yield _saw(path, uri, f"one of the schemes {', '.join(allowed)}")
-
-
-def _split_or_none(uri: str | None) -> Address | None:
-    try:
-        return None if uri is None else split_uri(uri)
-    except ValueError:
-        return None
+            yield saw(("limits", smaller), low, f"at most {larger}, {high}")

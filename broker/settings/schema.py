@@ -12,18 +12,13 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from broker.errors import ConfigError
+from broker.settings.nfp import NfpSection
+from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
 
 RANK_MAX = 2**32 - 3
 """RFC 3 keeps the two highest node ids for *any* and *upstream*."""
 
 Rank = Annotated[int, Meta(ge=0, le=RANK_MAX)]
-Userid = Annotated[
-    int, Meta(ge=0, le=2**32 - 2)
-]  # 0xFFFFFFFF means unknown, and an owner link would fill it in
-Count = Annotated[int, Meta(ge=1, le=2**31)]
-Bytes = Annotated[int, Meta(ge=1024, le=2**32 - 1)]  # frames announce their size in 32 bits
-Seconds = Annotated[float, Meta(ge=0, le=86400 * 365)]
-Text = Annotated[str, Meta(min_length=1)]
 
 
 def default_rundir() -> str:
@@ -284,6 +279,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     limits: LimitsSection = field(default_factory=LimitsSection)
     """`[limits]`: what a peer may cost."""
+
+    nfp: NfpSection | None = None
+    """`[nfp]`: a broker of NFP inside rank 0. Default none."""
 
     @classmethod
     def defaults(cls) -> Self:

@@ -93,17 +93,26 @@ def sample_assignments() -> dict[tuple[str, str], str]:
 
 
 def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
-    entries = {"hosts": public.HostEntry, "listen": public.ListenEntry, "clients": public.ClientEntry}
+    entries = {
+        "hosts": public.HostEntry,
+        "listen": public.ListenEntry,
+        "clients": public.ClientEntry,
+        "nfp.keys": public.KeyEntry,
+        "nfp.rules": public.RuleEntry,
+        "nfp.tasks": public.TaskEntry,
+    }
     sections = {
         "broker": public.BrokerSection,
         "tree": public.TreeSection,
         "access": public.AccessSection,
         "limits": public.LimitsSection,
+        "nfp": public.NfpSection,
     }
     return [
         (name, each)
         for name, struct in (entries | sections).items()
         for each in msgspec.structs.fields(struct)
+        if f"{name}.{each.name}" not in entries
     ]
 
 
@@ -123,11 +132,13 @@ def test_sample_is_a_tree_of_one():
 
 
 def test_sample_is_valid_with_its_comments_removed():
-    live = re.sub(r"(?m)^#(?=\w+ = |\[\[)", "", SAMPLE.read_text())
+    live = re.sub(r"(?m)^#(?=\w+ = |\[)", "", SAMPLE.read_text())
     live = live.replace("size = 1\n", "size = 2\n").replace('"kary:2"', '"custom"')
     read = loads(live)
     assert read.size == 2
     assert read.clients[0].name == "dashboard"
+    assert read.nfp is not None
+    assert read.nfp.keys[0].name == "lab worker"
 
 
 # ---------------------------------------------------------------- names and types

@@ -57,3 +57,16 @@ def test_ranks_of_a_test_instance():
     names = loaded(done.stderr)
     assert "zmq" in names
     assert not names & FORBIDDEN
+
+
+def test_broker_of_nfp(rundir):
+    command = [sys.executable, "-X", "importtime", "-m", "broker.cli.main", "nfp", "broker", "--no-flux"]
+    words = ["--endpoint", "tcp://127.0.0.1:*", "--base-dir", str(rundir / "nfp")]
+    process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("Ctrl-C"):
+            break
+    process.send_signal(signal.SIGTERM)
+    stderr = process.communicate(timeout=20)[1]
+    assert process.returncode == 0
+    assert not loaded(stderr) & FORBIDDEN

@@ -1,6 +1,7 @@
 """A whole node from settings: what it opens, refuses, holds to, and how it goes; keys and accounts."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -153,6 +154,50 @@ def test_a_signal_ends_the_process_with_success(rundir):
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert bootstrap.run(node_of(rundir), ready=ready) == bootstrap.EXIT_OK
+    assert not (rundir / "s").exists()
+
+
+def test_what_runs_beside_comes_after_the_broker_and_leaves_before_it(rundir):
+    seen = []
+
+    @contextlib.asynccontextmanager
+    async def beside(node):
+        seen.append(("enter", (rundir / "s").exists()))
+        yield
+        await asyncio.sleep(0)
+        seen.append(("leave", node.lifecycle.state))
+
+    def ready(node):
+        seen.append("ready")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == bootstrap.EXIT_OK
+    assert seen == [("enter", True), "ready", ("leave", "run")]
+
+
+def test_what_cannot_run_beside_ends_the_broker(rundir, capsys):
+    @contextlib.asynccontextmanager
+    async def beside(_node):
+        raise ConfigError("the port is taken")
+        yield
+
+    ready = []
+    assert bootstrap.run(node_of(rundir), ready=ready.append, beside=beside) == bootstrap.EXIT_CONFIG
+    assert ready == []
+    assert "headgate: the port is taken\n" in capsys.readouterr().err
+    assert not (rundir / "s").exists()
+
+
+def test_what_ran_beside_and_fails_to_leave_does_not_keep_the_broker(rundir):
+    @contextlib.asynccontextmanager
+    async def beside(_node):
+        yield
+        raise ValueError("cannot leave")
+
+    def ready(_node):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == bootstrap.EXIT_OK
     assert not (rundir / "s").exists()
 
 

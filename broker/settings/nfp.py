@@ -1,0 +1,206 @@
+"""`[nfp]`: the broker of the NORFAB protocol, alone (`headgate nfp broker`) or inside rank 0.
+
+Documented as in `schema`. Without the section there is no such broker. All times that end in `_s` are seconds.
+"""
+
+import os
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
+
+StandingName = Literal["owner", "user", "guest"]
+Globs = Annotated[tuple[Text, ...], Meta(min_length=1)]
+
+
+def default_base_dir() -> str:
+    """Choose the folder of keys and state: `$XDG_STATE_HOME/headgate/nfp`, else `~/.local/state/headgate/nfp`."""
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(state, "headgate", "nfp")
+
+
+class KeyEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[nfp.keys]]`: a CURVE key of a worker or client, and who that is."""
+
+    key: Text
+    """Its public key, 40 characters of Z85; each key once."""
+
+    name: Text | None = None
+    """What lists and logs call it, and what `nfp.rules` may name. Default: the beginning of the key."""
+
+    standing: Literal["owner", "user", "guest", "none"] = "user"
+    """What it may do in general. Default user: jobs of its own. none: it is refused at the gate."""
+
+    userid: Userid | None = None
+    """Whose jobs its jobs are: those of this userid on the broker, too. Default: jobs belong to the key."""
+
+    services: tuple[Text, ...] = ()
+    """Services it may offer as a worker, with * and ?. Default none: it is a client's key."""
+
+
+class RuleEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[nfp.rules]]`: who may have which task run. The first that fits decides; owners need none. Without a fitting
+    one, users may call every service, and guests none.
+    """
+
+    services: Globs = ("*",)
+    """Services it is about, with * and ?. Default: all."""
+
+    tasks: Globs = ("*",)
+    """Tasks it is about, with * and ?; a request whose body names no task fits "*" only. Default: all."""
+
+    standings: Annotated[tuple[StandingName, ...], Meta(min_length=1)] = ("user", "guest")
+    """Standings it is about. Default: users and guests."""
+
+    names: tuple[Text, ...] = ()
+    """Only those whose name in `nfp.keys` or whose holder (`uid:1000`, `key:...`, `peer:NAME`) is one of these, with *
+    and ?. Default: everybody of the standings."""
+
+    allow: bool = True
+    """Whether they may. Default true; false refuses with a text."""
+
+
+class TaskEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[nfp.tasks]]`: what is known of tasks. The first that fits decides; then what the worker says; then true."""
+
+    service: Text = "*"
+    """The services it is about, with * and ?. Default: all."""
+
+    task: Text = "*"
+    """The tasks it is about, with * and ?. Default: all."""
+
+    idempotent: bool
+    """Whether it may run twice: true gives it to another worker when one is lost in the middle of it, false ends
+    such a job with 408."""
+
+
+class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[nfp]`: a broker of NFP."""
+
+    endpoint: Text = "tcp://127.0.0.1:5555"
+    """Where workers and clients connect: `tcp://HOST:PORT` (port `*`: any) or `ipc://PATH`. Default: the port of
+    deployed NorFab, on this machine only."""
+
+    worker_endpoint: Text | None = None
+    """A second address, for workers only; `endpoint` then is for clients. Default none: one address for both."""
+
+    curve: bool = True
+    """Speak CURVE: peers know this broker by its key, it knows them by theirs. Default true. false is plaintext, in
+    which everybody is who they say."""
+
+    insecure: bool = False
+    """Allow plaintext off loopback. Default false: results could be read, workers impersonated."""
+
+    base_dir: Text = field(default_factory=default_base_dir)
+    """Folder of keys, state and files, made with mode 0700. Default: `$XDG_STATE_HOME/headgate/nfp`, or
+    `~/.local/state/headgate/nfp`: it has to survive restarts."""
+
+    key_secret: Text | None = None
+    """This broker's CURVE certificate. Default: `broker.key_secret` in base_dir, made at the first start."""
+
+    inventory: Text | None = None
+    """YAML file with what each worker is given (service `sid.service.broker`). Default none: workers get null."""
+
+    store: bool = True
+    """Keep jobs, results and names in `nfp.db` in base_dir. Default true: no job is lost when the broker is. false
+    answers sooner and forgets at the end."""
+
+    sync: Literal["normal", "full"] = "normal"
+    """What a commit waits for: normal survives the end of this process, full that of the machine. Default normal: the
+    disk need not turn for each batch."""
+
+    keepalive_ms: Annotated[int, Meta(ge=50, le=3_600_000)] = 2500
+    """Milliseconds of silence after which a peer is sent KEEPALIVE. Default 2500, as in NorFab. Cannot be off."""
+
+    multiplier: Annotated[int, Meta(ge=2, le=1000)] = 6
+    """Intervals of silence after which a worker is dead. Default 6, as in NorFab: 15 s."""
+
+    grace_s: Seconds = 2.0
+    """How long a worker whose connection broke may take to come back before it is dead. Default 2: longer than a
+    reconnect. 0: none."""
+
+    credits: Count = 1
+    """Jobs that a worker is given at a time. Default 1, as the text says: workers handle one request at a time."""
+
+    credits_max: Count = 64
+    """The most that a worker may ask for in its OPEN. Default 64: what a worker of coroutines keeps busy with."""
+
+    queue_ttl_s: Seconds = 60.0
+    """How long a job may wait for a worker of its service before it ends with 408. Default 60: longer than workers
+    take to restart. 0: such a job ends at once."""
+
+    job_ttl_s: Annotated[float, Meta(ge=1, le=86400 * 365)] = 3600.0
+    """The most that a job may take from POST to its last result, whatever timeout it brings. Default an hour."""
+
+    result_ttl_s: Seconds = 3600.0
+    """How long results can be asked for after a job's end. Default an hour: a client may restart in between. 0: they
+    are sent, not kept."""
+
+    results_max_bytes: Bytes = 256 * 2**20
+    """Bytes of results kept for all jobs together; beyond it the oldest go first. Default 256 MiB."""
+
+    queue_max: Count = 10_000
+    """Jobs waiting for one service; beyond it 500. Default 10000, as the queues of NorFab's peers."""
+
+    queue_per_client: Count = 1000
+    """Unfinished jobs of one client; beyond it 500. Default 1000: one client leaves room for nine."""
+
+    invalid_max: Count = 16
+    """Invalid messages after which a peer is cut. Default 16: a peer of another version is seen, not served."""
+
+    message_bytes_max: Bytes = 64 * 2**20
+    """Largest frame of a peer, refused before anything is allocated. Default 64 MiB: results of whole device
+    configurations fit; files go in chunks."""
+
+    peer_queue_bytes: Bytes = 128 * 2**20
+    """Bytes queued for a peer that does not read; beyond it events are dropped and counted, and it is cut when not
+    even a result fits. Default 128 MiB: two of the largest messages."""
+
+    peer_queue_msgs: Count = 10_000
+    """Messages queued for such a peer. Default 10000, as in NorFab."""
+
+    events_ring: Annotated[int, Meta(ge=0, le=2**20)] = 8192
+    """Job events kept for replay by sequence. Default 8192: some MiB. 0 keeps none."""
+
+    unlisted: Literal["owner", "user", "guest", "deny"] = "user"
+    """The standing of keys that `nfp.keys` does not list, and of everybody in plaintext. Default user: NorFab's peers
+    make their own keys. deny refuses them at the gate; the owner's key in base_dir gets in."""
+
+    offer_unlisted: bool = True
+    """Let unlisted peers offer services as workers. Default true, for the same reason. false: listed ones only."""
+
+    files: str | None = None
+    """Folder whose files `nf://` serves. Default: `files` in base_dir. "" serves none."""
+
+    files_deny: tuple[Text, ...] = ("*.key", "*.key_secret", "*.db", "*.db-wal", "*.db-shm", ".*")
+    """Names of files and folders in it that are not served, with * and ?. Default: keys, stores and hidden ones."""
+
+    announce: bool = True
+    """Publish what happens to jobs as events `nfp.job.UUID.*` on the broker this one is attached to, private to owners
+    and to who submitted. Default true: dashboards show it. false: answers and streams only."""
+
+    keys: tuple[KeyEntry, ...] = ()
+    """`[[nfp.keys]]`: who is who. Default none: everybody is unlisted."""
+
+    rules: tuple[RuleEntry, ...] = ()
+    """`[[nfp.rules]]`: who may have which task run. Default none: users everything but what owners keep to
+    themselves, guests nothing."""
+
+    tasks: tuple[TaskEntry, ...] = ()
+    """`[[nfp.tasks]]`: which tasks may run twice. Default none: what their workers say, else all."""
+
+    @property
+    def secret_file(self) -> str:
+        """The file of this broker's certificate."""
+        return self.key_secret or os.path.join(self.base_dir, "broker.key_secret")
+
+    @property
+    def store_file(self) -> str:
+        """The file of its store; "" when nothing is stored."""
+        return os.path.join(self.base_dir, "nfp.db") if self.store else ""
+
+    @property
+    def files_dir(self) -> str:
+        """The folder that is served; "" when none is."""
+        return os.path.join(self.base_dir, "files") if self.files is None else self.files
