@@ -13,6 +13,9 @@ One message's journey, room by room::
     client/      the other end of a link: rpc, streams, subscriptions, services
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
+    loopthread   the thread with an event loop behind every blocking facade
+
+    nfp/         a wing: jobs for workers over the NORFAB protocol, its broker, workers and clients
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
 The pure rooms do no input or output and read no clock. ``errors`` and ``identity`` are what every room may use.

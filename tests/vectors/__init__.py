@@ -41,6 +41,18 @@ class Hostile(NamedTuple):
     replies: list[dict[str, Any]]
 
 
+class NfpMessage(NamedTuple):
+    """One NFP message, as a DEALER peer sends or receives it."""
+
+    place: str
+    case: str
+    """``norfab/...``, ``seed/...`` or ``invalid/...``."""
+    direction: str
+    frames: list[bytes]
+    decoded: dict[str, Any]
+    """Its parts, or ``{"error": class}``."""
+
+
 def _lines(name: str) -> list[tuple[str, dict[str, Any]]]:
     text = (HERE / name).read_text()
     return [(f"{name}:{number}", json.loads(line)) for number, line in enumerate(text.splitlines(), 1)]
@@ -88,6 +100,21 @@ def malformed() -> list[Hostile]:
             record["case"], bytes.fromhex(record["bytes_hex"]), record["real_flux_0_88"], record["replies"]
         )
         for _place, record in _lines("flux-local-malformed.jsonl")
+    ]
+
+
+@cache
+def nfp() -> list[NfpMessage]:
+    """Messages of the NORFAB protocol: deployed NorFab's, those of the text, and invalid ones."""
+    return [
+        NfpMessage(
+            place,
+            record["case"],
+            record["direction"],
+            [bytes.fromhex(frame) for frame in record["frames_hex"]],
+            record["decoded"],
+        )
+        for place, record in _lines("nfp.jsonl")
     ]
 
 

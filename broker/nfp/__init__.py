@@ -1,0 +1,29 @@
+"""A wing: the NORFAB protocol (NFP), its broker, its workers and its clients.
+
+One job's journey, room by room::
+
+    server/      frames from a ROUTER -> packet; who sent it, is the name theirs, which family of commands is it
+    dispatch/    what to do: jobs, slots, queues, credits, liveness, answers in the sender's dialect    (pure)
+    store/       what must outlive the process: SQLite, one thread, group commits
+    server/      the queue of every peer that was touched, flushed once what it says is stored
+
+What the broker answers itself::
+
+    management/  figures, workers, jobs, events with replay, accounting
+    inventory/   data of workers: YAML with patterns, rendered, redacted
+    files/       files of one folder, in chunks
+    service/     the face on the Flux broker: topics ``nfp.SERVICE.TASK``, events ``nfp.job.UUID.KIND``
+
+The other end::
+
+    peer/        what workers and clients share: connection, reconnection, an ordered list of brokers, keys
+    worker/      functions as tasks
+    client/      jobs as futures
+
+Leaves, all pure: ``names`` the words of the protocol, ``packet`` one message, ``frames`` frames <-> packet in both
+dialects, ``targets`` which workers, ``bodies`` the JSON inside, ``opening`` what OPEN carries, ``principal`` who
+somebody is, ``access`` what they may do, ``records`` what is stored, ``contract`` the seams between the rooms.
+
+``dispatch/dispatcher.py`` is the walk of a request; ``server/corridor.py`` leads to it. The text is the NFP
+specification ("NFP" in the docstrings); what deployed NorFab does differently stands where it matters.
+"""

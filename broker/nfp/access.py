@@ -1,0 +1,252 @@
+"""Who is who, who may have which task run, who may offer which service (NFP, "Security" is TBD in the text; pure).
+
+Rules are tried in order and the first that fits decides; behind the configured ones stand: users may call everything,
+guests nothing. Owners need no rule. Some tasks owners keep to themselves (``OWNERS_ONLY``): for anybody else they need
+a rule that spells the task without a wildcard, so that "users may call everything" never includes a shell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase, translate
+from typing import Final, NamedTuple, Protocol
+
+from broker.identity import USERID_UNKNOWN
+from broker.nfp.bodies import UNREADABLE
+from broker.nfp.names import INTERNAL, MMI_BROKER, MMI_WORKER, NAME_BYTES_MAX, SID
+from broker.nfp.principal import Principal, Standing
+
+DECISIONS_MAX: Final = 4096
+"""Decisions remembered; all are forgotten when one more comes, since who asks for ever new tasks is no usual peer."""
+DENY: Final = "deny"
+REFUSED: Final = "none"
+
+OTHERS: Final = "get_inventory_of_others"
+"""Not a task that anyone sends: what ``get_inventory`` for another worker's name is decided as."""
+OWNERS_ONLY: Final = (
+    (MMI_BROKER, ("restart", "shutdown", "disconnect", "unpin", "reload")),
+    (MMI_WORKER, ("restart", "shutdown", "disconnect")),
+    (SID, (OTHERS,)),
+    ("*", ("run_shell*", "*shell_cmd")),
+)
+"""Service and tasks, as globs: they end processes, show secrets, or run what they are given."""
+
+
+class KeyLike(Protocol):
+    """A listed key; ``standing`` is owner, user, guest or none."""
+
+    @property
+    def key(self) -> str: ...  # noqa: D102
+    @property
+    def name(self) -> str | None: ...  # noqa: D102
+    @property
+    def standing(self) -> str: ...  # noqa: D102
+    @property
+    def userid(self) -> int | None: ...  # noqa: D102
+    @property
+    def services(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+class RuleLike(Protocol):
+    """A rule; every member but ``allow`` holds globs or standings, of which one has to fit."""
+
+    @property
+    def services(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def tasks(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def standings(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def allow(self) -> bool: ...  # noqa: D102
+
+
+class TaskLike(Protocol):
+    """What is known of tasks."""
+
+    @property
+    def service(self) -> str: ...  # noqa: D102
+    @property
+    def task(self) -> str: ...  # noqa: D102
+    @property
+    def idempotent(self) -> bool: ...  # noqa: D102
+
+
+class Key(NamedTuple):
+    """A key that is listed by the program itself, such as the owner's."""
+
+    key: str
+    name: str | None = None
+    standing: str = "user"
+    userid: int | None = None
+    services: tuple[str, ...] = ()
+
+
+class Rule(NamedTuple):
+    """A rule made by the program itself."""
+
+    services: tuple[str, ...] = ("*",)
+    tasks: tuple[str, ...] = ("*",)
+    standings: tuple[str, ...] = ("user", "guest")
+    names: tuple[str, ...] = ()
+    allow: bool = True
+
+
+class Task(NamedTuple):
+    """What the program itself knows of a task."""
+
+    service: str
+    task: str
+    idempotent: bool
+
+
+USUAL: Final = (Rule(standings=("user",)), Rule(standings=("guest",), allow=False))
+"""The rules behind the configured ones."""
+
+Fits = Callable[[str], object]
+
+
+def _globs(patterns: Iterable[str]) -> Fits:
+    """One test for all of ``patterns``; they are compiled once."""
+    return re.compile("|".join(translate(pattern) for pattern in patterns) or r"(?!)").match
+
+
+class _Rule:
+    """A rule made ready."""
+
+    __slots__ = ("allow", "names", "service", "spelt", "standings", "task")
+
+    def __init__(self, rule: RuleLike) -> None:
+        self.allow = rule.allow
+        self.service = _globs(rule.services)
+        self.task = _globs(rule.tasks)
+        self.spelt = frozenset(rule.tasks)
+        self.standings = frozenset(rule.standings)
+        self.names = rule.names
+
+    def fits(self, who: Principal, service: str, task: str) -> bool:
+        if str(who.standing) not in self.standings or not (self.service(service) and self.task(task)):
+            return False
+        return not self.names or any(_is_named(who, name) for name in self.names)
+
+
+def _is_named(who: Principal, pattern: str) -> bool:
+    """A key's own characters include those of globs: ``key:...`` has to be spelt."""
+    if pattern == who.holder or fnmatchcase(who.name, pattern):
+        return True
+    return not who.holder.startswith("key:") and fnmatchcase(who.holder, pattern)
+
+
+class Access:
+    """The rules of one broker.
+
+    Args:
+        keys: the list of keys.
+        rules: what is allowed and denied, in order.
+        tasks: which tasks may run twice, in order.
+        unlisted: the standing of keys that are not listed and of peers without CURVE, or "deny".
+        offer_unlisted: whether those may offer services as workers.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[KeyLike] = (),
+        rules: Iterable[RuleLike] = (),
+        tasks: Iterable[TaskLike] = (),
+        *,
+        unlisted: str = "user",
+        offer_unlisted: bool = True,
+    ) -> None:
+        self._unlisted = None if unlisted == DENY else Standing(unlisted)
+        self._offer_unlisted = offer_unlisted
+        self._keys = {entry.key: entry for entry in keys}
+        self._offers = {key: _globs(entry.services) for key, entry in self._keys.items()}
+        self._rules = tuple(_Rule(rule) for rule in (*rules, *USUAL))
+        self._named = any(rule.names for rule in self._rules)
+        self._kept = tuple((_globs((service,)), _globs(tasks)) for service, tasks in OWNERS_ONLY)
+        self._tasks = tuple(
+            (_globs((each.service,)), _globs((each.task,)), each.idempotent) for each in tasks
+        )
+        self._decisions: dict[tuple[str, ...], bool] = {}
+        self._known: dict[tuple[str, str], bool | None] = {}
+
+    def principal_of(self, key: str, name: str) -> Principal | None:
+        """Who a peer is.
+
+        ``key`` is Z85, "" without CURVE; ``name`` its identity, which counts only then. None: it is refused.
+        """
+        entry = self._keys.get(key) if key else None
+        if entry is None:
+            if self._unlisted is None:
+                return None
+            return Principal(f"key:{key}" if key else f"peer:{name}", self._unlisted, key=key)
+        if entry.standing == REFUSED:
+            return None
+        standing, called = Standing(entry.standing), entry.name or key[:8]
+        if entry.userid is None:
+            return Principal(f"key:{key}", standing, USERID_UNKNOWN, key, called)
+        return Principal(f"uid:{entry.userid}", standing, entry.userid, key, called)
+
+    def may_call(self, principal: Principal, service: str, task: str) -> bool:
+        """Tell whether ``principal`` may have ``task`` of ``service`` run; "" is a body that names none."""
+        if principal.standing is Standing.OWNER:
+            return True
+        if len(task) > NAME_BYTES_MAX or len(service) > NAME_BYTES_MAX:
+            return False
+        who = (principal.name, principal.holder) if self._named else ()
+        question = (principal.standing, service, task, *who)
+        known = self._decisions.get(question)
+        if known is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            known = self._decisions[question] = self._decide(principal, service, task)
+        return known
+
+    def _decide(self, principal: Principal, service: str, task: str) -> bool:
+        if task == UNREADABLE:
+            return False
+        kept = any(of_service(service) and of_task(task) for of_service, of_task in self._kept)
+        for rule in self._rules:
+            if rule.fits(principal, service, task) and not (rule.allow and kept and task not in rule.spelt):
+                return rule.allow
+        return False
+
+    def denial(self, principal: Principal, service: str, task: str) -> str:
+        """What to answer when ``may_call`` said no."""
+        if task == UNREADABLE:
+            return "not allowed: the body begins like a JSON object and cannot be read as one"
+        what = f"{service} {task[:64]}".rstrip()
+        return f"not allowed: a {principal.standing} may not call {what}"
+
+    def may_offer(self, principal: Principal, service: str) -> bool:
+        """Tell whether a worker of ``principal`` may register for ``service``.
+
+        The broker's own services and "all" nobody may offer; other names of the text (``fss.service.broker``) are for
+        what runs in this process or is an owner's.
+        """
+        if service in INTERNAL or service == "all":
+            return False
+        if service.endswith(".service.broker") or service == MMI_WORKER:
+            return principal.owner
+        offered = self._offers.get(principal.key) if principal.key else None
+        if offered is not None:
+            return bool(offered(service))
+        if principal.key or principal.holder.startswith("peer:"):
+            return self._offer_unlisted
+        return principal.owner
+
+    def idempotent(self, service: str, task: str) -> bool | None:
+        """Tell whether ``task`` may run twice, by the first entry that fits; None when none does."""
+        if not self._tasks or len(task) > NAME_BYTES_MAX:
+            return None
+        question = (service, task)
+        if question not in self._known:
+            if len(self._known) >= DECISIONS_MAX:
+                self._known.clear()
+            fitting = (
+                safe for of_service, of_task, safe in self._tasks if of_service(service) and of_task(task)
+            )
+            self._known[question] = next(fitting, None)
+        return self._known[question]

@@ -1,0 +1,119 @@
+"""The seams between the rooms of the wing: who calls whom with what, and nothing of how."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from broker.nfp.frames import Packet
+from broker.nfp.names import Dialect
+from broker.nfp.principal import Principal
+from broker.nfp.records import Op
+
+
+class Peer(Protocol):
+    """Somebody who can be sent packets: across a ROUTER, or in this process.
+
+    Attributes:
+        name: its identity as text (printable; hexadecimal digits when it is not UTF-8).
+        identity: its ZeroMQ identity.
+        principal: who it is.
+        dialect: as its latest message was written; answers are written alike.
+        features: what its OPEN asked for (see ``FEATURES``); empty without OPEN.
+        alive: False once its connection is gone.
+    """
+
+    name: str
+    identity: bytes
+    principal: Principal
+    dialect: Dialect
+    features: frozenset[str]
+    alive: bool
+
+    def send(self, packet: Packet, after: int = 0) -> bool:
+        """Queue ``packet``, to leave once the store's commit ``after`` is done, never before what was queued earlier.
+
+        False: it is gone or its queue is full; nothing was queued.
+        """
+
+
+FEATURES = frozenset({"push", "recorded", "delete", "jobs"})
+"""What an OPEN may ask for. Clients: ``push`` (results and events come unasked; deployed NorFab's dialect implies it).
+Workers: ``recorded`` (the broker says when a result is safe), ``delete`` (understands cancellation), ``jobs`` (its OPEN
+lists the jobs it holds)."""
+
+
+class Journal(Protocol):
+    """What becomes durable.
+
+    Attributes:
+        position: the commit that will make durable everything put so far; 0 with the store off.
+        broken: "" or why nothing can be stored at present: new jobs are refused with it.
+    """
+
+    position: int
+    broken: str
+
+    def put(self, op: Op) -> None:
+        """Write down ``op`` with the next commit. Never waits."""
+
+
+class JobEvent(msgspec.Struct, frozen=True, gc=False):
+    """Something that happened to a job, for subscribers, for the face on the broker and for accounting.
+
+    Thousands of them are held for replays: as Structs they are made in no time and are nothing to the garbage collector.
+    """
+
+    kind: str
+    """submitted, queued, dispatched, accepted, progress, input_request, input_response, result_ready, stream, returned,
+    finished (one worker's final result), closed (the last one), expired, cancelled."""
+    uuid: str
+    service: str
+    task: str
+    holder: str
+    userid: int
+    worker: str = ""
+    attempt: int = 0
+    status: int = 0
+    body: Any = b""
+    """Of an event or a result: what the worker sent."""
+    key: str = ""
+    size: int = 0
+    """Bytes that came in (submitted) or went out (finished)."""
+
+
+class Watch(Protocol):
+    """Who wants to know."""
+
+    def happened(self, event: JobEvent) -> None:
+        """Called in order, at once; must not call back into the dispatcher."""
+
+
+class Call(NamedTuple):
+    """A request to a service that the broker answers itself (management, inventory, events, jobs)."""
+
+    service: str
+    task: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    uuid: str
+    peer: Peer
+    raw: bytes
+    """The body as it came."""
+
+
+class Answer(NamedTuple):
+    """``body`` is JSON."""
+
+    status: int
+    body: bytes
+
+
+class Internal(Protocol):
+    """A service of the broker's own."""
+
+    name: str
+
+    def call(self, call: Call) -> Answer:
+        """Answer at once; an exception is answered 500 with its text."""

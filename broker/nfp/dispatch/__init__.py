@@ -1,0 +1,37 @@
+"""Who gets which job, and what everybody is told (NFP, "NFP/Client", "NFP/Broker", "NFP/Worker", "Reliability").
+
+Pure: packets and the time come in, packets go to peers, records to the journal, events to the watch; nothing waits.
+In the order of a job's life::
+
+    dispatcher  the walk: which part handles what
+    intake      a POST is checked and becomes a job with a slot for each worker it is for
+    assignment  slots get workers, or wait in ``queues``; ``roster`` knows the workers, ``wires`` how each is written to
+    progress    what workers say about jobs
+    results     the one recorded result of each slot; ``rewriting`` for clients of the other dialect
+    answers     what the strictest kind of client is told, ``pushes`` the kinds that are told unasked; ``clients`` who
+                they are
+    requests    GET, DELETE and PUT; ``relays`` requests that are no jobs
+    expiry      time limits, on the heap of ``timers``
+    liveness    workers come, are heard, fall silent, come back
+    restore     a restart
+
+What they share: ``state`` the tables, ``job`` what is remembered of one, ``config`` and ``counts``; ``listing`` makes
+the ``views`` for people.
+"""
+
+from broker.nfp.dispatch.config import DispatchConfig
+from broker.nfp.dispatch.counts import Counts
+from broker.nfp.dispatch.dispatcher import Dispatcher
+from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
+
+__all__ = [
+    "ClientView",
+    "Counts",
+    "DispatchConfig",
+    "Dispatcher",
+    "JobView",
+    "ResultView",
+    "ServiceView",
+    "SlotView",
+    "WorkerView",
+]

@@ -1,0 +1,110 @@
+"""Clients that are owed something: where it goes, and what could not be delivered yet.
+
+A client is its identity together with who it is: whoever takes over the name without being the same person is
+another client, and is sent nothing of the first one's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.nfp import bodies
+from broker.nfp.names import Dialect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.nfp.contract import Peer
+    from broker.nfp.dispatch.answers import Answers
+    from broker.nfp.dispatch.job import Slot
+    from broker.nfp.dispatch.pushes import Kinds
+
+
+class Client:
+    """Somebody whose jobs are remembered.
+
+    Attributes:
+        peer: its present connection, None while it is away.
+        answers: how it is told things; by how it spoke last.
+        owed: slots whose recorded result could not be pushed, in order.
+        open: its jobs that are not closed.
+        kept: its closed jobs.
+        seen: when it last asked something, -1.0 when never since the start.
+    """
+
+    __slots__ = ("_prefix", "answers", "holder", "identity", "kept", "name", "open", "owed", "peer", "seen")
+
+    def __init__(self, identity: bytes, holder: str, name: str, answers: Answers) -> None:
+        self.identity = identity
+        self.holder = holder
+        self.name = name
+        self.answers = answers
+        self.peer: Peer | None = None
+        self.owed: dict[Slot, None] = {}
+        self.open = 0
+        self.kept = 0
+        self.seen = -1.0
+        self._prefix = bodies.make_token(identity, 0)[:-1]
+
+    def token(self, attempt: int) -> bytes:
+        """The address written to workers that run its jobs."""
+        return b"%s%d" % (self._prefix, attempt)
+
+
+class Clients:
+    """All of them, by identity and holder."""
+
+    __slots__ = ("_kinds", "_known")
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._known: dict[tuple[bytes, str], Client] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._known.values())
+
+    def of(self, peer: Peer, now: float) -> Client:
+        """The client behind ``peer``, which is where its pushes go from now on."""
+        key = (peer.identity, peer.principal.holder)
+        client = self._known.get(key)
+        if client is None:
+            client = self._known[key] = Client(*key, peer.name, self._kinds.of(peer))
+        self._meet(client, peer, now)
+        return client
+
+    def known(self, peer: Peer, now: float) -> Client | None:
+        """The same for a client whose jobs are remembered; else None."""
+        client = self._known.get((peer.identity, peer.principal.holder))
+        if client is not None:
+            self._meet(client, peer, now)
+        return client
+
+    def _meet(self, client: Client, peer: Peer, now: float) -> None:
+        client.peer = peer
+        client.answers = self._kinds.of(peer)
+        client.seen = now
+
+    def absent(self, identity: bytes, holder: str, dialect: Dialect) -> Client:
+        """A client that the store tells of."""
+        client = self._known.get((identity, holder))
+        if client is None:
+            name = identity.decode("utf-8", "replace")
+            client = self._known[identity, holder] = Client(
+                identity, holder, name, self._kinds.absent(dialect)
+            )
+        return client
+
+    def gone(self, peer: Peer) -> None:
+        """Its connection is lost; what it is owed stays."""
+        client = self._known.get((peer.identity, peer.principal.holder))
+        if client is not None and client.peer is peer:
+            client.peer = None
+            self.tidy(client)
+
+    def tidy(self, client: Client) -> None:
+        """Forget ``client`` when nothing of it is remembered."""
+        if not client.open and not client.kept:
+            self._known.pop((client.identity, client.holder), None)

@@ -1,0 +1,56 @@
+"""What may be tuned about jobs, queues and liveness; the settings section gives the same names to people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DispatchConfig:
+    """Limits and intervals; every ``_s`` is seconds.
+
+    Attributes:
+        keepalive_s: between two KEEPALIVEs to a worker that gets nothing else (NFP, "Keepaliving"); as deployed.
+        multiplier: a worker silent for that many intervals is dead; as deployed.
+        grace_s: a worker whose connection broke is dead after that, unless it is back: one reconnect takes less.
+        credits: jobs a worker is given at a time unless its OPEN asks otherwise ("at most one request a time").
+        credits_max: the most an OPEN may ask for.
+        queue_ttl_s: how long a request waits while its service, or the worker it names, is absent.
+        job_timeout_s: deadline of a job whose body names none; as deployed.
+        job_ttl_s: the longest deadline a body may name.
+        result_ttl_s: how long a closed job is remembered.
+        results_max_bytes: bodies of closed jobs in memory; the oldest are forgotten first.
+        queue_max: requests that may wait in one queue (a service's, or a named worker's).
+        queue_per_client: requests of one holder that may wait.
+        jobs_max: open jobs in all: service names are free to invent, memory is not.
+        open_max_bytes: bodies of open jobs in memory.
+        probe_s: a worker that does not push results and was silent about a job for that long is asked (GET).
+        attempts_max: a job that outlived so many workers is a bad job, and is not given to another one.
+        relay_s: how long an answer to a relayed request is waited for.
+        idempotent: what the settings declare for (service, task), None for nothing; None itself: ask Access.
+    """
+
+    keepalive_s: float = 2.5
+    multiplier: int = 6
+    grace_s: float = 2.0
+    credits: int = 1
+    credits_max: int = 64
+    queue_ttl_s: float = 60.0
+    job_timeout_s: float = 600.0
+    job_ttl_s: float = 3600.0
+    result_ttl_s: float = 3600.0
+    results_max_bytes: int = 256 * 1024 * 1024
+    queue_max: int = 10_000
+    queue_per_client: int = 1_000
+    jobs_max: int = 100_000
+    open_max_bytes: int = 512 * 1024 * 1024
+    probe_s: float = 10.0
+    attempts_max: int = 16
+    relay_s: float = 10.0
+    idempotent: Callable[[str, str], bool | None] | None = None
+
+    @property
+    def hold_s(self) -> float:
+        """Silence after which a worker is dead."""
+        return self.keepalive_s * self.multiplier

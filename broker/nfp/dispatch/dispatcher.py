@@ -1,0 +1,221 @@
+"""The dispatcher: the walk of a request from a client to workers and of their results back.
+
+A POST is checked and turned into a job with one slot for each worker it is for (``intake``). A slot goes to a worker
+with a free credit, or waits in a fair queue (``assignment``). What the worker says about it (``progress``) is passed to
+the client in the client's dialect (``answers``, ``pushes``), and the first final result is recorded (``results``). Time
+limits are ``expiry``'s, workers that come and go ``liveness``'s, a broker that was restarted ``restore``'s.
+
+Nothing recurses: credits that return and slots that come back are noted in ``State`` and served at the end of each
+call (``Assignment.settle``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.nfp.dispatch import listing
+from broker.nfp.dispatch.assignment import Assignment
+from broker.nfp.dispatch.clients import Clients
+from broker.nfp.dispatch.expiry import Deadlines, Expiry
+from broker.nfp.dispatch.intake import Intake
+from broker.nfp.dispatch.liveness import Liveness
+from broker.nfp.dispatch.progress import Progress
+from broker.nfp.dispatch.pushes import Kinds
+from broker.nfp.dispatch.relays import Relays
+from broker.nfp.dispatch.requests import Requests
+from broker.nfp.dispatch.restore import Restore
+from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.state import Offended, State, ignore
+from broker.nfp.names import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from broker.nfp.access import Access
+    from broker.nfp.bodies import WorkerOpen
+    from broker.nfp.contract import Journal, Peer, Watch
+    from broker.nfp.dispatch.config import DispatchConfig
+    from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
+    from broker.nfp.frames import Packet
+    from broker.nfp.principal import Principal
+    from broker.nfp.records import Snapshot
+
+
+class Dispatcher:
+    """Jobs of all clients and workers of one broker.
+
+    Call ``tick`` at the end of every turn, before the store's commit, and again at the time it returned. ``now`` is
+    monotonic seconds above 0 everywhere.
+
+    Args:
+        config: limits and intervals.
+        journal: what is put there becomes durable; answers that depend on it are sent with its ``position``.
+        access: who may do what.
+        watch: told of everything that happens to jobs.
+        offended: called as ``offended(peer, text)`` when a worker speaks about jobs it was never given.
+    """
+
+    def __init__(
+        self,
+        config: DispatchConfig,
+        journal: Journal,
+        access: Access,
+        watch: Watch,
+        offended: Offended = ignore,
+    ) -> None:
+        self._state = state = State(config, journal, access, watch, offended)
+        self.counts = state.counts
+        kinds = Kinds(state)
+        self._clients = clients = Clients(kinds)
+        self._results = results = Results(state, clients)
+        deadlines = Deadlines(state)
+        self._assignment = assignment = Assignment(state, results, deadlines)
+        self._expiry = Expiry(state, results, assignment, deadlines)
+        self._relays = relays = Relays(state, kinds)
+        self._intake = intake = Intake(state, clients, kinds, assignment, deadlines)
+        self._requests = Requests(state, clients, kinds, results, assignment, relays)
+        self._progress = progress = Progress(state, results, assignment, relays)
+        self._liveness = Liveness(state, results, assignment, intake, progress, relays)
+        self._restore = Restore(state, clients, results, assignment, self._liveness, deadlines)
+
+    # -- packets --------------------------------------------------------------------------------
+
+    def client(self, peer: Peer, packet: Packet, now: float) -> None:
+        """POST, GET, DELETE or PUT of a client to an ordinary service; nothing else is passed here."""
+        command = packet.command
+        if command is Command.POST:
+            self._intake.post(peer, packet, now)
+        elif command is Command.GET:
+            self._requests.get(peer, packet, now)
+        elif command is Command.DELETE:
+            self._requests.delete(peer, packet, now)
+        elif command is Command.PUT:
+            self._requests.put(peer, packet, now)
+        self._settle(now)
+
+    def worker(self, peer: Peer, packet: Packet, now: float) -> None:
+        """READY, KEEPALIVE, DISCONNECT, RESPONSE, EVENT or STREAM of a worker."""
+        command = packet.command
+        if command is Command.READY:
+            self._liveness.ready(peer, packet, now)
+            self._settle(now)
+            return
+        worker = self._liveness.of(peer)
+        if worker is None:
+            if command is not Command.DISCONNECT:
+                self._liveness.unregistered(peer, packet, now)
+            return
+        self._liveness.heard(worker, now)
+        if command is Command.RESPONSE:
+            self._progress.response(peer, worker, packet, now)
+        elif command is Command.EVENT:
+            self._progress.event(peer, worker, packet, now)
+        elif command is Command.STREAM:
+            self._progress.stream(peer, worker, packet, now)
+        elif command is Command.KEEPALIVE:
+            worker.rx += 1
+        elif command is Command.DISCONNECT:
+            self._liveness.goodbye(worker, now)
+        self._settle(now)
+
+    def worker_opened(self, peer: Peer, offer: WorkerOpen, now: float) -> None:
+        """What a worker's OPEN said; used when its READY comes. After READY it is unexpected: DISCONNECT."""
+        self._liveness.opened(peer, offer, now)
+
+    def client_seen(self, peer: Peer, now: float) -> None:
+        """A (re)connected client spoke first or sent OPEN: what is pushed goes there now, and what it is owed."""
+        client = self._clients.known(peer, now)
+        if client is not None and client.owed:
+            owed, client.owed = client.owed, {}
+            for slot in owed:
+                client.answers.delivered_again(slot)
+
+    def peer_gone(self, peer: Peer, now: float) -> None:
+        """The connection of a client or worker is lost."""
+        self._clients.gone(peer)
+        self._liveness.gone(peer, now)
+        self._settle(now)
+
+    def disconnect_workers(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
+        """DISCONNECT these workers, or all (None). Returns the names of those that were there.
+
+        They are lost: who registers again within the grace keeps what it has.
+        """
+        found = self._liveness.disconnect(names, reason, now)
+        self._settle(now)
+        return found
+
+    def relay_mmi(self, peer: Peer, packet: Packet, now: float) -> None:
+        """Pass a request for ``mmi.service.worker`` to the named workers, as MMI.
+
+        One answer {worker: what it said} goes back within ``relay_s``; 400 when none of them can be asked, 408 when
+        none answered.
+        """
+        self._relays.management(peer, packet, now)
+
+    # -- time and store -------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float:
+        """End of a turn: send what was collected, run due timers. Returns when to call again at the latest, or inf."""
+        state = self._state
+        if state.timers.due <= now:
+            state.timers.run(now)
+            self._settle(now)
+        if state.safe:
+            self._results.send_acknowledgements()
+        forget = self._results.sweep(now)
+        return min(forget, state.timers.due)
+
+    def restore(self, snapshot: Snapshot, now: float) -> None:
+        """Take up what the store kept; once, before anything else."""
+        self._restore.take(snapshot, now)
+        self._settle(now)
+
+    def unstored(self, uuids: Iterable[str], error: str, now: float) -> None:
+        """The store could not keep these new jobs: they are gone, and their clients are answered 500.
+
+        What waits in peers' queues for the commit of these jobs must have been dropped before.
+        """
+        for uuid in uuids:
+            self._requests.unstored(uuid, error)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        if self._state.freed or self._state.returned:
+            self._assignment.settle(now)
+
+    # -- views ----------------------------------------------------------------------------------
+
+    def workers(self, now: float) -> list[WorkerView]:
+        """Every worker that is there or waited for."""
+        roster, config = self._state.roster, self._state.config
+        return [listing.worker_view(worker, roster, config, now) for worker in roster.workers.values()]
+
+    def services(self) -> list[ServiceView]:
+        """Every service with workers or waiting requests."""
+        return [listing.service_view(service) for service in self._state.roster.services.values()]
+
+    def clients(self, now: float) -> list[ClientView]:
+        """Everybody with a job that is remembered."""
+        return [listing.client_view(client, now) for client in self._clients]
+
+    def jobs(self, now: float, *, newest_first: bool = False) -> Iterator[JobView]:
+        """Every job, oldest first unless ``newest_first``; to be read before anything else happens."""
+        ttl_s = self._state.config.result_ttl_s
+        jobs = self._state.jobs.values()
+        return (listing.job_view(job, ttl_s, now) for job in (reversed(jobs) if newest_first else jobs))
+
+    def job(self, uuid: str, now: float) -> JobView | None:
+        """One job; None when it is not known."""
+        job = self._state.jobs.get(uuid)
+        return listing.job_view(job, self._state.config.result_ttl_s, now) if job is not None else None
+
+    def results(self, uuid: str) -> list[ResultView]:
+        """The recorded results of a job so far, in the order of its slots; [] when it is not known."""
+        job = self._state.jobs.get(uuid)
+        return listing.result_views(job) if job is not None else []
+
+    def may_see(self, principal: Principal, uuid: str) -> bool:
+        """True when the job is known and ``principal`` is whose it is, or an owner."""
+        job = self._state.jobs.get(uuid)
+        return job is not None and principal.may_see(job.holder)

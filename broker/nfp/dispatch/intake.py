@@ -1,0 +1,227 @@
+"""POST: who may ask, whom it is for, and what is answered (NFP, "POST"; "SHOULD queue client requests").
+
+Targets. *any* is one slot without a name. Names, and *all* of a service, are one slot each, settled at once: such a
+job cannot be moved to another worker. *all* of a service that has nobody waits for the first worker and takes who is
+there then. The service "all" is deployed NorFab's: every worker, or any one of each service.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.nfp import bodies
+from broker.nfp.dispatch.job import FINAL, OPEN, Job, Slot
+from broker.nfp.records import JobAdded, SlotAdded
+from broker.nfp.targets import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.nfp.contract import Peer
+    from broker.nfp.dispatch.answers import Answers
+    from broker.nfp.dispatch.assignment import Assignment
+    from broker.nfp.dispatch.clients import Clients
+    from broker.nfp.dispatch.expiry import Deadlines
+    from broker.nfp.dispatch.pushes import Kinds
+    from broker.nfp.dispatch.roster import Worker
+    from broker.nfp.dispatch.state import State
+    from broker.nfp.frames import Packet
+    from broker.nfp.principal import Principal
+
+EVERY_SERVICE = "all"
+"""Deployed NorFab's name for every service together."""
+
+
+class Plan(NamedTuple):
+    """Whom a request is for; ``denied`` is why it must not be, else ""."""
+
+    slots: tuple[str, ...] = ()
+    """Names of slots; () waits for the first worker of the service."""
+    there: bool = False
+    """Somebody of them is, or was, there: 202 rather than 300."""
+    missing: tuple[str, ...] = ()
+    denied: str = ""
+
+
+class Intake:
+    """Accepts jobs."""
+
+    __slots__ = ("_assignment", "_clients", "_deadlines", "_kinds", "_state")
+
+    def __init__(
+        self, state: State, clients: Clients, kinds: Kinds, assignment: Assignment, deadlines: Deadlines
+    ) -> None:
+        self._state = state
+        self._clients = clients
+        self._kinds = kinds
+        self._assignment = assignment
+        self._deadlines = deadlines
+
+    def post(self, peer: Peer, packet: Packet, now: float) -> None:
+        """A POST."""
+        state, answers = self._state, self._kinds.of(peer)
+        known = state.jobs.get(packet.uuid)
+        if known is not None:
+            self._again(known, peer, packet, answers, now)
+            return
+        if state.journal.broken:
+            self._refuse(answers, peer, packet, 500, f"the broker cannot store jobs: {state.journal.broken}")
+            return
+        assert packet.target is not None
+        head = bodies.read_head(packet.body)
+        plan = self._plan(peer.principal, packet.service, packet.target, head.task)
+        if plan.denied:
+            self._refuse(answers, peer, packet, 400, plan.denied)
+            return
+        names = tuple(name for name in plan.slots if name)
+        full = self._assignment.full(packet.service, names, peer.principal.holder)
+        if full:
+            self._refuse(answers, peer, packet, 500, full)
+            return
+        self._accept(peer, packet, head, plan, now)
+
+    def _refuse(self, answers: Answers, peer: Peer, packet: Packet, code: int, error: str) -> None:
+        self._state.counts.denied += 1
+        answers.refused(peer, packet, code, error)
+
+    def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:
+        state, who = self._state, peer.principal
+        client = self._clients.of(peer, now)
+        ttl_s = min(head.timeout_s or state.config.job_timeout_s, state.config.job_ttl_s)
+        target = packet.target
+        assert target is not None
+        added = JobAdded(
+            packet.uuid,
+            packet.service,
+            head.task,
+            target,
+            packet.data,
+            peer.identity,
+            peer.dialect,
+            who.holder,
+            who.userid,
+            ttl_s,
+        )
+        job = Job(added, client, who, now)
+        job.told, job.missing = plan.there, plan.missing
+        state.jobs[job.uuid] = job
+        client.open += 1
+        state.open_jobs += 1
+        state.open_bytes += job.size
+        state.counts.submitted += 1
+        state.journal.put(added)
+        slots = self._add_slots(job, plan.slots, now)
+        job.after = state.journal.position
+        self._deadlines.watch(job, now)
+        state.tell("submitted", job, size=job.size)
+        client.answers.submitted(peer, job)
+        for slot in slots:
+            self._assignment.place(slot, now)
+        if not slots:
+            self._assignment.gather(job, now)
+        if job.waiting:
+            state.tell("queued", job)
+
+    def _add_slots(self, job: Job, names: Iterable[str], now: float) -> list[Slot]:
+        for name in names:
+            job.slots[name] = Slot(job, name, now)
+            self._state.journal.put(SlotAdded(job.uuid, name))
+        slots = list(job.slots.values())
+        job.open = len(slots)
+        return slots
+
+    # -- the same again -------------------------------------------------------------------------
+
+    def _again(self, job: Job, peer: Peer, packet: Packet, answers: Answers, now: float) -> None:
+        """A job that is known: answered from its state when it is the same, by the same holder."""
+        same = (
+            job.holder == peer.principal.holder
+            and job.service == packet.service
+            and job.target == packet.target
+            and job.body == packet.data
+        )
+        if not same:
+            self._refuse(answers, peer, packet, 400, "this uuid is in use")
+            return
+        self._state.counts.duplicates += 1
+        self._move(job, peer, now)
+        answers.submitted(peer, job)
+        for slot in job.slots.values():
+            if slot.state == FINAL:
+                answers.delivered_again(slot)
+
+    def _move(self, job: Job, peer: Peer, now: float) -> None:
+        """What comes of ``job`` goes to ``peer`` from now on: REQ clients come back under a new identity."""
+        old, new = job.client, self._clients.of(peer, now)
+        if old is new:
+            return
+        job.client = new
+        for client, by in ((old, -1), (new, 1)):
+            if job.state == OPEN:
+                client.open += by
+            else:
+                client.kept += by
+        for slot in job.slots.values():
+            old.owed.pop(slot, None)
+        self._clients.tidy(old)
+
+    # -- targets --------------------------------------------------------------------------------
+
+    def _plan(self, who: Principal | None, service: str, target: Target, task: str) -> Plan:
+        """Whom ``target`` means now. ``who`` None: nobody's rights are known, only ``service`` itself is allowed."""
+        every = service == EVERY_SERVICE
+        access, roster = self._state.access, self._state.roster
+        if not every and who is not None and not access.may_call(who, service, task):
+            return Plan(denied=access.denial(who, service, task))
+        if target.kind == "any" and not every:
+            found = roster.services.get(service)
+            return Plan(("",), found is not None and bool(found.workers))
+        if target.names:
+            return self._named(who, service, target.names, task)
+        meant = list(roster.targets(service))
+        if target.kind == "any":
+            meant = _one_each(meant)
+        names = tuple(each.name for each in meant if not self._denied(who, service, each, task))
+        if meant and not names:
+            return Plan(denied=f"not allowed: no service here lets this client call {task[:64]}")
+        return Plan(names, bool(names))
+
+    def _named(self, who: Principal | None, service: str, names: tuple[str, ...], task: str) -> Plan:
+        roster = self._state.roster
+        for name in names:
+            worker = roster.workers.get(name)
+            if worker is not None and (denied := self._denied(who, service, worker, task)):
+                return Plan(denied=denied)
+        known = tuple(name for name in names if roster.knows(name))
+        if not known:
+            return Plan(names)
+        return Plan(known, True, tuple(name for name in names if name not in known))
+
+    def _denied(self, who: Principal | None, service: str, worker: Worker, task: str) -> str:
+        """Why this worker must not be used; a worker of another service is what that service's rules allow."""
+        offered = worker.service.name
+        if offered == service:
+            return ""
+        if who is None:
+            return f"not allowed: worker {worker.name} offers {offered}"
+        access = self._state.access
+        return "" if access.may_call(who, offered, task) else access.denial(who, offered, task)
+
+    def gathered(self, worker: Worker, now: float) -> None:
+        """``worker`` has come: requests for all of its service, made while there was nobody, are settled."""
+        for name in (worker.service.name, EVERY_SERVICE):
+            service = self._state.roster.services.get(name)
+            if service is None:
+                continue
+            for job in list(service.gathering):
+                plan = self._plan(job.principal, job.service, job.target, job.task)
+                if plan.slots:
+                    self._assignment.stop_gathering(job)
+                    for slot in self._add_slots(job, plan.slots, now):
+                        self._assignment.place(slot, now)
+
+
+def _one_each(workers: Iterable[Worker]) -> list[Worker]:
+    """One worker of each service: whose turn it is, else any."""
+    services = {worker.service: worker for worker in reversed(list(workers))}
+    return [next(iter(service.idle), worker) for service, worker in services.items()]

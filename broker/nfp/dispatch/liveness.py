@@ -1,0 +1,298 @@
+"""Workers come, are heard, fall silent, leave, come back (NFP, "Opening and Closing a Connection", "Keepaliving").
+
+A worker is *alive* while its connection stands and something of it was heard within one hold time; *lost* for a grace
+period when the connection breaks; *expected* for one hold time after a restart of the broker; then it is dead, and what
+it had goes to others. One timer for each worker: nothing here is done for all workers at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.nfp.bodies import WorkerOpen
+from broker.nfp.contract import FEATURES
+from broker.nfp.dispatch.job import FINAL, WAITING, Run
+from broker.nfp.dispatch.roster import ALIVE, EXPECTED, LOST, Worker
+from broker.nfp.dispatch.wires import disconnect, wire_of
+from broker.nfp.names import Command
+from broker.nfp.records import WorkerLeft, WorkerSeen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.nfp.bodies import HeldJob
+    from broker.nfp.contract import Peer
+    from broker.nfp.dispatch.assignment import Assignment
+    from broker.nfp.dispatch.intake import Intake
+    from broker.nfp.dispatch.progress import Progress
+    from broker.nfp.dispatch.relays import Relays
+    from broker.nfp.dispatch.results import Results
+    from broker.nfp.dispatch.state import State
+    from broker.nfp.frames import Packet
+
+SCOLD_S: Final = 1.0
+"""An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
+SCOLDED_MAX: Final = 1024
+"""Names remembered for that; when there are more, old ones are dropped."""
+_NOTHING: Final = WorkerOpen()
+
+
+class Liveness:
+    """Who is there."""
+
+    __slots__ = (
+        "_assignment",
+        "_intake",
+        "_offers",
+        "_progress",
+        "_relays",
+        "_results",
+        "_scolded",
+        "_state",
+    )
+
+    def __init__(
+        self,
+        state: State,
+        results: Results,
+        assignment: Assignment,
+        intake: Intake,
+        progress: Progress,
+        relays: Relays,
+    ) -> None:
+        self._state = state
+        self._results = results
+        self._assignment = assignment
+        self._intake = intake
+        self._progress = progress
+        self._relays = relays
+        self._offers: dict[Peer, WorkerOpen] = {}
+        self._scolded: dict[str, float] = {}
+
+    # -- coming ---------------------------------------------------------------------------------
+
+    def of(self, peer: Peer) -> Worker | None:
+        """The worker that is registered on this very connection."""
+        worker = self._state.roster.workers.get(peer.name)
+        return worker if worker is not None and worker.wire is not None and worker.wire.peer is peer else None
+
+    def opened(self, peer: Peer, offer: WorkerOpen, now: float) -> None:
+        """OPEN of a worker: kept until its READY. After READY it is unexpected."""
+        worker = self.of(peer)
+        if worker is not None:
+            self.unexpected(worker, "OPEN after READY", now)
+        else:
+            self._offers[peer] = offer
+
+    def ready(self, peer: Peer, packet: Packet, now: float) -> None:
+        """READY: registers, once for each connection."""
+        roster = self._state.roster
+        worker = roster.workers.get(peer.name)
+        if worker is not None and worker.wire is not None and worker.wire.peer is peer:
+            self.unexpected(worker, "a second READY", now)
+            return
+        if worker is not None and worker.key != peer.principal.key:
+            self._refuse(peer, packet, f"the name {peer.name} belongs to another key")
+            return
+        if not self._state.access.may_offer(peer.principal, packet.service):
+            self._refuse(peer, packet, f"this key may not offer {packet.service}")
+            return
+        if worker is not None and worker.service.name != packet.service:
+            self.bury(worker, f"offers {packet.service} now", now)
+            worker = None
+        offer = self._offers.pop(peer, _NOTHING)
+        if worker is None:
+            service = roster.service(packet.service, now)
+            worker = Worker(peer.name, service, packet.dialect, peer.principal.key, now)
+            roster.add(worker)
+        self._register(worker, peer, packet, offer, now)
+
+    def _register(self, worker: Worker, peer: Peer, packet: Packet, offer: WorkerOpen, now: float) -> None:
+        state = self._state
+        worker.dialect = packet.dialect
+        worker.holder = peer.principal.holder
+        worker.features = offer.features & FEATURES
+        worker.resources, worker.tasks = offer.resources, offer.tasks
+        worker.limit = min(offer.credits or state.config.credits, state.config.credits_max)
+        worker.tx = worker.rx = worker.done = worker.failed = 0
+        worker.sent = now
+        wire = wire_of(peer, packet.dialect, packet.service, worker.features)
+        state.roster.arrived(worker, wire, now)
+        state.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
+        self._arm(worker, now)
+        self._reconcile(worker, offer, now)
+        self._intake.gathered(worker, now)
+        state.freed.append(worker)
+
+    def _refuse(self, peer: Peer, packet: Packet, reason: str) -> None:
+        self._state.counts.refused += 1
+        peer.send(disconnect(packet.dialect, packet.service, reason))
+
+    # -- what it still has ----------------------------------------------------------------------
+
+    def _reconcile(self, worker: Worker, offer: WorkerOpen, now: float) -> None:
+        """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
+        wire = worker.wire
+        assert wire is not None
+        for uuid, run in list(worker.runs.items()):
+            run.heard = now
+            run.asked = 0.0
+            if run.slot.run is not run:
+                self._results.let_go(run)
+            elif not wire.lists:
+                self._progress.ask(run, now)
+            elif uuid not in offer.jobs:
+                self._assignment.give_back(run, "came back without the job", now)
+        if wire.lists:
+            for uuid, held in offer.jobs.items():
+                self._holds(worker, uuid, held, now)
+
+    def _holds(self, worker: Worker, uuid: str, held: HeldJob, now: float) -> None:
+        state, wire = self._state, worker.wire
+        job = state.jobs.get(uuid)
+        assert wire is not None
+        if job is None:
+            state.claims[uuid] = worker.name
+            return
+        slot = job.given_to(worker.name)
+        if slot is None:
+            return
+        if slot.state == FINAL:
+            if held.state == "done":
+                self._results.acknowledge(worker, uuid)
+            elif wire.cancels:
+                wire.request(Command.DELETE, job, held.attempt, b"")
+            return
+        run = worker.runs.get(uuid)
+        if run is None and slot.state == WAITING:
+            run = self._assignment.adopt(slot, worker, now)
+        elif run is None:
+            run = Run(slot, worker, slot.given[worker.name], now)
+        if slot.run is run:
+            self._progress.accept(run)
+        if held.state == "done":
+            self._progress.ask(run, now)
+
+    # -- being there ----------------------------------------------------------------------------
+
+    def heard(self, worker: Worker, now: float) -> None:
+        """Any frame of it (NFP, "Keepaliving": any command acts as a keepalive)."""
+        worker.heard = now
+        if worker.choked:
+            worker.choked = False
+            self._state.roster.refresh(worker)
+            self._state.freed.append(worker)
+
+    def _arm(self, worker: Worker, now: float) -> None:
+        config, timers = self._state.config, self._state.timers
+        if worker.state == ALIVE:
+            when = min(worker.sent + config.keepalive_s, worker.heard + config.hold_s)
+            when = max(when, now)
+        elif worker.state == LOST:
+            when = worker.since + config.grace_s
+        else:
+            when = worker.since + config.hold_s
+        timers.cancel(worker.timer)
+        worker.timer = timers.at(when, self._look, worker)
+
+    def _look(self, worker: Worker, now: float) -> None:
+        worker.timer = None
+        config, wire = self._state.config, worker.wire
+        if wire is None:
+            self.bury(worker, "was lost", now)
+            return
+        silent = now - worker.heard
+        if silent >= config.hold_s:
+            wire.disconnect(f"nothing heard for {silent:.1f} s")
+            self.bury(worker, "was silent too long", now)
+            return
+        if now - worker.sent >= config.keepalive_s:
+            worker.tx += wire.keepalive()
+            worker.sent = now
+        self._progress.look_after(worker, now)
+        if worker.choked:
+            worker.choked = False
+            self._state.roster.refresh(worker)
+            self._state.freed.append(worker)
+        self._arm(worker, now)
+
+    # -- going ----------------------------------------------------------------------------------
+
+    def unregistered(self, peer: Peer, packet: Packet, now: float) -> None:
+        """Somebody speaks as a worker that is none here: DISCONNECT makes it register at once."""
+        last = self._scolded.get(peer.name)
+        self._state.counts.unexpected += 1
+        if last is not None and now - last < SCOLD_S:
+            return
+        if len(self._scolded) >= SCOLDED_MAX:
+            recent = {name: then for name, then in self._scolded.items() if now - then < SCOLD_S}
+            self._scolded = recent if len(recent) < SCOLDED_MAX else {}
+        self._scolded[peer.name] = now
+        peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
+
+    def unexpected(self, worker: Worker, what: str, now: float) -> None:
+        """A valid command at a wrong time: DISCONNECT, and nothing more to it (NFP, "Opening and Closing")."""
+        self._state.counts.unexpected += 1
+        if worker.wire is not None:
+            worker.wire.disconnect(what)
+        self.lose(worker, now)
+
+    def goodbye(self, worker: Worker, now: float) -> None:
+        """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
+        if worker.wire is not None and worker.wire.lists:
+            self.bury(worker, "said goodbye", now)
+        else:
+            self.lose(worker, now)
+
+    def gone(self, peer: Peer, now: float) -> None:
+        """The connection is lost."""
+        self._offers.pop(peer, None)
+        worker = self.of(peer)
+        if worker is not None:
+            self.lose(worker, now)
+
+    def lose(self, worker: Worker, now: float) -> None:
+        """Nothing can be sent to it any more; it may be back within its grace."""
+        self._state.roster.left(worker, now)
+        self._relays.gone(worker)
+        self._arm(worker, now)
+
+    def bury(self, worker: Worker, why: str, now: float) -> None:
+        """It is dead: what it has goes to others."""
+        state = self._state
+        state.roster.left(worker, now)
+        self._relays.gone(worker)
+        state.timers.cancel(worker.timer)
+        worker.timer = None
+        if why != "said goodbye":
+            state.counts.died += 1
+        for run in list(worker.runs.values()):
+            if run.slot.run is run:
+                self._assignment.give_back(run, why, now)
+            else:
+                self._results.let_go(run)
+        if worker.name in state.claims.values():
+            state.claims = {uuid: name for uuid, name in state.claims.items() if name != worker.name}
+        state.roster.remove(worker, now)
+        state.journal.put(WorkerLeft(worker.name))
+
+    def disconnect(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
+        """DISCONNECT these workers, all of them with None; those that are waited for are not there."""
+        workers = self._state.roster.workers
+        meant = (
+            list(workers.values()) if names is None else [workers[name] for name in names if name in workers]
+        )
+        found = []
+        for worker in meant:
+            if worker.wire is not None:
+                found.append(worker.name)
+                worker.wire.disconnect(reason)
+                self.lose(worker, now)
+        return found
+
+    def expect(self, worker: Worker, now: float) -> None:
+        """After a restart: ``worker`` was there before and may be back within a hold time."""
+        worker.state = EXPECTED
+        worker.since = now
+        self._state.roster.add(worker)
+        self._arm(worker, now)

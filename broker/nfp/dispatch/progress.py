@@ -1,0 +1,205 @@
+"""What workers say about jobs: RESPONSE, EVENT, STREAM (NFP, "RESPONSE", "EVENT"; STREAM is deployed NorFab's).
+
+Only workers that a slot was given to are listened to. The first final result of any of them counts, even of one that
+was given up meanwhile; whatever comes later is counted and dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.nfp import bodies
+from broker.nfp.dispatch.job import ACCEPTED, DISPATCHED, FINAL, WAITING, Run
+from broker.nfp.dispatch.wires import ask
+from broker.nfp.names import FINAL_CODES
+from broker.nfp.records import Accepted
+
+if TYPE_CHECKING:
+    from broker.nfp.contract import Peer
+    from broker.nfp.dispatch.assignment import Assignment
+    from broker.nfp.dispatch.relays import Relays
+    from broker.nfp.dispatch.results import Results
+    from broker.nfp.dispatch.roster import Worker
+    from broker.nfp.dispatch.state import State
+    from broker.nfp.frames import Packet
+
+_AT_WORK: Final = frozenset({102, 201, 202, 300})
+"""Codes of a worker that has the job and has not finished."""
+
+
+class Progress:
+    """Listens to workers."""
+
+    __slots__ = ("_assignment", "_relays", "_results", "_state")
+
+    def __init__(self, state: State, results: Results, assignment: Assignment, relays: Relays) -> None:
+        self._state = state
+        self._results = results
+        self._assignment = assignment
+        self._relays = relays
+
+    # -- whose is it ----------------------------------------------------------------------------
+
+    def _run_of(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> Run | None:
+        """What ``worker`` has to do with the job; None: nothing, which is counted against it, or no more."""
+        job = self._state.jobs.get(packet.uuid)
+        if job is None:
+            self._state.counts.unroutable += 1
+            return None
+        run = worker.runs.get(packet.uuid)
+        if run is None:
+            slot = job.given_to(worker.name)
+            if slot is None:
+                self._forged(peer, packet)
+                return None
+            if slot.state == WAITING:
+                run = self._assignment.adopt(slot, worker, now)
+            else:
+                run = Run(slot, worker, slot.given[worker.name], now)
+        attempt = bodies.read_token(packet.client) if packet.client is not None else 0
+        if attempt > run.slot.given[worker.name]:
+            self._forged(peer, packet)
+            return None
+        if attempt:
+            run.attempt = attempt
+        run.heard = now
+        return run
+
+    def _forged(self, peer: Peer, packet: Packet) -> None:
+        self._state.counts.forged += 1
+        self._state.offended(
+            peer, f"{packet.command.name} about a job it was not given: {packet.uuid[:64]!r}"
+        )
+
+    # -- RESPONSE -------------------------------------------------------------------------------
+
+    def response(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
+        """A RESPONSE."""
+        if len(self._relays) and self._relays.answered(worker, packet):
+            return
+        run = self._run_of(peer, worker, packet, now)
+        if run is None:
+            return
+        wire, code = worker.wire, packet.status
+        assert wire is not None
+        asked, run.asked = run.asked, 0.0
+        if code in _AT_WORK:
+            self._at_work(run, packet)
+        elif code == 404 or (asked and code in wire.unknown):
+            self._unknown(run, now)
+        elif code in FINAL_CODES:
+            self._final(run, packet, now)
+        else:
+            self._state.counts.unexpected += 1
+
+    def _at_work(self, run: Run, packet: Packet) -> None:
+        if run.slot.run is not run:
+            return
+        self.accept(run)
+        if packet.status == 201:
+            run.slot.job.client.answers.accepted(run, packet)
+
+    def accept(self, run: Run) -> None:
+        """The worker of a current run has the job, by whatever it said."""
+        slot = run.slot
+        if slot.state != DISPATCHED:
+            return
+        slot.state = ACCEPTED
+        run.check = False
+        job, worker = slot.job, run.worker.name
+        self._state.journal.put(Accepted(job.uuid, slot.name, worker, run.attempt))
+        self._state.tell("accepted", job, worker, run.attempt)
+
+    def _unknown(self, run: Run, now: float) -> None:
+        """The worker does not know the job."""
+        slot, wire = run.slot, run.worker.wire
+        if slot.run is not run:
+            self._results.let_go(run)
+        elif run.check and wire is not None:
+            run.check = False
+            if not wire.post(slot.job, run.attempt, self._state.journal.position):
+                run.worker.choked = True
+                self._assignment.give_back(run, "was lost", now)
+        else:
+            slot.strangers |= {run.worker.name}
+            self._assignment.give_back(run, "forgot the job", now)
+
+    def _final(self, run: Run, packet: Packet, now: float) -> None:
+        slot, worker = run.slot, run.worker
+        if slot.state == FINAL:
+            self._results.let_go(run)
+            if packet.status == 200 and slot.worker != worker.name:
+                self._state.counts.late += 1
+        else:
+            self._results.brought(run, packet.status, packet.status_text, packet.data, now)
+        self._results.acknowledge(worker, slot.job.uuid)
+
+    # -- EVENT, STREAM --------------------------------------------------------------------------
+
+    def event(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
+        """An EVENT: to the client; the announcement of a result that has to be fetched is kept until it is here."""
+        run = self._run_of(peer, worker, packet, now)
+        if run is None:
+            return
+        slot, kind = run.slot, bodies.event_kind(packet.body)
+        if slot.run is not run:
+            self._event_of_other(run, kind)
+            return
+        self.accept(run)
+        if kind == "input_request":
+            slot.asked = packet.body
+        elif kind == "input_response":
+            slot.asked = None
+        self._state.tell(kind or "progress", slot.job, worker.name, run.attempt, body=packet.body)
+        if kind == "result_ready" and worker.wire is not None and not worker.wire.pushes:
+            run.ready = packet.body
+            self._results.free_credit(run)
+            self.ask(run, now)
+        else:
+            slot.job.client.answers.event(run, kind, packet)
+
+    def _event_of_other(self, run: Run, kind: str) -> None:
+        """Of a worker whose part is over, or that lost the slot to another one: only a result still counts."""
+        worker, slot = run.worker, run.slot
+        if kind != "result_ready" or worker.wire is None or worker.wire.pushes:
+            self._state.counts.unroutable += 1
+        elif slot.state == FINAL:
+            self._state.counts.late += slot.worker != worker.name
+            self._results.let_go(run)
+        else:
+            ask(worker.wire, slot.job, run.attempt)
+
+    def stream(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
+        """A STREAM: to the client."""
+        run = self._run_of(peer, worker, packet, now)
+        if run is None:
+            return
+        if run.slot.run is not run:
+            self._state.counts.unroutable += 1
+            return
+        self.accept(run)
+        self._state.tell("stream", run.slot.job, worker.name, run.attempt, body=packet.body)
+        run.slot.job.client.answers.stream(run, packet)
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def ask(self, run: Run, now: float) -> None:
+        """GET: what became of it. When it cannot be sent, the next look at the worker tries again."""
+        worker = run.worker
+        if worker.wire is not None and ask(worker.wire, run.slot.job, run.attempt):
+            run.asked = now
+            worker.sent = now
+
+    def look_after(self, worker: Worker, now: float) -> None:
+        """Now and then: workers that do not push are asked, credits of what is over return."""
+        config = self._state.config
+        wire = worker.wire
+        for run in list(worker.runs.values()) if worker.runs else ():
+            if run.slot.run is not run:
+                if now - run.ended >= config.hold_s:
+                    self._results.let_go(run)
+            elif run.asked:
+                if now - run.asked >= config.hold_s:
+                    self._assignment.give_back(run, "did not answer", now)
+            elif wire is not None and not wire.pushes and (run.ready or now - run.heard >= config.probe_s):
+                self.ask(run, now)

@@ -1,0 +1,228 @@
+"""Workers by name and by service, and who of them could take a job at once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from broker.nfp.dispatch.queues import FairQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from broker.nfp.dispatch.job import Job, Run
+    from broker.nfp.dispatch.timers import Timer
+    from broker.nfp.dispatch.wires import Wire
+    from broker.nfp.names import Dialect
+
+ALIVE: Final = "alive"
+LOST: Final = "lost"
+EXPECTED: Final = "expected"
+
+KNOWN_MAX: Final = 65_536
+"""Names of former workers that are remembered: a request may name one of them and wait."""
+
+
+class Worker:
+    """A worker that is there or waited for.
+
+    Attributes:
+        state: alive, lost (connection broken, not dead yet) or expected (known from the store, not back yet).
+        wire: how it is written to; None unless alive.
+        limit: jobs it is given at a time.
+        busy: credits in use.
+        runs: by job, what it was given and has not finished.
+        choked: its queue was full: it gets nothing until it is heard again.
+        heard, sent: when anything last came from or went to it.
+        since: when it got into its present state.
+        tasks: what its OPEN said about running twice.
+    """
+
+    __slots__ = (
+        "busy",
+        "choked",
+        "dialect",
+        "done",
+        "failed",
+        "features",
+        "heard",
+        "holder",
+        "key",
+        "limit",
+        "name",
+        "resources",
+        "runs",
+        "rx",
+        "sent",
+        "service",
+        "since",
+        "state",
+        "tasks",
+        "timer",
+        "turn",
+        "tx",
+        "wire",
+    )
+
+    def __init__(self, name: str, service: Service, dialect: Dialect, key: str, now: float) -> None:
+        self.name = name
+        self.service = service
+        self.dialect = dialect
+        self.key = key
+        self.holder = ""
+        self.features: frozenset[str] = frozenset()
+        self.state = EXPECTED
+        self.wire: Wire | None = None
+        self.limit = 1
+        self.busy = 0
+        self.runs: dict[str, Run] = {}
+        self.choked = False
+        self.turn = False
+        self.heard = self.sent = self.since = now
+        self.timer: Timer | None = None
+        self.tx = self.rx = self.done = self.failed = 0
+        self.resources: tuple[str, ...] = ()
+        self.tasks: Mapping[str, bool | None] = {}
+
+    @property
+    def free(self) -> bool:
+        """True when it could be given a job now."""
+        return self.wire is not None and self.busy < self.limit and not self.choked
+
+
+class Service:
+    """A service with workers, or with requests that wait for one.
+
+    Attributes:
+        workers: those that are there or waited for.
+        alive: how many of them are there.
+        idle: those with a free credit, whose turn it is first.
+        queue: requests for any of them.
+        gathering: requests for all of them, made while there was none.
+        absent_since: when the last one that was there left.
+    """
+
+    __slots__ = ("absent_since", "alive", "gathering", "idle", "name", "queue", "workers")
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.workers: dict[str, Worker] = {}
+        self.alive = 0
+        self.idle: OrderedDict[Worker, None] = OrderedDict()
+        self.queue = FairQueue()
+        self.gathering: dict[Job, None] = {}
+        self.absent_since = now
+
+
+class Roster:
+    """All workers and services of the broker.
+
+    Attributes:
+        workers: by name.
+        services: by name; those with nothing in them are removed.
+        mailboxes: by name of a worker, requests that wait for just this one.
+        away: by name, since when a worker that is remembered is not there.
+    """
+
+    __slots__ = ("away", "mailboxes", "services", "workers")
+
+    def __init__(self) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.services: dict[str, Service] = {}
+        self.mailboxes: dict[str, FairQueue] = {}
+        self.away: OrderedDict[str, float] = OrderedDict()
+
+    def service(self, name: str, now: float) -> Service:
+        """The service of that name, made if need be."""
+        service = self.services.get(name)
+        if service is None:
+            service = self.services[name] = Service(name, now)
+        return service
+
+    def tidy(self, service: Service) -> None:
+        """Remove ``service`` when nothing is left in it."""
+        if not service.workers and not service.queue and not service.gathering:
+            self.services.pop(service.name, None)
+
+    def add(self, worker: Worker) -> None:
+        """A worker that was not there is waited for, or comes."""
+        self.workers[worker.name] = worker
+        worker.service.workers[worker.name] = worker
+
+    def remove(self, worker: Worker, now: float) -> None:
+        """It is waited for no longer; its name stays known."""
+        del self.workers[worker.name]
+        del worker.service.workers[worker.name]
+        worker.service.idle.pop(worker, None)
+        self.remember(worker.name, now if worker.wire is not None else worker.since)
+        self.tidy(worker.service)
+
+    def remember(self, name: str, since: float) -> None:
+        """``name`` was a worker's, and is not there since then."""
+        self.away[name] = since
+        self.away.move_to_end(name)
+        if len(self.away) > KNOWN_MAX:
+            self.away.popitem(last=False)
+
+    def knows(self, name: str) -> bool:
+        """True when a worker of that name is, or was, there."""
+        return name in self.workers or name in self.away
+
+    def arrived(self, worker: Worker, wire: Wire, now: float) -> None:
+        """``worker`` can be written to by ``wire``."""
+        if worker.wire is None:
+            worker.service.alive += 1
+        worker.wire = wire
+        worker.state = ALIVE
+        worker.since = worker.heard = now
+        worker.choked = False
+        self.away.pop(worker.name, None)
+        self.refresh(worker)
+
+    def left(self, worker: Worker, now: float) -> None:
+        """``worker`` cannot be written to any more."""
+        if worker.wire is None:
+            return
+        worker.wire = None
+        worker.state = LOST
+        worker.since = now
+        worker.service.alive -= 1
+        if not worker.service.alive:
+            worker.service.absent_since = now
+        self.refresh(worker)
+
+    def refresh(self, worker: Worker) -> None:
+        """After a change of ``worker``: is it idle?"""
+        idle = worker.service.idle
+        if worker.wire is not None and worker.busy < worker.limit and not worker.choked:
+            if worker not in idle:
+                idle[worker] = None
+        elif worker in idle:
+            del idle[worker]
+
+    def mailbox(self, name: str) -> FairQueue:
+        """Where requests for the worker ``name`` wait, made if need be."""
+        box = self.mailboxes.get(name)
+        if box is None:
+            box = self.mailboxes[name] = FairQueue()
+        return box
+
+    def absent_since(self, slot_name: str, service: str) -> float | None:
+        """Since when nobody is there who could take a slot; None when somebody is."""
+        if slot_name:
+            worker = self.workers.get(slot_name)
+            if worker is None:
+                return self.away.get(slot_name, -inf)
+            return None if worker.wire is not None else worker.since
+        found = self.services.get(service)
+        if found is None:
+            return -inf
+        return None if found.alive else found.absent_since
+
+    def targets(self, service: str) -> Iterator[Worker]:
+        """The workers that ``all`` of a service means; those of every service for the service "all"."""
+        if service == "all":
+            return iter(self.workers.values())
+        found = self.services.get(service)
+        return iter(found.workers.values()) if found is not None else iter(())

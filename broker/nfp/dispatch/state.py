@@ -1,0 +1,110 @@
+"""What the parts of the dispatcher share: tables, and three lists of what is still to be done in this turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.dispatch.counts import Counts
+from broker.nfp.dispatch.roster import Roster
+from broker.nfp.dispatch.timers import Timers
+
+if TYPE_CHECKING:
+    from broker.nfp.access import Access
+    from broker.nfp.contract import Journal, Watch
+    from broker.nfp.dispatch.config import DispatchConfig
+    from broker.nfp.dispatch.job import Job, Slot
+    from broker.nfp.dispatch.roster import Worker
+
+Offended = Callable[[Peer, str], None]
+"""A peer did what only a broken or hostile one does; the text says what. It counts against the peer."""
+
+
+def ignore(peer: Peer, offence: str) -> None:
+    """Nobody counts offences."""
+
+
+class State:
+    """Tables of one dispatcher.
+
+    Attributes:
+        jobs: open and closed ones, by uuid, in the order they came.
+        closed: closed jobs, the one that is forgotten next first.
+        claims: jobs that a worker said it holds and nobody has asked us for (yet): uuid -> name.
+        waiting: by holder, how many of its jobs have a slot that waits.
+        open_bytes, kept_bytes: bodies of open and of closed jobs.
+        freed: workers that may have a free credit.
+        returned: slots that wait again and stand in no queue yet.
+        safe: results to acknowledge, by worker.
+    """
+
+    __slots__ = (
+        "access",
+        "claims",
+        "closed",
+        "config",
+        "counts",
+        "freed",
+        "jobs",
+        "journal",
+        "kept_bytes",
+        "offended",
+        "open_bytes",
+        "open_jobs",
+        "returned",
+        "roster",
+        "safe",
+        "timers",
+        "waiting",
+        "watch",
+    )
+
+    def __init__(
+        self, config: DispatchConfig, journal: Journal, access: Access, watch: Watch, offended: Offended
+    ) -> None:
+        self.config = config
+        self.journal = journal
+        self.access = access
+        self.watch = watch
+        self.offended = offended
+        self.counts = Counts()
+        self.timers = Timers()
+        self.roster = Roster()
+        self.jobs: dict[str, Job] = {}
+        self.closed: deque[Job] = deque()
+        self.claims: dict[str, str] = {}
+        self.waiting: dict[str, int] = {}
+        self.open_bytes = self.kept_bytes = self.open_jobs = 0
+        self.freed: list[Worker] = []
+        self.returned: list[Slot] = []
+        self.safe: dict[Worker, list[str]] = {}
+
+    def tell(
+        self,
+        kind: str,
+        job: Job,
+        worker: str = "",
+        attempt: int = 0,
+        status: int = 0,
+        body: Any = b"",
+        size: int = 0,
+    ) -> None:
+        """Tell whoever watches."""
+        self.watch.happened(
+            JobEvent(
+                kind,
+                job.uuid,
+                job.service,
+                job.task,
+                job.holder,
+                job.userid,
+                worker,
+                attempt,
+                status,
+                body,
+                job.key,
+                size,
+            )
+        )

@@ -1,0 +1,151 @@
+"""How a worker is written to: the text's form of requests, or deployed NorFab's with an address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.nfp import bodies
+from broker.nfp.frames import Body, Packet
+from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.targets import ANY
+
+if TYPE_CHECKING:
+    from broker.nfp.contract import Peer
+    from broker.nfp.dispatch.job import Job
+
+_BROKER: Final = Sender.BROKER
+_POST: Final = Command.POST
+_NOTHING: Final = b"{}"
+"""The body of a GET to deployed workers, which do not read it."""
+
+
+class Wire:
+    """One connection of a worker; every method tells whether the packet was queued.
+
+    Attributes:
+        cancels: it understands DELETE.
+        pushes: it sends results unasked; others say that a result is ready, and are asked for it.
+        records: it wants to hear when a result is safe.
+        lists: its OPEN lists the jobs it holds.
+        strict: it reads every body as a JSON object, and breaks at anything else.
+        unknown: what it answers to a GET of a job it does not know.
+    """
+
+    __slots__ = ("cancels", "lists", "peer", "pushes", "records", "service", "strict", "unknown")
+
+    dialect: Dialect
+
+    def __init__(self, peer: Peer, service: str, features: frozenset[str]) -> None:
+        self.peer = peer
+        self.service = service
+        self.cancels = "delete" in features
+        self.pushes = self.records = "recorded" in features
+        self.lists = "jobs" in features
+        self.strict = not self.pushes
+        self.unknown = frozenset({404})
+
+    def post(self, job: Job, attempt: int, after: int) -> bool:
+        """The job itself."""
+        return self.request(Command.POST, job, attempt, job.body, after)
+
+    def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
+        """A request about a job it was given."""
+        raise NotImplementedError
+
+    def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
+        """A request about something that is no job of ours."""
+        raise NotImplementedError
+
+    def keepalive(self) -> bool:
+        """NFP, "Keepaliving"."""
+        packet = Packet(_BROKER, Command.KEEPALIVE, dialect=self.dialect, service=self.service)
+        return self.peer.send(packet)
+
+    def disconnect(self, reason: str) -> bool:
+        """To a peer that may have to prove its key again: nothing of ours is in it but ``reason``."""
+        return self.peer.send(disconnect(self.dialect, self.service, reason))
+
+    def recorded(self, uuids: list[str], after: int) -> bool:
+        """The results of these jobs are safe."""
+        packet = Packet(
+            _BROKER,
+            Command.RESPONSE,
+            dialect=self.dialect,
+            service=self.service,
+            uuid=uuids[0],
+            status=200,
+            status_text="RECORDED",
+            body=bodies.recorded(uuids),
+        )
+        return self.peer.send(packet, after)
+
+
+class AddressWire(Wire):
+    """Deployed NorFab's form. The address is echoed and carries the attempt."""
+
+    __slots__ = ()
+    dialect = Dialect.NORFAB
+
+    def post(self, job: Job, attempt: int, after: int) -> bool:
+        """The job itself."""
+        token = job.client.token(attempt)
+        return self.peer.send(Packet(_BROKER, _POST, client=token, uuid=job.uuid, body=job.body), after)
+
+    def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
+        """A request about a job it was given."""
+        token = job.client.token(attempt)
+        return self.peer.send(Packet(_BROKER, command, client=token, uuid=job.uuid, body=body), after)
+
+    def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
+        """A request about something that is no job of ours."""
+        return self.peer.send(Packet(_BROKER, command, client=token, uuid=uuid, body=body))
+
+
+class PlainWire(Wire):
+    """The text's form: the same frames as a client's, target ``any``. It has no PUT."""
+
+    __slots__ = ()
+    dialect = Dialect.SEED
+
+    def __init__(self, peer: Peer, service: str, features: frozenset[str]) -> None:
+        super().__init__(peer, service, features)
+        self.cancels = self.pushes = True
+        self.strict = False
+        self.unknown = frozenset({400, 404})
+
+    def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
+        """A request about a job it was given."""
+        return command <= Command.EVENT and self._send(command, job.uuid, body, after)
+
+    def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
+        """A request about something that is no job of ours."""
+        return command <= Command.EVENT and self._send(command, uuid, body, 0)
+
+    def _send(self, command: Command, uuid: str, body: Body, after: int) -> bool:
+        packet = Packet(
+            _BROKER,
+            command,
+            dialect=Dialect.SEED,
+            service=self.service,
+            target=ANY,
+            uuid=uuid,
+            body=body,
+        )
+        return self.peer.send(packet, after)
+
+
+def ask(wire: Wire, job: Job, attempt: int) -> bool:
+    """GET: what became of it."""
+    return wire.request(Command.GET, job, attempt, _NOTHING)
+
+
+def wire_of(peer: Peer, dialect: Dialect, service: str, features: frozenset[str]) -> Wire:
+    """How the worker behind ``peer`` is written to."""
+    kind = AddressWire if dialect is Dialect.NORFAB else PlainWire
+    return kind(peer, service, features)
+
+
+def disconnect(dialect: Dialect, service: str, reason: str) -> Packet:
+    """DISCONNECT, with ``reason`` where the dialect has a body (NFP, "DISCONNECT")."""
+    body = reason.encode() if dialect is Dialect.SEED else None
+    return Packet(_BROKER, Command.DISCONNECT, dialect=dialect, service=service, body=body)

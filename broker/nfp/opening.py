@@ -1,0 +1,171 @@
+"""Bodies of OPEN: what worker, client and broker tell each other at first (NFP, "OPEN" leaves the body opaque; pure).
+
+All three are JSON objects whose members may each be missing: the defaults here are what is assumed then. Reading never
+raises; a member of another type counts as not said, a bad entry of a list or table is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from broker.nfp.frames import Body
+from broker.nfp.names import NAME_BYTES_MAX
+
+DIALECT: Final = "headgate/1"
+"""What our own peers call their way of speaking; for people and later versions."""
+TASKS_MAX: Final = 4096
+RESOURCES_MAX: Final = 65_536
+"""Tens of thousands of resources are what the text expects in all; one worker may hold them."""
+JOBS_MAX: Final = 65_536
+NUMBER_MAX: Final = 2**31 - 1
+
+
+class HeldJob(NamedTuple):
+    """A job that a worker holds."""
+
+    attempt: int
+    state: str
+    """running or done."""
+
+
+class WorkerOpen(NamedTuple):
+    """From a worker, before READY."""
+
+    name: str = ""
+    dialect: str = ""
+    features: frozenset[str] = frozenset()
+    credits: int = 0
+    """Jobs it takes at a time; 0: the broker's default."""
+    resources: tuple[str, ...] = ()
+    """What it manages, for people and ``show_workers``."""
+    tasks: Mapping[str, bool | None] = {}
+    """Its tasks: may they be run twice? None: not said."""
+    jobs: Mapping[str, HeldJob] = {}
+    """By uuid, what it holds from an earlier connection; with the feature ``jobs`` this list is complete."""
+
+
+class ClientOpen(NamedTuple):
+    """From a client, first of all."""
+
+    name: str = ""
+    dialect: str = ""
+    features: frozenset[str] = frozenset()
+
+
+class BrokerOpen(NamedTuple):
+    """The broker's answer to either."""
+
+    broker: str = ""
+    version: str = ""
+    keepalive_ms: int = 2500
+    multiplier: int = 6
+    """Intervals of silence after which the other side is dead."""
+    features: frozenset[str] = frozenset()
+    """Those asked for that the broker grants."""
+    epoch: str = ""
+    """Another one after the store was lost or replaced: jobs of before are then unknown here."""
+
+
+def read_worker(body: Body) -> WorkerOpen:
+    """A worker's OPEN.
+
+    >>> read_worker(b'{"credits":2,"jobs":{"u":[1,"running"],"v":3}}').jobs
+    {'u': HeldJob(attempt=1, state='running')}
+    """
+    said = _object(body)
+    return WorkerOpen(
+        _text(said.get("name")),
+        _text(said.get("dialect")),
+        _texts(said.get("features")),
+        _number(said.get("credits"), 0),
+        tuple(_names(said.get("resources"), RESOURCES_MAX)),
+        _tasks(said.get("tasks")),
+        _jobs(said.get("jobs")),
+    )
+
+
+def read_client(body: Body) -> ClientOpen:
+    """A client's OPEN."""
+    said = _object(body)
+    return ClientOpen(_text(said.get("name")), _text(said.get("dialect")), _texts(said.get("features")))
+
+
+def read_broker(body: Body) -> BrokerOpen:
+    """The broker's OPEN."""
+    said = _object(body)
+    usual = BrokerOpen()
+    return BrokerOpen(
+        _text(said.get("broker")),
+        _text(said.get("version")),
+        _number(said.get("keepalive_ms"), 0) or usual.keepalive_ms,
+        _number(said.get("multiplier"), 0) or usual.multiplier,
+        _texts(said.get("features")),
+        _text(said.get("epoch")),
+    )
+
+
+def write(opening: WorkerOpen | ClientOpen | BrokerOpen) -> bytes:
+    """The body: what ``read_worker``, ``read_client`` and ``read_broker`` read; empty members are left out."""
+    said: dict[str, Any] = {key: value for key, value in opening._asdict().items() if value}
+    if isinstance(opening, WorkerOpen) and "jobs" in opening.features:
+        said["jobs"] = opening.jobs
+    if "tasks" in said:
+        said["tasks"] = {
+            name: {} if safe is None else {"idempotent": safe} for name, safe in said["tasks"].items()
+        }
+    return msgspec.json.encode(said, order="deterministic")
+
+
+def _object(body: Body) -> dict[str, Any]:
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _text(said: Any) -> str:
+    return said if isinstance(said, str) and len(said) <= NAME_BYTES_MAX else ""
+
+
+def _number(said: Any, unsaid: int) -> int:
+    fits = isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= NUMBER_MAX
+    return said if fits else unsaid
+
+
+def _names(said: Any, most: int) -> list[str]:
+    return [name for name in said[:most] if _text(name)] if isinstance(said, list) else []
+
+
+def _texts(said: Any) -> frozenset[str]:
+    return frozenset(_names(said, NAME_BYTES_MAX))
+
+
+def _table(said: Any, most: int) -> list[tuple[str, Any]]:
+    return (
+        [(key, value) for key, value in said.items() if _text(key)][:most] if isinstance(said, dict) else []
+    )
+
+
+def _tasks(said: Any) -> dict[str, bool | None]:
+    return {name: _safe(about) for name, about in _table(said, TASKS_MAX)}
+
+
+def _safe(about: Any) -> bool | None:
+    safe = about.get("idempotent") if isinstance(about, dict) else None
+    return safe if isinstance(safe, bool) else None
+
+
+def _jobs(said: Any) -> dict[str, HeldJob]:
+    held = {uuid: _held(about) for uuid, about in _table(said, JOBS_MAX)}
+    return {uuid: job for uuid, job in held.items() if job is not None}
+
+
+def _held(about: Any) -> HeldJob | None:
+    if not isinstance(about, list) or len(about) != 2 or about[1] not in ("running", "done"):
+        return None
+    attempt = _number(about[0], -1)
+    return HeldJob(attempt, about[1]) if attempt >= 0 else None

@@ -1,0 +1,175 @@
+"""What the broker writes down, and gets back after a restart: plain values between ``dispatch`` and ``store``.
+
+Times here are wall-clock seconds (for people) or ages; deadlines are monotonic in memory and rebuilt from ages, so a
+step of the clock moves none of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.nfp.names import Dialect
+from broker.nfp.targets import Target
+
+
+class JobAdded(NamedTuple):
+    """A POST was accepted."""
+
+    uuid: str
+    service: str
+    task: str
+    """"" when the body names none."""
+    target: Target
+    body: bytes
+    client: bytes
+    """Identity of who sent it, for pushing what comes."""
+    dialect: Dialect
+    holder: str
+    userid: int
+    ttl_s: float
+    """How long after being added it expires without result."""
+
+
+class SlotAdded(NamedTuple):
+    """A job waits for (one more) worker: ``slot`` is its name, or "" for *any* while nobody was chosen."""
+
+    uuid: str
+    slot: str
+
+
+class Dispatched(NamedTuple):
+    """A job was given to a worker; ``slot`` as in SlotAdded ("" for *any*, even after a worker was chosen)."""
+
+    uuid: str
+    slot: str
+    worker: str
+    attempt: int
+    """1 for the first."""
+
+
+class Accepted(NamedTuple):
+    """The worker has stored it (201)."""
+
+    uuid: str
+    slot: str
+    worker: str
+    attempt: int
+
+
+class Returned(NamedTuple):
+    """The worker is gone: the slot waits again."""
+
+    uuid: str
+    slot: str
+
+
+class Finished(NamedTuple):
+    """The one recorded final result of a slot. ``worker`` is "" when the broker made it (expiry, cancellation)."""
+
+    uuid: str
+    slot: str
+    worker: str
+    attempt: int
+    status: int
+    status_text: str
+    body: bytes
+
+
+class Closed(NamedTuple):
+    """Every slot of a job is final; ``state`` is done, failed, cancelled or expired. Its retention begins."""
+
+    uuid: str
+    state: str
+
+
+class Forgotten(NamedTuple):
+    """A job is removed with its results."""
+
+    uuid: str
+
+
+class WorkerSeen(NamedTuple):
+    """A worker registered."""
+
+    name: str
+    service: str
+    dialect: Dialect
+    key: str
+
+
+class WorkerLeft(NamedTuple):
+    """It said goodbye, or is dead: a restart does not wait for it."""
+
+    name: str
+
+
+class Pinned(NamedTuple):
+    """A name belongs to a key from now on."""
+
+    name: str
+    key: str
+
+
+class Used(NamedTuple):
+    """Accounting, added to what is there: who used which service how much."""
+
+    holder: str
+    key: str
+    service: str
+    jobs: int
+    failed: int
+    bytes_in: int
+    bytes_out: int
+    busy_s: float
+
+
+Op = (
+    JobAdded
+    | SlotAdded
+    | Dispatched
+    | Accepted
+    | Returned
+    | Finished
+    | Closed
+    | Forgotten
+    | WorkerSeen
+    | WorkerLeft
+    | Pinned
+    | Used
+)
+
+
+class SlotRow(NamedTuple):
+    """A slot after a restart; ``state`` is waiting, dispatched, accepted or final."""
+
+    slot: str
+    worker: str
+    attempt: int
+    state: str
+    status: int = 0
+    status_text: str = ""
+    body: bytes = b""
+    workers: tuple[tuple[str, int], ...] = ()
+    """Every worker it was ever given to, with the attempt: each may still bring the result."""
+
+
+class JobRow(NamedTuple):
+    """A job after a restart."""
+
+    added: JobAdded
+    submitted_s: float
+    """Wall clock."""
+    age_s: float
+    """Since it was added, never below 0."""
+    state: str
+    """open, done, failed, cancelled or expired."""
+    closed_age_s: float
+    slots: tuple[SlotRow, ...]
+
+
+class Snapshot(NamedTuple):
+    """Everything a broker starts from."""
+
+    jobs: tuple[JobRow, ...] = ()
+    workers: tuple[WorkerSeen, ...] = ()
+    pins: tuple[Pinned, ...] = ()

@@ -1,0 +1,452 @@
+"""Whatever clients, workers, time and restarts do: every job ends once, none is lost, nothing is left over.
+
+Invariants that hold after every step: an open job has a timer; a slot is in one place (queue, one worker, record);
+no slot is current at two workers; credits in use are what the runs hold, and never above the limit by dispatch; all
+counters agree with the tables. The journal's book refuses a second final result of a slot, and anything after it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.dispatch.job import FINAL, OPEN, WAITING
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.records import Dispatched, Finished, Forgotten
+from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body
+
+CONFIG = DispatchConfig(
+    queue_ttl_s=40.0,
+    job_timeout_s=120.0,
+    result_ttl_s=300.0,
+    queue_max=6,
+    queue_per_client=5,
+    jobs_max=12,
+    attempts_max=6,
+)
+WORKERS = {
+    "plain": ("net", "seed", 1),
+    "deployed": ("net", "norfab", 1),
+    "ours": ("net", "ours", 2),
+    "other": ("db", "norfab", 2),
+}
+TARGETS = ["any", "any", "all", "deployed", '["ours","other"]', '["plain","nobody"]', "nobody"]
+
+RARELY = st.integers(0, 3).map(lambda drawn: drawn == 3)
+
+
+class Machine(RuleBasedStateMachine):
+    """Clients, workers and a broker."""
+
+    @initialize()
+    def start(self) -> None:
+        self.bench = Bench(CONFIG)
+        self.workers = {name: SimWorker(self, name, *about) for name, about in WORKERS.items()}
+        self.clients = {
+            "old": self.bench.client("old"),
+            "own": self.bench.own_client("own"),
+            "rex": self.bench.client("rex", seed=True),
+        }
+        self.jobs: dict[str, tuple[str, str, str]] = {}
+        self.taken: set[str] = set()
+        for name in ("deployed", "ours"):
+            self.workers[name].connect()
+
+    # -- clients ----------------------------------------------------------------------------------
+
+    def hear(self, name: str) -> list[Packet]:
+        """What a client gets; a job that was answered 202 or 300 must not be lost from then on."""
+        got = self.clients[name].take(self.bench.journal.committed)
+        for packet in got:
+            if (
+                packet.command is Command.RESPONSE
+                and packet.status in (202, 300)
+                and packet.uuid in self.jobs
+            ):
+                self.taken.add(packet.uuid)
+        return got
+
+    @rule(name=st.sampled_from(["old", "own", "rex"]), meant=st.sampled_from(TARGETS), db=st.booleans())
+    def submit(self, name: str, meant: str, db: bool) -> None:
+        uuid = self.bench.uuid()
+        service = "db" if db else "net"
+        self.jobs[uuid] = (name, service, meant)
+        self.bench.post(self.clients[name], uuid, service=service, target=meant)
+        assert self.hear(name)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), command=st.sampled_from([Command.GET, Command.DELETE, Command.POST]))
+    def again(self, data: st.DataObject, command: Command) -> None:
+        uuid = data.draw(st.sampled_from(sorted(self.jobs)))
+        name, service, target = self.jobs[uuid]
+        if command is Command.POST:
+            self.bench.post(self.clients[name], uuid, service=service, target=target)
+        else:
+            client = self.clients[name]
+            self.hear(name)
+            client.waiting[:0] = [
+                (packet, 0)
+                for packet in self.bench.request(client, command, uuid, service=service, target=target)
+            ]
+        assert self.hear(name)
+
+    @rule(name=st.sampled_from(["old", "own", "rex"]))
+    def client_comes_back(self, name: str) -> None:
+        old = self.clients[name]
+        self.bench.lose(old)
+        peer = self.clients[name] = FakePeer(name, old.dialect, old.features)
+        self.bench.dispatcher.client_seen(peer, self.bench.now)
+        self.bench.end_turn()
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from(sorted(WORKERS)))
+    def worker_comes(self, name: str) -> None:
+        self.workers[name].connect()
+
+    @rule(name=st.sampled_from(sorted(WORKERS)), loses_memory=RARELY)
+    def worker_dies(self, name: str, loses_memory: bool) -> None:
+        self.workers[name].die(loses_memory)
+
+    @rule(name=st.sampled_from(sorted(WORKERS)), really=RARELY)
+    def worker_leaves(self, name: str, really: bool) -> None:
+        if really:
+            self.workers[name].leave()
+
+    @rule(name=st.sampled_from(sorted(WORKERS)))
+    def worker_works(self, name: str) -> None:
+        self.workers[name].react()
+
+    @rule(name=st.sampled_from(sorted(WORKERS)), code=st.sampled_from([200, 200, 200, 500]))
+    def worker_finishes(self, name: str, code: int) -> None:
+        self.workers[name].finish(code)
+
+    @rule()
+    def all_workers_work(self) -> None:
+        for worker in self.workers.values():
+            if worker.peer is None:
+                worker.connect()
+            worker.react()
+
+    @rule()
+    def all_workers_finish(self) -> None:
+        for worker in self.workers.values():
+            worker.finish(200)
+
+    @rule(name=st.sampled_from(sorted(WORKERS)), room=st.sampled_from([None, None, 0, 1]))
+    def worker_queue(self, name: str, room: int | None) -> None:
+        if self.workers[name].peer is not None:
+            self.workers[name].peer.room = room
+
+    @precondition(lambda self: self.jobs)
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(sorted(WORKERS)),
+        command=st.sampled_from([Command.RESPONSE, Command.EVENT, Command.STREAM]),
+        attempt=st.integers(1, 9),
+    )
+    def worker_lies(self, data: st.DataObject, name: str, command: Command, attempt: int) -> None:
+        worker = self.workers[name]
+        uuid = data.draw(st.sampled_from(sorted(self.jobs)))
+        job = self.bench.dispatcher._state.jobs.get(uuid)
+        given = job.given_to(name) if job is not None else None
+        if worker.peer is None or (given is not None and attempt <= given.given[name]):
+            return  # that would be no lie
+        if worker.kind == "seed" and (command is Command.STREAM or given is not None):
+            return  # the text has no such thing
+        finished = len(self.bench.journal.of(Finished))
+        form = {"service": worker.service} if worker.kind == "seed" else {"client": b"old#%d" % attempt}
+        body = result_body(name, "forged")
+        packet = Packet(
+            Sender.WORKER, command, dialect=worker.peer.dialect, uuid=uuid, status=200, body=body, **form
+        )
+        self.bench.say(worker.peer, packet)
+        assert len(self.bench.journal.of(Finished)) == finished
+        worker.react()
+
+    # -- time and the broker ----------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 3.0, 6.0, 20.0, 45.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Workers that run send KEEPALIVEs; those whose connection is up but frozen do not."""
+        end = self.bench.now + seconds
+        while self.bench.now < end:
+            self.bench.pass_time(min(2.0, end - self.bench.now))
+            for worker in self.workers.values():
+                worker.beat()
+
+    @rule(name=st.sampled_from(sorted(WORKERS)))
+    def worker_freezes(self, name: str) -> None:
+        self.workers[name].frozen = not self.workers[name].frozen
+
+    @rule(really=RARELY, last=st.sampled_from(["", "post", "finish"]))
+    def broker_restarts(self, really: bool, last: str) -> None:
+        """It is killed; the last thing it did was not committed."""
+        if not really:
+            return
+        end, self.bench.end_turn = self.bench.end_turn, lambda: None
+        if last == "post":
+            self.bench.post(self.clients["old"])
+        elif last == "finish":
+            self.workers["ours"].finish(200)
+        self.bench.end_turn = end
+        self.bench.restart()
+        for worker in self.workers.values():
+            worker.cut()
+        for name, old in list(self.clients.items()):
+            self.clients[name] = FakePeer(name, old.dialect, old.features)
+
+    # -- what always holds ------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        forgotten = {op.uuid for op in self.bench.journal.of(Forgotten)}
+        for uuid in self.taken - forgotten:
+            assert self.bench.dispatcher.job(uuid, self.bench.now) is not None
+
+    @invariant()
+    def results_are_of_who_was_given_the_job(self) -> None:
+        given = {(op.uuid, op.slot, op.worker) for op in self.bench.journal.of(Dispatched)}
+        seen = set()
+        for op in self.bench.journal.of(Finished):
+            assert not op.worker or (op.uuid, op.slot, op.worker) in given
+            assert b"forged" not in op.body
+            assert (op.uuid, op.slot) not in seen
+            seen.add((op.uuid, op.slot))
+
+    @invariant()
+    def tables_agree(self) -> None:
+        check(self.bench.dispatcher._state)
+        for worker in self.bench.dispatcher._state.roster.workers.values():
+            for run in worker.runs.values():
+                over_s = CONFIG.hold_s + CONFIG.keepalive_s + 0.1
+                assert not run.ended or self.bench.now - run.ended <= over_s
+
+    @invariant()
+    def credits_hold(self) -> None:
+        for worker in self.workers.values():
+            worker.check_credits()
+
+    def teardown(self) -> None:
+        """Everybody leaves; when all times are over nothing is left."""
+        if not hasattr(self, "bench"):
+            return
+        for worker in self.workers.values():
+            worker.die(loses_memory=False)
+        for client in self.clients.values():
+            self.bench.lose(client)
+        self.bench.pass_time(CONFIG.job_timeout_s + CONFIG.result_ttl_s + 60)
+        check(self.bench.dispatcher._state)
+        assert leftovers(self.bench.dispatcher) == {}
+        assert self.bench.journal.snapshot() == ((), (), ())
+
+
+class SimWorker:
+    """A worker with a memory that survives it, as the real ones have."""
+
+    def __init__(self, machine: Machine, name: str, service: str, kind: str, limit: int) -> None:
+        self.machine = machine
+        self.name = name
+        self.service = service
+        self.kind = kind
+        self.limit = limit
+        self.peer: FakePeer | None = None
+        self.frozen = False
+        self.memory: dict[str, tuple[Packet, str]] = {}
+        """By uuid: the POST, and running or done."""
+        self.fresh: set[str] = set()
+        """Given on the present connection and not finished."""
+
+    @property
+    def bench(self) -> Bench:
+        return self.machine.bench
+
+    def connect(self) -> None:
+        """A new connection; with one that stands, the broker still thinks the old one does."""
+        dialect = Dialect.SEED if self.kind == "seed" else Dialect.NORFAB
+        self.peer = FakePeer(self.name, dialect)
+        self.frozen = False
+        self.fresh.clear()
+        jobs = {uuid: (_attempt(post), state) for uuid, (post, state) in self.memory.items()}
+        self.bench.register(
+            self.name,
+            self.service,
+            seed=self.kind == "seed",
+            ours=self.kind == "ours",
+            limit=self.limit,
+            jobs=jobs,
+            peer=self.peer,
+        )
+        self.react()
+
+    def cut(self) -> None:
+        """Its connection is gone, without anybody's having said so."""
+        self.peer = None
+        self.fresh.clear()
+
+    def die(self, loses_memory: bool) -> None:
+        peer = self.peer
+        self.cut()
+        if peer is not None:
+            self.bench.lose(peer)
+        if loses_memory:
+            self.memory.clear()
+
+    def leave(self) -> None:
+        if self.peer is not None:
+            packet = Packet(
+                Sender.WORKER, Command.DISCONNECT, dialect=self.peer.dialect, service=self.service
+            )
+            self.bench.say(self.peer, packet)
+            self.die(loses_memory=False)
+
+    def beat(self) -> None:
+        if self.peer is not None and not self.frozen:
+            packet = Packet(Sender.WORKER, Command.KEEPALIVE, dialect=self.peer.dialect, service=self.service)
+            self.bench.say(self.peer, packet)
+            self.react()
+
+    def react(self) -> None:
+        """Take what came, and answer as such a worker does."""
+        while self.peer is not None and not self.frozen:
+            packets = self.peer.take(self.bench.journal.committed)
+            if not packets:
+                return
+            for packet in packets:
+                self._act(packet)
+
+    def _act(self, packet: Packet) -> None:
+        if packet.command is Command.POST:
+            self.fresh.add(packet.uuid)
+            known = self.memory.get(packet.uuid)
+            if known is None or self.kind == "seed":
+                self.memory[packet.uuid] = (packet, "running")
+            if self.kind == "ours" or (self.kind == "norfab" and known is None):
+                self._say(packet, 201)
+            if self.kind == "ours" and known is not None and known[1] == "done":
+                self._say(packet, 200)
+        elif packet.command is Command.GET:
+            _, state = self.memory.get(packet.uuid, (None, ""))
+            unknown = 400 if self.kind == "seed" else 404
+            self._say(packet, {"running": 300, "done": 200}.get(state, unknown))
+        elif packet.command is Command.DELETE and self.kind != "norfab":
+            self.memory.pop(packet.uuid, None)
+            self.fresh.discard(packet.uuid)
+            self._say(packet, 417)
+        elif packet.command is Command.DISCONNECT:
+            self.cut()
+
+    def finish(self, code: int) -> None:
+        self.react()
+        running = [uuid for uuid, (_, state) in self.memory.items() if state == "running"]
+        if self.peer is None or self.frozen or not running:
+            return
+        uuid = running[0]
+        post = self.memory[uuid][0]
+        self.memory[uuid] = (post, "done")
+        self.fresh.discard(uuid)
+        if self.kind == "norfab":
+            body = json.dumps({"worker": self.name, "uuid": uuid, "event_type": "result_ready"}).encode()
+            self._say(post, 200, body, Command.EVENT)
+        else:
+            self._say(post, code)
+        self.react()
+
+    def _say(
+        self, to: Packet, code: int, body: bytes | None = None, command: Command = Command.RESPONSE
+    ) -> None:
+        if self.peer is not None:
+            self.bench.answer(self.peer, to, code, result_body(self.name) if body is None else body, command)
+
+    def check_credits(self) -> None:
+        """Jobs that it was given since it came, has not finished, and nobody else has ended."""
+        jobs = self.bench.dispatcher._state.jobs
+        busy = [
+            uuid
+            for uuid in self.fresh
+            if uuid in jobs
+            and (slot := jobs[uuid].given_to(self.name)) is not None
+            and slot.run is not None
+            and slot.run.worker.name == self.name
+        ]
+        assert len(busy) <= self.limit
+
+
+def _attempt(post: Packet) -> int:
+    return int(post.client.rpartition(b"#")[2]) if post.client is not None else 1
+
+
+def check(state: Any) -> None:
+    """The tables of a dispatcher agree with each other."""
+    waiting: dict[str, int] = {}
+    current: dict[Any, str] = {}
+    assert not state.freed
+    assert not state.returned
+    for job in state.jobs.values():
+        slots = job.slots.values()
+        assert job.open == sum(slot.state != FINAL for slot in slots)
+        assert (job.state == OPEN) == (bool(job.open) or not slots)
+        assert (job.timer is not None) == (job.state == OPEN)
+        queued = sum(slot.state == WAITING for slot in slots) if slots else 1
+        assert job.waiting == queued
+        if queued:
+            waiting[job.holder] = waiting.get(job.holder, 0) + 1
+        for slot in slots:
+            assert (slot.queue is not None) == (slot.state == WAITING)
+            assert (slot.run is None) == (slot.state in (WAITING, FINAL))
+            if slot.run is not None:
+                assert slot.run.worker.runs[job.uuid] is slot.run
+                assert state.roster.workers[slot.run.worker.name] is slot.run.worker
+                current[slot] = slot.run.worker.name
+    assert state.waiting == waiting
+    assert state.open_jobs == sum(job.state == OPEN for job in state.jobs.values())
+    assert state.open_bytes == sum(job.size for job in state.jobs.values() if job.state == OPEN)
+    assert state.kept_bytes == sum(job.size for job in state.closed)
+    assert {job.uuid for job in state.closed} == {
+        job.uuid for job in state.jobs.values() if job.state != OPEN
+    }
+    for worker in state.roster.workers.values():
+        assert worker.busy == sum(run.holds for run in worker.runs.values())
+        assert (worker in worker.service.idle) == worker.free
+        assert worker.timer is not None
+        for run in worker.runs.values():
+            assert run.ended or current[run.slot] == worker.name
+            assert run.holds or run.ended or run.ready is not None
+    for service in state.roster.services.values():
+        assert service.workers or service.queue or service.gathering
+        assert service.alive == sum(worker.wire is not None for worker in service.workers.values())
+        assert not (service.queue and service.idle)
+    for name, box in state.roster.mailboxes.items():
+        assert len(box)
+        assert name not in state.roster.workers or not state.roster.workers[name].free
+
+
+def leftovers(dispatcher: Any) -> dict[str, int]:
+    """What a dispatcher still holds."""
+    state = dispatcher._state
+    tables = {
+        "jobs": state.jobs,
+        "closed": state.closed,
+        "claims": state.claims,
+        "waiting": state.waiting,
+        "safe": state.safe,
+        "timers": state.timers,
+        "workers": state.roster.workers,
+        "services": state.roster.services,
+        "mailboxes": state.roster.mailboxes,
+        "clients": dispatcher._clients,
+        "relays": dispatcher._relays,
+        "offers": dispatcher._liveness._offers,
+        "open": range(state.open_jobs + state.open_bytes + state.kept_bytes),
+    }
+    return {name: len(table) for name, table in tables.items() if len(table)}
+
+
+TestDispatch = Machine.TestCase
+TestDispatch.settings = settings(stateful_step_count=40, deadline=None)

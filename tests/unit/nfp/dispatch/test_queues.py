@@ -1,0 +1,247 @@
+"""Waiting: for nobody, for a busy worker, for a name; turns between clients; full queues; time limits."""
+
+import pytest
+
+from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.names import Command
+from broker.nfp.records import Dispatched
+from tests.unit.nfp.dispatch.bench import Bench, said, story, the
+
+POST = Command.POST
+
+
+def given(bench: Bench) -> list[str]:
+    return [op.uuid for op in bench.journal.of(Dispatched)]
+
+
+# -- nobody there ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["any", "all", "w1", '["w1","w2"]'])
+def test_a_request_for_nobody_waits_and_is_dispatched(target):
+    bench = Bench()
+    client = bench.client()
+    uuid = bench.post(client, target=target)
+    assert story(client.take()) == ["300"]
+    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    worker = bench.register("w1")
+    the(worker.take(), POST)
+    wanted = {"any": "202[]", '["w1","w2"]': "202[w1,w2]"}.get(target, "202[w1]")
+    assert story(client.take()) == [wanted]
+
+
+@pytest.mark.parametrize("target", ["any", "all", "w1"])
+@pytest.mark.parametrize("seed", [False, True])
+def test_a_request_for_nobody_expires(target, seed):
+    bench = Bench(DispatchConfig(queue_ttl_s=60))
+    client = bench.client(seed=seed)
+    uuid = bench.post(client, target=target, timeout=500)
+    client.take()
+    bench.pass_time(59.9)
+    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    bench.pass_time(0.2)
+    assert bench.dispatcher.job(uuid, bench.now).state == "expired"
+    assert story(client.take()) == ([] if seed else ["408"])
+    got = bench.get(client, uuid)
+    assert story(got) == ["408"]
+    assert "60 s" in said(got[0])["error"]
+    assert bench.watch.kinds(uuid) == ["submitted", "queued", "finished", "expired"]
+
+
+def test_the_queue_ttl_counts_from_when_the_last_worker_left():
+    bench = Bench(DispatchConfig(queue_ttl_s=60, grace_s=2))
+    busy, client = bench.register("w1", ours=True), bench.client()
+    running, waiting = bench.post(client, timeout=900), bench.post(client, timeout=900)
+    post = the(busy.take(), POST)
+    for _ in range(30):  # 300 s: longer than the ttl, but somebody is there
+        bench.pass_time(10)
+        bench.event(busy, post)
+    assert bench.dispatcher.job(waiting, bench.now).state == "open"
+    bench.lose(busy)
+    bench.pass_time(59)
+    assert bench.dispatcher.job(waiting, bench.now).state == "open"
+    bench.pass_time(1.1)
+    assert bench.dispatcher.job(waiting, bench.now).state == "expired"
+    assert bench.dispatcher.job(running, bench.now).state == "open"  # it waits since the grace ended
+    bench.pass_time(2)
+    assert bench.dispatcher.job(running, bench.now).state == "expired"
+
+
+def test_a_name_that_was_there_is_held_and_told():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    bench.lose(worker)
+    bench.pass_time(3)
+    bench.post(client, target="w1")
+    assert story(client.take()) == ["202[w1]"]
+    back = bench.register("w1", ours=True)
+    the(back.take(), POST)
+
+
+def test_names_that_nobody_ever_had_are_left_out_of_a_list():
+    bench = Bench()
+    bench.register("w1")
+    client = bench.client()
+    bench.post(client, target='["w1","ghost"]')
+    packet = client.take()[0]
+    assert (said(packet)["workers"], said(packet)["missing"]) == (["w1"], ["ghost"])
+
+
+def test_the_deadline_ends_what_runs_and_what_waits():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    bench.post(client, timeout=30)
+    post = the(worker.take(), POST)
+    bench.accept(worker, post)
+    bench.post(client, timeout=20)
+    client.take()
+    for _ in range(4):
+        bench.pass_time(8)
+        bench.event(worker, post)
+    out = client.take()
+    assert [packet.status for packet in out if packet.command is Command.RESPONSE] == [408, 408]
+    assert the(worker.take(), Command.DELETE).uuid == post.uuid
+    assert bench.counts.expired == 2
+
+
+def test_the_longest_deadline_is_the_brokers():
+    bench = Bench(DispatchConfig(job_ttl_s=100, job_timeout_s=50))
+    client = bench.client()
+    long, usual = bench.post(client, timeout=10_000), bench.post(client)
+    assert bench.dispatcher.job(long, bench.now).remaining_s == 100
+    assert bench.dispatcher.job(usual, bench.now).remaining_s == 50
+
+
+# -- turns ----------------------------------------------------------------------------------------
+
+
+def test_one_job_at_a_time():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    first, second = bench.post(client), bench.post(client)
+    post = the(worker.take(), POST)
+    assert post.uuid == first
+    bench.event(worker, post, "result_ready")  # here the credit returns
+    assert [(packet.command, packet.uuid) for packet in worker.take()] == [
+        (Command.GET, first),
+        (POST, second),
+    ]
+
+
+@pytest.mark.parametrize(("offered", "most", "expected"), [(0, 64, 1), (3, 64, 3), (99, 4, 4)])
+def test_credits(offered, most, expected):
+    bench = Bench(DispatchConfig(credits_max=most))
+    worker, client = bench.register("w1", ours=True, limit=offered), bench.client()
+    for _ in range(6):
+        bench.post(client)
+    assert len(worker.take()) == expected
+    assert bench.dispatcher.workers(bench.now)[0].busy == expected
+
+
+def test_clients_take_turns():
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    greedy, modest = bench.client("greedy"), bench.client("modest")
+    many = [bench.post(greedy) for _ in range(4)]
+    few = [bench.post(modest) for _ in range(2)]
+    done = []
+    while packets := [packet for packet in worker.take() if packet.command is POST]:
+        done += [packet.uuid for packet in packets]
+        bench.finish(worker, packets[0])
+    assert done == [many[0], many[1], few[0], many[2], few[1], many[3]]
+
+
+def test_a_worker_serves_its_mailbox_and_its_service_in_turn():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    bench.post(client)
+    anyone = [bench.post(client) for _ in range(2)]
+    named = [bench.post(client, target="w1") for _ in range(2)]
+    done = []
+    while packets := [packet for packet in worker.take() if packet.command is POST]:
+        done += [packet.uuid for packet in packets]
+        bench.finish(worker, packets[0])
+    assert done[1:] == [named[0], anyone[0], named[1], anyone[1]]
+
+
+def test_workers_take_turns():
+    bench = Bench()
+    workers = [bench.register(name, ours=True, limit=4) for name in ("w1", "w2", "w3")]
+    client = bench.client()
+    for _ in range(6):
+        bench.post(client)
+    assert [len(worker.take()) for worker in workers] == [2, 2, 2]
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "target", "text"),
+    [
+        (DispatchConfig(queue_max=2), "any", "queue of service net is full (2)"),
+        (DispatchConfig(queue_max=2), "w9", "queue of worker w9 is full (2)"),
+        (DispatchConfig(queue_max=2), "all", "queue of service net is full (2)"),
+        (DispatchConfig(queue_per_client=2), "any", "2 requests of this client wait already"),
+        (DispatchConfig(jobs_max=2), "any", "the broker is full (2 jobs)"),
+        (DispatchConfig(open_max_bytes=4), "any", "the broker is full (4 bytes of open jobs)"),
+    ],
+)
+@pytest.mark.parametrize("seed", [False, True])
+def test_full(config, target, text, seed):
+    bench = Bench(config)
+    client = bench.client(seed=seed)
+    answers = [
+        bench.request(client, POST, bench.uuid(), target=target, body=b'{"task":"t"}')[0] for _ in range(3)
+    ]
+    assert answers[-1].status == 500
+    assert said(answers[-1])["error"] == text
+    assert answers[0].status == 300
+
+
+def test_a_full_queue_of_an_absent_worker_is_nobody_elses():
+    bench = Bench(DispatchConfig(queue_max=1))
+    worker, client = bench.register("w1"), bench.client()
+    bench.post(client, target="w9")
+    bench.post(client, target="w1")
+    the(worker.take(), POST)
+
+
+def test_one_clients_limit_is_not_the_others():
+    bench = Bench(DispatchConfig(queue_per_client=1))
+    first, second = bench.client("c1"), bench.client("c2")
+    bench.post(first)
+    bench.post(second)
+    assert story(first.take() + second.take()) == ["300", "300"]
+
+
+def test_a_post_that_cannot_be_sent_goes_back_in_front():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    worker.room = 0
+    first, second = bench.post(client), bench.post(client)
+    assert bench.counts.unsent == 1  # it is not tried again and again
+    worker.room = None
+    bench.pass_time(2.6)  # the next look at the worker
+    posts = [packet for packet in worker.take() if packet.command is POST]
+    assert [packet.uuid for packet in posts] == [first]
+    assert posts[0].client == b"c1#1"  # it is still the first attempt
+    assert bench.dispatcher.job(second, bench.now).state == "open"
+
+
+def test_a_post_that_cannot_be_sent_goes_to_another_worker():
+    bench = Bench()
+    full, other = bench.register("w1"), bench.register("w2")
+    full.room = 0
+    uuid = bench.post(bench.client())
+    assert the(other.take(), POST).uuid == uuid
+
+
+def test_more_timers_than_needed_are_swept():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    for _ in range(2000):
+        bench.post(client)
+        bench.finish(worker, the([p for p in worker.take() if p.command is POST], POST))
+        client.take()
+    assert len(bench.dispatcher._state.timers._heap) < 1000

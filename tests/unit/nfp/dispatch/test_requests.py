@@ -1,0 +1,416 @@
+"""Duplicates, GET, DELETE, PUT, rights, and what is told to whom."""
+
+import pytest
+
+from broker.nfp.access import Access, Rule
+from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.principal import Standing
+from broker.nfp.records import Dispatched, Forgotten, JobAdded
+from broker.nfp.targets import ALL
+from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, said, story, the
+
+POST, DELETE = Command.POST, Command.DELETE
+
+
+def finished_job(bench: Bench, client: FakePeer) -> str:
+    worker = bench.register("w1", ours=True)
+    uuid = bench.post(client)
+    bench.finish(worker, the(worker.take(), POST))
+    client.take()
+    return uuid
+
+
+# -- the same again -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "open_story", "closed_story"),
+    [
+        (Bench.client, ["202[]"], ["202[w1]", "202[w1]", "200"]),
+        (Bench.own_client, ["202[]"], ["202[w1]", "202[w1]", "200"]),
+        (lambda bench, name="c1", **more: bench.client(name, seed=True, **more), ["202[]"], ["202[w1]"]),
+    ],
+)
+def test_a_duplicate_is_answered_from_the_state_and_not_run_twice(make, open_story, closed_story):
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), make(bench)
+    uuid = bench.post(client)
+    client.take()
+    bench.post(client, uuid)
+    assert story(client.take()) == open_story
+    bench.finish(worker, the(worker.take(), POST))
+    client.take()
+    bench.post(client, uuid)
+    assert story(client.take()) == closed_story
+    assert bench.counts.duplicates == 2
+    assert len(bench.journal.of(JobAdded)) == len(bench.journal.of(Dispatched)) == 1
+
+
+def test_a_duplicate_of_what_waits_is_300_again():
+    bench = Bench()
+    client = bench.client(seed=True)
+    uuid = bench.post(client)
+    bench.post(client, uuid)
+    assert story(client.take()) == ["300", "300"]
+
+
+def test_close_and_resend_under_a_new_identity():
+    bench = Bench()
+    first = bench.client("one", seed=True, holder="key:K")
+    uuid = bench.post(first)
+    bench.lose(first)
+    second = bench.client("two", seed=True, holder="key:K")
+    bench.post(second, uuid)
+    assert story(second.take()) == ["300"]
+    assert [client.name for client in bench.dispatcher.clients(bench.now)] == ["two"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"holder": "key:B"}, {"service": "other"}, {"target": "w1"}, {"body": b'{"task":"else"}'}],
+)
+def test_a_uuid_in_use_is_refused_without_telling_anything(change):
+    bench = Bench()
+    uuid = bench.post(bench.client("c1", holder="key:A"))
+    other = bench.client("c2", holder=change.pop("holder", "key:A"))
+    bench.post(other, uuid, **change)
+    packet = other.take()[0]
+    assert (packet.status, said(packet)["error"]) == (400, "this uuid is in use")
+
+
+# -- GET ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [False, True])
+@pytest.mark.parametrize("command", [Command.GET, Command.DELETE])
+def test_strangers_hear_what_is_told_about_no_job(seed, command):
+    bench = Bench()
+    uuid = finished_job(bench, bench.client("c1", holder="key:A"))
+    stranger = bench.client("c2", holder="key:B", seed=seed)
+    known, unknown = (bench.request(stranger, command, each) for each in (uuid, "nothing"))
+    assert [packet.status for packet in known + unknown] == [400, 400]
+    assert said(known[0])["error"] == said(unknown[0])["error"]
+
+
+def test_owners_and_other_connections_of_the_holder_may_ask():
+    bench = Bench()
+    uuid = finished_job(bench, bench.client("c1", holder="key:A"))
+    for peer in (bench.client("x", holder="key:A"), bench.client("boss", standing=Standing.OWNER)):
+        assert story(bench.get(peer, uuid)) == ["200"]
+
+
+def test_get_tells_pending_and_started():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client, target="w1")
+    client.take()
+    states = [said(bench.get(client, uuid, target='["w1"]')[0])]
+    bench.accept(worker, the(worker.take(), POST))
+    client.take()
+    states.append(said(bench.get(client, uuid, target='["w1"]')[0]))
+    assert [(state["worker"], state["status"]) for state in states] == [("w1", "PENDING"), ("w1", "STARTED")]
+
+
+@pytest.mark.parametrize(("seed", "code"), [(False, 300), (True, 400)])
+def test_get_of_a_worker_that_is_not_in_the_job(seed, code):
+    bench = Bench()
+    bench.register("w1")
+    client = bench.client(seed=seed)
+    uuid = bench.post(client)
+    client.take()
+    assert [packet.status for packet in bench.get(client, uuid, target="w7")] == [code]
+
+
+def test_owners_reach_jobs_that_only_workers_know():
+    bench = Bench()
+    workers = [bench.register(name) for name in ("w1", "w2")]
+    owner = bench.client("boss", standing=Standing.OWNER)
+    assert story(bench.get(owner, "old", target="all")) == ["202[w1,w2]"]
+    for worker in workers:
+        bench.answer(worker, the(worker.take(), Command.GET), 200, result_body(worker.name))
+    assert story(owner.take()) == ["200", "200"]
+    assert bench.offences == []
+    assert story(bench.get(owner, "old", target="w7")) == ["400"]
+
+
+# -- DELETE ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["any", "w1", "all"])
+@pytest.mark.parametrize("seed", [False, True])
+def test_delete_ends_what_waits(target, seed):
+    bench = Bench()
+    client = bench.client(seed=seed)
+    uuid = bench.post(client, target=target)
+    client.take()
+    out = bench.delete(client, uuid, target="all")
+    assert [packet.status for packet in out] == ([202] if seed else [417, 202])
+    assert bench.dispatcher.job(uuid, bench.now).state == "cancelled"
+    got = bench.get(client, uuid)
+    assert (got[0].status, said(got[0])["status"]) == (417, "CANCELLED")
+    assert bench.watch.kinds(uuid)[-1] == "cancelled"
+    assert bench.register("w1").take() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [({}, False), ({"seed": True}, True), ({"ours": True}, True)],
+)
+def test_delete_of_what_runs_tells_workers_that_understand(kind, told):
+    bench = Bench()
+    worker, client = bench.register("w1", **kind), bench.client()
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    bench.delete(client, uuid, target="all")
+    assert [packet.command for packet in worker.take()] == ([DELETE] if told else [])
+    waiting = bench.post(client)
+    assert worker.take() == []  # it still works, as far as we know
+    bench.finish(worker, post)
+    assert the([p for p in worker.take() if p.command is POST], POST).uuid == waiting
+    assert bench.dispatcher.job(uuid, bench.now).state == "cancelled"
+    assert bench.counts.late == 1
+
+
+def test_a_credit_of_a_cancelled_job_returns_after_a_hold_time():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuid = bench.post(client)
+    worker.take()
+    bench.delete(client, uuid)
+    bench.post(client)
+    for _ in range(10):
+        bench.pass_time(2)
+        bench.say(worker, _keepalive())
+    assert POST in [packet.command for packet in worker.take()]
+
+
+def _keepalive() -> Packet:
+    return Packet(Sender.WORKER, Command.KEEPALIVE, service="net")
+
+
+def test_delete_of_one_worker_leaves_the_others():
+    bench = Bench()
+    first, second = bench.register("w1", ours=True), bench.register("w2", ours=True)
+    client = bench.own_client()
+    uuid = bench.post(client, target="all")
+    bench.delete(client, uuid, target="w1")
+    assert DELETE in [packet.command for packet in first.take()]
+    bench.finish(second, the(second.take(), POST))
+    assert bench.dispatcher.job(uuid, bench.now).state == "cancelled"
+    assert [result.status for result in bench.dispatcher.results(uuid)] == [417, 200]
+
+
+# -- PUT ------------------------------------------------------------------------------------------
+
+
+def test_put_reaches_who_runs_it_and_nobody_else():
+    bench = Bench()
+    workers = [bench.register(name) for name in ("w1", "w2")]
+    client = bench.client()
+    uuid = bench.post(client, target="all")
+    for worker in workers:
+        worker.take()
+    assert bench.request(client, Command.PUT, uuid, target='["w2"]', body=b'{"offset":1}')[1:] == []
+    assert workers[0].take() == []
+    put = the(workers[1].take(), Command.PUT)
+    assert (put.client, put.data) == (b"c1#1", b'{"offset":1}')
+
+
+@pytest.mark.parametrize("holder", ["key:B", "key:A"])
+def test_put_that_goes_nowhere_is_counted(holder):
+    bench = Bench()
+    uuid = bench.post(bench.client("c1", holder="key:A"))
+    assert bench.request(bench.client("c2", holder=holder), Command.PUT, uuid) == []
+    assert bench.counts.unroutable == 1
+
+
+# -- rights ---------------------------------------------------------------------------------------
+
+RULES = [Rule(services=("secret",), allow=False)]
+
+
+@pytest.mark.parametrize(
+    ("service", "target", "code"),
+    [
+        ("secret", "any", 400),
+        ("net", "any", 202),
+        ("net", "x1", 400),  # a name does not open another service's door
+        ("net", '["w1","x1"]', 400),
+        ("all", "x1", 400),
+        ("all", "all", 202),
+    ],
+)
+@pytest.mark.parametrize("seed", [False, True])
+def test_rules(service, target, code, seed):
+    bench = Bench(access=Access(rules=RULES))
+    allowed, secret = bench.register("w1"), bench.register("x1", "secret")
+    client = bench.client(seed=seed)
+    bench.post(client, service=service, target=target)
+    answer = client.take()[0]
+    assert answer.status == code
+    assert secret.take() == []
+    if code == 202:
+        the(allowed.take(), POST)
+    else:
+        assert said(answer)["error"].startswith("not allowed")
+
+
+def test_a_held_name_that_comes_for_a_closed_service_is_refused():
+    bench = Bench(access=Access(rules=RULES))
+    client = bench.client()
+    bench.post(client, target="x1")
+    worker = bench.register("x1", "secret")
+    assert worker.take() == []
+    assert story(client.take()) == ["300", "400"]
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"plain", b'{"task":"t","args":["\xff"]}', b""])
+def test_a_body_that_breaks_deployed_workers_does_not_reach_them(body):
+    bench = Bench()
+    worker, plain = bench.register("w1"), bench.register("s1", "plain", seed=True)
+    client = bench.client(seed=True)
+    uuid = bench.post(client, body=body)
+    assert worker.take() == []
+    assert [packet.status for packet in bench.get(client, uuid)][-1] == 417
+    bench.post(client, body=body, service="plain")
+    assert the(plain.take(), POST).data == body  # opaque to the text
+
+
+# -- store and retention --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [False, True])
+def test_a_broken_store_refuses_new_jobs_and_answers_old_ones(seed):
+    bench = Bench()
+    client = bench.client(seed=seed)
+    uuid = finished_job(bench, client)
+    bench.journal.broken = "disk full"
+    bench.post(client)
+    assert [(p.status, "disk full" in said(p)["error"]) for p in client.take()] == [(500, True)]
+    assert story(bench.get(client, uuid)) == ["200"]
+
+
+def test_a_job_that_could_not_be_stored_is_taken_back():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client(seed=True)
+    worker.take()
+    bench.journal.commit = lambda: None
+    running, waiting, gathering = (
+        bench.post(client, service=service, target=target)
+        for service, target in (("net", "any"), ("net", "any"), ("nobody", "all"))
+    )
+    for peer in (worker, client):
+        peer.waiting.clear()  # as the server drops what waits for the commit
+    uuids = [running, waiting, gathering]
+    bench.dispatcher.unstored(uuids, "disk full", bench.now)
+    assert story(client.take()) == ["500"] * 3
+    assert [bench.dispatcher.job(uuid, bench.now) for uuid in uuids] == [None] * 3
+    assert bench.dispatcher.workers(bench.now)[0].busy == 0
+    assert worker.take() == []
+    assert [view.name for view in bench.dispatcher.services()] == ["net"]
+
+
+def test_results_are_forgotten_after_their_time():
+    bench = Bench(DispatchConfig(result_ttl_s=100))
+    client = bench.client()
+    uuid = finished_job(bench, client)
+    bench.pass_time(99)
+    assert story(bench.get(client, uuid)) == ["200"]
+    bench.pass_time(1.1)
+    assert story(bench.get(client, uuid)) == ["400"]
+    assert bench.journal.of(Forgotten) == [Forgotten(uuid)]
+
+
+def test_results_are_forgotten_for_room():
+    bench = Bench(DispatchConfig(results_max_bytes=300))
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuids = []
+    for _ in range(4):
+        uuids.append(bench.post(client))
+        post = next(packet for packet in worker.take() if packet.command is POST)
+        bench.finish(worker, post, "x" * 60)
+    kept = [uuid for uuid in uuids if bench.dispatcher.job(uuid, bench.now) is not None]
+    assert kept == uuids[-len(kept) :]
+    assert 0 < len(kept) < 4
+    assert bench.dispatcher._state.kept_bytes <= 300
+
+
+# -- clients that vanish --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("push", [False, True])
+def test_a_client_that_comes_back_is_given_what_it_is_owed(push):
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    features = frozenset({"push"} if push else ())
+    client = FakePeer("c1", features=features)
+    bench.post(client)
+    bench.lose(client)
+    bench.finish(worker, the(worker.take(), POST))
+    back = FakePeer("c1", features=features)
+    bench.dispatcher.client_seen(back, bench.now)
+    assert story(back.take()) == ["202[w1]", "200"]
+    bench.dispatcher.client_seen(back, bench.now)
+    assert back.take() == []  # once
+
+
+def test_nobody_else_under_that_name_is_given_anything():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.own_client("c1", holder="key:A")
+    bench.post(client)
+    bench.lose(client)
+    thief = bench.own_client("c1", holder="key:B")
+    bench.dispatcher.client_seen(thief, bench.now)
+    bench.event(worker, the(worker.take(), POST))
+    bench.finish(worker, _last_post(bench))
+    assert thief.take() == []
+
+
+def _last_post(bench: Bench) -> Packet:
+    return Packet(Sender.BROKER, POST, client=b"c1#1", uuid=f"job{bench.made}")
+
+
+def test_a_full_client_loses_events_and_keeps_results():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    client.room = 0
+    bench.event(worker, post)
+    bench.finish(worker, post)
+    assert bench.counts.dropped == 1
+    client.room = None
+    bench.dispatcher.client_seen(client, bench.now)
+    assert story(client.take())[-2:] == ["202[w1]", "200"]
+    assert story(bench.get(client, uuid)) == ["200"]
+
+
+def test_management_of_workers_is_asked_of_those_that_have_it():
+    bench = Bench()
+    ours, deployed = bench.register("w1", ours=True), bench.register("w2")
+    client = bench.client()
+    packet = Packet(
+        Sender.CLIENT, Command.MMI, service="mmi.service.worker", target=ALL, uuid="m1", body=b"{}"
+    )
+    bench.dispatcher.relay_mmi(client, packet, bench.now)
+    asked = the(ours.take(), Command.MMI)
+    assert deployed.take() == []
+    bench.answer(ours, asked, 200, b'{"alive":true}')
+    out = client.take()
+    assert [(p.command, said(p)) for p in out] == [
+        (Command.RESPONSE, {"w1": {"alive": True}}),
+        (Command.MMI, {"w1": {"alive": True}}),
+    ]
+    bench.dispatcher.relay_mmi(client, packet, bench.now)
+    bench.pass_time(10.1)
+    assert story(client.take()) == ["408"]
+    assert len(bench.dispatcher._relays) == 0
+
+
+def test_dialect_is_the_requests():
+    bench = Bench()
+    uuid = finished_job(bench, bench.client("c1", holder="key:A"))
+    got = bench.get(bench.client("c2", holder="key:A", seed=True), uuid)
+    assert (got[0].dialect, got[0].status_text) == (Dialect.SEED, "OK")

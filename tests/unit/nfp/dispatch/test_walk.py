@@ -1,0 +1,228 @@
+"""One job from POST to result, for every kind of client and worker."""
+
+import pytest
+
+from broker.nfp.names import SEED_CODES, Command
+from broker.nfp.records import Accepted, Closed, Dispatched, Finished, JobAdded, SlotAdded
+from tests.unit.nfp.dispatch.bench import Bench, result_body, said, story, the
+
+POST, GET, EVENT, RESPONSE = Command.POST, Command.GET, Command.EVENT, Command.RESPONSE
+
+
+def test_deployed_client_and_worker_exchange_fourteen_messages():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    assert post.client == b"c1#1"
+    assert story(client.take()) == ["202[]"]  # late binding
+    bench.accept(worker, post)
+    bench.event(worker, post)
+    assert story(client.take()) == ["201", "EVENT"]
+    bench.event(worker, post, "result_ready")
+    asked = the(worker.take(), GET)
+    assert client.take() == []  # not before the result is recorded
+    bench.answer(worker, asked, 200, result_body("w1"))
+    assert story(client.take()) == ["202[w1]", "EVENT"]
+    got = bench.get(client, uuid, target='["w1"]')
+    assert story(got) == ["200"]
+    assert got[0].data == result_body("w1")
+    assert worker.take() == []  # answered from the record
+
+
+def test_what_is_written_down():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client, timeout=30)
+    post = the(worker.take(), POST)
+    bench.accept(worker, post)
+    bench.finish(worker, post)
+    ops = bench.journal.ops[1:]  # the first is the worker's
+    assert [type(op) for op in ops] == [JobAdded, SlotAdded, Dispatched, Accepted, Finished, Closed]
+    assert ops[0].ttl_s == 30
+    assert ops[2] == Dispatched(uuid, "", "w1", 1)
+    assert ops[-1] == Closed(uuid, "done")
+    assert bench.watch.kinds(uuid) == ["submitted", "dispatched", "accepted", "finished", "closed"]
+
+
+def test_nothing_leaves_before_its_commit():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    worker.take()
+    commit, bench.journal.commit = bench.journal.commit, lambda: None
+    bench.post(client)
+    assert worker.take(bench.journal.committed) == []
+    assert client.take(bench.journal.committed) == []
+    commit()
+    post = the(worker.take(bench.journal.committed), POST)
+    assert story(client.take(bench.journal.committed)) == ["202[]"]
+    bench.finish(worker, post)
+    assert client.take(bench.journal.committed)[1:] == []
+    commit()
+    assert story(client.take(bench.journal.committed)) == ["200"]
+
+
+def test_our_client_gets_the_result_pushed_and_no_announcement():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.own_client()
+    bench.post(client)
+    post = the(worker.take(), POST)
+    bench.event(worker, post, "result_ready")
+    bench.answer(worker, the(worker.take(), GET), 200, result_body("w1"))
+    assert story(client.take()) == ["202[]", "202[w1]", "200"]
+
+
+def test_our_worker_pushes_and_is_told_when_it_is_safe():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    bench.accept(worker, post)
+    bench.finish(worker, post)
+    safe = the(worker.take(), RESPONSE)
+    assert (safe.status, safe.status_text, safe.uuid, said(safe)) == (200, "RECORDED", uuid, [uuid])
+    assert story(client.take()) == ["202[]", "201", "202[w1]", "200"]
+
+
+def test_results_are_acknowledged_together():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True, limit=4), bench.client()
+    uuids = [bench.post(client) for _ in range(3)]
+    posts = [packet for packet in worker.take() if packet.command is POST]
+    end, bench.end_turn = bench.end_turn, lambda: None  # one turn for all
+    for post in posts:
+        bench.finish(worker, post)
+    end()
+    assert said(the(worker.take(), RESPONSE)) == uuids
+
+
+def test_client_of_the_text_gets_one_answer_for_each_command():
+    bench = Bench()
+    worker, client = bench.register("w1", seed=True), bench.client(seed=True)
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    assert (post.client, post.service, post.target.kind) == (None, "net", "any")
+    assert story(client.take()) == ["202[]"]
+    assert story(bench.get(client, uuid)) == ["300"]
+    bench.answer(worker, post, 202)
+    bench.event(worker, post)
+    bench.answer(worker, post, 200, b"\xff\x00")
+    assert client.take() == []  # nothing unasked
+    got = bench.get(client, uuid)
+    assert [(packet.status, packet.status_text, packet.data) for packet in got] == [(200, "OK", b"\xff\x00")]
+
+
+@pytest.mark.parametrize(
+    ("finals", "code"), [((200, 200), 200), ((200, 500), 500), ((400, 417), 500), ((400, 200), 500)]
+)
+def test_several_results_in_one_answer(finals, code):
+    bench = Bench()
+    workers = [bench.register(name, ours=True) for name in ("w1", "w2")]
+    client = bench.client(seed=True)
+    uuid = bench.post(client, target="all")
+    assert story(client.take()) == ["202[w1,w2]"]
+    for worker, final in zip(workers, finals, strict=True):
+        post = the(worker.take(), POST)
+        bench.accept(worker, post)
+        bench.finish(worker, post, code=final)
+    got = bench.get(client, uuid)
+    assert [packet.status for packet in got] == [code]
+    assert said(got[0])["w1"] == {"result": 1, "failed": False}
+
+
+def test_pushing_client_of_the_text_gets_events_and_one_result():
+    bench = Bench()
+    worker = bench.register("w1")
+    client = bench.client(seed=True, features=frozenset({"push"}))
+    bench.post(client)
+    post = the(worker.take(), POST)
+    bench.accept(worker, post)
+    bench.event(worker, post)
+    bench.answer(worker, post, 200, b"chunk", Command.STREAM)
+    bench.finish(worker, post)
+    out = client.take()
+    assert story(out) == ["202[]", "EVENT", "200"]
+    assert all(packet.status in SEED_CODES for packet in out)
+    assert bench.counts.dropped == 1  # the stream
+
+
+def test_a_result_of_the_texts_worker_is_wrapped_for_a_deployed_client():
+    bench = Bench()
+    worker, client = bench.register("w1", seed=True), bench.client()
+    bench.post(client)
+    bench.answer(worker, the(worker.take(), POST), 200, b"plain")
+    body = said(client.take()[-1])
+    assert body["w1"]["result"] == "plain"
+    assert body["w1"]["failed"] is False
+
+
+def test_all_of_a_service():
+    bench = Bench()
+    workers = {name: bench.register(name) for name in ("w1", "w2", "w3")}
+    bench.register("x1", "other")
+    client = bench.client()
+    bench.post(client, target="all")
+    assert story(client.take()) == ["202[w1,w2,w3]"]
+    for worker in workers.values():
+        bench.finish(worker, the(worker.take(), POST))
+    assert story(client.take()) == ["200"] * 3
+
+
+def test_a_stream_names_its_owner_first_and_keeps_its_order():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    bench.post(client)
+    post = the(worker.take(), POST)
+    for chunk in (b"one", b"\xfftwo"):
+        bench.answer(worker, post, 200, chunk, Command.STREAM)
+    out = client.take()
+    assert story(out) == ["202[]", "202[w1]", "STREAM", "STREAM"]
+    assert [packet.data for packet in out[2:]] == [b"one", b"\xfftwo"]
+
+
+def test_a_question_names_its_owner_and_put_goes_there():
+    bench = Bench()
+    workers = {name: bench.register(name) for name in ("w1", "w2")}
+    client = bench.client()
+    uuid = bench.post(client)
+    post = the(workers["w1"].take(), POST)
+    bench.event(workers["w1"], post, "input_request", extras={"input_request": {"id": "q", "question": "?"}})
+    assert story(client.take()) == ["202[]", "202[w1]", "EVENT"]
+    polled = bench.get(client, uuid, target='["w1"]')
+    assert (polled[0].status, said(polled[0])["input_request"]["id"]) == (102, "q")
+    bench.request(client, Command.PUT, uuid, target="any", body=b'{"input_id":"q"}')
+    assert the(workers["w1"].take(), Command.PUT).data == b'{"input_id":"q"}'
+    bench.event(workers["w1"], post, "input_response")
+    assert [packet.status for packet in bench.get(client, uuid, target='["w1"]')[1:]] == [300]
+
+
+def test_errors_of_single_workers_wait_for_the_others():
+    bench = Bench()
+    first, second = bench.register("w1"), bench.register("w2")
+    client, ours = bench.client("old"), bench.own_client("new")
+    for each in (client, ours):
+        bench.post(each, target="all")
+        bench.finish(first, the(first.take(), POST), code=500)
+    assert story(client.take()) == ["202[w1,w2]"]
+    assert story(ours.take()) == ["202[w1,w2]", "500"]
+    for post in [second.take()[-1]]:
+        bench.finish(second, post)
+    assert story(client.take()) == ["200", "500"]
+
+
+def test_a_job_for_a_worker_of_another_service_runs_there():
+    bench = Bench()
+    other, client = bench.register("x1", "other"), bench.client()
+    bench.post(client, target="x1")
+    assert the(other.take(), POST).client == b"c1#1"
+
+
+def test_service_all_is_every_worker_or_one_of_each_service():
+    bench = Bench()
+    for name, service in (("w1", "net"), ("w2", "net"), ("x1", "other")):
+        bench.register(name, service)
+    client = bench.client()
+    bench.post(client, service="all", target="all")
+    assert story(client.take()) == ["202[w1,w2,x1]"]
+    uuid = bench.post(client, service="all", target="any")
+    assert len(bench.dispatcher.job(uuid, bench.now).slots) == 2

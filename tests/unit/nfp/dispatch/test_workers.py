@@ -1,0 +1,512 @@
+"""Workers come, fall silent, die, come back, lie; what becomes of their jobs."""
+
+import pytest
+
+from broker.nfp.access import Access, Key, Task
+from broker.nfp.bodies import WorkerOpen
+from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.records import Dispatched, Finished, Returned, WorkerLeft, WorkerSeen
+from tests.unit.nfp.dispatch.bench import OURS, Bench, FakePeer, result_body, said, story, the
+
+POST, GET, DELETE, DISCONNECT = Command.POST, Command.GET, Command.DELETE, Command.DISCONNECT
+
+
+def worker_says(command: Command, seed: bool = False, **more) -> Packet:
+    dialect = Dialect.SEED if seed else Dialect.NORFAB
+    return Packet(Sender.WORKER, command, dialect=dialect, **more)
+
+
+def keepalive(seed: bool = False) -> Packet:
+    return worker_says(Command.KEEPALIVE, seed, service="net")
+
+
+def posts(peer: FakePeer) -> list[Packet]:
+    return [packet for packet in peer.take() if packet.command is POST]
+
+
+# -- coming and going -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [False, True])
+def test_a_second_ready_is_answered_with_disconnect(seed):
+    bench = Bench()
+    worker = bench.register("w1", seed=seed)
+    bench.say(worker, worker_says(Command.READY, seed, service="net"))
+    goodbye = the(worker.take(), DISCONNECT)
+    assert (goodbye.service, goodbye.body is None) == ("net", not seed)
+    bench.post(bench.client())
+    assert worker.take() == []  # nothing more to that worker
+    bench.say(worker, worker_says(Command.READY, seed, service="net"))
+    the(worker.take(), POST)  # it registered anew
+
+
+def test_open_after_ready_is_unexpected():
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    bench.dispatcher.worker_opened(worker, WorkerOpen(), bench.now)
+    the(worker.take(), DISCONNECT)
+    assert bench.counts.unexpected == 1
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        keepalive(),
+        keepalive(seed=True),
+        worker_says(Command.RESPONSE, client=b"c#1", uuid="u", status=200, body=b""),
+        worker_says(Command.EVENT, service="net", uuid="u", status=200, body=b""),
+        worker_says(Command.STREAM, client=b"c#1", uuid="u", status=200, body=b""),
+    ],
+)
+def test_who_is_not_registered_is_disconnected_once_a_second(packet):
+    bench = Bench()
+    peer = FakePeer("w1", packet.dialect)
+    for _ in range(3):
+        bench.say(peer, packet)
+    assert the(peer.take(), DISCONNECT).dialect is packet.dialect
+    bench.pass_time(1.0)
+    bench.say(peer, packet)
+    the(peer.take(), DISCONNECT)
+    assert bench.counts.unexpected == 4
+
+
+def test_disconnect_of_the_unregistered_is_no_news():
+    bench = Bench()
+    peer = FakePeer("w1")
+    bench.say(peer, worker_says(DISCONNECT, service="net"))
+    assert peer.take() == []
+
+
+@pytest.mark.parametrize("service", ["mmi.service.broker", "sid.service.broker", "all", "net"])
+def test_who_may_not_offer_a_service_is_refused(service):
+    bench = Bench(access=Access(keys=[Key("K", services=("db",))]))
+    worker = bench.register("w1", service, key="K")
+    the(worker.take(), DISCONNECT)
+    assert bench.counts.refused == 1
+    assert bench.dispatcher.workers(bench.now) == []
+    assert bench.journal.of(WorkerSeen) == []
+
+
+def test_a_name_that_is_somebody_elses_is_refused():
+    bench = Bench()
+    first = bench.register("w1", key="A")
+    thief = bench.register("w1", key="B")
+    the(thief.take(), DISCONNECT)
+    bench.post(bench.client())
+    the(first.take(), POST)
+
+
+def test_a_new_connection_replaces_the_old_one():
+    bench = Bench()
+    old = bench.register("w1", ours=True)
+    uuid = bench.post(bench.client())
+    post = the(old.take(), POST)
+    new = bench.register("w1", ours=True, jobs={uuid: (1, "running")})
+    assert old.take() == new.take() == []
+    bench.lose(old)  # heard late
+    assert bench.dispatcher.workers(bench.now)[0].status == "alive"
+    bench.finish(new, post)
+    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+
+
+def test_a_worker_that_changes_its_service_is_another_one():
+    bench = Bench()
+    bench.register("w1", ours=True)
+    uuid = bench.post(bench.client(), timeout=900)
+    bench.register("w1", "other", ours=True)
+    assert {view.name for view in bench.dispatcher.services()} == {"net", "other"}
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "waiting"
+
+
+def test_keepalives_only_where_nothing_else_was_sent():
+    bench = Bench(DispatchConfig(keepalive_s=2))
+    quiet, busy = bench.register("w1"), bench.register("w2", "busy", ours=True, limit=9)
+    client = bench.client()
+    for _ in range(6):
+        bench.pass_time(1)
+        bench.say(quiet, keepalive())
+        bench.say(busy, keepalive())
+        bench.post(client, service="busy")
+    assert [p.command for p in quiet.take()] == [Command.KEEPALIVE] * 3
+    assert [p.command for p in busy.take()] == [POST] * 6
+    views = {view.name: view for view in bench.dispatcher.workers(bench.now)}
+    assert (views["w1"].keepalives_sent, views["w1"].keepalives_received) == (3, 6)
+
+
+def test_silence_is_death_and_any_frame_is_life():
+    bench = Bench(DispatchConfig(keepalive_s=1, multiplier=4))
+    talker, silent = bench.register("w1"), bench.register("w2")
+    bench.post(bench.client(), target='["w1"]')
+    post = the(talker.take(), POST)
+    for _ in range(5):
+        bench.pass_time(1)
+        bench.event(talker, post)
+    assert [view.name for view in bench.dispatcher.workers(bench.now)] == ["w1"]
+    assert silent.take()[-1].command is DISCONNECT
+    assert bench.journal.of(WorkerLeft) == [WorkerLeft("w2")]
+    assert bench.counts.died == 1
+
+
+# -- jobs of lost workers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("how", ["lost", "silent", "goodbye"])
+def test_a_job_for_any_goes_to_another_worker(accepted, how):
+    bench = Bench()
+    first = bench.register("w1", ours=True)
+    client = bench.client()
+    uuid = bench.post(client)
+    post = the(first.take(), POST)
+    if accepted:
+        bench.accept(first, post)
+    second = bench.register("w2", ours=True)
+    if how == "goodbye":
+        bench.say(first, worker_says(DISCONNECT, service="net"))
+    elif how == "lost":
+        bench.lose(first)
+        bench.pass_time(1.9)
+        assert posts(second) == []  # it may be back
+        bench.pass_time(0.2)
+    else:
+        for _ in range(8):
+            bench.pass_time(2)
+            bench.say(second, keepalive())
+    again = posts(second)
+    assert [(packet.uuid, packet.client) for packet in again] == [(uuid, b"c1#2")]
+    bench.finish(second, again[0])
+    assert story([p for p in client.take() if p.status != 201]) == ["202[]", "202[w2]", "200"]
+    assert bench.journal.of(Finished)[0].attempt == 2
+    assert bench.counts.returned == 1
+    assert "returned" in bench.watch.kinds(uuid)
+
+
+@pytest.mark.parametrize(
+    ("setting", "own", "repeated"),
+    [(None, None, True), (None, False, False), (True, False, True), (False, True, False), (None, True, True)],
+)
+@pytest.mark.parametrize("accepted", [False, True])
+def test_only_idempotent_tasks_are_run_again_after_they_were_accepted(setting, own, repeated, accepted):
+    tasks = [Task("net", "ping", setting)] if setting is not None else []
+    bench = Bench(access=Access(tasks=tasks))
+    first = bench.register("w1", ours=True, tasks={"ping": own})
+    client = bench.client()
+    bench.post(client)
+    post = the(first.take(), POST)
+    if accepted:
+        bench.accept(first, post)
+    client.take()
+    second = bench.register("w2", ours=True)
+    bench.lose(first)
+    bench.pass_time(2.1)
+    if repeated or not accepted:
+        assert len(posts(second)) == 1
+    else:
+        assert posts(second) == []
+        last = client.take()[-1]
+        assert last.status == 408
+        assert "not declared idempotent" in said(last)["error"]
+
+
+def test_a_named_job_waits_for_its_worker():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuid = bench.post(client, target="w1")
+    worker.take()
+    bench.register("w2", ours=True)
+    bench.lose(worker)
+    bench.pass_time(30)
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "waiting"
+    assert story(bench.get(client, uuid, target='["w1"]'))[1:] == ["300"]
+    back = bench.register("w1", ours=True)
+    assert the(back.take(), POST).client == b"c1#2"
+
+
+def test_within_its_grace_a_deployed_worker_is_asked_what_it_has():
+    bench = Bench()
+    worker, client = bench.register("w1", limit=3), bench.client()
+    kept, done, unknown = (bench.post(client) for _ in range(3))
+    worker.take()
+    bench.lose(worker)
+    back = bench.register("w1", limit=3)
+    asked = {packet.uuid: packet for packet in back.take()}
+    assert {packet.command for packet in asked.values()} == {GET}
+    bench.answer(back, asked[kept], 300, b"{}")
+    bench.answer(back, asked[done], 200, result_body("w1"))
+    bench.answer(back, asked[unknown], 404, b"{}")
+    assert [(packet.uuid, packet.client) for packet in posts(back)] == [(unknown, b"c1#2")]
+    states = [bench.dispatcher.job(uuid, bench.now).slots[0].state for uuid in (kept, done, unknown)]
+    assert states == ["accepted", "final", "dispatched"]
+
+
+def test_a_worker_of_the_text_that_does_not_know_the_job_is_given_it_again():
+    bench = Bench()
+    worker = bench.register("w1", seed=True)
+    uuid = bench.post(bench.client())
+    worker.take()
+    bench.lose(worker)
+    back = bench.register("w1", seed=True)
+    bench.answer(back, the(back.take(), GET), 400, b"")
+    assert the(back.take(), POST).uuid == uuid
+
+
+def test_a_worker_that_never_answers_the_question_loses_the_job():
+    bench = Bench()
+    worker = bench.register("w1", seed=True)
+    bench.post(bench.client())
+    worker.take()
+    bench.lose(worker)
+    back = bench.register("w1", seed=True)
+    for _ in range(10):
+        bench.pass_time(2)
+        bench.say(back, keepalive(seed=True))
+    assert len(posts(back)) == 1
+
+
+def test_our_worker_lists_what_it_has():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True, limit=4), bench.client()
+    running, done, lost = (bench.post(client) for _ in range(3))
+    worker.take()
+    bench.lose(worker)
+    back = bench.register("w1", ours=True, limit=4, jobs={running: (1, "running"), done: (1, "done")})
+    out = back.take()
+    assert [(packet.command, packet.uuid) for packet in out] == [(GET, done), (POST, lost)]
+    assert out[1].client == b"c1#2"
+    assert bench.dispatcher.job(running, bench.now).slots[0].state == "accepted"
+
+
+def test_after_its_death_what_it_lists_and_nobody_has_stays_with_it():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    bench.lose(worker)
+    bench.pass_time(5)
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "waiting"
+    back = bench.register("w1", ours=True, jobs={uuid: (1, "running")})
+    assert back.take() == []
+    bench.finish(back, post)
+    assert bench.journal.of(Finished)[0].attempt == 1
+
+
+@pytest.mark.parametrize(("state", "expected"), [("done", Command.RESPONSE), ("running", DELETE)])
+def test_what_it_lists_and_is_over_is_acknowledged_or_cancelled(state, expected):
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuid = bench.post(client)
+    worker.take()
+    bench.lose(worker)
+    bench.delete(client, uuid)
+    back = bench.register("w1", ours=True, jobs={uuid: (1, state)})
+    assert the(back.take(), expected).uuid == uuid
+
+
+def test_a_job_that_only_a_worker_remembers_goes_to_that_worker():
+    """The broker and its store were lost: the client submits again, the worker still has it."""
+    bench = Bench()
+    bench.register("w1", ours=True)
+    holder = bench.register("w2", ours=True, jobs={"u1": (1, "done")})
+    bench.post(bench.client(), "u1")
+    assert the(holder.take(), POST).uuid == "u1"
+
+
+def test_a_deployed_worker_that_may_have_the_job_is_asked_before_it_is_given_it_again():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    bench.post(client, target="w1")
+    bench.accept(worker, the(worker.take(), POST))
+    bench.lose(worker)
+    bench.pass_time(5)
+    back = bench.register("w1")
+    asked = the(back.take(), GET)
+    bench.answer(back, asked, 404, b"{}")
+    post = the(back.take(), POST)
+    assert (post.uuid, post.client) == (asked.uuid, b"c1#2")
+    bench.answer(back, post, 404, b"{}")  # it fell out of its hands again
+    assert the(back.take(), POST).client == b"c1#3"
+
+
+def test_a_lost_announcement_is_noticed():
+    bench = Bench(DispatchConfig(probe_s=10))
+    worker, client = bench.register("w1"), bench.client()
+    bench.post(client)
+    bench.accept(worker, the(worker.take(), POST))
+    client.take()
+    for _ in range(6):
+        bench.pass_time(2.5)
+        bench.say(worker, keepalive())
+    bench.answer(worker, the([p for p in worker.take() if p.command is GET], GET), 200, result_body("w1"))
+    assert story(client.take()) == ["202[w1]", "200"]
+
+
+def test_a_job_that_outlives_too_many_workers_is_given_up():
+    bench = Bench(DispatchConfig(attempts_max=3, queue_ttl_s=900))
+    client = bench.own_client()
+    uuid = bench.post(client, timeout=900)
+    for attempt in range(4):
+        worker = bench.register(f"w{attempt}", ours=True)
+        assert len(posts(worker)) == (attempt < 3)
+        bench.lose(worker)
+        bench.pass_time(2.1)
+    assert bench.dispatcher.results(uuid)[0].status == 500
+    assert len(bench.journal.of(Dispatched)) == len(bench.journal.of(Returned)) == 3
+
+
+# -- who wins -------------------------------------------------------------------------------------
+
+
+def two_workers_at_one_job(bench: Bench, **kind):
+    """The first was given up and is back; the second has the job now."""
+    first = bench.register("w1", **kind)
+    client = bench.own_client()
+    uuid = bench.post(client)
+    old = the(first.take(), POST)
+    bench.lose(first)
+    bench.pass_time(3)
+    second = bench.register("w2", **kind)
+    new = the(second.take(), POST)
+    jobs = {uuid: (1, "running")} if kind.get("ours") else None
+    first = bench.register("w1", jobs=jobs, **kind)
+    assert posts(first) == []
+    client.take()
+    return client, uuid, (first, old), (second, new)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_the_first_final_result_wins(winner):
+    bench = Bench()
+    client, uuid, *both = two_workers_at_one_job(bench, ours=True)
+    worker, post = both[winner]
+    loser, other = both[1 - winner]
+    body = bench.finish(worker, post, f"by {worker.name}")
+    assert [packet.data for packet in client.take() if packet.status == 200] == [body]
+    assert (DELETE in [packet.command for packet in loser.take()]) == (loser.name == "w2")
+    bench.finish(loser, other, "late")
+    assert client.take() == []
+    assert said(the(loser.take(), Command.RESPONSE)) == [uuid]  # it need not keep it
+    assert bench.counts.late == 1
+    assert [(op.worker, op.attempt) for op in bench.journal.of(Finished)] == [(worker.name, 1 + winner)]
+
+
+def test_the_first_announcement_of_deployed_workers_wins():
+    bench = Bench()
+    client, _, (first, old), (second, new) = two_workers_at_one_job(bench)
+    bench.event(first, old, "result_ready")
+    bench.answer(first, the(first.take(), GET), 200, result_body("w1"))
+    assert story(client.take()) == ["202[w1]", "200"]
+    bench.event(second, new, "result_ready")
+    assert GET not in [packet.command for packet in second.take()]
+    assert bench.counts.late == 1
+    assert {view.name: view.busy for view in bench.dispatcher.workers(bench.now)} == {"w1": 0, "w2": 0}
+
+
+def test_events_of_who_was_given_up_are_not_passed_on():
+    bench = Bench()
+    client, _, (first, old), _ = two_workers_at_one_job(bench)
+    bench.event(first, old)
+    bench.answer(first, old, 200, b"chunk", Command.STREAM)
+    bench.answer(first, old, 201, b"{}")
+    assert client.take() == []
+
+
+def test_an_owner_that_was_told_keeps_its_name():
+    """A deployed client waits for the worker it was told of: the result comes under that name."""
+    bench = Bench()
+    first, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    bench.answer(first, the(first.take(), POST), 200, b"chunk", Command.STREAM)
+    bench.lose(first)
+    bench.pass_time(3)
+    second = bench.register("w2")
+    post = the(second.take(), POST)
+    client.take()
+    bench.event(second, post, "result_ready")
+    bench.answer(second, the(second.take(), GET), 200, result_body("w2", "mine"))
+    out = client.take()
+    assert story(out) == ["200"]
+    assert said(out[0]) == {"w1": {"result": "mine", "failed": False}}
+    assert said(bench.get(client, uuid, target='["w1"]')[0]) == said(out[0])
+
+
+# -- lies -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [Command.RESPONSE, Command.EVENT, Command.STREAM])
+@pytest.mark.parametrize("form", [{"client": b"c1#1"}, {"service": "net"}, {"client": b"c1#9"}])
+def test_what_a_worker_says_about_others_jobs_is_dropped(command, form):
+    bench = Bench()
+    bench.register("w1")
+    liar, client = bench.register("w2"), bench.client()
+    uuid = bench.post(client, target="w1")
+    client.take()
+    bench.say(liar, worker_says(command, uuid=uuid, status=200, body=result_body("w1", "lie"), **form))
+    assert client.take() == []
+    assert bench.counts.forged == 1
+    assert [name for name, _ in bench.offences] == ["w2"]
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "dispatched"
+
+
+def test_an_attempt_that_was_never_made_is_a_lie():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    bench.say(
+        worker, worker_says(Command.RESPONSE, client=b"c1#2", uuid=uuid, status=200, body=result_body("w1"))
+    )
+    assert bench.counts.forged == 1
+    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+
+
+def test_what_nobody_asked_for_is_counted():
+    bench = Bench()
+    worker = bench.register("w1")
+    bench.say(worker, worker_says(Command.RESPONSE, client=b"c1#1", uuid="nothing", status=200, body=b"{}"))
+    assert (bench.counts.unroutable, bench.counts.forged) == (1, 0)
+
+
+@pytest.mark.parametrize("code", [100, 203, 301, 999])
+def test_codes_that_nobody_knows_change_nothing(code):
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    bench.answer(worker, the(worker.take(), POST), code, b"{}")
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "dispatched"
+    assert bench.counts.unexpected == 1
+
+
+# -- management -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("names", "expected"), [(None, ["w1", "w2"]), (["w2", "w9"], ["w2"])])
+def test_disconnect(names, expected):
+    bench = Bench()
+    workers = {name: bench.register(name) for name in ("w1", "w2")}
+    for worker in workers.values():
+        worker.take()
+    assert bench.dispatcher.disconnect_workers(names, "asked to", bench.now) == expected
+    gone = [name for name, worker in workers.items() if worker.take()]
+    assert gone == expected
+
+
+def test_views():
+    bench = Bench()
+    worker = bench.register("w1", ours=True, tasks={"ping": True}, key="K")
+    client = bench.client("c1", holder="key:A")
+    uuid = bench.post(client)
+    bench.post(client)
+    bench.accept(worker, the(worker.take(), POST))
+    view = bench.dispatcher.workers(bench.now)[0]
+    assert (view.name, view.service, view.status, view.key, view.busy) == ("w1", "net", "alive", "K", 1)
+    assert (view.jobs, view.tasks, view.features) == ((uuid,), ("ping",), OURS)
+    service = bench.dispatcher.services()[0]
+    assert (service.alive, service.idle, service.queued, service.running) == (1, 0, 1, 1)
+    about = bench.dispatcher.clients(bench.now)[0]
+    assert (about.name, about.holder, about.jobs) == ("c1", "key:A", 2)
+    first, second = bench.dispatcher.jobs(bench.now)
+    assert [first.slots[0].state, second.slots[0].state] == ["accepted", "waiting"]
+    assert (first.task, first.client, first.state) == ("ping", "c1", "open")
+    assert bench.dispatcher.may_see(client.principal, uuid)
+    assert not bench.dispatcher.may_see(bench.client("c2").principal, uuid)

@@ -1,0 +1,110 @@
+"""Bodies of OPEN: what is written is read, what is odd counts as not said."""
+
+import json
+
+import pytest
+
+from broker.nfp import opening
+from broker.nfp.opening import (
+    BrokerOpen,
+    ClientOpen,
+    HeldJob,
+    WorkerOpen,
+    read_broker,
+    read_client,
+    read_worker,
+    write,
+)
+
+WORKER = WorkerOpen(
+    "w1",
+    opening.DIALECT,
+    frozenset({"jobs", "recorded"}),
+    4,
+    ("r1", "r2"),
+    {"ping": True, "pay": False, "odd": None},
+    {"u1": HeldJob(1, "running"), "u2": HeldJob(0, "done")},
+)
+
+
+def test_worker() -> None:
+    body = write(WORKER)
+    assert read_worker(body) == WORKER
+    assert json.loads(body) == {
+        "name": "w1",
+        "dialect": "headgate/1",
+        "features": ["jobs", "recorded"],
+        "credits": 4,
+        "resources": ["r1", "r2"],
+        "tasks": {"ping": {"idempotent": True}, "pay": {"idempotent": False}, "odd": {}},
+        "jobs": {"u1": [1, "running"], "u2": [0, "done"]},
+    }
+
+
+def test_holding_nothing_is_said() -> None:
+    assert b'"jobs":{}' in write(WORKER._replace(jobs={}))
+
+
+def test_client() -> None:
+    said = ClientOpen("c", "headgate/1", frozenset({"push"}))
+    assert read_client(write(said)) == said
+
+
+def test_broker() -> None:
+    said = BrokerOpen("headgate", "0.1", 500, 3, frozenset({"push"}), "e")
+    assert read_broker(write(said)) == said
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\x00\xff", b"[]", b"7", b"{", b"[" * 3000, b'{"name":7,"features":"push","credits":"x"}', b"{}"],
+)
+def test_odd_bodies_say_nothing(body: bytes) -> None:
+    assert read_worker(body) == WorkerOpen()
+    assert read_client(body) == ClientOpen()
+    assert read_broker(body) == BrokerOpen()
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "true", "1.5", "1e99", "null", "2147483648"])
+def test_numbers_that_are_none(said: str) -> None:
+    assert read_broker(f'{{"keepalive_ms":{said},"multiplier":{said}}}'.encode()) == BrokerOpen()
+    assert read_worker(f'{{"credits":{said}}}'.encode()).credits == 0
+
+
+def test_bad_entries_are_left_out() -> None:
+    body = json.dumps(
+        {
+            "features": ["jobs", 7, "x" * 300],
+            "resources": ["a", None, {}],
+            "tasks": {"a": {"idempotent": False}, "b": 1, "": {}, "c": {"idempotent": "no"}, "d" * 256: {}},
+            "jobs": {
+                "a": [1, "running"],
+                "b": [1],
+                "c": [-1, "done"],
+                "d": [1, "gone"],
+                "e": ["1", "done"],
+                "f": [True, "done"],
+                "g": [1, ["done"]],
+            },
+        }
+    ).encode()
+    seen = read_worker(body)
+    assert (seen.features, seen.resources) == ({"jobs"}, ("a",))
+    assert seen.tasks == {"a": False, "b": None, "c": None}
+    assert seen.jobs == {"a": HeldJob(1, "running")}
+
+
+def test_lists_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "TASKS_MAX", 2)
+    monkeypatch.setattr(opening, "RESOURCES_MAX", 2)
+    monkeypatch.setattr(opening, "JOBS_MAX", 2)
+    names = ["a", "b", "c"]
+    body = json.dumps(
+        {
+            "resources": names,
+            "tasks": {name: {} for name in names},
+            "jobs": {name: [1, "done"] for name in names},
+        }
+    ).encode()
+    seen = read_worker(body)
+    assert (len(seen.resources), len(seen.tasks), len(seen.jobs)) == (2, 2, 2)
