@@ -1,0 +1,22 @@
+"""What survives a restart: SQLite files, each written by one thread in group commits (NFP, "Job Persistence").
+
+    journal     Store: the broker's journal; NoStore: the store switched off
+    thread      one thread that owns a database: put, commit, durable, retry; for every store of the wing
+    writer      the thread's side of it
+    database    files: mode, lock, damage, versions and migrations
+    intake      a group of operations as one statement
+    clock       ages that no step of the wall clock changes
+    schema      the broker's tables, and the one statement that writes a group
+    groups      operations -> rows
+    snapshot    rows -> what a broker starts from
+    listing     accounting and lists of jobs
+    shelf       jobs of a worker or a client: cards with a state, bodies, retention
+
+The stores of the worker and of the client (``worker.store``, ``client.store``) are built on shelf.
+"""
+
+from broker.nfp.store.journal import NoStore, Store
+from broker.nfp.store.listing import Listed
+from broker.nfp.store.writer import NotStored
+
+__all__ = ["Listed", "NoStore", "NotStored", "Store"]

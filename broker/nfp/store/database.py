@@ -1,0 +1,290 @@
+"""A SQLite file of ours: made private, locked to one process, checked, brought to the present schema.
+
+Rules of these files:
+
+- 0600 from the first moment; SQLite gives its -wal and -shm the same mode.
+- One process at a time: ``FILE.lock`` is locked (POSIX record lock: a forked child does not keep it) for as long as the
+  database is open, and names the process. The lock file stays; removing it could let two in.
+- WAL. ``synchronous`` NORMAL: a commit survives the end of the process at any point (kill -9), a crash of the machine
+  may take the last moments. FULL: each commit is on the disk before it is told.
+- A damaged file is never deleted nor replaced: the error says what can be done.
+- ``auto_vacuum`` is incremental: pages that a burst left are given back once it is quiet.
+- WAL needs shared memory and honest locks: the file must be on a local file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from broker.errors import ConfigError
+
+log = logging.getLogger("headgate")
+
+Sync = Literal["normal", "full"]
+
+BUSY_S: Final = 2.0
+"""How long a statement waits for a stranger (an operator's shell, a backup) that holds the write lock."""
+STATEMENTS: Final = 64
+"""Prepared statements that are kept: all of a store's."""
+CHECKED_BYTES: Final = 64 * 1024 * 1024
+"""Files up to this size are checked as a whole at start (a fraction of a second); larger ones as they are read."""
+WAL_KEPT_BYTES: Final = 16 * 1024 * 1024
+"""What the -wal file keeps of its size after a burst."""
+TIDY_PAGES: Final = 256
+"""Pages given back to the file system in one go: a millisecond or so, between two commits."""
+FREE_PAGES_KEPT: Final = 512
+"""Free pages (2 MiB) that are not worth giving back."""
+
+_held: set[tuple[int, int]] = set()
+"""Lock files that this process holds, by device and inode: record locks do not exclude their own process."""
+_holding = threading.Lock()
+
+
+class Schema(NamedTuple):
+    """What is in a file.
+
+    Attributes:
+        what: "broker store", for people. application: four bytes as a number, marks the file as ours.
+        version: of ``tables``. migrations: from the version that is the key to the next one: SQL, or a function.
+    """
+
+    what: str
+    application: int
+    version: int
+    tables: str
+    migrations: Mapping[int, str | Callable[[sqlite3.Connection], None]] = {}
+
+
+class Database:
+    """An open file and its lock; ``connection`` is in autocommit mode and for one thread at a time."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: _Lock) -> None:
+        self.path = path
+        self.connection = connection
+        self._lock = lock
+
+    def close(self) -> None:
+        """Close the file, then let go of the lock; idempotent."""
+        try:
+            with contextlib.suppress(
+                sqlite3.Error
+            ):  # a full disk: the -wal stays and is read at the next start
+                self.connection.close()
+        finally:
+            self._lock.release()
+
+
+def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "normal") -> Database:
+    """Open ``path``, made with its folder (0700) when it is missing.
+
+    Raises:
+        ConfigError: it cannot be used: held by another process, damaged, of a newer version, not ours, no space.
+    """
+    place = Path(path).absolute()
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{place}: its folder cannot be made: {error.filename}: {error.strerror}", error.errno
+        ) from error
+    try:
+        lock = _Lock(place, schema.what)
+    except OSError as error:
+        raise ConfigError(f"{place}: {error.strerror or error}", error.errno) from error
+    try:
+        return Database(place, _connect(place, schema, sync), lock)
+    except sqlite3.Error as error:
+        lock.release()
+        raise complaint(place, error) from error
+    except OSError as error:
+        lock.release()
+        raise ConfigError(f"{place}: {error.strerror or error}", error.errno) from error
+    except BaseException:
+        lock.release()
+        raise
+
+
+def complaint(path: Path, error: Exception) -> ConfigError:
+    """``error`` in words: which file, what was seen, what to do."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return _damaged(path, str(error))
+    if name.startswith("SQLITE_FULL"):
+        return ConfigError(f"{path}: no space left on its disk ({error})")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return ConfigError(f"{path}: another program keeps it locked ({error})")
+    return ConfigError(f"{path}: cannot be used: {error}{f' [{name}]' if name else ''}")
+
+
+def _damaged(path: Path, seen: str) -> ConfigError:
+    return ConfigError(
+        f"{path}: damaged ({seen}), expected a SQLite database. Put back a copy, or move {path.name} away together with"
+        f" {path.name}-wal and {path.name}-shm to begin with an empty one; `sqlite3 {path.name} .recover` may save"
+        " what is in it"
+    )
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing, holding the write lock from the begin."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.rollback()
+        raise
+    connection.commit()
+
+
+def give_back(connection: sqlite3.Connection) -> bool:
+    """Return some free pages to the file system; True when there are more."""
+    if connection.execute("PRAGMA freelist_count").fetchone()[0] <= FREE_PAGES_KEPT:
+        return False
+    connection.executescript(
+        f"PRAGMA incremental_vacuum({TIDY_PAGES})"
+    )  # execute() would take one step, a page
+    return bool(connection.execute("PRAGMA freelist_count").fetchone()[0] > FREE_PAGES_KEPT)
+
+
+def make_room(connection: sqlite3.Connection, error: Exception) -> bool:
+    """After ``error``: on a full disk, move the -wal file into the database and cut it off; True when that was done.
+
+    It helps when the database has free pages and the -wal took the last room.
+    """
+    if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
+        return False
+    with contextlib.suppress(sqlite3.Error):
+        return bool(connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+    return False
+
+
+# -- opening --------------------------------------------------------------------------------------
+
+
+class _Lock:
+    """``FILE.lock``, held."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        name = path.with_name(f"{path.name}.lock")
+        with _holding:
+            with contextlib.suppress(FileNotFoundError):
+                if _identity(os.stat(name)) in _held:  # opening and closing it again would drop the lock
+                    raise ConfigError(f"{path}: this {what} is open in this very process already")
+            self._file: int | None = os.open(
+                name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                holder = os.pread(self._file, 20, 0).decode("ascii", "replace").strip() or "unknown"
+                os.close(self._file)
+                raise ConfigError(
+                    f"{path}: process {holder} uses this {what}, expected nobody; end it, or choose another file"
+                ) from None
+            self._identity = _identity(os.fstat(self._file))
+            _held.add(self._identity)
+        with contextlib.suppress(OSError):  # a full disk; the lock holds without the number
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        with _holding:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+                _held.discard(self._identity)
+
+
+def _identity(seen: os.stat_result) -> tuple[int, int]:
+    return seen.st_dev, seen.st_ino
+
+
+def _connect(path: Path, schema: Schema, sync: Sync) -> sqlite3.Connection:
+    _make_private(path)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS
+    )
+    try:
+        _set_up(connection, path, schema, sync)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_private(path: Path) -> None:
+    """Make the file before SQLite can, tighten the mode of one that is there."""
+    if not os.path.lexists(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    seen = path.lstat()
+    if not stat.S_ISREG(seen.st_mode):
+        raise ConfigError(f"{path}: {stat.filemode(seen.st_mode)}, expected a regular file")
+    if seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        log.warning("%s: others could read it (mode %04o), made 0600", path, stat.S_IMODE(seen.st_mode))
+        os.chmod(path, 0o600)
+    wal = path.with_name(f"{path.name}-wal")
+    if seen.st_size == 0 and wal.exists() and wal.stat().st_size > 0:
+        raise _damaged(path, "it is empty, but its -wal is not")  # SQLite would delete that
+
+
+def _set_up(connection: sqlite3.Connection, path: Path, schema: Schema, sync: Sync) -> None:
+    version = _check_kind(connection, path, schema)
+    if path.stat().st_size <= CHECKED_BYTES:
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise _damaged(path, found)
+    if version == 0:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise ConfigError(f"{path}: journal mode {mode}, expected wal: its file system has no shared memory")
+    connection.execute(f"PRAGMA synchronous={'FULL' if sync == 'full' else 'NORMAL'}")
+    connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
+    connection.execute("PRAGMA temp_store=MEMORY")
+    _migrate(connection, path, schema, version)
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
+    """Refuse, without having written a byte, what is not ours or newer than we are; its version, 0 for a new file."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application == schema.application:
+        if version > schema.version:
+            raise ConfigError(
+                f"{path}: {schema.what} of version {version}, expected at most {schema.version}: a newer Headgate wrote"
+                " it. Run that one, or move the file away to begin with an empty one"
+            )
+    elif application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise ConfigError(f"{path}: a database, but no {schema.what} of Headgate; choose another file")
+    return int(version)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema, version: int) -> None:
+    if version == schema.version:
+        return
+    with transaction(connection):
+        if version == 0:
+            _run(connection, schema.tables)
+        for step in range(version or schema.version, schema.version):
+            log.info("%s: from version %d to %d", path, step, step + 1)
+            _run(connection, schema.migrations[step])
+        connection.execute(f"PRAGMA application_id={schema.application}")
+        connection.execute(f"PRAGMA user_version={schema.version}")
+
+
+def _run(connection: sqlite3.Connection, step: str | Callable[[sqlite3.Connection], None]) -> None:
+    if callable(step):
+        step(connection)
+        return
+    for statement in filter(str.strip, step.split(";")):
+        connection.execute(statement)

@@ -1,0 +1,152 @@
+"""The broker's store, and the one that stores nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from broker.nfp.records import Op, Snapshot, Used
+from broker.nfp.store import groups, listing, snapshot
+from broker.nfp.store.clock import Clock, StoreClock
+from broker.nfp.store.database import Database, Sync, give_back, open_database
+from broker.nfp.store.intake import attach
+from broker.nfp.store.listing import Listed
+from broker.nfp.store.schema import INTAKE, SCHEMA
+from broker.nfp.store.thread import RETRY_S, StoreThread
+
+
+class Store(StoreThread[Op]):
+    """Journal of a broker in a SQLite file (NFP, "Job Persistence" and "Reliability").
+
+    What was put is durable, all of a group or nothing, once ``on_commit`` is called with the ``position`` it had.
+    Ages in the snapshot come from a clock that never goes back (see ``clock``): a step of the wall clock extends no
+    deadline. A slot's first result and a job's first end are the ones kept; operations for jobs that are not there
+    change nothing, so those of a job come behind its ``JobAdded``.
+
+    Args:
+        path: of the file; it and its folder are made when they are missing.
+        loop: where callbacks happen.
+        sync: "normal": commits survive kill -9 at any point; "full": power loss, too.
+        on_commit: called with the number of a commit that is done.
+        on_failed: called with the reason and all operations that are not written, at each failure; returns those to
+            keep and try again each second. For an operation that can never be written (a body above SQLite's 1 GB)
+            it is called with that one alone, and what it returns is ignored. Default: keeps all.
+        clock: the machine's; tests bring their own.
+
+    Attributes:
+        position, committed, broken, lost: as of ``StoreThread``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        sync: Sync = "normal",
+        on_commit: Callable[[int], None] | None = None,
+        on_failed: Callable[[str, list[Op]], list[Op]] | None = None,
+        clock: Clock | None = None,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._clock = StoreClock(clock)
+        super().__init__(
+            partial(self._open_file, sync),
+            self._write_group,
+            loop,
+            on_commit=on_commit,
+            on_failed=on_failed,
+            tidy=self._clean_up,
+            name="nfp store",
+            retry_s=retry_s,
+        )
+
+    async def open(self) -> Snapshot:
+        """Open the file and return what is in it.
+
+        Raises:
+            ConfigError: another broker uses it, it is damaged, of a newer version, not ours, or cannot be written.
+        """
+        return await self.start(self._read_all)
+
+    async def usage(self) -> list[Used]:
+        """Sums of all ``Used`` put so far, by holder, key and service.
+
+        Raises:
+            NotStored: the file cannot be read.
+        """
+        return await self.ask(listing.usage)
+
+    async def jobs(
+        self, *, state: str = "", service: str = "", holder: str = "", limit: int = 100
+    ) -> list[Listed]:
+        """Jobs in the file, the latest first, without bodies; "" of an argument means any.
+
+        Args:
+            state: open, done, failed, cancelled or expired.
+            service: of this one.
+            holder: of this one.
+            limit: at most so many, and never more than ``LIST_MAX``.
+
+        Raises:
+            NotStored: the file cannot be read.
+        """
+        return await self.ask(partial(listing.jobs, state=state, service=service, holder=holder, limit=limit))
+
+    # -- in the thread -------------------------------------------------------------------------
+
+    def _open_file(self, sync: Sync) -> Database:
+        return attach(open_database(self.path, SCHEMA, sync), INTAKE, self._clock, self._write_group)
+
+    def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
+        return snapshot.read(connection, self._clock.now())
+
+    def _write_group(self, connection: sqlite3.Connection, operations: list[Op]) -> None:
+        groups.write(connection, operations, self._clock)
+
+    def _clean_up(self, connection: sqlite3.Connection) -> bool:
+        listing.fold_usage(connection)
+        return give_back(connection)
+
+
+class NoStore:
+    """The store switched off: nothing waits, nothing is kept."""
+
+    position = 0
+    committed = 0
+    broken = ""
+    lost = 0
+
+    def __init__(self, *_args: Any, **_settings: Any) -> None:
+        """Takes what ``Store`` takes."""
+
+    async def open(self) -> Snapshot:
+        """Nothing."""
+        return Snapshot()
+
+    def put(self, op: Op) -> None:
+        """Forgets ``op``."""
+
+    def commit(self) -> None:
+        """Has nothing to do."""
+
+    async def durable(self) -> None:
+        """Returns at once."""
+
+    async def usage(self) -> list[Used]:
+        """Nothing was counted."""
+        return []
+
+    async def jobs(
+        self, *, state: str = "", service: str = "", holder: str = "", limit: int = 100
+    ) -> list[Listed]:
+        """Nothing was kept."""
+        return []
+
+    async def close(self, timeout_s: float = 0.0) -> int:
+        """Nothing is left unwritten."""
+        return 0

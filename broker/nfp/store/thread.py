@@ -1,0 +1,297 @@
+"""One thread that owns one database: what a loop puts becomes durable in groups, and the loop is told when.
+
+Theory of operation. ``put`` appends to a list in the loop's thread. ``commit`` hands that list to the thread when it is
+idle; what is put while a commit runs goes into the next one, so groups grow with the load. Only one group is under way
+at a time, therefore all the rest of the state lives in the loop's thread and needs no lock. When a group cannot be
+written (disk full, I/O error, locked by somebody else) ``broken`` says why, the owner may take out what it would
+rather refuse, and what is left is tried again each ``RETRY_S`` together with everything put meanwhile, in order.
+A group that fails for what is in it (a value the database cannot hold) is taken apart until the culprit is alone;
+that one is dropped, reported, and the rest is written.
+
+The thread and the loop share the interpreter's lock. CPython gives it to a thread that waits only when the running one
+holds it for 5 ms without a break; an event loop under full load breaks off all the time for system calls of a few
+microseconds, too short for the other to wake up, and so starves it. Therefore: ``apply`` should be one statement (each
+step of SQLite costs the lock once), and ``commit`` stands aside for up to ``GIVE_WAY_S`` when the group under way
+is older than ``PATIENCE_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from broker.nfp.store.database import Database
+from broker.nfp.store.writer import Group, NotStored, Query, Writer
+
+log = logging.getLogger("headgate")
+
+RETRY_S: Final = 1.0
+"""Between two attempts to write what could not be written: soon enough for people, rare enough for a sick disk."""
+CLOSE_S: Final = 5.0
+"""How long ``close`` waits for the last group and for the end of the thread."""
+PATIENCE_S: Final = 0.005
+"""A group takes well below a millisecond; one that is older probably waits for the interpreter."""
+GIVE_WAY_S: Final = 0.001
+"""Enough for what a group does in Python; the loop stands still for one sixth of the time at worst."""
+BEHIND_OPS: Final = 100_000
+"""So many operations behind a commit under way mean a disk that cannot follow: new jobs are refused."""
+WAITING_OPS_MAX: Final = 1_000_000
+"""What is put beyond that is lost to the store (counted, logged): memory ends before patience does."""
+
+Operation = TypeVar("Operation")
+Answer = TypeVar("Answer")
+
+
+class StoreThread(Generic[Operation]):
+    """The thread, seen from its loop; every method belongs to the loop's thread.
+
+    Args:
+        connect: opens the database; called in the thread.
+        apply: writes a group, whole or not at all, in the thread: one statement, or a transaction of its own. It is
+            given an empty list to see whether the disk is back.
+        loop: where callbacks happen.
+        on_commit: called with the number of a commit that is done.
+        on_failed: called with the reason and all that is not written; returns what to keep and try again. For an
+            operation that can never be written it is called with that one alone, and what it returns is ignored.
+        tidy: called in the thread after ``TIDY_AFTER_S`` without work; True when there is more to do.
+        name: of the thread, for people.
+        retry_s: see ``RETRY_S``.
+
+    Attributes:
+        position: the number of the commit that makes durable all that was put so far.
+        committed: the number of the last commit that is done.
+        broken: "" or why nothing can be written at present.
+        lost: operations dropped because they can never be written, or because too many waited.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Database],
+        apply: Callable[[sqlite3.Connection, list[Operation]], None],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_commit: Callable[[int], None] | None = None,
+        on_failed: Callable[[str, list[Operation]], list[Operation]] | None = None,
+        tidy: Callable[[sqlite3.Connection], bool] | None = None,
+        name: str = "store",
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.position = 0
+        self.committed = 0
+        self.broken = ""
+        self.lost = 0
+        self._loop = loop
+        self._on_commit = on_commit
+        self._on_failed = on_failed
+        self._retry_s = retry_s
+        self._pending: list[Operation] = []
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._writer = Writer(
+            loop, connect, apply, tidy, self._committed, self._failed, self._dropped, self._ended, name
+        )
+        self._busy = self._writer.busy
+        self._under_way = False
+        self._since = 0.0
+        self._retry: asyncio.TimerHandle | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._closing = False
+        self._settled: asyncio.Future[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._name = name
+
+    # -- from the loop -------------------------------------------------------------------------
+
+    async def start(self, read: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """Open the database and answer with what ``read`` finds in it, before anything is written.
+
+        Raises:
+            ConfigError: it cannot be used; the text names the file and what to do.
+        """
+        opened: asyncio.Future[Answer] = self._loop.create_future()
+        self._thread = threading.Thread(
+            target=self._writer.main, args=(read, opened), name=self._name, daemon=True
+        )
+        self._thread.start()
+        try:
+            return await opened
+        except BaseException:
+            self._writer.queue.put(None)
+            if not opened.cancelled():
+                await self._ended
+                self._thread.join(CLOSE_S)
+            raise
+
+    def put(self, op: Operation) -> None:
+        """Write down ``op`` with the next commit. Never waits, never raises."""
+        pending = self._pending
+        if not pending:
+            self.position += 1
+        pending.append(op)
+
+    def commit(self) -> None:
+        """Make durable what was put, now or right behind the commit that is under way. Never waits for the disk."""
+        if not self._under_way:
+            if self._pending and not self._closing:
+                self._hand_over()
+            return
+        if len(self._pending) > BEHIND_OPS:
+            self._fall_behind()
+        if not self.broken and time.monotonic() - self._since > PATIENCE_S:
+            self._give_way()
+
+    async def durable(self) -> None:
+        """Return once all that was put so far is written.
+
+        Raises:
+            NotStored: it could not be written, or the store is being closed. It stays queued.
+        """
+        if self._retry is not None or self._closing:
+            raise NotStored(self.broken or f"{self._name}: closed")
+        self.commit()
+        if self.committed >= self.position:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((self.position, waiter))
+        await waiter
+
+    async def ask(self, query: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """What ``query`` finds, asked in the thread behind all that was put before.
+
+        While nothing can be written it is asked all the same, and finds what was written before.
+
+        Raises:
+            NotStored: the database cannot be read, or the store is closed.
+        """
+        if self._pending and not self._closing:
+            with contextlib.suppress(NotStored):
+                await self.durable()
+        if self._thread is None or self._closing:
+            raise NotStored(f"{self._name}: closed, nothing can be asked")
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._writer.queue.put(Query(query, answer))
+        return await answer
+
+    async def close(self, timeout_s: float = CLOSE_S) -> int:
+        """Write what is left and end the thread, within ``timeout_s``; returns how many operations were not written.
+
+        A disk that fails gets one more attempt, no more. Idempotent.
+        """
+        if self._thread is None or self._closing:
+            return len(self._pending)
+        self._closing = True
+        until = self._loop.time() + timeout_s
+        if self._retry is not None:
+            self._try_again()
+        elif not self._under_way and self._pending:
+            self._hand_over()
+        if self._under_way:
+            self._settled = self._loop.create_future()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._settled, timeout_s)
+        self._refuse_waiters(f"{self._name}: closed")
+        self._writer.queue.put(None)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._ended), max(0.1, until - self._loop.time()))
+            self._thread.join(timeout_s)
+        except TimeoutError:
+            log.error("%s: the disk does not answer, its last commit is left to itself", self._name)
+        if self._pending:
+            log.error("%s: %d operations were not written: %s", self._name, len(self._pending), self.broken)
+        return len(self._pending)
+
+    # -- groups, in the loop's thread ----------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        operations, self._pending = self._pending, []
+        self._under_way = True
+        self._since = time.monotonic()
+        self._busy.acquire(blocking=False)  # free unless a start failed: the thread lets go after each group
+        self._writer.queue.put(Group(self.position, operations))
+
+    def _give_way(self) -> None:
+        if self._busy.acquire(timeout=GIVE_WAY_S):
+            self._busy.release()
+        self._since = time.monotonic()
+
+    def _fall_behind(self) -> None:
+        if not self.broken:
+            self.broken = f"{self._name}: {len(self._pending)} operations wait for the disk"
+            log.error("%s", self.broken)
+        excess = len(self._pending) - WAITING_OPS_MAX
+        if excess > 0:
+            del self._pending[WAITING_OPS_MAX:]
+            self.lost += excess
+
+    def _committed(self, number: int) -> None:
+        self._under_way = False
+        self.committed = number
+        if self.broken:
+            log.warning("%s: writes again", self._name)
+            self.broken = ""
+        self._wake_waiters(number)
+        if self._on_commit is not None:
+            self._on_commit(number)
+        if self._pending and not self._under_way:
+            self._hand_over()
+        elif not self._under_way:
+            self._settle()
+
+    def _failed(self, operations: list[Operation], text: str) -> None:
+        """Nothing of the group was written: refuse what the owner refuses, try the rest again."""
+        if not self.broken:
+            log.error("%s; tried again each %g s", text, self._retry_s)
+        self.broken = text
+        self._refuse_waiters(text)
+        self._pending = operations + self._pending
+        self._pending = self._sifted(text, self._pending)
+        if self._closing:
+            self._settle()
+        else:
+            self._retry = self._loop.call_later(self._retry_s, self._try_again)
+
+    def _try_again(self) -> None:
+        """Hand over what is left, even if that is nothing: so it shows whether the disk is back."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._hand_over()
+
+    def _dropped(self, operation: Operation, text: str) -> None:
+        """``operation`` can never be written."""
+        self.lost += 1
+        log.error("%s; dropped a %s", text, type(operation).__name__)
+        self._sifted(text, [operation])
+
+    def _sifted(self, text: str, operations: list[Operation]) -> list[Operation]:
+        """What the owner wants to keep of what failed."""
+        if self._on_failed is None:
+            return operations
+        try:
+            return self._on_failed(text, operations)
+        except Exception:
+            log.exception("%s: its owner failed at a failure", self._name)
+            return operations
+
+    def _settle(self) -> None:
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+
+    def _wake_waiters(self, number: int) -> None:
+        if not self._waiters:
+            return
+        for at, waiter in self._waiters:
+            if at <= number and not waiter.done():
+                waiter.set_result(None)
+        self._waiters = [entry for entry in self._waiters if entry[0] > number]
+
+    def _refuse_waiters(self, text: str) -> None:
+        waiters, self._waiters = self._waiters, []
+        for _at, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(NotStored(text))

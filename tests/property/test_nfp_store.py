@@ -1,0 +1,226 @@
+"""Any operations, in any groups, cut off at any byte: what comes back is what was committed, no more and no less."""
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.nfp.names import Dialect
+from broker.nfp.records import (
+    Accepted,
+    Closed,
+    Dispatched,
+    Finished,
+    Forgotten,
+    JobAdded,
+    Pinned,
+    Returned,
+    SlotAdded,
+    SlotRow,
+    Snapshot,
+    Used,
+    WorkerLeft,
+    WorkerSeen,
+)
+from broker.nfp.store import Store
+from broker.nfp.store.clock import Clock
+from broker.nfp.targets import ALL, ANY, Target
+
+CLOCK = Clock(lambda: 1e9, lambda: 1e3, lambda: "here")
+"""Time stands still: ages are 0."""
+
+
+class Model:
+    """What the operations mean, one after the other, in plain dictionaries."""
+
+    def __init__(self):
+        self.jobs = {}
+        self.workers = {}
+        self.pins = {}
+        self.used = {}
+
+    def put(self, op):
+        getattr(self, type(op).__name__)(op)
+
+    def snapshot(self):
+        jobs = [
+            (job["added"], job["state"], tuple(SlotRow(slot, **row) for slot, row in job["slots"].items()))
+            for job in self.jobs.values()
+        ]
+        return jobs, dict(self.workers), dict(self.pins), dict(self.used)
+
+    def slot(self, op):
+        """The slot's row, made when its job is there; None when the job is not or the slot is final."""
+        job = self.jobs.get(op.uuid)
+        if job is None:
+            return None
+        row = job["slots"].get(op.slot)
+        if row is None:
+            row = {"worker": "", "attempt": 0, "state": "waiting", "workers": ()}
+            job["slots"][op.slot] = row
+            if isinstance(
+                op, Accepted | Finished
+            ):  # of a slot never heard of: it was given to this worker, then
+                self.Dispatched(op)
+        return None if row["state"] == "final" else row
+
+    def JobAdded(self, op):
+        self.jobs.setdefault(op.uuid, {"added": op, "state": "open", "slots": {}})
+
+    def SlotAdded(self, op):
+        self.slot(op)
+
+    def Dispatched(self, op):
+        row = self.slot(op)
+        if row is not None:
+            row.update(worker=op.worker, attempt=op.attempt, state="dispatched")
+            row["workers"] += ((op.worker, op.attempt),)
+
+    def Accepted(self, op):
+        row = self.slot(op)
+        if row is not None and row["state"] == "dispatched" and row["attempt"] == op.attempt:
+            row["state"] = "accepted"
+
+    def Returned(self, op):
+        row = self.slot(op)
+        if row is not None:
+            row["state"] = "waiting"
+
+    def Finished(self, op):
+        row = self.slot(op)
+        if row is not None:
+            row.update(state="final", **dict(zip(op._fields[2:], op[2:], strict=True)))
+
+    def Closed(self, op):
+        job = self.jobs.get(op.uuid)
+        if job is not None and job["state"] == "open":
+            job["state"] = op.state
+
+    def Forgotten(self, op):
+        self.jobs.pop(op.uuid, None)
+
+    def WorkerSeen(self, op):
+        self.workers[op.name] = op
+
+    def WorkerLeft(self, op):
+        self.workers.pop(op.name, None)
+
+    def Pinned(self, op):
+        self.pins[op.name] = op.key
+        if not op.key:
+            del self.pins[op.name]
+
+    def Used(self, op):
+        before = self.used.get(op[:3], (0,) * 5)
+        self.used[op[:3]] = tuple(a + b for a, b in zip(before, op[3:], strict=True))
+
+
+def seen(snapshot: Snapshot, usage):
+    """A snapshot, as ``Model.snapshot`` tells it."""
+    assert all((job.age_s, job.closed_age_s, job.submitted_s) == (0.0, 0.0, 1e9) for job in snapshot.jobs)
+    return (
+        [(job.added, job.state, job.slots) for job in snapshot.jobs],
+        {worker.name: worker for worker in snapshot.workers},
+        {pin.name: pin.key for pin in snapshot.pins},
+        {used[:3]: tuple(used[3:]) for used in usage},
+    )
+
+
+UUIDS = st.sampled_from(["u1", "u2", "ü\u2028\"'"])
+SLOTS = st.sampled_from(["", "w1", "w 2"])
+WORKERS = st.sampled_from(["w1", "w 2"])
+BODIES = st.binary(max_size=40)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+COUNTS = st.integers(0, 2**40)
+NUMBERS = st.integers(0, 2**20).map(lambda number: number / 1024)
+OPERATIONS = st.one_of(
+    st.builds(
+        JobAdded, UUIDS, TEXT, TEXT, st.sampled_from([ANY, ALL, Target("list", ("w1", "é"))]), BODIES,
+        st.binary(max_size=9), st.sampled_from(Dialect), TEXT, st.integers(0, 2**32 - 1), NUMBERS,
+    ),
+    st.builds(SlotAdded, UUIDS, SLOTS),
+    st.builds(Dispatched, UUIDS, SLOTS, WORKERS, st.integers(1, 3)),
+    st.builds(Accepted, UUIDS, SLOTS, WORKERS, st.integers(1, 3)),
+    st.builds(Returned, UUIDS, SLOTS),
+    st.builds(Finished, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.sampled_from([200, 408]), TEXT, BODIES),
+    st.builds(Closed, UUIDS, st.sampled_from(["done", "cancelled"])),
+    st.builds(Forgotten, UUIDS),
+    st.builds(WorkerSeen, WORKERS, TEXT, st.sampled_from(Dialect), TEXT),
+    st.builds(WorkerLeft, WORKERS),
+    st.builds(Pinned, WORKERS, st.sampled_from(["", "K1", "K2"])),
+    st.builds(Used, st.just("h"), TEXT, st.sampled_from(["s1", "s2"]), COUNTS, COUNTS, COUNTS, COUNTS, NUMBERS),
+)  # fmt: skip
+
+
+def sensible(groups):
+    """Without what nobody puts: operations for a job that is not there, but comes later."""
+    there = set()
+    kept = []
+    for group in groups:
+        kept.append([])
+        for op in group:
+            if isinstance(op, JobAdded):
+                there.add(op.uuid)
+            elif getattr(op, "uuid", None) not in {None, *there}:
+                continue
+            elif isinstance(op, Forgotten):
+                there.discard(op.uuid)
+            kept[-1].append(op)
+    return kept
+
+
+GROUPS = st.lists(st.lists(OPERATIONS, max_size=25), min_size=1, max_size=8).map(sensible)
+
+
+async def reopened(path):
+    store = Store(path, asyncio.get_running_loop(), clock=CLOCK)
+    try:
+        return seen(await store.open(), await store.usage())
+    finally:
+        await store.close()
+
+
+def copied(path, wal_bytes, to: Path):
+    """What a kill leaves of ``path``: the pages written so far, and so many bytes of what was being appended."""
+    shutil.copy(path, to)
+    wal = path.with_name(f"{path.name}-wal").read_bytes()
+    to.with_name(f"{to.name}-wal").write_bytes(wal[:wal_bytes])
+    return to
+
+
+async def written(store, groups, wal):
+    """Write each group, and return what was committed at which size of the -wal file."""
+    model = Model()
+    states = [(wal.stat().st_size, model.snapshot())]
+    for group in groups:
+        for op in group:
+            store.put(op)
+            model.put(op)
+        await store.durable()
+        states.append((wal.stat().st_size, model.snapshot()))
+    return states
+
+
+@given(GROUPS, st.lists(st.floats(0, 1), max_size=3))
+def test_what_comes_back_is_the_committed_prefix(groups, cuts):
+    async def story(folder: Path):
+        path = folder / "nfp.db"
+        store = Store(path, asyncio.get_running_loop(), clock=CLOCK)
+        await store.open()
+        try:
+            states = await written(store, groups, path.with_name("nfp.db-wal"))
+            first, last = states[0][0], states[-1][0]
+            sizes = [first + int(cut * (last - first)) for cut in cuts]
+            for number, size in enumerate([last, *sizes]):
+                expected = [state for at, state in states if at <= size][-1]
+                assert await reopened(copied(path, size, folder / f"cut{number}.db")) == expected
+            assert store.lost == 0
+        finally:
+            assert await store.close() == 0
+        assert await reopened(path) == states[-1][1]
+
+    with tempfile.TemporaryDirectory(prefix="hg-") as folder:
+        asyncio.run(asyncio.wait_for(story(Path(folder)), 30))

@@ -1,0 +1,79 @@
+"""Operations, clocks and stores that the tests of this room share."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from broker.nfp.names import Dialect
+from broker.nfp.records import JobAdded, Snapshot
+from broker.nfp.store import Store
+from broker.nfp.store.clock import Clock
+from broker.nfp.targets import ANY, Target
+
+PATIENCE_S = 20.0
+
+
+def run(story: Awaitable[Any]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(PATIENCE_S):
+            return await story
+
+    return asyncio.run(bounded())
+
+
+def job(
+    uuid: str, body: bytes = b"{}", *, target: Target = ANY, ttl_s: float = 60.0, holder: str = "uid:7"
+) -> JobAdded:
+    return JobAdded(uuid, "svc", "task", target, body, b"\x00me\xff", Dialect.NORFAB, holder, 7, ttl_s)
+
+
+class Clocks:
+    """A machine whose clocks a test moves."""
+
+    def __init__(self) -> None:
+        self.wall_s = 1_700_000_000.0
+        self.boot_s = 1000.0
+        self.boot_id = "first"
+
+    def passes(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.boot_s += seconds
+
+    def reboots(self, down_s: float = 0.0) -> None:
+        self.wall_s += down_s
+        self.boot_s = 1.0
+        self.boot_id += "+"
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(lambda: self.wall_s, lambda: self.boot_s, lambda: self.boot_id)
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path, **settings: Any) -> AsyncIterator[Store]:
+    """A store whose snapshot is ``store.found``."""
+    store = Store(path, asyncio.get_running_loop(), **settings)
+    store.found = await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def write(path: Path, *operations: Any, **settings: Any) -> None:
+    async with opened(path, **settings) as store:
+        for op in operations:
+            store.put(op)
+
+
+async def read(path: Path, **settings: Any) -> Snapshot:
+    async with opened(path, **settings) as store:
+        return store.found
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a condition; the story's own time limit ends a wait in vain."""
+    while not condition():
+        await asyncio.sleep(0.002)

@@ -1,0 +1,493 @@
+"""The broker's store: what is put comes back, once and in the right state."""
+
+import asyncio
+import inspect
+import sqlite3
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.nfp.contract import Journal
+from broker.nfp.names import Dialect
+from broker.nfp.records import (
+    Accepted,
+    Closed,
+    Dispatched,
+    Finished,
+    Forgotten,
+    JobAdded,
+    Pinned,
+    Returned,
+    SlotAdded,
+    SlotRow,
+    Snapshot,
+    Used,
+    WorkerLeft,
+    WorkerSeen,
+)
+from broker.nfp.store import Listed, NoStore, Store, intake, listing
+from broker.nfp.store.database import open_database
+from broker.nfp.store.schema import SCHEMA
+from broker.nfp.targets import ALL, Target
+from tests.unit.nfp.store.samples import Clocks, job, opened, read, run, until, write
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "nfp.db"
+
+
+def slots_after(path, *operations):
+    """The slots of job u behind ``operations``, put in one group and put one by one."""
+
+    async def story():
+        await write(path, job("u"), *operations)
+        together = (await read(path)).jobs[0].slots
+        single = path.with_name("single.db")
+        async with opened(single) as store:
+            for op in (job("u"), *operations):
+                store.put(op)
+                await store.durable()
+        assert (await read(single)).jobs[0].slots == together
+        return together
+
+    return run(story())
+
+
+def test_a_new_file_is_empty(path):
+    assert run(read(path)) == Snapshot()
+
+
+def test_a_job_comes_back_as_it_was_put(path):
+    odd = JobAdded(
+        'u"1\\é', "service \u2028 ☃", "", Target("list", ("w 1", "w,2")), bytes(range(256)), b"\x00\xff", Dialect.SEED,
+        "key:Z85<>&", 2**32 - 1, float("inf"),
+    )  # fmt: skip
+
+    async def story():
+        await write(path, odd, job("plain", b""), job("all", b"x", target=ALL))
+        found = await read(path)
+        assert [row.added for row in found.jobs] == [
+            odd._replace(ttl_s=1e12),
+            job("plain", b""),
+            job("all", b"x", target=ALL),
+        ]
+        assert {row.state for row in found.jobs} == {"open"}
+        assert {row.slots for row in found.jobs} == {()}
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        ([SlotAdded("u", "")], SlotRow("", "", 0, "waiting")),
+        ([Dispatched("u", "", "w1", 1)], SlotRow("", "w1", 1, "dispatched", workers=(("w1", 1),))),
+        (
+            [SlotAdded("u", ""), Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1)],
+            SlotRow("", "w1", 1, "accepted", workers=(("w1", 1),)),
+        ),
+        (
+            [SlotAdded("u", "w1"), Dispatched("u", "w1", "w1", 1), Returned("u", "w1")],
+            SlotRow("w1", "w1", 1, "waiting", workers=(("w1", 1),)),
+        ),
+        (
+            [Dispatched("u", "", "w1", 1), Returned("u", ""), Dispatched("u", "", "w2", 2), Returned("u", ""),
+             Dispatched("u", "", "w1", 3), Accepted("u", "", "w1", 3)],
+            SlotRow("", "w1", 3, "accepted", workers=(("w1", 1), ("w2", 2), ("w1", 3))),
+        ),
+        (  # an acceptance that comes late is not the one of the attempt under way
+            [Dispatched("u", "", "w1", 1), Returned("u", ""), Dispatched("u", "", "w2", 2), Accepted("u", "", "w1", 1)],
+            SlotRow("", "w2", 2, "dispatched", workers=(("w1", 1), ("w2", 2))),
+        ),
+        (
+            [Dispatched("u", "", "w1", 1), Returned("u", ""), Accepted("u", "", "w1", 1)],
+            SlotRow("", "w1", 1, "waiting", workers=(("w1", 1),)),
+        ),
+        (
+            [Dispatched("u", "", "w1", 1), Finished("u", "", "w1", 1, 200, "OK", b"result")],
+            SlotRow("", "w1", 1, "final", 200, "OK", b"result", (("w1", 1),)),
+        ),
+        (  # the first result is the one
+            [Dispatched("u", "", "w1", 1), Returned("u", ""), Dispatched("u", "", "w2", 2),
+             Finished("u", "", "w1", 1, 200, "", b"first"), Finished("u", "", "w2", 2, 500, "", b"second")],
+            SlotRow("", "w1", 1, "final", 200, "", b"first", (("w1", 1), ("w2", 2))),
+        ),
+        (  # and nothing changes a slot behind it
+            [Finished("u", "", "", 0, 408, "REQUEST TIMEOUT", b""), Dispatched("u", "", "w1", 1), Returned("u", ""),
+             SlotAdded("u", "")],
+            SlotRow("", "", 0, "final", 408, "REQUEST TIMEOUT"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_a_slot(path, operations, expected):
+    assert slots_after(path, *operations) == (expected,)
+
+
+def test_slots_stay_apart_and_in_order(path):
+    found = slots_after(
+        path,
+        SlotAdded("u", "w2"), SlotAdded("u", "w1"), Dispatched("u", "w1", "w1", 1),
+        Finished("u", "w1", "w1", 1, 200, "", b"one"), Dispatched("u", "w2", "w2", 1),
+    )  # fmt: skip
+    assert [(slot.slot, slot.state, slot.body) for slot in found] == [
+        ("w2", "dispatched", b""),
+        ("w1", "final", b"one"),
+    ]
+
+
+def test_operations_for_jobs_that_are_not_there_change_nothing(path):
+    operations = [
+        SlotAdded("x", ""), Dispatched("x", "", "w", 1), Accepted("x", "", "w", 1), Returned("x", ""),
+        Finished("x", "", "w", 1, 200, "", b""), Closed("x", "done"), Forgotten("x"), WorkerLeft("w"), Pinned("n", ""),
+    ]  # fmt: skip
+    run(write(path, *operations))
+    assert run(read(path)) == Snapshot()
+
+
+def test_a_uuid_that_is_there_stays_as_it_is(path):
+    run(write(path, job("u", b"first"), job("u", b"second", holder="uid:8")))
+    assert [row.added for row in run(read(path)).jobs] == [job("u", b"first")]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_job_that_is_forgotten_leaves_nothing(path, apart):
+    whole = [
+        job("u"),
+        Dispatched("u", "", "w", 1),
+        Finished("u", "", "w", 1, 200, "", b"r"),
+        Closed("u", "done"),
+    ]
+
+    async def story():
+        async with opened(path) as store:
+            for op in (*whole, job("other"), SlotAdded("other", "")):
+                store.put(op)
+            if apart:
+                await store.durable()
+            store.put(Forgotten("u"))
+        found = await read(path)
+        assert [row.added.uuid for row in found.jobs] == ["other"]
+        base = sqlite3.connect(path)
+        counts = {
+            name: base.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("slots", "results", "closed")
+        }
+        base.close()
+        assert counts == {"slots": 1, "results": 0, "closed": 0}
+        await write(path, *whole[:2], Forgotten("u"), job("u", b"again"), Dispatched("u", "", "w2", 1))
+        again = (await read(path)).jobs[1]
+        assert (again.added.body, again.slots[0].worker, again.state) == (b"again", "w2", "open")
+
+    run(story())
+
+
+def test_the_first_end_of_a_job_is_the_one(path):
+    run(write(path, job("u"), Closed("u", "cancelled"), Closed("u", "done")))
+    assert run(read(path)).jobs[0].state == "cancelled"
+
+
+def test_workers_and_pins(path):
+    seen = WorkerSeen("w1", "svc", Dialect.SEED, "K1")
+
+    async def story():
+        await write(
+            path, seen, WorkerSeen("w2", "svc", Dialect.NORFAB, ""), WorkerLeft("w2"), WorkerLeft("w3"),
+            WorkerSeen("w3", "svc", Dialect.NORFAB, "K3"), WorkerSeen("w3", "other", Dialect.NORFAB, "K3"),
+            Pinned("a", "K1"), Pinned("b", "K2"), Pinned("b", ""), Pinned("c", ""), Pinned("c", "K3"),
+            Pinned("a", "K4"),
+        )  # fmt: skip
+        found = await read(path)
+        assert found.workers == (seen, WorkerSeen("w3", "other", Dialect.NORFAB, "K3"))
+        assert found.pins == (Pinned("a", "K4"), Pinned("c", "K3"))
+        await write(path, WorkerLeft("w1"), WorkerLeft("w3"), Pinned("a", ""))
+        assert await read(path) == Snapshot(pins=(Pinned("c", "K3"),))
+
+    run(story())
+
+
+def test_usage_adds_up_over_restarts(path):
+    async def story():
+        async with opened(path) as store:
+            assert await store.usage() == []
+            store.put(Used("uid:1", "K", "svc", 1, 0, 10, 20, 0.25))
+            store.put(Used("uid:1", "K", "svc", 2, 1, 1, 2, 0.5))
+            store.put(Used("uid:2", "", "svc", 1, 1, 0, 0, 9.0))
+            assert len(await store.usage()) == 2, "what was put a moment ago is in it"
+        async with opened(path) as store:
+            store.put(Used("uid:1", "K", "svc", 1, 0, 0, 0, 0.0))
+            assert await store.usage() == [
+                Used("uid:2", "", "svc", 1, 1, 0, 0, 9.0), Used("uid:1", "K", "svc", 4, 1, 11, 22, 0.75),
+            ]  # fmt: skip
+
+    run(story())
+
+
+def test_accounting_of_endless_keys_is_folded(path):
+    database = open_database(path, SCHEMA)
+    base = database.connection
+    rows = [(f"key:{number}", "k", f"s{number % 2}", 1, 0, 2, 3, float(number)) for number in range(30)]
+    base.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    listing.fold_usage(base, rows_max=40)
+    assert len(listing.usage(base)) == 30
+    for _ in range(2):
+        listing.fold_usage(base, rows_max=20)
+        found = listing.usage(base)
+        assert len(found) == 12
+        assert sum(one.jobs for one in found) == 30
+        assert sum(one.busy_s for one in found) == sum(range(30))
+        assert {one.service for one in found if one.holder == listing.OTHERS} == {"s0", "s1"}
+        assert {one.holder for one in found} >= {f"key:{number}" for number in range(20, 30)}
+    database.close()
+
+
+def test_lists_of_jobs(path):
+    async def story():
+        clocks = Clocks()
+        async with opened(path, clock=clocks.clock) as store:
+            for op in (
+                job("a"),
+                SlotAdded("a", "w1"),
+                SlotAdded("a", "w2"),
+                job("b", holder="uid:8"),
+                job("c"),
+            ):
+                store.put(op)
+            for op in (Finished("a", "w1", "w1", 1, 200, "", b""), Closed("c", "done")):
+                store.put(op)
+            found = await store.jobs()
+            assert [one.uuid for one in found] == ["c", "b", "a"]
+            assert found[2] == Listed("a", "svc", "task", "uid:7", 7, "open", clocks.wall_s, 2, 1)
+            assert [one.uuid for one in await store.jobs(state="done")] == ["c"]
+            assert [one.uuid for one in await store.jobs(state="open", holder="uid:7")] == ["a"]
+            assert [one.uuid for one in await store.jobs(limit=1)] == ["c"]
+            assert await store.jobs(service="other") == []
+
+    run(story())
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_s", [-86400.0, 86400.0])
+@pytest.mark.parametrize("closes", [True, False])
+def test_steps_of_the_wall_clock_move_no_deadline(path, step_s, closes):
+    async def story():
+        clocks = Clocks()
+        async with opened(path, clock=clocks.clock) as store:
+            store.put(job("u"))
+            await store.durable()
+            submitted = clocks.wall_s
+            clocks.passes(10)
+            store.put(job("v"))
+            store.put(Closed("v", "done"))
+            await store.durable()
+            clocks.wall_s += step_s
+            if closes:
+                store.put(job("x"))
+        clocks.passes(5)
+        first, second = (await read(path, clock=clocks.clock)).jobs[:2]
+        assert (first.age_s, first.submitted_s) == (15.0, submitted)
+        assert (second.age_s, second.closed_age_s) == (5.0, 5.0)
+        clocks.reboots(down_s=-1000)
+        first = (await read(path, clock=clocks.clock)).jobs[0]
+        assert first.age_s == 15.0, "over a reboot, a clock set back takes nothing off what had passed"
+        clocks.reboots(down_s=7)
+        assert (await read(path, clock=clocks.clock)).jobs[0].age_s == 22.0
+
+    run(story())
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_two_stores_at_one_file(path):
+    async def story():
+        async with opened(path):
+            second = Store(path, asyncio.get_running_loop())
+            with pytest.raises(ConfigError, match="this broker store is open in this very process already"):
+                await second.open()
+            assert await second.close() == 0
+
+    run(story())
+
+
+def test_a_damaged_store_is_refused(path):
+    run(write(path, *[job(f"u{number}", bytes(3000)) for number in range(100)]))
+    data = bytearray(path.read_bytes())
+    data[20480:40960] = b"\xa5" * 20480
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"nfp\.db: damaged \("):
+        run(read(path))
+
+
+def test_damage_in_a_file_too_large_for_a_check_is_found_while_it_is_read(path, monkeypatch):
+    from broker.nfp.store import database
+
+    test_a_damaged_store_is_refused(path)
+    monkeypatch.setattr(database, "CHECKED_BYTES", 0)
+    with pytest.raises(ConfigError, match=r"nfp\.db: damaged \("):
+        run(read(path))
+
+
+def test_large_bodies_travel_in_portions(path, monkeypatch):
+    monkeypatch.setattr("broker.nfp.store.groups.PORTION_BYTES", 1000)
+    bodies = [bytes([number]) * (number * 100) for number in range(30)]
+
+    async def story():
+        operations = [op for number, body in enumerate(bodies) for op in (
+            job(str(number), body), Dispatched(str(number), "", "w", 1),
+            Finished(str(number), "", "w", 1, 200, "", body[::-1]),
+        )]  # fmt: skip
+        await write(path, *operations)
+        found = await read(path)
+        assert [row.added.body for row in found.jobs] == bodies
+        assert [row.slots[0].body for row in found.jobs] == bodies
+
+    run(story())
+
+
+def test_a_body_that_sqlite_cannot_hold_costs_its_job_only(path):
+    """A row of the intake above the limit of this connection stands for the gigabyte that is SQLite's."""
+
+    async def story():
+        refused = []
+        async with opened(path, on_failed=lambda text, ops: refused.append((text, ops)) or ops) as store:
+            await store.ask(lambda base: base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000))
+            for op in (job("a"), job("b", bytes(20_000)), SlotAdded("b", ""), job("c")):
+                store.put(op)
+            await store.durable()
+            assert [ops for _text, ops in refused] == [[job("b", bytes(20_000))]]
+            assert "too big" in refused[0][0]
+            assert store.broken == ""
+            assert [one.uuid for one in await store.jobs()] == ["c", "a"]
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "odd", [job("u")._replace(service="\ud800"), job("u")._replace(ttl_s=float("nan")), "no operation", None]
+)
+def test_a_value_that_cannot_be_written_is_dropped_and_told(path, odd):
+    async def story():
+        refused = []
+        async with opened(path, on_failed=lambda text, ops: refused.append(ops) or ops) as store:
+            for op in (job("a"), odd, job("c")):
+                store.put(op)
+            await store.durable()
+            assert len(refused) == 1
+            assert store.lost == 1
+            assert [one.uuid for one in await store.jobs()] == ["c", "a"]
+
+    run(story())
+
+
+def churn(store, number, size):
+    uuid = f"{number:032x}"
+    body = number.to_bytes(4, "big") * (size // 4)
+    for op in (
+        job(uuid, body), Dispatched(uuid, "", "w", 1), Accepted(uuid, "", "w", 1),
+        Finished(uuid, "", "w", 1, 200, "", body), Closed(uuid, "done"),
+        Used("uid:7", "", "svc", 1, 0, size, size, 0.1),
+    ):  # fmt: skip
+        store.put(op)
+
+
+def test_the_file_does_not_grow_under_a_steady_load(path):
+    """2 000 jobs of twice 4 KiB (16 MiB) pass, at most 50 at a time: the file stays at what 50 need."""
+
+    async def story():
+        sizes = []
+        async with opened(path) as store:
+            for number in range(2000):
+                churn(store, number, 4096)
+                if number >= 50:
+                    store.put(Forgotten(f"{number - 50:032x}"))
+                if number % 10 == 9:
+                    await store.durable()
+                if number % 200 == 199:
+                    wal = path.with_name("nfp.db-wal")
+                    sizes.append((path.stat().st_size, wal.stat().st_size))
+        assert max(size for size, _wal in sizes[1:]) < 2_000_000
+        assert max(wal for _size, wal in sizes) < 8_000_000
+        assert path.stat().st_size < 2_000_000
+        assert len((await read(path)).jobs) == 50
+
+    run(story())
+
+
+def test_a_burst_is_given_back_once_it_is_quiet(path, monkeypatch):
+    monkeypatch.setattr("broker.nfp.store.writer.TIDY_AFTER_S", 0.01)
+
+    async def story():
+        async with opened(path) as store:
+            for number in range(1000):
+                churn(store, number, 8192)
+            await store.durable()
+            for number in range(1000):
+                store.put(Forgotten(f"{number:032x}"))
+            await store.durable()
+            full = path.stat().st_size
+
+            def free(base):
+                return base.execute("PRAGMA freelist_count").fetchone()[0]
+
+            while await store.ask(free) > 512:
+                await asyncio.sleep(0.02)
+        assert full > 10_000_000
+        assert path.stat().st_size < 3_000_000
+
+    run(story())
+
+
+# -- the store that is off ------------------------------------------------------------------------
+
+
+def test_the_store_that_is_off_has_the_same_face():
+    for name, member in inspect.getmembers(Store, inspect.isfunction):
+        if name.startswith("_") or name in ("start", "ask"):
+            continue
+        assert inspect.iscoroutinefunction(member) == inspect.iscoroutinefunction(getattr(NoStore, name)), (
+            name
+        )
+        ours, theirs = (list(inspect.signature(getattr(cls, name)).parameters) for cls in (Store, NoStore))
+        assert ours == theirs, name
+
+    async def story():
+        store: Journal = NoStore()
+        assert (await store.open(), store.position, store.broken) == (Snapshot(), 0, "")
+        store.put(job("u"))
+        store.commit()
+        await store.durable()
+        assert (store.position, await store.usage(), await store.jobs(), await store.close()) == (
+            0,
+            [],
+            [],
+            0,
+        )
+
+    run(story())
+
+
+def test_both_are_journals(path):
+    async def story():
+        async with opened(path) as store:
+            journal: Journal = store
+            assert journal.position == 0
+            journal.put(job("u"))
+            assert journal.position == 1
+            store.commit()
+            await until(lambda: store.committed == 1)
+
+    run(story())
+
+
+def test_offsets_into_joined_bodies():
+    bodies = intake.Bodies()
+    places = [bodies.place(body) for body in (b"", b"ab", b"", b"cde")]
+    joined = bodies.joined()
+    assert [joined[start - 1 : start - 1 + length] for start, length in places] == [b"", b"ab", b"", b"cde"]
+    one = intake.Bodies()
+    large = bytes(100)
+    one.place(large)
+    assert one.joined() is large

@@ -1,0 +1,468 @@
+"""The thread of a store: groups, failures, values that cannot be written, the end."""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.nfp.store import thread as threads
+from broker.nfp.store.database import Schema, open_database, transaction
+from broker.nfp.store.thread import StoreThread
+from broker.nfp.store.writer import NotStored
+from tests.unit.nfp.store.samples import run, until
+
+SCHEMA = Schema("test store", 0x74657374, 1, "CREATE TABLE said (word)")
+
+
+class Disk:
+    """What ``apply`` meets: it can be held up, and it can fail."""
+
+    def __init__(self):
+        self.error = None
+        self.free = threading.Event()
+        self.free.set()
+        self.groups = []
+
+    def apply(self, connection, operations):
+        assert self.free.wait(10)
+        if self.error is not None:
+            raise self.error
+        if "poison" in operations:
+            raise sqlite3.DataError("no such word")
+        with transaction(connection):
+            connection.executemany("INSERT INTO said VALUES (?)", [(op,) for op in operations])
+        self.groups.append(list(operations))
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+@pytest.fixture
+def make(tmp_path, disk):
+    def made(**settings):
+        def connect():
+            return open_database(tmp_path / "t.db", SCHEMA)
+
+        loop = asyncio.get_running_loop()
+        return StoreThread(connect, disk.apply, loop, name="test store", retry_s=0.01, **settings)
+
+    return made
+
+
+def words(connection):
+    return [row[0] for row in connection.execute("SELECT word FROM said ORDER BY rowid")]
+
+
+def test_what_is_put_while_a_commit_runs_goes_into_the_next_one(make, disk):
+    async def story():
+        done = []
+        store = make(on_commit=done.append)
+        assert await store.start(words) == []
+        assert store.position == 0
+        disk.free.clear()
+        store.put("a")
+        store.put("b")
+        assert store.position == 1
+        store.commit()
+        store.put("c")
+        assert store.position == 2
+        store.commit()
+        store.put("d")
+        store.commit()
+        assert store.position == 2
+        assert store.committed == 0
+        disk.free.set()
+        await until(lambda: store.committed == 2)
+        assert disk.groups == [["a", "b"], ["c", "d"]]
+        assert done == [1, 2]
+        assert await store.ask(words) == ["a", "b", "c", "d"]
+        assert await store.close() == 0
+
+    run(story())
+
+
+def test_nothing_is_written_before_commit(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        store.put("a")
+        await asyncio.sleep(0)
+        assert store.committed == 0
+        assert disk.groups == []
+        await store.close()
+        assert disk.groups == [["a"]]
+
+    run(story())
+
+
+def test_on_commit_may_put_and_commit(make):
+    async def story():
+        def echo(number):
+            if number < 5:
+                store.put(f"after {number}")
+                store.commit()
+
+        store = make(on_commit=echo)
+        await store.start(words)
+        store.put("first")
+        store.commit()
+        await until(lambda: store.committed == 5)
+        assert await store.ask(words) == ["first", "after 1", "after 2", "after 3", "after 4"]
+        await store.close()
+
+    run(story())
+
+
+def test_durable_returns_behind_the_commit(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        await store.durable()  # nothing was put
+        store.put("a")
+        await store.durable()
+        assert disk.groups == [["a"]]
+        disk.free.clear()
+        store.put("b")
+        store.commit()
+        store.put("c")
+        later = asyncio.gather(store.durable(), store.durable())
+        await asyncio.sleep(0.02)
+        assert not later.done()
+        disk.free.set()
+        await later
+        assert disk.groups == [["a"], ["b"], ["c"]]
+        await store.close()
+
+    run(story())
+
+
+def test_a_disk_that_fails_is_tried_again_in_order(make, disk, caplog):
+    async def story():
+        failures = []
+
+        def sift(text, operations):
+            failures.append((text, list(operations)))
+            return [op for op in operations if op != "new"]
+
+        store = make(on_failed=sift)
+        await store.start(words)
+        disk.error = sqlite3.OperationalError("database or disk is full")
+        store.put("a")
+        store.put("new")
+        with pytest.raises(NotStored, match="disk is full"):
+            await store.durable()
+        assert "t.db: cannot be used: database or disk is full" in store.broken
+        assert failures[0][1] == ["a", "new"]
+        with pytest.raises(NotStored):
+            await store.durable()
+        store.put("b")
+        store.commit()
+        await until(lambda: len(failures) > 3)
+        assert failures[-1][1] == ["a", "b"]
+        assert store.committed == 0
+        disk.error = None
+        await until(lambda: not store.broken)
+        await until(lambda: store.committed == store.position)
+        assert await store.ask(words) == ["a", "b"]
+        assert store.lost == 0
+        await store.close()
+
+    run(story())
+    texts = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([text for text in texts if "disk is full" in text]) == 1, "one line, however often it fails"
+    assert "test store: writes again" in texts
+
+
+def test_what_is_put_behind_a_group_that_fails_is_sifted_at_once(make, disk):
+    async def story():
+        seen = []
+        store = make(on_failed=lambda text, operations: seen.append(list(operations)) or [])
+        await store.start(words)
+        disk.free.clear()
+        disk.error = OSError(5, "Input/output error")
+        store.put("a")
+        store.commit()
+        store.put("b")
+        disk.free.set()
+        await until(lambda: seen)
+        assert seen[0] == ["a", "b"]
+        disk.error = None
+        await until(lambda: not store.broken)
+        assert store.committed == store.position, "whoever waits for a commit of what was refused goes on"
+        assert await store.ask(words) == []
+        await store.close()
+
+    run(story())
+
+
+def test_an_empty_group_shows_that_the_disk_is_back(make, disk):
+    async def story():
+        store = make(on_failed=lambda text, operations: [])
+        await store.start(words)
+        disk.error = MemoryError()
+        store.put("a")
+        store.commit()
+        await until(lambda: store.broken)
+        disk.error = None
+        await until(lambda: not store.broken)
+        assert disk.groups == [[]]
+        await store.close()
+
+    run(story())
+
+
+def test_a_value_that_cannot_be_written_takes_nothing_else_with_it(make, disk, caplog):
+    async def story():
+        dropped = []
+        store = make(on_failed=lambda text, operations: dropped.append(operations) or operations)
+        await store.start(words)
+        for word in ("a", "b", "poison", "c", "d", "poison", "e"):
+            store.put(word)
+        await store.durable()
+        assert dropped == [["poison"], ["poison"]]
+        assert store.lost == 2
+        assert store.broken == ""
+        assert await store.ask(words) == ["a", "b", "c", "d", "e"]
+        await store.close()
+
+    run(story())
+    assert any("no such word; dropped a str" in record.message for record in caplog.records)
+
+
+def test_a_disk_that_fails_while_a_group_is_taken_apart(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        plain = disk.apply
+
+        def full_soon(connection, operations):
+            if operations == ["c", "d"]:
+                disk.error = sqlite3.OperationalError("database or disk is full")
+            plain(connection, operations)
+
+        store._writer._apply = full_soon
+        for word in ("poison", "b", "c", "d"):
+            store.put(word)
+        with pytest.raises(NotStored):
+            await store.durable()
+        store._writer._apply = plain
+        disk.error = None
+        await until(lambda: not store.broken)
+        assert await store.ask(words) == ["b", "c", "d"]
+        assert store.lost == 1
+        await store.close()
+
+    run(story())
+
+
+def test_an_owner_that_fails_at_a_failure_stops_nothing(make, disk, caplog):
+    async def story():
+        def sift(text, operations):
+            raise ValueError("oh no")
+
+        store = make(on_failed=sift)
+        await store.start(words)
+        disk.error = sqlite3.OperationalError("disk I/O error")
+        store.put("a")
+        store.commit()
+        await until(lambda: store.broken)
+        disk.error = None
+        await until(lambda: not store.broken)
+        assert await store.ask(words) == ["a"]
+        await store.close()
+
+    run(story())
+    assert any("oh no" in (record.exc_text or "") for record in caplog.records)
+
+
+def test_questions_are_answered_while_nothing_can_be_written(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        store.put("a")
+        await store.durable()
+        disk.error = sqlite3.OperationalError("database or disk is full")
+        store.put("b")
+        assert await store.ask(words) == ["a"]
+        with pytest.raises(NotStored, match="no such table"):
+            await store.ask(lambda connection: connection.execute("SELECT * FROM nowhere"))
+        with pytest.raises(ZeroDivisionError):
+            await store.ask(lambda connection: 1 // 0)
+        disk.error = None
+        await store.close()
+
+    run(story())
+
+
+def test_closing_gives_a_failing_disk_one_more_attempt(make, disk):
+    async def story(heals):
+        store = make()
+        await store.start(words)
+        disk.error = sqlite3.OperationalError("database or disk is full")
+        store.put("a")
+        store.put("b")
+        with pytest.raises(NotStored):
+            await store.durable()
+        if heals:
+            disk.error = None
+        left = await store.close()
+        assert left == (0 if heals else 2)
+        assert await store.close() == left
+        with pytest.raises(NotStored, match="closed"):
+            await store.ask(words)
+
+    run(story(heals=True))
+    run(story(heals=False))
+
+
+def test_a_question_that_waits_when_the_store_is_closed_is_refused(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        asks = asyncio.get_running_loop().create_task(store.ask(words))
+        await until(lambda: store._under_way)
+        await store.close(timeout_s=0.05)
+        with pytest.raises(NotStored, match="closed"):
+            await asks
+        disk.free.set()
+        await asyncio.wait_for(store._ended, 10)
+
+    run(story())
+
+
+def test_closing_does_not_wait_for_ever(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        waits = asyncio.get_running_loop().create_task(store.durable())
+        await until(lambda: store._under_way)
+        await store.close(timeout_s=0.05)
+        with pytest.raises(NotStored, match="closed"):
+            await waits
+        disk.free.set()
+        await asyncio.wait_for(store._ended, 10)
+        store._thread.join(10)
+        assert not store._thread.is_alive()
+
+    run(story())
+    assert disk.groups == [["a"]]
+
+
+def test_a_loop_that_is_gone_ends_in_peace(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        store.commit()
+        return store
+
+    store = run(story())
+    disk.free.set()
+    store._writer.queue.put(None)
+    store._thread.join(10)
+    assert not store._thread.is_alive()
+    assert disk.groups == [["a"]]
+
+
+def test_a_store_that_falls_behind_says_so_and_recovers(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "BEHIND_OPS", 10)
+    monkeypatch.setattr(threads, "WAITING_OPS_MAX", 20)
+
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.free.clear()
+        store.put("first")
+        store.commit()
+        for number in range(11):
+            store.put(number)
+        store.commit()
+        assert store.broken == "test store: 11 operations wait for the disk"
+        for number in range(11, 25):
+            store.put(number)
+        store.commit()
+        assert store.lost == 5
+        disk.free.set()
+        await until(lambda: store.committed == store.position)
+        assert store.broken == ""
+        assert await store.ask(words) == ["first", *range(20)]
+        await store.close()
+
+    run(story())
+
+
+def test_a_loop_without_a_break_stands_aside_for_an_old_group(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(threads, "GIVE_WAY_S", 10.0)
+
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        store.commit()
+        threading.Timer(0.05, disk.free.set).start()
+        store.commit()  # returns when the group is written, long before the ten seconds
+        assert disk.groups == [["a"]]
+        assert store.committed == 0, "told by a callback, not inside of commit"
+        await until(lambda: store.committed == 1)
+        await store.close()
+
+    run(story())
+
+
+def test_cleaning_up_happens_behind_the_work_until_there_is_no_more(make, disk, monkeypatch):
+    from broker.nfp.store import writer
+
+    monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.01)
+    rounds = []
+
+    def tidy(connection):
+        rounds.append(words(connection))
+        if len(rounds) == 2:
+            raise sqlite3.OperationalError("locked")
+        return len(rounds) == 1
+
+    async def story():
+        store = make(tidy=tidy)
+        await store.start(words)
+        await until(lambda: len(rounds) == 2)
+        store.put("a")
+        await store.durable()
+        await until(lambda: len(rounds) == 3)
+        await asyncio.sleep(0.05)
+        assert rounds == [[], [], ["a"]]
+        await store.close()
+
+    run(story())
+
+
+def test_a_file_that_cannot_be_opened_or_read(make, tmp_path):
+    async def story():
+        (tmp_path / "t.db").mkdir()
+        store = make()
+        with pytest.raises(ConfigError, match="expected a regular file"):
+            await store.start(words)
+        assert not store._thread.is_alive()
+        (tmp_path / "t.db").rmdir()
+        store = make()
+        with pytest.raises(ConfigError, match="no such column"):
+            await store.start(lambda connection: connection.execute("SELECT missing FROM said"))
+        store = make()
+        with pytest.raises(ZeroDivisionError):
+            await store.start(lambda connection: 1 // 0)
+        store = make()
+        assert await store.start(words) == [], "nobody left the lock behind"
+        await store.close()
+
+    run(story())
