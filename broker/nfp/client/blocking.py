@@ -1,0 +1,281 @@
+"""The client library for ordinary threads: the names of ``broker.nfp.client``, every call waits.
+
+::
+
+    with BlockingClient("me", broker="tcp://127.0.0.1:5555", server_key=KEY) as nfp:
+        print(nfp.run("dummy", "ping", target="any"))
+        job = nfp.submit("dummy", "slow")
+        for news in job.events():
+            print(news.worker, news.message)
+        print(job.result())
+
+A client runs an event loop in a thread of its own and may be used from any number of other threads at once; a reader of
+events or of a stream by one at a time. Ctrl-C in a waiting call raises KeyboardInterrupt there and ends the waiting (of
+``run``: the job, too). Errors are those of ``broker.nfp.client``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from broker.loopthread import LoopThread
+from broker.nfp.client.client import NfpClient
+from broker.nfp.client.fetching import Fetched
+from broker.nfp.client.job import Job as AsyncJob
+from broker.nfp.client.limits import JOB_TIMEOUT_S
+from broker.nfp.client.news import News
+from broker.nfp.client.subscription import Subscription as AsyncSubscription
+from broker.nfp.client.transfer import Details, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Source(Protocol[T_co]):
+    """What gives one item after the other, in the loop's thread."""
+
+    async def __anext__(self) -> T_co: ...
+
+
+class Items(Generic[T_co]):
+    """Items as they come: ``for item in items``."""
+
+    def __init__(self, source: Source[T_co], loop: LoopThread) -> None:
+        self._source = source
+        self._loop = loop
+
+    def __iter__(self) -> Iterator[T_co]:
+        return self
+
+    def __next__(self) -> T_co:
+        return self.next()
+
+    def next(self, timeout_s: float | None = None) -> T_co:
+        """The next item; waits ``timeout_s`` seconds for it, None: until the end.
+
+        Raises:
+            StopIteration: the end. TimeoutError: nothing came; call again to wait on.
+        """
+        try:
+            return self._loop.run(_next(self._source, timeout_s))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+async def _next(source: Source[T], timeout_s: float | None) -> T:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await source.__anext__()
+    except TimeoutError as error:
+        raise TimeoutError(f"nothing came within {timeout_s:g} s") from error
+
+
+class Job:
+    """See ``broker.nfp.client.job.Job``."""
+
+    def __init__(self, job: AsyncJob, loop: LoopThread) -> None:
+        self._job = job
+        self._loop = loop
+        self.uuid = job.uuid
+        self.service = job.service
+        self.task = job.task
+        self.stream: Items[bytes] = Items(job.stream, loop)
+
+    def __repr__(self) -> str:
+        return repr(self._job)
+
+    @property
+    def done(self) -> bool:
+        """True once it is over."""
+        return self._job.done
+
+    @property
+    def status(self) -> str:
+        """new, queued, dispatched, started, waiting, then done, failed, cancelled or expired."""
+        return self._job.status
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Who was given the job."""
+        return self._job.workers
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What has come so far."""
+        return self._loop.call(lambda: self._job.results)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it did not end well."""
+        return self._job.error
+
+    def result(self, *, check: bool = False, timeout_s: float | None = None) -> dict[str, Any]:
+        """The results of all its workers."""
+        return self._loop.run(self._job.result(check=check, timeout_s=timeout_s))
+
+    def wait(self) -> None:
+        """Return when it is over, however it ended."""
+        self._loop.run(self._job.wait())
+
+    def events(self, *, from_start: bool = True) -> Items[News]:
+        """What happens to it, until it is over."""
+        return Items(self._job.events(from_start=from_start), self._loop)
+
+    def cancel(self) -> bool:
+        """Ask the broker to end it."""
+        return self._loop.run(self._job.cancel())
+
+    def answer(self, input_id: str, value: Any = None, **options: Any) -> None:
+        """Answer an input_request."""
+        self._loop.run(self._job.answer(input_id, value, **options))
+
+    def put(self, value: Any, *, worker: str = "") -> None:
+        """Give ``value`` to the running task."""
+        self._loop.call(lambda: self._job.put(value, worker=worker))
+
+
+class Subscription(Items[News]):
+    """Events of the broker: ``with nfp.subscribe() as events: for news in events``."""
+
+    def __init__(self, subscription: AsyncSubscription, loop: LoopThread) -> None:
+        self._subscription = subscription
+        super().__init__(subscription, loop)
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._subscription.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._subscription.__aexit__(kind, error, trace))
+
+    @property
+    def lost(self) -> int:
+        """Events dropped because nobody read them in time."""
+        return self._subscription.lost
+
+
+class BlockingClient:
+    """See ``NfpClient``, whose arguments it takes; ``with BlockingClient(...) as nfp``."""
+
+    def __init__(self, name: str = "", **options: Any) -> None:
+        self._client = NfpClient(name, **options)
+        self._loop: LoopThread | None = None
+        self.name = self._client.name
+
+    def __enter__(self) -> Self:
+        loop = LoopThread()
+        try:
+            loop.run(self._client.__aenter__())
+        except BaseException:
+            loop.stop()
+            raise
+        self._loop = loop
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave and end the thread; harmless twice."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            try:
+                loop.run(self._client.close())
+            finally:
+                loop.stop()
+
+    @property
+    def _thread(self) -> LoopThread:
+        if self._loop is None:
+            raise RuntimeError("the client is not open: use `with BlockingClient(...)`")
+        return self._loop
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            thread = self._thread
+        except RuntimeError:
+            work.close()
+            raise
+        return thread.run(work)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a conversation with a broker."""
+        return self._client.is_connected
+
+    def wait_connected(self, timeout_s: float | None = None) -> str:
+        """Wait for a conversation; returns the broker's address."""
+        return self._run(self._client.wait_connected(timeout_s))
+
+    def submit(self, service: str, task: str, **options: Any) -> Job:
+        """Have ``task`` run; options as ``NfpClient.submit``."""
+        return Job(self._run(self._client.submit(service, task, **options)), self._thread)
+
+    def run(self, service: str, task: str, **options: Any) -> dict[str, Any]:
+        """Submit and wait; options as ``NfpClient.run``."""
+        return self._run(self._client.run(service, task, **options))
+
+    def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> Job:
+        """A job that was submitted before."""
+        return Job(self._run(self._client.attach(uuid, service=service, timeout_s=timeout_s)), self._thread)
+
+    def unfinished(self) -> list[Job]:
+        """Jobs that have not ended, of an earlier life of this client, too."""
+        return [Job(job, self._thread) for job in self._run(self._client.unfinished())]
+
+    def mmi(self, task: str, *, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """Ask a service of the broker itself; options as ``NfpClient.mmi``."""
+        return self._run(self._client.mmi(task, kwargs=kwargs, **options))
+
+    def inventory(self, name: str = "") -> Any:
+        """What the broker's inventory has for ``name``."""
+        return self._run(self._client.inventory(name))
+
+    def services(self) -> list[dict[str, Any]]:
+        """Services with their workers."""
+        return self._run(self._client.services())
+
+    def workers(self, service: str = "") -> list[dict[str, Any]]:
+        """Workers as ``show_workers`` tells them."""
+        return self._run(self._client.workers(service))
+
+    def jobs(self, **wanted: Any) -> list[dict[str, Any]]:
+        """Jobs in the broker's store."""
+        return self._run(self._client.jobs(**wanted))
+
+    def subscribe(
+        self, *, uuid: str = "", service: str = "", kinds: Iterable[str] = (), since: int | None = None
+    ) -> Subscription:
+        """Events of all jobs that we may see, for the time of a ``with`` block."""
+        subscription = self._client.subscribe(uuid=uuid, service=service, kinds=kinds, since=since)
+        return Subscription(subscription, self._thread)
+
+    def fetch(
+        self,
+        url: str,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float = JOB_TIMEOUT_S,
+    ) -> Fetched:
+        """Fetch the file ``nf://PATH``; ``progress`` is called in the client's thread."""
+        return self._run(self._client.fetch(url, to, progress=progress, timeout_s=timeout_s))
+
+    def list_files(self, url: str = "nf://", *, timeout_s: float = 60.0) -> list[str]:
+        """Names in a folder of the shared files."""
+        return self._run(self._client.list_files(url, timeout_s=timeout_s))
+
+    def file_details(self, url: str, *, timeout_s: float = 60.0) -> Details:
+        """Size and digests of a shared file."""
+        return self._run(self._client.file_details(url, timeout_s=timeout_s))

@@ -1,0 +1,406 @@
+"""NfpClient: one connection to a broker (or to the next of several), the jobs submitted through it, its questions.
+
+Concurrency: a client belongs to the event loop that entered it; any number of its tasks may use it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
+
+from broker.errors import LinkBroken, LinkClosed
+from broker.nfp import bodies
+from broker.nfp.client.desk import PUSH, Desk
+from broker.nfp.client.dialing import BrokerKey, OwnKey, Targeting, check_text, dial, target_of
+from broker.nfp.client.errors import RequestFailed
+from broker.nfp.client.fetching import Fetched, Fetching
+from broker.nfp.client.job import Job, Ticket
+from broker.nfp.client.keeping import Keeping
+from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
+from broker.nfp.client.requests import Requests
+from broker.nfp.client.subscription import Subscription, Subscriptions
+from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
+from broker.nfp.names import FILESHARING, JOBS, MMI_BROKER, SID, Command
+from broker.nfp.opening import DIALECT
+from broker.nfp.peer.brokers import chosen
+from broker.nfp.targets import ALL
+from broker.transport.curve import generate
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from broker.nfp.frames import Packet
+    from broker.nfp.peer.channel import Channel
+
+log = logging.getLogger("headgate")
+FETCHED: Final = "fetched"
+"""Folder of fetched files in ``state_dir``."""
+
+
+class NfpClient:
+    """See the package for an example.
+
+    Args:
+        name: our identity. Default: a new one each time. One that stays lets jobs be found again after a restart, and
+            may be in use only once at a time.
+        broker: addresses in order of preference, ``tcp://HOST:PORT`` or ``ipc://PATH``; None: see
+            ``peer.brokers.chosen``.
+        server_key: the broker's CURVE key: Z85, the file of its certificate, or {address: key}. Default: the one of a
+            broker that has its state in ``state_dir`` or in the usual folder; without any, plaintext, which stays on
+            this machine.
+        key: our certificate or its file. Default: kept in ``state_dir`` or the usual folder, for a name belongs to its
+            key for good; a new one each time without a ``name``.
+        state_dir: folder where jobs and key are kept; None: no jobs are kept.
+        limits: what it may hold and how long it waits.
+        failover_s: patience with one broker of several before the next is tried; 0: never.
+        insecure: allow plaintext off this machine.
+        channel: speaks to the broker in place of a DEALER; the arguments about brokers and keys do not count then.
+
+    Raises:
+        ConfigError: an address, key or name is wrong, or a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        broker: str | Sequence[str] | None = None,
+        server_key: BrokerKey = None,
+        key: OwnKey = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        limits: Limits | None = None,
+        failover_s: float = 5.0,
+        insecure: bool = False,
+        channel: Channel | None = None,
+    ) -> None:
+        self.name = name or (channel.name if channel is not None else f"client-{uuid4().hex[:12]}")
+        self.limits = limits or Limits()
+        self.state_dir = None if state_dir is None else Path(state_dir)
+        self._channel: Channel = channel or dial(
+            self.name,
+            chosen(broker, os.environ),
+            server_key,
+            key if key is not None or name or state_dir is not None else generate(),
+            self.state_dir,
+            failover_s=failover_s,
+            insecure=insecure,
+        )
+        self._keeping = Keeping(self.state_dir, self.name) if self.state_dir is not None else None
+        self._requests = Requests(self._channel)
+        self._subscriptions = Subscriptions(self._ask_events, self.limits)
+        self._fetching = Fetching(
+            self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd(), FILESHARING
+        )
+        self._desk: Desk | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_connected = asyncio.Event()
+        self.broker = ""
+        self.opened: dict[str, Any] | None = None
+        """What the broker said in its OPEN; None: deployed NorFab's, or not connected."""
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._keeping is not None:
+            await self._keeping.open()
+        self._desk = Desk(self._channel, self.limits, self._keeping)
+        self._channel.start(self, self._open_body)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave: what waits raises LinkClosed; jobs go on at the broker. Harmless twice."""
+        closed = LinkClosed("the client was closed")
+        if self._desk is not None:
+            self._desk.close()
+        self._requests.close()
+        self._subscriptions.close(closed)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._channel.close()
+        if self._keeping is not None:
+            await self._keeping.close()
+
+    @property
+    def desk(self) -> Desk:
+        """The unfinished jobs.
+
+        Raises:
+            LinkClosed: the client was not entered.
+        """
+        if self._desk is None:
+            raise LinkClosed("the client is not open: use `async with NfpClient(...)`")
+        return self._desk
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a conversation with a broker."""
+        return self._is_connected.is_set()
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no conversation at present, for people; "" while there is one."""
+        return self._channel.trouble
+
+    async def wait_connected(self, timeout_s: float | None = None) -> str:
+        """Wait for a conversation; returns the broker's address. Nothing else needs it: requests wait by themselves.
+
+        Raises:
+            LinkBroken: none within ``timeout_s``; the text says why.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._is_connected.wait()
+        except TimeoutError:
+            why = self._channel.trouble or "no answer"
+            text = f"{self._channel.broker}: not connected within {timeout_s:g} s: {why}"
+            raise LinkBroken(text) from None
+        return self.broker
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        service: str,
+        task: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        target: Targeting = "all",
+        timeout_s: float = JOB_TIMEOUT_S,
+        uuid: str = "",
+        keep: bool = True,
+    ) -> Job:
+        """Have ``task`` run by workers of ``service``; returns at once, connected or not.
+
+        ``target`` is ``all`` workers of the service, ``any`` one, or names. ``timeout_s``: until then all results must
+        be here; counted from now on, also over a restart. ``uuid`` is the job's id, by default a new one; a known one
+        is not run twice. ``keep`` writes it to ``state_dir``, if there is one.
+
+        Raises:
+            ConfigError: service, target or uuid cannot be sent. HeadgateError: EAGAIN, too many unfinished jobs.
+        """
+        chosen = target_of(target)
+        uuid = uuid or uuid4().hex
+        check_text(service, "service")
+        check_text(uuid, "uuid")
+        if uuid in self.desk.jobs:
+            return self.desk.jobs[uuid]
+        body = bodies.request(task, args, kwargs or {}, timeout_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        ticket = Ticket(uuid, service, task, chosen, body, timeout_s, deadline)
+        if keep and self._keeping is not None:
+            await self._keeping.added(ticket)
+        return self.desk.add(ticket)
+
+    async def run(
+        self,
+        service: str,
+        task: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        target: Targeting = "all",
+        timeout_s: float = JOB_TIMEOUT_S,
+        check: bool = False,
+    ) -> dict[str, Any]:
+        """Submit and wait: {worker: result}. A wait that is cancelled cancels the job.
+
+        Raises:
+            JobFailed, JobCancelled, JobTimeout: how it ended. TaskFailed: with ``check``, when a result says so.
+        """
+        job = await self.submit(
+            service, task, args=args, kwargs=kwargs, target=target, timeout_s=timeout_s, keep=False
+        )
+        try:
+            return await job.result(check=check)
+        except asyncio.CancelledError:
+            self.desk.abandon(job)
+            raise
+
+    async def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> Job:
+        """A job that was submitted before, by this client or, for owners and on other brokers, by anybody.
+
+        ``service`` is whose job it is, by default what is kept here, or what our broker says.
+
+        Raises:
+            RequestFailed: the broker does not know it, or keeps no jobs (then name the ``service``).
+        """
+        if (known := self.desk.jobs.get(uuid)) is not None:
+            return known
+        stored = await self._keeping.find(uuid) if self._keeping is not None else None
+        if stored is not None:
+            return self.desk.found(stored)
+        check_text(uuid, "uuid")
+        task, target = "", ALL
+        if not service:
+            shown = await self.mmi("show", service=JOBS, kwargs={"uuid": uuid, "results": False})
+            service, task = str(shown["service"]), str(shown.get("task") or "")
+            names = [str(name) for name in shown.get("workers") or () if name]
+            target = target_of(names) if names else target_of(str(shown.get("target") or "all"))
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        return self.desk.add(Ticket(uuid, service, task, target, b"", timeout_s, deadline))
+
+    async def unfinished(self) -> list[Job]:
+        """Jobs of an earlier life of this client whose deadline has not passed, and those of this one.
+
+        They go on: results that came meanwhile are asked for, unsent ones are sent.
+        """
+        if self._keeping is not None:
+            for stored in await self._keeping.unfinished():
+                if stored.uuid not in self.desk.jobs:
+                    self.desk.found(stored)
+        return list(self.desk)
+
+    # -- questions --------------------------------------------------------------------------------
+
+    async def mmi(
+        self,
+        task: str,
+        *,
+        service: str = MMI_BROKER,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        target: Targeting = "any",
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Ask a service of the broker itself, or (``mmi.service.worker``) the workers named by ``target``.
+
+        Raises:
+            RequestFailed: answered with an error. TimeoutError: not answered within ``timeout_s`` (default
+            ``Limits.answer_s``).
+        """
+        patience_s = self.limits.answer_s if timeout_s is None else timeout_s
+        return await self._requests.ask(
+            service, task, args, kwargs, target=target_of(target), timeout_s=patience_s
+        )
+
+    async def _ask_events(self, service: str, task: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        answer = await self.mmi(task, service=service, kwargs=kwargs)
+        if not isinstance(answer, dict):
+            raise RequestFailed(f"{service}: {str(answer)[:200]}", 400)
+        return answer
+
+    async def inventory(self, name: str = "") -> Any:
+        """What the broker's inventory has for the worker ``name`` (default: for us); None when nothing."""
+        return await self.mmi("get_inventory", service=SID, kwargs={"name": name or self.name})
+
+    async def services(self) -> list[dict[str, Any]]:
+        """Services as ``show_services`` tells them; of deployed NorFab's broker: name and workers."""
+        if self.opened is not None:
+            return list(await self.mmi("show_services"))
+        found: dict[str, list[str]] = {}
+        for worker in await self.workers():
+            found.setdefault(str(worker["service"]), []).append(str(worker["name"]))
+        return [{"name": name, "workers": names, "alive": len(names)} for name, names in found.items()]
+
+    async def workers(self, service: str = "") -> list[dict[str, Any]]:
+        """Workers as ``show_workers`` tells them."""
+        kwargs = {"service": service or "all", "status": "all"}
+        told = await self.mmi("show_workers", kwargs=kwargs)
+        return [worker for worker in told if isinstance(worker, dict) and worker.get("name")]
+
+    async def jobs(self, **wanted: Any) -> list[dict[str, Any]]:
+        """Jobs in the broker's store, newest first: our own, an owner's all.
+
+        Args:
+            wanted: ``service``, ``task``, ``state``, ``worker``, ``client``, ``limit``.
+        """
+        told = await self.mmi("list", service=JOBS, kwargs=wanted)
+        return list(told["jobs"])
+
+    def subscribe(
+        self, *, uuid: str = "", service: str = "", kinds: Iterable[str] = (), since: int | None = None
+    ) -> Subscription:
+        """Events of all jobs that we may see, for the time of an ``async with`` block; needs a broker of ours.
+
+        Only those of ``uuid``, ``service``, ``kinds`` where given; first those behind the sequence number ``since``
+        that the broker still has (0: all of them).
+        """
+        return Subscription(self._subscriptions, uuid, service, frozenset(kinds), since)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    async def fetch(
+        self,
+        url: str,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        progress: Progress | None = None,
+        timeout_s: float = JOB_TIMEOUT_S,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Fetched:
+        """Fetch the file ``nf://PATH``; a copy that is here and the same is not sent again.
+
+        ``to`` is a file or folder, by default PATH below ``state_dir/fetched`` or, without ``state_dir``, below the
+        present folder. ``progress`` is called with (bytes here, bytes in all).
+
+        Raises:
+            FetchFailed: nobody has it, or it did not come whole; what came is kept and continued next time.
+        """
+        return await self._fetching.fetch(
+            url, to, progress=progress, timeout_s=timeout_s, chunk_bytes=chunk_bytes
+        )
+
+    async def list_files(self, url: str = "nf://", *, timeout_s: float = 60.0) -> list[str]:
+        """Names in a folder of the shared files, of all workers together."""
+        return await self._fetching.names(url, timeout_s)
+
+    async def file_details(self, url: str, *, timeout_s: float = 60.0) -> Details:
+        """Size and digests of a shared file, as most workers have it.
+
+        Raises:
+            FetchFailed: ENOENT, nobody has it.
+        """
+        return (await self._fetching.find(url, timeout_s))[0]
+
+    # -- from the channel -------------------------------------------------------------------------
+
+    def _open_body(self) -> dict[str, Any]:
+        return {"name": self.name, "dialect": DIALECT, "features": [PUSH]}
+
+    def received(self, packet: Packet) -> None:
+        """A packet of the broker (Receiver)."""
+        if packet.command is Command.EVENT and self._subscriptions.received(packet):
+            return
+        if not self._requests.received(packet) and packet.command is not Command.MMI:
+            self.desk.received(packet)
+
+    def lost(self, why: str) -> None:
+        """The conversation is over (Receiver)."""
+        log.info("%s: %s", self.name, why)
+        self._is_connected.clear()
+        self.desk.lost()
+        self._requests.lost()
+
+    def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
+        """A conversation begins (Receiver)."""
+        self.broker, self.opened = broker, opened
+        self._is_connected.set()
+        self._requests.began()
+        self.desk.began(opened)
+        if len(self._subscriptions):
+            task = asyncio.get_running_loop().create_task(
+                self._subscribe_again(), name=f"events of {self.name}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _subscribe_again(self) -> None:
+        try:
+            await self._subscriptions.again()
+        except (TimeoutError, LinkClosed):
+            log.warning(
+                "%s: the broker did not take the subscription; tried again when it is back", self.name
+            )

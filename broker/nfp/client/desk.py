@@ -1,0 +1,365 @@
+"""All unfinished jobs of a client: when each is sent, sent again, asked for and given up.
+
+How a job survives. Until the broker has answered its POST, the POST is sent again under the same uuid. At every new
+conversation with a broker that has OPEN, every unfinished job is POSTed again: it is known there (then the broker tells
+its state anew) or it is not (then it runs). A deployed NorFab broker remembers no job, so what its workers have is
+asked for with GET, and only what nobody has confirmed is POSTed again. Each job has one timer, for whichever of
+deadline, resend and poll comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import HeadgateError, LinkClosed
+from broker.nfp import bodies
+from broker.nfp.client.errors import JobCancelled
+from broker.nfp.client.job import Job, Ticket
+from broker.nfp.client.keeping import Keeping, end_of, take_up, ticket_of
+from broker.nfp.client.limits import Limits
+from broker.nfp.client.outcome import worker_of
+from broker.nfp.client.store import ENDS, StoredJob
+from broker.nfp.frames import Packet
+from broker.nfp.names import Code, Command, Sender
+from broker.nfp.targets import Target
+
+if TYPE_CHECKING:
+    from broker.nfp.peer.channel import Channel
+
+PUSH: Final = "push"
+_CANCELLED: Final = "cancelled"
+
+
+class Desk:
+    """See the module.
+
+    Args:
+        channel: for sending. keeper: None keeps nothing.
+
+    Attributes:
+        jobs: the unfinished ones by uuid, in the order they were submitted.
+        unknown: packets about jobs that are not here, dropped.
+    """
+
+    def __init__(self, channel: Channel, limits: Limits, keeper: Keeping | None = None) -> None:
+        self.limits = limits
+        self.jobs: dict[str, Job] = {}
+        self.unknown = 0
+        self.connected = False
+        self.pushes = False
+        self._channel = channel
+        self._keeper = keeper
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Job] = deque()
+        self._at_broker: set[str] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._posted: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        self._epoch = ""
+        self._moved: set[str] = set()
+        self._cancels: dict[str, asyncio.Future[bool]] = {}
+        self._stuck: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # -- jobs come and go -------------------------------------------------------------------------
+
+    def add(self, ticket: Ticket, earlier: StoredJob | None = None) -> Job:
+        """Begin to look after a job; it is posted as soon as possible. ``earlier``: what came before a restart.
+
+        Raises:
+            LinkClosed: the client is closed. HeadgateError: EAGAIN, too many are unfinished.
+        """
+        if self._closed:
+            raise LinkClosed("the client was closed")
+        if len(self.jobs) >= self.limits.jobs:
+            raise HeadgateError(f"{len(self.jobs)} jobs are unfinished, that is the limit", errno.EAGAIN)
+        job = Job(ticket, self)
+        if earlier is not None:
+            take_up(job, earlier)
+        self.jobs[ticket.uuid] = job
+        if not ticket.body:
+            job.outcome.acknowledged = True  # somebody else's POST
+        self._waiting.append(job)
+        self._pump()
+        self._arm(job, ticket.deadline)
+        return job
+
+    def found(self, stored: StoredJob) -> Job:
+        """A job that was kept: it goes on, or is over as it was."""
+        ticket = ticket_of(stored)
+        if stored.state not in ENDS:
+            return self.add(ticket, stored)
+        job = Job(ticket, self)
+        take_up(job, stored)
+        job.finish(end_of(stored))
+        return job
+
+    def named(self, job: Job) -> None:
+        """A job has been given to workers: at a broker that remembers no job, that is worth keeping."""
+        if self._keeper is not None and not self.pushes:
+            self._keeper.named(job)
+
+    def settled(self, job: Job) -> None:
+        """Workers have brought something for a job."""
+        if self._keeper is not None:
+            self._keeper.result(job)
+
+    def ended(self, job: Job) -> None:
+        """A job is over."""
+        uuid = job.uuid
+        if self.jobs.pop(uuid, None) is None:
+            return  # it was over when it was found again
+        self._at_broker.discard(uuid)
+        self._posted.pop(uuid, None)
+        self._asked.pop(uuid, None)
+        self._moved.discard(uuid)
+        timer = self._timers.pop(uuid, None)
+        if timer is not None:
+            timer.cancel()
+        cancelling = self._cancels.get(uuid)
+        if cancelling is not None and not cancelling.done():
+            cancelling.set_result(job.status == _CANCELLED)
+        if self._keeper is not None and not self._closed:
+            self._keeper.closed(job)
+        if self._waiting and not self._closed:
+            self._pump()
+
+    def close(self) -> None:
+        """Everything that waits raises LinkClosed; what is kept on disk stays unfinished there."""
+        self._closed = True
+        self._connection_over()
+        for job in list(self.jobs.values()):
+            job.finish(LinkClosed(f"job {job.uuid}: the client was closed"))
+        self._waiting.clear()
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def began(self, opened: dict[str, Any] | None) -> None:
+        """A conversation begins: every unfinished job is made known again."""
+        features = (opened or {}).get("features")
+        again = self.connected
+        self.connected = True
+        self.pushes = isinstance(features, list) and PUSH in features
+        if again and not self.pushes:
+            return
+        self._at_broker.clear()
+        self._posted.clear()
+        self._asked.clear()
+        self._waiting = deque(self.jobs.values())
+        if opened is not None:
+            self._note_epoch(str(opened.get("epoch") or ""))
+            for job in self.jobs.values():
+                if job.ticket.body:
+                    job.outcome.reopen()
+        self._pump()
+
+    def _note_epoch(self, epoch: str) -> None:
+        """A broker that does not know our jobs counts their time from now on, as their POST says; see ``_due``."""
+        if self._epoch and epoch != self._epoch:
+            self._moved.update(self.jobs)
+        self._epoch = epoch
+
+    def lost(self) -> None:
+        """The conversation is over; deadlines go on."""
+        self._connection_over()
+
+    def _connection_over(self) -> None:
+        self.connected = False
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _pump(self) -> None:
+        """Hand over waiting jobs while there is room."""
+        waiting = self._waiting
+        while waiting and self.connected and len(self._at_broker) < self.limits.at_broker_msgs:
+            job = waiting[0]
+            if job.done or job.uuid in self._at_broker:
+                waiting.popleft()
+            elif self._hand_over(job):
+                waiting.popleft()
+                self._at_broker.add(job.uuid)
+            else:
+                self._try_later()
+                return
+
+    def _hand_over(self, job: Job) -> bool:
+        now = self._loop.time()
+        if job.outcome.acknowledged and (job.workers or not job.ticket.body):
+            sent = self._get(job, now)
+            self._arm(job, now + self._patience_s(job))
+            return sent
+        return self._post(job, now)
+
+    def _post(self, job: Job, now: float, worker: str = "") -> bool:
+        target = Target("list", (worker,)) if worker else None
+        if not self.send(job, Command.POST, job.ticket.body, target):
+            return False
+        self._posted[job.uuid] = now
+        self._arm(job, now + self.limits.resend_s)
+        return True
+
+    def _get(self, job: Job, now: float) -> bool:
+        names = job.outcome.outstanding
+        target = Target("list", names) if names and job.workers else None
+        body = job.ticket.body or bodies.request(job.task, (), {}, None)
+        if not self.send(job, Command.GET, body, target):
+            return False
+        self._asked[job.uuid] = now
+        return True
+
+    def _try_later(self) -> None:
+        """The outbox is full: go on once it is shorter."""
+        if self._stuck is None and self.connected:
+            self._stuck = self._loop.call_later(0.05, self._unstick)
+
+    def _unstick(self) -> None:
+        self._stuck = None
+        self._pump()
+
+    def send(self, job: Job, command: Command, body: bytes, target: Target | None = None) -> bool:
+        """Send a command about ``job``; ``target`` None: as it was submitted."""
+        if not self.connected:
+            return False
+        packet = Packet(
+            Sender.CLIENT,
+            command,
+            service=job.service,
+            target=target or job.target,
+            uuid=job.uuid,
+            body=body,
+        )
+        return self._channel.send(packet)
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def _patience_s(self, job: Job) -> float:
+        """After how long a silence a job is asked for; nothing is pushed about other people's."""
+        if not job.ticket.body:
+            return self.limits.poll_attached_s
+        return self.limits.poll_pushed_s if self.pushes else self.limits.poll_s
+
+    def _arm(self, job: Job, due: float) -> None:
+        """One timer a job, at the earliest thing that may be due; what is due is decided when it fires."""
+        due = min(due, job.ticket.deadline)
+        timer = self._timers.get(job.uuid)
+        if timer is not None:
+            if timer.when() <= due and not timer.cancelled():
+                return
+            timer.cancel()
+        self._timers[job.uuid] = self._loop.call_at(due, self._due, job)
+
+    def _due(self, job: Job) -> None:
+        self._timers.pop(job.uuid, None)
+        now = self._loop.time()
+        ticket = job.ticket
+        if now >= ticket.deadline:
+            if job.uuid in self._moved:
+                self.send(job, Command.DELETE, ticket.body)  # this broker would still have it run
+            job.expire()
+            return
+        next_at = ticket.deadline
+        if self.connected and job.uuid in self._at_broker:
+            next_at = self._ask_again(job, now)
+        self._arm(job, max(next_at, now + 0.001))
+
+    def _ask_again(self, job: Job, now: float) -> float:
+        """POST or GET when it is time; returns when to look again."""
+        uuid = job.uuid
+        if not job.outcome.acknowledged:
+            due = self._posted.get(uuid, now) + self.limits.resend_s
+            if now < due:
+                return due
+            self._post(job, now)
+            return now + self.limits.resend_s
+        due = max(job.heard, self._asked.get(uuid, 0.0), self._posted.get(uuid, 0.0)) + self._patience_s(job)
+        if now < due:
+            return due
+        self._get(job, now)
+        return now + self._patience_s(job)
+
+    # -- packets ----------------------------------------------------------------------------------
+
+    def received(self, packet: Packet) -> bool:
+        """A packet with the uuid of a job; False when there is no such job."""
+        job = self.jobs.get(packet.uuid)
+        if job is None:
+            self.unknown += 1
+            return False
+        job.heard = self._loop.time()
+        if (
+            packet.command is Command.RESPONSE
+            and packet.status >= Code.UNKNOWN
+            and self._passing(job, packet)
+        ):
+            return True
+        job.received(packet)
+        if job.done:
+            return True
+        if packet.command is Command.EVENT and not self.pushes:
+            self._maybe_ready(job, packet)
+        return True
+
+    def _maybe_ready(self, job: Job, packet: Packet) -> None:
+        """``result_ready``: at a broker that does not push, the result has to be asked for."""
+        if bodies.event_kind(packet.data) != "result_ready":
+            return
+        worker = worker_of(packet.data)
+        if worker and worker not in job.outcome.results:
+            self.send(job, Command.GET, job.ticket.body, Target("list", (worker,)))
+
+    def _passing(self, job: Job, packet: Packet) -> bool:
+        """Whether an error says no more than that a deployed NorFab broker cannot answer at present.
+
+        Its 400 to a GET means that the worker is not connected now; 404 of a worker that it never got the job, which
+        it is given again. Our broker does not answer so while a job may still end.
+        """
+        if self.pushes or not job.workers or job.uuid in self._cancels:
+            return False
+        if packet.status == Code.NOT_FOUND:
+            worker = worker_of(packet.data)
+            known = worker in job.outcome.outstanding
+            return known and self._post(job, self._loop.time(), worker)
+        return packet.status == Code.UNKNOWN
+
+    # -- cancelling -------------------------------------------------------------------------------
+
+    async def cancel(self, job: Job) -> bool:
+        """See ``Job.cancel``."""
+        if job.done:
+            return False
+        error = JobCancelled(f"job {job.uuid} was cancelled", job.uuid, job.outcome.results)
+        if job.uuid not in self._at_broker:
+            job.finish(error)  # nobody else knows of it, or nobody can be told
+            return not self._ever_sent(job)
+        waiter = self._cancels.setdefault(job.uuid, self._loop.create_future())
+        try:
+            self.send(job, Command.DELETE, job.ticket.body or b"{}")
+            async with asyncio.timeout(self.limits.answer_s):
+                return await asyncio.shield(waiter)
+        except TimeoutError:
+            return False
+        finally:
+            self._cancels.pop(job.uuid, None)
+            job.finish(error)
+
+    def abandon(self, job: Job, error: Exception | None = None) -> None:
+        """As ``cancel``, for somebody who cannot wait: the broker is told, its answer does not matter.
+
+        ``error`` is how the job ends; None: cancelled.
+        """
+        if not job.done:
+            if job.uuid in self._at_broker:
+                self.send(job, Command.DELETE, job.ticket.body or b"{}")
+            text = f"job {job.uuid} was cancelled"
+            job.finish(error or JobCancelled(text, job.uuid, job.outcome.results))
+
+    def _ever_sent(self, job: Job) -> bool:
+        return job.outcome.acknowledged or job.outcome.status != "new"
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(list(self.jobs.values()))

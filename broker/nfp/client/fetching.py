@@ -1,0 +1,208 @@
+"""Files by ``nf://`` URL (NFP, "Broker File Sharing Service"): who has it, what is here already, fetch the rest.
+
+All workers of the file service are asked for details at once. Those that hold the same content, the one most of them
+have, take turns when one of them fails in the middle: the next goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from broker.nfp.client.errors import FetchFailed, JobError, JobTimeout
+from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress, Transfer, matches
+from broker.nfp.names import FILESHARING
+
+if TYPE_CHECKING:
+    from broker.nfp.client.client import NfpClient
+
+SCHEME: Final = "nf://"
+TRIES: Final = 6
+"""Attempts for one file, with all workers together; one that brought bytes does not count."""
+DETAILS_S: Final = 60.0
+"""How long the workers may take to read and hash a file that nobody has asked for before."""
+_PAUSE_S: Final = 0.5
+"""Between attempts that brought nothing."""
+
+
+class Fetched(NamedTuple):
+    """A file that is here now."""
+
+    path: Path
+    size_bytes: int
+    digest: str
+    """SHA-256 where the workers tell it, else MD5; hexadecimal."""
+    worker: str
+    """Who sent the last part; "" for a copy that was here."""
+    cached: bool
+    """The copy here was the same already: nothing was sent."""
+
+
+def names_of(url: str) -> tuple[str, ...]:
+    """The path of a URL below the shared folder.
+
+    Raises:
+        FetchFailed: EINVAL, no ``nf://`` URL of a file, or one that leads out of the folder.
+
+    >>> names_of("nf://configs/a.txt")
+    ('configs', 'a.txt')
+    """
+    names = tuple(part for part in url.removeprefix(SCHEME).split("/") if part)
+    if not url.startswith(SCHEME) or not names or any(name in (".", "..") or "\0" in name for name in names):
+        raise FetchFailed(f"{url[:200]!r} is no nf:// URL of a file, such as nf://folder/name", errno.EINVAL)
+    return names
+
+
+def destination_of(url: str, to: str | os.PathLike[str] | None, folder: Path) -> Path:
+    """Where a file goes: ``to``, or into it when it is a folder; None: its path below ``folder``."""
+    names = names_of(url)
+    if to is None:
+        return folder.joinpath(*names)
+    path = Path(to)
+    return path / names[-1] if path.is_dir() or str(to).endswith(os.sep) else path
+
+
+class Fetching:
+    """Fetches for one client.
+
+    Args:
+        service: whose workers have the files.
+        folder: where files go when nothing else is said.
+    """
+
+    def __init__(self, client: NfpClient, folder: Path, service: str = FILESHARING) -> None:
+        self._client = client
+        self._service = service
+        self._folder = folder
+        self._turn = 0
+
+    async def fetch(
+        self,
+        url: str,
+        to: str | os.PathLike[str] | None,
+        *,
+        progress: Progress | None,
+        timeout_s: float,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Fetched:
+        """See ``NfpClient.fetch``."""
+        destination = destination_of(url, to, self._folder)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        details, workers = await self.find(url, min(timeout_s, DETAILS_S))
+        if await asyncio.to_thread(matches, destination, details):
+            if progress is not None:
+                progress(details.size_bytes, details.size_bytes)
+            return Fetched(destination, details.size_bytes, details.mark, "", cached=True)
+        transfer = Transfer(destination, details, chunk_bytes, progress)
+        try:
+            await transfer.open()
+            worker = await self._bring(url, transfer, workers, deadline)
+        except OSError as error:
+            raise FetchFailed(f"{destination}: {error.strerror}", error.errno) from error
+        finally:
+            transfer.close()
+        return Fetched(destination, details.size_bytes, details.mark, worker, cached=False)
+
+    async def find(self, url: str, timeout_s: float) -> tuple[Details, list[str]]:
+        """The content that most workers have, and who has it.
+
+        Raises:
+            FetchFailed: ENOENT, nobody has it.
+        """
+        answers = await self._ask("file_details", url, timeout_s)
+        found = {worker: details for worker, answer in answers.items() if (details := _details(answer))}
+        if not found:
+            why = next((text for answer in answers.values() if (text := _error(answer))), "no worker has it")
+            raise FetchFailed(f"{url}: {why}", errno.ENOENT)
+        content, _count = Counter(found[worker] for worker in sorted(found)).most_common(1)[0]
+        workers = [worker for worker in sorted(found) if found[worker] == content]
+        self._turn += 1
+        at = self._turn % len(workers)
+        return content, workers[at:] + workers[:at]
+
+    async def _ask(self, task: str, url: str, timeout_s: float) -> Mapping[str, Any]:
+        """What every worker answers; one that does not in time is left out, unless none does."""
+        try:
+            return await self._client.run(
+                self._service, task, kwargs={"url": url}, target="all", timeout_s=timeout_s
+            )
+        except JobTimeout as error:
+            if not error.results:
+                raise
+            return error.results
+
+    async def _bring(self, url: str, transfer: Transfer, workers: list[str], deadline: float) -> str:
+        """Until all bytes are here and are the right ones; returns who sent the last."""
+        clock = asyncio.get_running_loop().time
+        left = TRIES
+        at = 0
+        while True:
+            worker = workers[at % len(workers)]
+            before = transfer.have
+            try:
+                if not transfer.complete:
+                    await self._part(url, transfer, worker, deadline - clock())
+                transfer.keep()
+                return worker
+            except (FetchFailed, JobError) as error:
+                if isinstance(error, JobTimeout) or (isinstance(error, FetchFailed) and _local(error)):
+                    raise
+                left -= transfer.have <= before
+                if not left or clock() >= deadline:
+                    raise FetchFailed(f"{url}: {error}") from error
+                if transfer.have <= before:
+                    await asyncio.sleep(_PAUSE_S)
+            at += 1
+
+    async def _part(self, url: str, transfer: Transfer, worker: str, timeout_s: float) -> None:
+        kwargs = {"url": url, "chunk_size": transfer.chunk_bytes, "offset": transfer.have}
+        job = await self._client.submit(
+            self._service, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False
+        )
+        transfer.begin(job, worker)
+        try:
+            await transfer.finished()
+        finally:
+            if not job.done:
+                await job.cancel()
+
+    async def names(self, url: str, timeout_s: float) -> list[str]:
+        """See ``NfpClient.list_files``."""
+        answers = await self._ask("list_files", url, timeout_s)
+        found: set[str] = set()
+        heard = False
+        for answer in answers.values():
+            listed = answer.get("result") if isinstance(answer, dict) and not answer.get("failed") else None
+            if isinstance(listed, list):
+                heard = True
+                found.update(str(name) for name in listed)
+        if not heard:
+            why = next((text for answer in answers.values() if (text := _error(answer))), "nobody answered")
+            raise FetchFailed(f"{url}: {why}", errno.ENOENT)
+        return sorted(found)
+
+
+def _details(answer: Any) -> Details | None:
+    found = answer.get("result") if isinstance(answer, dict) and not answer.get("failed") else None
+    if not isinstance(found, dict) or not found.get("exists"):
+        return None
+    size, md5 = found.get("size_bytes"), found.get("md5hash")
+    sha256 = found.get("sha256") or ""
+    if not isinstance(size, int) or not isinstance(md5, str) or not isinstance(sha256, str):
+        return None
+    return Details(size, md5, sha256)
+
+
+def _error(answer: Any) -> str:
+    errors = answer.get("errors") if isinstance(answer, dict) else None
+    return str(errors[0]).strip().rsplit("\n", 1)[-1][:300] if isinstance(errors, list) and errors else ""
+
+
+def _local(error: FetchFailed) -> bool:
+    """Whether our own disk is the trouble: another worker would not help."""
+    return error.errno != FetchFailed.errno

@@ -1,0 +1,323 @@
+"""One job: what comes for it, and what its owner may do with it.
+
+A job is made by ``NfpClient.submit`` and ends by itself, at its deadline at the latest. Nobody has to read its events
+or its stream: both are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from broker.errors import LinkClosed
+from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout, TaskFailed
+from broker.nfp.client.news import Bytes, Feed, News, Reader
+from broker.nfp.client.outcome import Outcome
+from broker.nfp.names import Code, Command
+from broker.nfp.targets import Target, render
+
+if TYPE_CHECKING:
+    from broker.nfp.client.limits import Limits
+    from broker.nfp.frames import Packet
+
+_STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
+
+
+class Asked(Protocol):
+    """What a job asks of the desk."""
+
+    limits: Limits
+
+    def send(self, job: Job, command: Command, body: bytes, target: Target | None = None) -> bool:
+        """Send a command about ``job``; ``target`` None: as it was submitted."""
+
+    async def cancel(self, job: Job) -> bool:
+        """See ``Job.cancel``."""
+
+    def abandon(self, job: Job, error: Exception | None = None) -> None:
+        """See ``Job.give_up``."""
+
+    def named(self, job: Job) -> None:
+        """It is known who works on it."""
+
+    def settled(self, job: Job) -> None:
+        """The workers in its ``outcome.fresh`` have brought a result or an error."""
+
+    def ended(self, job: Job) -> None:
+        """It is over."""
+
+
+class Ticket(NamedTuple):
+    """What was asked for: enough to ask again after a restart."""
+
+    uuid: str
+    service: str
+    task: str
+    target: Target
+    body: bytes
+    """Of the POST; b"" for a job that somebody else submitted: it is only asked for."""
+    timeout_s: float
+    deadline: float
+    """Monotonic seconds."""
+
+
+class Job:
+    """A job of this client: ``await job`` for its results.
+
+    Attributes:
+        uuid, service, task, target: as submitted.
+        stream: the bytes its workers stream, ``async for chunk in job.stream``; for one reader.
+        heard: monotonic time of the latest packet about it.
+    """
+
+    def __init__(self, ticket: Ticket, desk: Asked) -> None:
+        limits = desk.limits
+        self.ticket = ticket
+        self.uuid = ticket.uuid
+        self.service = ticket.service
+        self.task = ticket.task
+        self.target = ticket.target
+        self.stream = Bytes(limits.stream_bytes)
+        self.heard = 0.0
+        self.outcome = Outcome(ticket.service, ticket.target)
+        self._desk = desk
+        self._feed: Feed[News] = Feed(limits.events_msgs, limits.events_bytes)
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._known = asyncio.Event()
+        self._error: Exception | None = None
+        self._on_chunk: Callable[[bytes], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.uuid} {self.service}.{self.task} {self.status}>"
+
+    # -- views ------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """True once it is over, well or not."""
+        return self._over.done()
+
+    @property
+    def status(self) -> str:
+        """new, queued, dispatched, started, waiting (for input), then done, failed, cancelled or expired."""
+        if not self.done:
+            return self.outcome.status
+        return "done" if self._error is None else _STATUS_OF.get(type(self._error), "failed")  # type: ignore[arg-type]
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Who was given the job; () while nobody was."""
+        return self.outcome.workers
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names in the target that the broker has never heard of."""
+        return self.outcome.missing
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What has come so far, {worker: result}."""
+        return dict(self.outcome.results)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it did not end well; None while it runs, and when it did."""
+        return self._error
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        return self.result().__await__()
+
+    async def result(self, *, check: bool = False, timeout_s: float | None = None) -> dict[str, Any]:
+        """The results of all its workers, {worker: result}; a result is what the worker made of its task.
+
+        Args:
+            check: raise TaskFailed when a result says ``failed``. Default: that is a result, too.
+            timeout_s: wait so long at most; the job goes on. None: until it is over.
+
+        Raises:
+            JobFailed, JobCancelled, JobTimeout: how it ended. TimeoutError: not over within ``timeout_s``.
+            LinkClosed: the client was closed before.
+        """
+        async with asyncio.timeout(timeout_s):
+            await asyncio.shield(self._over)
+        if self._error is not None:
+            raise self._error
+        results = self.results
+        if check:
+            failed = {
+                worker: result.get("errors")
+                for worker, result in results.items()
+                if isinstance(result, dict) and result.get("failed")
+            }
+            if failed:
+                raise TaskFailed(failed, self.uuid, results)
+        return results
+
+    async def wait(self) -> None:
+        """Return when it is over, however it ended."""
+        await asyncio.shield(self._over)
+
+    async def accepted(self) -> None:
+        """Return once a broker has it, or it is over: from then on it goes on without this client."""
+        await self._known.wait()
+
+    def events(self, *, from_start: bool = True) -> Reader[News]:
+        """What happens to it, ``async for news in job.events()``, until it is over; any number of readers.
+
+        The last ``Limits.events_msgs`` are kept; the reader's ``lost`` counts those that it came too late for.
+        """
+        return self._feed.reader(from_start=from_start)
+
+    # -- doing ------------------------------------------------------------------------------------
+
+    async def cancel(self) -> bool:
+        """Ask the broker to end it (DELETE); returns True when the broker says that it did.
+
+        False: it was over before, or the broker did not answer within ``Limits.answer_s`` (deployed NorFab's never
+        does). Nobody waits for the job any more in either case.
+        """
+        return await self._desk.cancel(self)
+
+    async def answer(
+        self,
+        input_id: str,
+        value: Any = None,
+        *,
+        worker: str = "",
+        cancel: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Answer an input_request; ``cancel`` declines it, which ends the task.
+
+        Raises:
+            LinkError: there is no connection at present.
+        """
+        said = {"input_id": input_id, "value": value, "cancel": cancel, "metadata": dict(metadata or {})}
+        self.put(said, worker=worker or self._asking(input_id))
+
+    def _asking(self, input_id: str) -> str:
+        return next((name for name, asked in self.outcome.inputs.items() if asked == input_id), "")
+
+    def put(self, value: Any, *, worker: str = "") -> None:
+        """Give ``value`` (JSON) to the running task (PUT), at ``worker`` only or at all of them.
+
+        Raises:
+            LinkClosed: there is no connection at present, or the job is over.
+        """
+        names = (worker,) if worker else self.outcome.outstanding
+        target = Target("list", names) if names else self.target
+        if self.done or not self._desk.send(self, Command.PUT, msgspec.json.encode(value), target):
+            raise LinkClosed(f"job {self.uuid}: {'it is over' if self.done else 'no connection to a broker'}")
+
+    def give_up(self, error: Exception) -> None:
+        """End it with ``error`` at once, and tell the broker that nobody waits for it any more."""
+        self._desk.abandon(self, error)
+
+    def divert_stream(self, take: Callable[[bytes], None]) -> None:
+        """Hand chunks to ``take`` as they come, in place of ``stream``."""
+        self._on_chunk = take
+
+    # -- from the desk ----------------------------------------------------------------------------
+
+    def received(self, packet: Packet) -> None:
+        """A packet about this job."""
+        if self.done:
+            return
+        if packet.command is Command.STREAM:
+            self._chunk(packet.data)
+        elif packet.command is Command.EVENT:
+            data = packet.data
+            self._event(_object(data), len(data))
+        elif packet.command is Command.RESPONSE:
+            self._answered(packet.status, packet.data)
+        if self.outcome.acknowledged:
+            self._known.set()
+
+    def _answered(self, status: int, data: bytes) -> None:
+        told = self.outcome.answer(status, data)
+        if told.kind == "input_request":
+            self._input_wanted(_object(data))
+        elif told.kind:
+            body = None if told.kind == "finished" else _object(data)
+            size = 0 if told.kind == "finished" else len(data)
+            self._feed.put(News(told.kind, told.worker, told.message, body, self.uuid, self.service), size)
+        if told.kind == "dispatched":
+            self._desk.named(self)
+        if self.outcome.fresh:
+            self._desk.settled(self)
+        if self.outcome.complete:
+            self.finish(self._verdict())
+
+    def _input_wanted(self, said: dict[str, Any]) -> None:
+        """102 of a worker: its event may have been missed."""
+        asked = said.get("input_request")
+        if isinstance(asked, dict):
+            event = {
+                "event_type": "input_request",
+                "worker": said.get("worker") or "",
+                "message": str(asked.get("question") or ""),
+                "extras": {"input_request": asked},
+            }
+            self._event({**said, **event}, len(event["message"]))
+
+    def _event(self, said: dict[str, Any], size: int) -> None:
+        if self.outcome.event(said):
+            kind, worker = str(said.get("event_type") or "progress"), str(said.get("worker") or "")
+            message = str(said.get("message") or "")
+            self._feed.put(News(kind, worker, message, said, self.uuid, self.service), 2 * size)
+
+    def _chunk(self, data: bytes) -> None:
+        self.outcome.acknowledged = True
+        if self._on_chunk is not None:
+            self._on_chunk(data)
+        else:
+            self.stream.put(data)
+
+    def _verdict(self) -> Exception | None:
+        outcome = self.outcome
+        failure = outcome.error
+        text = failure.text if failure else ""
+        if failure is None and outcome.failures:
+            worker, failure = next(iter(outcome.failures.items()))
+            text = f"{worker}: {failure.text}"
+        if failure is None:
+            return None
+        if failure.status == Code.EXPECT_FAILED:
+            return JobCancelled(f"job {self.uuid} was cancelled", self.uuid, outcome.results)
+        return JobFailed(text, failure.status, self.uuid, outcome.results)
+
+    def finish(self, error: Exception | None) -> None:
+        """It is over; ``error`` is None when it ended well. The first end counts."""
+        if self.done:
+            return
+        self._error = error
+        self._over.set_result(None)
+        self._known.set()
+        self._feed.finish()
+        self.stream.finish(None if error is None or isinstance(error, JobError) else error)
+        self._desk.ended(self)
+
+    def expire(self) -> None:
+        """Its deadline has passed."""
+        waits = self.outcome.outstanding
+        whom = f"; no result of {', '.join(waits[:8])}" if waits else ""
+        text = f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.ticket.timeout_s:g} s{whom}"
+        self.finish(JobTimeout(text, self.uuid, self.outcome.results))
+
+    @property
+    def target_text(self) -> str:
+        """Its target, as written to a broker."""
+        return render(self.target, array=True)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,195 @@
+"""What happens to jobs, kept for readers: bounded, so that nobody who does not read makes the client grow.
+
+Concurrency: one event loop. A Feed has any number of readers, each at its own place; a Bytes has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+
+from broker.errors import Overrun
+
+Item = TypeVar("Item")
+CHARGE_BYTES: Final = 256
+"""Counted for each item on top of its own bytes: what it weighs in memory at least."""
+
+
+class News(NamedTuple):
+    """Something that happened to a job.
+
+    ``kind`` is what the worker's event says (progress, result_ready, input_request, input_response) or what an answer
+    meant: queued, dispatched, accepted, finished (one worker's result), failed (one worker's error). ``body`` is the
+    event, or the body of that answer, as it came.
+    """
+
+    kind: str
+    worker: str = ""
+    message: str = ""
+    body: Any = None
+    uuid: str = ""
+    service: str = ""
+    sequence: int | None = None
+    """Of events from a subscription."""
+    lost: int = 0
+    """Events of a subscription that are missing in front of this one."""
+
+    @property
+    def input_id(self) -> str:
+        """What ``Job.answer`` wants: the id of an input_request; "" for other news."""
+        asked = self._asked()
+        return str(asked.get("id") or asked.get("input_id") or "")
+
+    @property
+    def question(self) -> str:
+        """What an input_request asks; "" for other news."""
+        return str(self._asked().get("question") or (self.message if self.input_id else ""))
+
+    def _asked(self) -> dict[str, Any]:
+        extras = self.body.get("extras") if isinstance(self.body, dict) else None
+        asked = extras.get("input_request") if isinstance(extras, dict) else None
+        return asked if isinstance(asked, dict) else {}
+
+
+class Feed(Generic[Item]):
+    """The last ``max_msgs`` items, at most ``max_bytes`` of them."""
+
+    __slots__ = ("_bytes", "_ended", "_first", "_items", "_max_bytes", "_max_msgs", "_waiters")
+
+    def __init__(self, max_msgs: int, max_bytes: int) -> None:
+        self._items: deque[tuple[Item, int]] = deque()
+        self._first = 0
+        self._bytes = 0
+        self._max_msgs = max_msgs
+        self._max_bytes = max_bytes
+        self._ended: Exception | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def put(self, item: Item, size: int = 0) -> None:
+        """Add ``item`` of ``size`` bytes; the oldest make room. Nothing is added after the end."""
+        if self._ended is not None:
+            return
+        size += CHARGE_BYTES
+        items = self._items
+        items.append((item, size))
+        self._bytes += size
+        while len(items) > 1 and (len(items) > self._max_msgs or self._bytes > self._max_bytes):
+            self._bytes -= items.popleft()[1]
+            self._first += 1
+        self._wake()
+
+    def finish(self, end: Exception | None = None) -> None:
+        """Nothing more comes: readers end behind what is kept, with ``end`` where it is an error."""
+        if self._ended is None:
+            self._ended = end or StopAsyncIteration()
+            self._wake()
+
+    def reader(self, *, from_start: bool = True) -> Reader[Item]:
+        """A reader of what is kept and what comes; ``from_start`` False: of what comes."""
+        return Reader(self, self._first if from_start else self._first + len(self._items))
+
+    def at(self, number: int) -> tuple[int, Item] | None:
+        """The item ``number``, or the oldest behind it, with its number; None while there is none.
+
+        Raises:
+            the end, when it was told and nothing is left.
+        """
+        number = max(number, self._first)
+        if number - self._first < len(self._items):
+            return number, self._items[number - self._first][0]
+        if self._ended is not None:
+            raise self._ended
+        return None
+
+    async def changed(self) -> None:
+        """Wait for an item or the end."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Reader(Generic[Item]):
+    """``async for item in reader``; one task at a time.
+
+    Attributes:
+        lost: items that were dropped before this reader came to them.
+    """
+
+    __slots__ = ("_feed", "_next", "lost")
+
+    def __init__(self, feed: Feed[Item], start: int) -> None:
+        self._feed = feed
+        self._next = start
+        self.lost = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        while (found := self._feed.at(self._next)) is None:
+            await self._feed.changed()
+        number, item = found
+        self.lost += number - self._next
+        self._next = number + 1
+        return item
+
+
+class Bytes:
+    """Chunks of a stream for one reader: ``async for chunk in job.stream``.
+
+    Attributes:
+        dropped: chunks that did not fit; the stream ended with Overrun in front of the first.
+    """
+
+    __slots__ = ("_bytes", "_chunks", "_ended", "_max_bytes", "_waiter", "dropped")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._bytes = 0
+        self._max_bytes = max_bytes
+        self._ended: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.dropped = 0
+
+    def put(self, chunk: bytes) -> None:
+        """Keep ``chunk``; one that does not fit ends the stream: behind a gap the rest is worth nothing."""
+        if self._chunks and self._bytes + len(chunk) > self._max_bytes:
+            self.dropped += 1
+            waits = f"{self._bytes} bytes of a stream wait for a reader that does not read"
+            self.finish(Overrun(waits, lost=1))
+        elif self._ended is not None:
+            self.dropped += 1
+        else:
+            self._chunks.append(chunk)
+            self._bytes += len(chunk)
+            self._wake()
+
+    def finish(self, end: Exception | None = None) -> None:
+        """Nothing more comes; the first end counts."""
+        if self._ended is None:
+            self._ended = end or StopAsyncIteration()
+            self._wake()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._chunks:
+            if self._ended is not None:
+                raise self._ended
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        chunk = self._chunks.popleft()
+        self._bytes -= len(chunk)
+        return chunk
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,276 @@
+"""What a job has got so far, and when that is all; pure, no input or output.
+
+The set of workers a job waits for is named by 202. An empty set there ("any": nobody was chosen yet) is no answer to
+that question, and the first non-empty one settles it, until another broker takes the job over (``reopen``). One result
+of each worker counts: a repeated one is a replay, and is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from broker.nfp.frames import Body
+from broker.nfp.names import Code
+from broker.nfp.targets import Target, parse
+
+_CANCELLED = "CANCELLED"
+
+
+class Failure(NamedTuple):
+    """An error in place of a result."""
+
+    status: int
+    text: str
+
+
+class Told(NamedTuple):
+    """What an answer meant: the ``kind`` of News, "" when it says nothing new."""
+
+    kind: str
+    worker: str = ""
+    message: str = ""
+
+
+class Outcome:
+    """The results of one job.
+
+    Attributes:
+        workers: who was named by 202; () while nobody was.
+        acknowledged: the broker has answered the POST.
+        status: new, queued, dispatched, started, waiting (for input); Job adds how it ended.
+        results: worker -> result; "" for a result without a worker's name while none is known.
+        failures: worker -> Failure. error: of the job as a whole.
+        fresh: workers that the latest answer settled. duplicates: repeated results, dropped.
+    """
+
+    __slots__ = (
+        "_nameless",
+        "acknowledged",
+        "duplicates",
+        "error",
+        "failures",
+        "fresh",
+        "inputs",
+        "missing",
+        "results",
+        "service",
+        "status",
+        "target",
+        "workers",
+    )
+
+    def __init__(self, service: str, target: Target) -> None:
+        self.service = service
+        self.target = target
+        self.workers: tuple[str, ...] = ()
+        self.missing: tuple[str, ...] = ()
+        self.acknowledged = False
+        self.status = "new"
+        self.results: dict[str, Any] = {}
+        self.failures: dict[str, Failure] = {}
+        self.error: Failure | None = None
+        self.inputs: dict[str, str] = {}
+        self.fresh: list[str] = []
+        self.duplicates = 0
+        self._nameless: list[Any] = []
+
+    # -- views ------------------------------------------------------------------------------------
+
+    @property
+    def complete(self) -> bool:
+        """True when nothing more is awaited."""
+        if self.error is not None:
+            return True
+        settled = self.results.keys() | self.failures.keys()
+        if not settled:
+            return False
+        if self._anyone:
+            return True
+        expected = self.workers or self.target.names
+        return bool(expected) and settled.issuperset(expected)
+
+    @property
+    def outstanding(self) -> tuple[str, ...]:
+        """Workers whose results are awaited; () when nobody was named yet."""
+        expected = self.workers or self.target.names
+        return tuple(name for name in expected if name not in self.results and name not in self.failures)
+
+    @property
+    def _anyone(self) -> bool:
+        """Whether one result is all; "any" of the service "all" means one worker of each service."""
+        return self.target.kind == "any" and self.service != "all"
+
+    # -- what comes -------------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """A broker that may not know the job takes it over: who works on it is open again, results stay."""
+        self.workers = ()
+        self.acknowledged = False
+        self._nameless.clear()
+
+    def answer(self, status: int, body: Body) -> Told:
+        """A RESPONSE with ``status``; see the codes in ``names``."""
+        self.fresh.clear()
+        value = _json(body)
+        said = value if isinstance(value, dict) else {}
+        if status == Code.OK:
+            self.acknowledged = True
+            return self._result(value, body)
+        if status == Code.ACCEPTED:
+            return self._accepted(said)
+        if status >= Code.UNKNOWN:
+            return self._failed(status, said)
+        self.acknowledged = True
+        return self._progress(status, said)
+
+    def _accepted(self, said: dict[str, Any]) -> Told:
+        if said.get("status") == _CANCELLED:
+            self.error = Failure(Code.EXPECT_FAILED, "cancelled")
+            return Told("cancelled")
+        self.acknowledged = True
+        names = _names(said.get("workers"))
+        self.missing = self.missing or _names(said.get("missing"))
+        if not names or self.workers:
+            if self.status == "new":
+                self.status = "queued"
+            return Told("")
+        self.workers = names
+        self._assign_nameless()
+        if self.status in ("new", "queued"):
+            self.status = "dispatched"
+        return Told("dispatched", message=", ".join(names))
+
+    def _progress(self, status: int, said: dict[str, Any]) -> Told:
+        worker = _text(said.get("worker"))
+        if status == Code.CREATED or said.get("status") == "STARTED":
+            fresh = self.status in ("new", "queued", "dispatched")
+            self.status = self.status if self.inputs else "started"
+            return Told("accepted" if status == Code.CREATED or fresh else "", worker)
+        if status == Code.WAITING_INPUT:
+            self.status = "waiting"
+            return Told("input_request", worker)
+        if self.status == "new":
+            self.status = "queued"
+            return Told("queued", worker)
+        return Told("")
+
+    def _result(self, value: Any, body: Body) -> Told:
+        if not self._is_named(value):
+            return self._keep_nameless(value if value is not None else bytes(body))
+        for worker, result in value.items():
+            if worker in self.results or worker in self.failures:
+                self.duplicates += 1
+                continue
+            self.results[worker] = result
+            self.inputs.pop(worker, None)
+            self.fresh.append(worker)
+        if not self.fresh:
+            return Told("")
+        told = Told("finished", self.fresh[-1])
+        self._assign_nameless()
+        self.status = "waiting" if self.inputs else "started"
+        return told
+
+    def _is_named(self, value: Any) -> bool:
+        """Whether a result has the form {worker: {...}} that NorFab's workers write."""
+        if not isinstance(value, dict) or not value:
+            return False
+        if not all(isinstance(part, dict) for part in value.values()):
+            return False
+        known = self.workers or self.target.names
+        return not known or any(name in known or "failed" in part for name, part in value.items())
+
+    def _keep_nameless(self, value: Any) -> Told:
+        """A body that names no worker: it is known whose it is once as many are awaited as came."""
+        if self._anyone and (self.results or self._nameless):
+            self.duplicates += 1
+            return Told("")
+        self._nameless.append(value)
+        self._assign_nameless()
+        return Told("finished")
+
+    def _assign_nameless(self) -> None:
+        if not self._nameless:
+            return
+        awaited = self.outstanding
+        if not awaited and self._anyone:
+            self.results[""] = self._nameless.pop()
+            self.fresh.append("")
+        elif len(awaited) == len(self._nameless):
+            self.results.update(zip(awaited, self._nameless, strict=True))
+            self.fresh.extend(awaited)
+            self._nameless.clear()
+
+    def _failed(self, status: int, said: dict[str, Any]) -> Told:
+        failure = Failure(status, error_text(status, said))
+        worker = self._whose(said)
+        if not worker:
+            self.error = failure
+            return Told("failed", message=failure.text)
+        if worker in self.results or worker in self.failures:
+            self.duplicates += 1
+            return Told("")
+        self.failures[worker] = failure
+        self.fresh.append(worker)
+        self._assign_nameless()
+        return Told("failed", worker, failure.text)
+
+    def _whose(self, said: dict[str, Any]) -> str:
+        """The one worker an error is about; "" when it is about the job."""
+        worker = _text(said.get("worker"))
+        if not worker:
+            target = parse(_text(said.get("target")))
+            worker = target.names[0] if target is not None and len(target.names) == 1 else ""
+        return worker if len(self.workers) > 1 and worker in self.workers else ""
+
+    def event(self, said: dict[str, Any]) -> bool:
+        """An EVENT of a worker; False for one that repeats an input_request known already."""
+        kind, worker = said.get("event_type"), _text(said.get("worker"))
+        extras = said.get("extras")
+        extras = extras if isinstance(extras, dict) else {}
+        self.acknowledged = True
+        if kind == "input_request":
+            asked = extras.get("input_request")
+            ident = _text(asked.get("id") if isinstance(asked, dict) else "")
+            if ident and self.inputs.get(worker) == ident:
+                return False
+            self.inputs[worker] = ident
+        elif kind == "input_response":
+            self.inputs.pop(worker, None)
+        self.status = "waiting" if self.inputs else "started"
+        return True
+
+
+def worker_of(body: Body) -> str:
+    """The worker that an answer or event names; "" when it names none."""
+    said = _json(body)
+    return _text(said.get("worker")) if isinstance(said, dict) else ""
+
+
+def error_text(status: int, said: Mapping[str, Any]) -> str:
+    """What an error's body says: "error", else the first of "errors", else its status."""
+    errors = said.get("errors")
+    found = said.get("error") or (errors[0] if isinstance(errors, list) and errors else None)
+    return _text(found) or _text(said.get("status")) or f"status {status}"
+
+
+def _json(body: Body) -> Any:
+    if body is None or not len(body):
+        return None
+    try:
+        return msgspec.json.decode(bytes(body))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes)):
+        return ()
+    return tuple(dict.fromkeys(name for name in value if isinstance(name, str) and name))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)

@@ -1,0 +1,285 @@
+"""Events of all jobs one may see, by sequence (NFP, "NFP/Broker-PUB"; ours, deployed NorFab has no subscriptions).
+
+Theory of operation. Any number of subscriptions of this client share one at the broker, whose wish is their union: so
+events come in one order, and each subscription here filters them. Replays are read page by page and put in front of
+what comes live meanwhile. When a connection is lost the broker's one begins anew behind the last number seen; what it
+cannot bring back is told as News of kind ``gap``, with the number of missing events where it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from broker.nfp.client.errors import RequestFailed
+from broker.nfp.client.news import Feed, News
+from broker.nfp.names import EVENTS
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from broker.nfp.client.limits import Limits
+    from broker.nfp.frames import Packet
+
+Ask = Callable[[str, str, dict[str, Any]], Awaitable[Any]]
+"""service, task, kwargs -> answer."""
+GAP: Final = "gap"
+PAGE: Final = 1000
+
+
+class Subscription:
+    """Events, for the time of a block: ``async with nfp.subscribe() as events: async for news in events``.
+
+    Attributes:
+        lost: events dropped here because nobody read them in time; ``gap`` news tell those missing at the broker.
+    """
+
+    def __init__(
+        self, hub: Subscriptions, uuid: str, service: str, kinds: frozenset[str], since: int | None
+    ) -> None:
+        self.uuid = uuid
+        self.service = service
+        self.kinds = kinds
+        self.since = since
+        self.next = 0
+        self._hub = hub
+        self._feed: Feed[News] = Feed(hub.limits.subscription_msgs, hub.limits.stream_bytes)
+        self._reader = self._feed.reader()
+        self._early: list[News] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._hub.begin(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._hub.end(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> News:
+        return await anext(self._reader)
+
+    @property
+    def lost(self) -> int:
+        """See the class."""
+        return self._reader.lost
+
+    def wants(self, news: News) -> bool:
+        """True when it asked for such news."""
+        if news.kind == GAP:
+            return True
+        return (
+            (not self.uuid or news.uuid == self.uuid)
+            and (not self.service or news.service == self.service)
+            and (not self.kinds or news.kind in self.kinds)
+        )
+
+    def take(self, news: News, size: int) -> None:
+        """News that came live."""
+        if news.sequence is not None and news.sequence < self.next:
+            return
+        if not self.wants(news):
+            return
+        if self._early is not None:
+            self._early.append(news)
+        else:
+            self._feed.put(news, size)
+
+    def hold(self) -> None:
+        """What comes live waits behind a replay."""
+        self._early = []
+
+    def replay(self, news: Iterable[News]) -> None:
+        """What had come before, then what came live meanwhile."""
+        early, self._early = self._early or [], None
+        for one in (*news, *early):
+            self._feed.put(one)
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Nothing more comes."""
+        self._feed.finish(error)
+
+
+class Subscriptions:
+    """All subscriptions of a client, over one at the broker."""
+
+    def __init__(self, ask: Ask, limits: Limits) -> None:
+        self.limits = limits
+        self._ask = ask
+        self._all: list[Subscription] = []
+        self._ident = ""
+        self._epoch = ""
+        self._last = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._held: list[tuple[News, int]] | None = None  # events right behind an answer that is not read yet
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    async def begin(self, subscription: Subscription) -> None:
+        """Add one; returns once it is in force and what it asked for has been read."""
+        subscription.hold()
+        self._all.append(subscription)
+        try:
+            now = await self._subscribe()
+            subscription.next = now + 1
+            replay: list[News] = []
+            if subscription.since is not None:
+                replay = await self._read(subscription, subscription.since, now)
+            subscription.replay(replay)
+        except BaseException:
+            self._all.remove(subscription)
+            raise
+
+    async def end(self, subscription: Subscription) -> None:
+        """Take one away; the broker forgets ours with the last one."""
+        if subscription not in self._all:
+            return
+        self._all.remove(subscription)
+        subscription.finish()
+        async with self._one_at_a_time:
+            if not self._all:
+                self._epoch, self._last = "", 0
+                await self._unsubscribe()
+
+    async def again(self) -> None:
+        """A new conversation: subscribe anew, behind what was seen.
+
+        A broker that has no subscriptions, or none for us, ends them all.
+        """
+        self._ident = ""
+        if not self._all:
+            return
+        try:
+            await self._subscribe()
+        except RequestFailed as error:
+            self.close(error)
+
+    async def _unsubscribe(self) -> None:
+        if self._ident:
+            ident, self._ident = self._ident, ""
+            await self._ask(EVENTS, "unsubscribe", {"subscription": ident})
+
+    async def _subscribe(self) -> int:
+        """Have at the broker what all want; returns the number of its latest event."""
+        async with self._one_at_a_time:
+            # its answer comes behind the last event of the former one, so that number is known exactly
+            await self._unsubscribe()
+            kwargs = self._union()
+            if self._epoch:
+                kwargs |= {"since": self._last, "epoch": self._epoch}
+            self._held = []
+            try:
+                answer = await self._ask(EVENTS, "subscribe", kwargs)
+                return self._begun(answer)
+            finally:
+                held, self._held = self._held, None
+                for news, size in held:
+                    self._live(news, size)
+
+    def _begun(self, answer: Mapping[str, Any]) -> int:
+        """The broker has subscribed us; returns the number of its latest event."""
+        self._ident = str(answer.get("subscription") or "")
+        epoch = str(answer.get("epoch") or "")
+        if epoch != self._epoch:
+            self._renumbered(bool(self._epoch))
+            self._epoch, self._last = epoch, int(answer.get("since") or 0)
+        self._tell_gap(answer.get("gap"))
+        return int(answer.get("sequence") or 0)
+
+    def _renumbered(self, known: bool) -> None:
+        """Another broker, or the same started anew: numbers begin again."""
+        if known:
+            for subscription in self._all:
+                subscription.next = 0
+
+    def _tell_gap(self, gap: Any) -> None:
+        if isinstance(gap, dict):
+            first, last = int(gap.get("first") or 0), int(gap.get("last") or 0)
+            lost = last - first + 1 if last else 0
+            self._give(News(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost), 0)
+
+    def _union(self) -> dict[str, Any]:
+        uuids = {one.uuid for one in self._all}
+        services = {one.service for one in self._all}
+        kinds = frozenset().union(*(one.kinds for one in self._all))
+        if any(not one.kinds for one in self._all):
+            kinds = frozenset()
+        return {
+            "uuid": next(iter(uuids)) if len(uuids) == 1 else "",
+            "service": next(iter(services)) if len(services) == 1 else "",
+            "kinds": sorted(kinds),
+        }
+
+    async def _read(self, subscription: Subscription, since: int, until: int) -> list[News]:
+        wish = {
+            "uuid": subscription.uuid,
+            "service": subscription.service,
+            "kinds": sorted(subscription.kinds),
+        }
+        found: list[News] = []
+        at = since
+        while at < until:
+            answer = await self._ask(EVENTS, "read", {**wish, "since": at, "limit": PAGE})
+            gap = answer.get("gap")
+            if isinstance(gap, dict):
+                lost = max(0, int(gap.get("last") or 0) - int(gap.get("first") or 0) + 1)
+                found.append(News(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost))
+            events = [news_of(event) for event in answer.get("events") or ()]
+            found += [news for news in events if news.sequence is not None and news.sequence <= until]
+            if int(answer.get("next") or 0) <= at:
+                break
+            at = int(answer["next"])
+        return found
+
+    def received(self, packet: Packet) -> bool:
+        """An EVENT with a sequence, or a gap told by the broker; False for other packets."""
+        if packet.sequence is None and packet.service != EVENTS:
+            return False
+        try:
+            said = msgspec.json.decode(packet.data)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return True
+        if isinstance(said, dict):
+            news = news_of(said)
+            if self._held is not None:
+                self._held.append((news, len(packet.data)))
+            else:
+                self._live(news, len(packet.data))
+        return True
+
+    def _live(self, news: News, size: int) -> None:
+        self._last = max(self._last, news.sequence or 0)
+        self._give(news, size)
+
+    def _give(self, news: News, size: int) -> None:
+        for subscription in self._all:
+            subscription.take(news, size)
+
+    def close(self, error: Exception) -> None:
+        """The client is closed."""
+        for subscription in self._all:
+            subscription.finish(error)
+
+
+def news_of(said: dict[str, Any]) -> News:
+    """An event as the broker tells it to subscribers."""
+    event = said.get("event")
+    message = event.get("message") if isinstance(event, dict) else None
+    sequence = said.get("sequence")
+    return News(
+        str(said.get("kind") or ""),
+        str(said.get("worker") or ""),
+        str(message or said.get("reason") or ""),
+        said,
+        str(said.get("uuid") or ""),
+        str(said.get("service") or ""),
+        sequence if isinstance(sequence, int) else None,
+        int(said.get("lost") or 0),
+    )

@@ -1,0 +1,94 @@
+"""Which broker is tried next, and how long to wait before (NFP, "Reliability"; pure: time is an argument).
+
+A peer has an ordered list of brokers and stays with the one that answers. It goes on to the next, in a circle, when
+one could not be reached for ``failover_s``. A return to the first is not automatic: the jobs of the peers that moved
+are in the store of the broker they moved to, and while some are at the one and some at the other broker they do not
+see each other. Whoever repairs the first broker sends everybody back by stopping the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from broker.errors import ConfigError
+
+FIRST_S: Final = 0.05
+"""Bound of the first wait; each further one doubles. A broker that restarts is back in a few tenths of a second."""
+SOON_S: Final = 0.5
+"""Largest bound during the first ``LONG_S``: peers are back well within a second of their broker."""
+LATE_S: Final = 5.0
+"""Largest bound later: a broker that is away for long is not hammered by thousands of peers."""
+LONG_S: Final = 60.0
+BROKERS_MAX: Final = 64
+DEFAULT: Final = "tcp://127.0.0.1:5555"
+"""Where our broker and deployed NorFab's listen unless told otherwise."""
+VARIABLE: Final = "HEADGATE_NFP"
+"""Environment: addresses of brokers, in order, with blanks or commas between them."""
+
+
+def chosen(given: str | Sequence[str] | None, environ: Mapping[str, str]) -> list[str]:
+    """The addresses given, else those of ``$HEADGATE_NFP``, else the usual one.
+
+    >>> chosen(None, {"HEADGATE_NFP": "tcp://a:1, tcp://b:1"}), chosen("tcp://c:1", {})
+    (['tcp://a:1', 'tcp://b:1'], ['tcp://c:1'])
+    """
+    if isinstance(given, str):
+        return [given]
+    return list(given or ()) or environ.get(VARIABLE, "").replace(",", " ").split() or [DEFAULT]
+
+
+class Brokers:
+    """The ordered list, and where in it we are.
+
+    Args:
+        endpoints: in order of preference. failover_s: patience with one of them; 0: never go on.
+        now: monotonic seconds.
+
+    Raises:
+        ConfigError: no endpoint, too many, or one twice.
+    """
+
+    def __init__(self, endpoints: Sequence[str], failover_s: float, now: float) -> None:
+        if not 0 < len(endpoints) <= BROKERS_MAX or len(set(endpoints)) != len(endpoints):
+            raise ConfigError(
+                f"brokers: {len(endpoints)} of them, expected 1 to {BROKERS_MAX} different endpoints"
+            )
+        self._endpoints = tuple(endpoints)
+        self._failover_s = failover_s
+        self._at = 0
+        self._since = now
+        self._away_since = now
+        self._bound = FIRST_S
+
+    @property
+    def current(self) -> str:
+        """The endpoint in use or tried now."""
+        return self._endpoints[self._at]
+
+    def reached(self, now: float) -> None:
+        """The handshake with ``current`` succeeded."""
+        self._since = self._away_since = now
+        self._bound = FIRST_S
+
+    def left(self, now: float, lived_s: float) -> None:
+        """A connection ended after ``lived_s``; one that ends at once does not shorten the next wait."""
+        self._since = self._away_since = now
+        if lived_s < 1.0:
+            self._bound = min(self._bound * 2, LATE_S)
+
+    def failed(self, now: float, *, refused: bool = False) -> bool:
+        """``current`` could not be reached, or ``refused`` us; True when another one is tried next."""
+        longest = SOON_S if now - self._away_since < LONG_S and not refused else LATE_S
+        self._bound = min(self._bound * 2, longest)
+        if len(self._endpoints) == 1 or not self._failover_s or now - self._since < self._failover_s:
+            return False
+        self._at = (self._at + 1) % len(self._endpoints)
+        self._since = now
+        self._bound = FIRST_S
+        return True
+
+    def pause_s(self) -> float:
+        """How long to wait before the next attempt: a random time up to the bound, so that peers spread out."""
+        return random.uniform(0, self._bound)

@@ -1,0 +1,266 @@
+"""The channel across the network: an ordered list of brokers, one DEALER connection at a time.
+
+The life of one conversation::
+
+    resolve the name -> connect -> handshake -> OPEN is sent -> the broker's OPEN, or open_timeout_s -> connected
+      ... -> connection lost | DISCONNECT | another epoch | reopen() -> lost -> wait a little -> resolve ...
+
+Deployed NorFab's broker drops OPEN without a word, so silence means: go on without features. A broker that has
+answered OPEN before and now does not is tried on a new connection first: while it has not noticed the end of our
+former one, a ROUTER ignores a second connection of the same identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkError
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Sender
+from broker.nfp.peer.brokers import Brokers
+from broker.nfp.peer.channel import Receiver, Traffic
+from broker.nfp.peer.complaints import Complaints
+from broker.nfp.peer.connection import Connection, Plan
+from broker.nfp.peer.conversation import Conversation
+from broker.nfp.peer.keys import check_name
+from broker.transport.curve import Certificate, CurveClient
+from broker.transport.zeromq.address import check_secrecy, parse, resolve
+from broker.transport.zeromq.hub import hub
+
+log = logging.getLogger("headgate")
+OPEN_TIMEOUT_S: Final = 0.5
+"""How long the broker's OPEN may take before it is taken for a deployed NorFab broker, which has none."""
+FAILOVER_S: Final = 5.0
+ATTEMPT_S: Final = 5.0
+"""One address may take so long for the handshake."""
+UNANSWERED: Final = 3
+"""New connections tried for an OPEN of ours that a broker which used to answer leaves without answer."""
+CLOSE_S: Final = 1.0
+"""How long ``close`` waits for the outbox."""
+
+
+class DealerChannel:
+    """See ``Channel``.
+
+    Args:
+        endpoints: brokers in order of preference, ``tcp://HOST:PORT`` or ``ipc://PATH``; names are resolved at each
+            connect. See ``Brokers`` for when the next one is used.
+        identity: name of the peer, at most 255 bytes.
+        sender: CLIENT or WORKER.
+        certificate: our key pair; None: plaintext, which only this machine's endpoints or ``insecure`` allow.
+        server_keys: the brokers' public keys (Z85), one for all or one for each endpoint.
+        open_timeout_s: see ``OPEN_TIMEOUT_S``. failover_s: patience with one broker; 0: never go on to the next.
+
+    Raises:
+        ConfigError: no or bad endpoints or name, or a key is missing.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        identity: str,
+        sender: Sender,
+        certificate: Certificate | None = None,
+        server_keys: Mapping[str, str] | str = "",
+        open_timeout_s: float = OPEN_TIMEOUT_S,
+        failover_s: float = FAILOVER_S,
+        insecure: bool = False,
+    ) -> None:
+        for endpoint in endpoints:
+            parse(endpoint)
+        self.name = check_name(identity)
+        self.trouble = "not started"
+        self.traffic = Traffic()
+        self._sender = sender
+        self._curves = {endpoint: _curve(endpoint, certificate, server_keys) for endpoint in endpoints}
+        self._open_timeout_s = open_timeout_s
+        self._insecure = insecure
+        self._brokers = Brokers(endpoints, failover_s, 0.0)
+        self._endpoints = tuple(endpoints)
+        self._failover_s = failover_s
+        self._complaints = Complaints(self.name)
+        self._answering: set[str] = set()
+        self._unanswered = 0
+        self._talk: Conversation | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._room = asyncio.Event()
+
+    @property
+    def broker(self) -> str:
+        """See ``Channel``."""
+        return self._brokers.current
+
+    # -- Channel ----------------------------------------------------------------------------------
+
+    def start(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
+        """See ``Channel``."""
+        if self._task is not None:
+            raise RuntimeError(f"the channel of {self.name} was started before")
+        loop = asyncio.get_running_loop()
+        self._brokers = Brokers(self._endpoints, self._failover_s, loop.time())
+        self._task = loop.create_task(self._run(receiver, open_body), name=f"channel of {self.name}")
+
+    def send(self, packet: Packet) -> bool:
+        """See ``Channel``."""
+        talk = self._talk
+        if talk is not None and talk.send(packet):
+            return True
+        self.traffic.refused += 1
+        self._room.clear()
+        return False
+
+    async def writable(self) -> None:
+        """See ``Channel``."""
+        while self._talk is None or not self._talk.writable:
+            if self._closed:
+                raise LinkClosed(f"the channel of {self.name} is closed")
+            self._room.clear()
+            await self._room.wait()
+
+    def reopen(self, why: str) -> None:
+        """See ``Channel``."""
+        if self._talk is not None:
+            self._talk.end(why)
+
+    async def close(self) -> None:
+        """See ``Channel``."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while (talk := self._talk) is not None and talk.waiting:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            log.warning("%s: closed with messages that %s did not take", self.name, self.broker)
+        self._room.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self.trouble = "closed"
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    async def _run(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._once(receiver, open_body)
+            except (LinkError, ConfigError) as error:
+                self._failed(error, loop.time())
+            except Exception as error:  # such as no descriptor left; giving up here would be for good
+                log.exception("%s: the broker %s could not be talked to", self.name, self.broker)
+                self._failed(LinkBroken(f"{self.broker}: {error}"), loop.time())
+            await asyncio.sleep(self._brokers.pause_s())
+
+    async def _once(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
+        talk = await self._dial(receiver)
+        self._brokers.reached(asyncio.get_running_loop().time())
+        await self._converse(talk, open_body)
+
+    async def _dial(self, receiver: Receiver) -> Conversation:
+        """A connection whose handshake is over; every address that the name has now is tried, in order.
+
+        Raises:
+            LinkError: what became of the last one. ConfigError: plaintext off this machine.
+        """
+        broker = self._brokers.current
+        endpoints = await resolve(parse(broker))
+        curve = self._curves[broker]
+        check_secrecy(endpoints, curve, self._insecure)
+        error: LinkError = LinkBroken(f"{broker}: the name has no address")
+        for endpoint in endpoints:
+            talk = Conversation(self, receiver, broker)
+            connection = Connection(hub(), Plan(endpoint, self.name.encode(), curve), talk)
+            talk.connection = connection
+            try:
+                async with asyncio.timeout(ATTEMPT_S):
+                    await connection.opened
+            except LinkError as failure:
+                error = failure
+                connection.close(0)
+            except TimeoutError:
+                error = LinkBroken(f"{endpoint.text}: no handshake within {ATTEMPT_S:g} s")
+                connection.close(0)
+            except BaseException:
+                connection.close(0)
+                raise
+            else:
+                return talk
+        raise error
+
+    def _failed(self, error: LinkError | ConfigError, now: float) -> None:
+        self.trouble = self._complaints.failed(self._brokers.current, error, self._curves[self.broker])
+        if self._brokers.failed(now, refused=self._complaints.refuses(self.broker, error)):
+            log.warning("%s: goes on to the broker %s", self.name, self._brokers.current)
+
+    async def _converse(self, talk: Conversation, open_body: Callable[[], dict[str, Any]]) -> None:
+        """One conversation, from OPEN to its loss."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        patience = loop.call_later(self._open_timeout_s, self._unopened, talk)
+        self._talk = talk
+        try:
+            talk.send_now(Packet(self._sender, Command.OPEN, body=msgspec.json.encode(open_body())))
+            await talk.over
+        finally:
+            patience.cancel()
+            self._talk = None
+            talk.close()
+        self.trouble = talk.why
+        lived_s = loop.time() - began if talk.begun else 0.0
+        self._brokers.left(loop.time(), lived_s)
+        if talk.begun:
+            log.info("%s: lost the broker %s: %s", self.name, talk.broker, talk.why)
+            talk.tell_lost()
+
+    def _unopened(self, talk: Conversation) -> None:
+        """The broker has not answered OPEN in time."""
+        if talk.begun:
+            return
+        self._unanswered += 1
+        if talk.broker in self._answering and self._unanswered <= UNANSWERED:
+            talk.end("it did not answer OPEN")
+        else:
+            self._answering.discard(talk.broker)
+            self._unanswered = 0
+            talk.begin(None)
+
+    # -- conversation.Owner --------------------------------------------------------------------------------
+
+    def begun(self, talk: Conversation, opened: dict[str, Any] | None) -> None:
+        """A conversation begins; ``send`` takes packets from now on."""
+        self.trouble = ""
+        self.traffic.connections += 1
+        self._complaints.forget(talk.broker)
+        log.info("%s: talks to the broker %s%s", self.name, talk.broker, "" if opened else ", without OPEN")
+
+    def answered(self, talk: Conversation) -> None:
+        """The broker answered OPEN."""
+        self._answering.add(talk.broker)
+        self._unanswered = 0
+
+    def roomy(self) -> None:
+        """There is room in the outbox."""
+        self._room.set()
+
+
+def _curve(
+    endpoint: str, certificate: Certificate | None, keys: Mapping[str, str] | str
+) -> CurveClient | None:
+    key = keys if isinstance(keys, str) else keys.get(endpoint, "")
+    if certificate is None:
+        if key:
+            raise ConfigError(f"{endpoint}: a key of the broker and none of our own, expected both")
+        return None
+    if not key:
+        raise ConfigError(f"{endpoint}: no public key of this broker, expected 40 characters of Z85")
+    return CurveClient(certificate, key)

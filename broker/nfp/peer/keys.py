@@ -1,0 +1,164 @@
+"""Keys and folders of a peer: our own CURVE key pair, the broker's public key, where state is kept.
+
+A peer's folder, ``--base-dir`` (default ``$XDG_STATE_HOME/headgate/nfp``)::
+
+    peers/NAME.key_secret   the key pair of the peer NAME, made at its first start, mode 0600
+    peers/NAME.key          its public half, to be given to whoever lists keys
+    peers/NAME.db           its jobs
+    broker.key              the broker's public key, where broker and peer share the folder
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from broker.errors import ConfigError
+from broker.nfp.names import NAME_BYTES_MAX
+from broker.transport.curve import Certificate, check_key, generate, load, load_public, save
+from broker.transport.zeromq.address import Endpoint, is_local, numeric, parse
+
+_STEM_MAX: Final = 150
+"""Characters of a file's name taken from a peer's; leaves room for endings within the 255 of a file system."""
+_KEY_CHARACTERS: Final = 40
+
+
+def default_base_dir() -> Path:
+    """Where state is kept unless told otherwise."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "headgate" / "nfp"
+
+
+def check_name(name: str) -> str:
+    """``name`` itself when it can be a peer's identity.
+
+    Raises:
+        ConfigError: empty, longer than 255 bytes, or with a NUL.
+    """
+    size = len(name.encode())
+    if not 0 < size <= NAME_BYTES_MAX or "\0" in name:
+        raise ConfigError(f"name {name[:64]!r} of {size} bytes, expected 1 to {NAME_BYTES_MAX} without NUL")
+    return name
+
+
+def peer_file(base_dir: str | Path, name: str, ending: str) -> Path:
+    """The file of the peer ``name`` with ``ending`` (``.db``); makes its folder, readable by its owner only.
+
+    Characters a file cannot have are percent-encoded, and a long name is cut and made unique by a digest.
+
+    Raises:
+        ConfigError: the folder cannot be made, or the name is none.
+    """
+    stem = quote(check_name(name), safe=" ")
+    if stem.startswith("."):
+        stem = "%2E" + stem[1:]
+    if len(stem) > _STEM_MAX:
+        stem = f"{stem[:_STEM_MAX]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    folder = Path(base_dir) / "peers"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot make the folder: {error.strerror}", error.errno) from error
+    return folder / (stem + ending)
+
+
+def own_certificate(base_dir: str | Path, name: str) -> Certificate:
+    """The key pair of the peer ``name``, made when it has none.
+
+    Raises:
+        ConfigError: its file cannot be read or written, or is readable by others.
+    """
+    path = peer_file(base_dir, name, ".key_secret")
+    if not path.exists():
+        made = generate({"name": _printable(name)})
+        try:
+            save(made, path)
+        except ConfigError:
+            if not path.exists():  # else another process of this name was faster
+                raise
+        else:
+            save(made.public, path.with_suffix(".key"), replace=True)
+    return load(path)
+
+
+def _printable(name: str) -> str:
+    return "".join(character if character.isprintable() and character != '"' else "?" for character in name)
+
+
+def broker_key(given: str | Path) -> str:
+    """The public key (Z85) that ``given`` is or whose certificate file it names.
+
+    Raises:
+        ConfigError: neither 40 characters of Z85 nor a readable certificate.
+    """
+    text = str(given)
+    if len(text) == _KEY_CHARACTERS and not Path(text).exists():
+        return check_key(text, "key of the broker")
+    return load_public(text).public_key
+
+
+def found_broker_key(base_dir: str | Path) -> str | None:
+    """The key of a broker that keeps its state in the same folder; None when there is none.
+
+    Raises:
+        ConfigError: there is a file, but no certificate in it.
+    """
+    path = Path(base_dir) / "broker.key"
+    return load_public(path).public_key if path.exists() else None
+
+
+def credentials(
+    base_dir: str | Path | None,
+    name: str,
+    endpoints: Sequence[str],
+    *,
+    key: Certificate | str | Path | None = None,
+    server_key: Mapping[str, str | Path] | str | Path | None = None,
+) -> tuple[Certificate | None, Mapping[str, str]]:
+    """What a ``DealerChannel`` of the peer ``name`` needs: its own key pair and the public key of each broker.
+
+    Args:
+        base_dir: see the module; None: ``default_base_dir()``, since a name belongs to its key for good.
+        name: of the peer.
+        endpoints: of its brokers.
+        key: our key pair or its file; None: the one in ``base_dir``, made when there is none.
+        server_key: of all brokers or by endpoint, as Z85 or as a file; None: ``broker.key`` in ``base_dir``.
+
+    Returns (None, {}), plaintext, when no key of a broker is known and every endpoint is on this machine.
+
+    Raises:
+        ConfigError: a key is wrong, or one is missing for an endpoint of another machine.
+    """
+    folder = Path(base_dir) if base_dir is not None else default_base_dir()
+    if isinstance(server_key, Mapping):
+        known = {endpoint: broker_key(given) for endpoint, given in server_key.items()}
+    else:
+        one = broker_key(server_key) if server_key is not None else found_broker_key(folder)
+        known = dict.fromkeys(endpoints, one) if one is not None else {}
+    if not known and not needs_curve(endpoints):
+        return None, {}
+    missing = [endpoint for endpoint in endpoints if endpoint not in known]
+    if missing:
+        raise ConfigError(
+            f"{missing[0]}: the broker's public key is not known; give it (40 characters of Z85, or its .key file)"
+        )
+    if isinstance(key, Certificate):
+        return key, known
+    return (load(key) if key is not None else own_certificate(folder, name)), known
+
+
+def needs_curve(endpoints: Sequence[str]) -> bool:
+    """True unless every endpoint is on this machine as far as its text tells: ipc, a loopback number, localhost.
+
+    Raises:
+        ConfigError: one of them is no endpoint.
+    """
+    return not all(_here(parse(endpoint)) for endpoint in endpoints)
+
+
+def _here(endpoint: Endpoint) -> bool:
+    return is_local(endpoint) or (numeric(endpoint.host) is None and endpoint.host == "localhost")

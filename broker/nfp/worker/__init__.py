@@ -1,0 +1,47 @@
+"""The worker library: functions that clients of a broker, ours or deployed NorFab's, can call.
+
+::
+
+    from broker.nfp.worker import Worker
+
+    worker = Worker("dummy", name="w1", broker="tcp://127.0.0.1:5555", state_dir="state")
+
+    @worker.task
+    def ping(n=1):                         # an ordinary function runs in a thread
+        return {"pong": n}
+
+    @worker.task(idempotent=False)
+    async def upgrade(job, device):        # an asynchronous one in the loop
+        job.resources.append(device)
+        job.progress("copying", resource=device)
+        if not await job.ask(f"reload {device}?"):
+            return "not reloaded"
+        ...
+
+    worker.main()                          # until SIGTERM; or `await worker.run()`
+
+::
+
+    worker       Worker: settings, tasks, run and main
+    tasks        the functions and their schemas
+    context      JobContext, ThreadContext: what a task sees of its job
+    results      Result: what a task brings, in NorFab's form
+    shift        one life of a worker: store, inventory, connection, end
+    duty         what is done with each message of the broker
+    presence     READY, KEEPALIVE, the broker's silence
+    delivery     what goes to the broker; results until they are safe
+    running      slots: runs tasks
+    threads      threads for ordinary functions
+    jobs         the jobs in memory
+    keeping      the seam to the store of jobs
+    store        jobs in SQLite
+    builtin      tasks that every worker has
+    management   mmi.service.worker
+    process      what the operating system says of this process
+"""
+
+from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext
+from broker.nfp.worker.results import Result
+from broker.nfp.worker.worker import Worker
+
+__all__ = ["JobCancelled", "JobContext", "Result", "ThreadContext", "Worker"]

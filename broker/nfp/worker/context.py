@@ -1,0 +1,352 @@
+"""What a task sees of its job: ``JobContext`` in asynchronous functions, ``ThreadContext`` in ordinary ones.
+
+Both have the same names. In an ordinary function every call returns when it is done; in an asynchronous one those that
+may wait are awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, Protocol, TypeVar
+from uuid import uuid4
+
+from broker.errors import HeadgateError
+from broker.nfp import bodies
+from broker.nfp.names import Command, Dialect
+from broker.nfp.worker.jobs import ASKING, RUNNING, Job
+from broker.nfp.worker.results import event_time
+
+log = logging.getLogger("headgate")
+T = TypeVar("T")
+ASK_S: Final = 120.0
+"""How long a question waits for its answer."""
+
+
+class JobCancelled(HeadgateError):
+    """The job was deleted, or its client cancelled the question it was asked."""
+
+    fault = "caller"
+
+
+class Way(Protocol):
+    """How what a task says gets to the broker."""
+
+    worker: str
+    service: str
+    loop: asyncio.AbstractEventLoop
+
+    def say(self, job: Job, command: Command, status: int, body: bytes) -> bool:
+        """Send it; False when it was not taken."""
+
+    async def writable(self) -> None:
+        """Wait for room."""
+
+
+class _Context:
+    """What both have, and what happens in the loop's thread."""
+
+    def __init__(self, job: Job, way: Way, inventory: dict[str, Any]) -> None:
+        self._job = job
+        self._way = way
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._put_waiter: asyncio.Future[None] | None = None
+        self.resources: list[str] = []
+        self.resources_failed: list[str] = []
+        self.messages: list[str] = []
+        self.errors: list[str] = []
+        self.diff: Any = None
+        self.dry_run = False
+        self.inventory = inventory
+        job.put_came = self._put_came
+
+    # -- about the job ----------------------------------------------------------------------------
+
+    @property
+    def uuid(self) -> str:
+        """The job's id."""
+        return self._job.uuid
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self._job.task
+
+    @property
+    def worker(self) -> str:
+        """The worker's name."""
+        return self._way.worker
+
+    @property
+    def client(self) -> str:
+        """Who asked for it, for people."""
+        return self._job.asker
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first dispatch of the job, more when it was given to a worker before; 0: not known."""
+        return self._job.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the job was deleted; an ordinary function that takes long looks now and then."""
+        return self._job.cancelled
+
+    @property
+    def timeout_s(self) -> float:
+        """How long the job may take in all."""
+        return self._job.timeout_s
+
+    @property
+    def remaining_s(self) -> float:
+        """What is left of it; negative when nobody waits any more."""
+        return self._job.deadline - time.monotonic()
+
+    def check(self) -> None:
+        """To be called now and then by an ordinary function that takes long.
+
+        Raises:
+            JobCancelled: the job was deleted. TimeoutError: its time is over.
+        """
+        if self._job.cancelled:
+            raise JobCancelled(f"job {self.uuid} was cancelled")
+        if self.remaining_s <= 0:
+            raise TimeoutError(f"job {self.uuid} took longer than its {self.timeout_s:g} s")
+
+    def fail(self, error: str) -> None:
+        """The result will be a failed one, with ``error`` among its errors."""
+        self.errors.append(error)
+
+    # -- in the loop's thread ---------------------------------------------------------------------
+
+    def _event(
+        self,
+        kind: str,
+        message: str,
+        status: str,
+        *,
+        resource: Iterable[str] = (),
+        severity: str = "INFO",
+        extras: dict[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        job = self._job
+        body = bodies.event(
+            kind,
+            worker=self._way.worker,
+            service=self._way.service,
+            uuid=job.uuid,
+            task=job.task,
+            message=message,
+            status=status,
+            timestamp=event_time(),
+            resource=resource,
+            severity=severity,
+            extras=extras,
+            timeout_s=timeout_s,
+        )
+        job.events.append({"event_type": kind, "message": message, "status": status, "severity": severity})
+        if not self._way.say(job, Command.EVENT, 200, body):
+            log.debug("job %s: an event was not sent, the broker is away", job.uuid)
+
+    def _ask_again(self) -> None:
+        """The question went to a broker that may not have told anybody: ask once more."""
+        if self._job.asked is not None:
+            self._event_of_question(self._job.asked)
+
+    def _event_of_question(self, asked: dict[str, Any]) -> None:
+        self._event(
+            "input_request",
+            asked["question"],
+            "waiting_client_input",
+            extras={"input_request": asked},
+            timeout_s=asked["timeout"],
+        )
+
+    async def _ask(self, question: str, default: Any, timeout_s: float, metadata: dict[str, Any]) -> Any:
+        job = self._job
+        asked = {
+            "id": uuid4().hex,
+            "question": question,
+            "default": default,
+            "timeout": max(1, round(timeout_s)),
+            "metadata": metadata,
+        }
+        answer: asyncio.Future[dict[str, Any]] = self._way.loop.create_future()
+        self._answers[asked["id"]] = answer
+        job.asked, job.state = asked, ASKING
+        self._event_of_question(asked)
+        said: dict[str, Any] = {"input_id": asked["id"]}
+        status = "cancelled"
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await answer
+            said["metadata"] = response.get("metadata") or {}
+            status = "cancelled" if response.get("cancel") else "received"
+        except TimeoutError:
+            status = "timeout"
+            raise TimeoutError(f"nobody answered {question!r} within {timeout_s:g} s") from None
+        finally:
+            del self._answers[asked["id"]]
+            job.asked, job.state = None, RUNNING
+            self._event("input_response", question, status, extras={"input_response": said})
+        if status == "cancelled":
+            raise JobCancelled(f"the client cancelled the question {question!r}")
+        return response.get("value", default)
+
+    def _put_came(self) -> None:
+        """A PUT: the answer to a question, or something for ``received``."""
+        newest = self._job.puts[-1]
+        asked = newest.get("input_id") if isinstance(newest, dict) else None
+        if isinstance(asked, str):
+            self._job.puts.pop()
+            answer = self._answers.get(asked)
+            if answer is not None and not answer.done():  # else it comes too late, or for the second time
+                answer.set_result(newest)
+        elif self._put_waiter is not None and not self._put_waiter.done():
+            self._put_waiter.set_result(None)
+
+    async def _received(self, timeout_s: float) -> Any:
+        job = self._job
+        async with asyncio.timeout(timeout_s):
+            while not job.puts:
+                self._put_waiter = self._way.loop.create_future()
+                await self._put_waiter
+        return job.puts.popleft()
+
+    async def _next_offset(self, timeout_s: float) -> int | None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                put = await self._received(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                return None
+            offset = put.get("offset") if isinstance(put, dict) else None
+            if isinstance(offset, int) and not isinstance(offset, bool):
+                return offset
+
+    async def _stream(self, data: bytes) -> None:
+        if self._job.dialect is Dialect.SEED:
+            raise RuntimeError("the one-byte dialect has no STREAM: this broker cannot carry it")
+        while not self._way.say(self._job, Command.STREAM, 200, data):
+            await self._way.writable()
+
+
+class JobContext(_Context):
+    """The job, for an asynchronous task.
+
+    Attributes:
+        resources: append the names of what the task works on. resources_failed: of what it failed on. messages: for
+            people. errors: see ``fail``. diff, dry_run: of the result. inventory: the worker's, shared by all jobs.
+    """
+
+    def progress(
+        self,
+        message: str,
+        *,
+        resource: str | Iterable[str] = (),
+        severity: str = "INFO",
+        status: str = "running",
+        **extras: Any,
+    ) -> None:
+        """Tell the client how far the task is. Not sent while the broker is away."""
+        self._event(
+            "progress",
+            message,
+            status,
+            resource=[resource] if isinstance(resource, str) else resource,
+            severity=severity,
+            extras=extras or None,
+        )
+
+    async def ask(
+        self, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any
+    ) -> Any:
+        """Ask the client; returns the value it answers.
+
+        Raises:
+            TimeoutError: no answer. JobCancelled: the client refuses to answer.
+        """
+        return await self._ask(question, default, timeout_s, metadata)
+
+    async def stream(self, data: bytes) -> None:
+        """Send raw bytes to the client; waits while the outbox is full or the broker is away."""
+        await self._stream(data)
+
+    async def received(self, timeout_s: float) -> Any:
+        """The next thing the client sent to this job with PUT, decoded, answers to questions excepted.
+
+        Raises:
+            TimeoutError: nothing came.
+        """
+        return await self._received(timeout_s)
+
+    async def next_offset(self, timeout_s: float) -> int | None:
+        """The next ``{"offset": n}`` of the client: a credit for one more chunk; None when none came in time."""
+        return await self._next_offset(timeout_s)
+
+
+class ThreadContext(_Context):
+    """The job, for an ordinary task, which runs in a thread; see ``JobContext``."""
+
+    def progress(
+        self,
+        message: str,
+        *,
+        resource: str | Iterable[str] = (),
+        severity: str = "INFO",
+        status: str = "running",
+        **extras: Any,
+    ) -> None:
+        """See ``JobContext.progress``."""
+        resources = [resource] if isinstance(resource, str) else list(resource)
+
+        def tell() -> None:
+            self._event(
+                "progress", message, status, resource=resources, severity=severity, extras=extras or None
+            )
+
+        self._way.loop.call_soon_threadsafe(tell)
+
+    def ask(self, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any) -> Any:
+        """See ``JobContext.ask``. JobCancelled is also raised when the job is deleted meanwhile."""
+        return self._wait(self._ask(question, default, timeout_s, metadata))
+
+    def stream(self, data: bytes) -> None:
+        """See ``JobContext.stream``."""
+        self._wait(self._stream(data))
+
+    def received(self, timeout_s: float) -> Any:
+        """See ``JobContext.received``."""
+        return self._wait(self._received(timeout_s))
+
+    def next_offset(self, timeout_s: float) -> int | None:
+        """See ``JobContext.next_offset``."""
+        return self._wait(self._next_offset(timeout_s))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the loop, and stop waiting when the job is deleted."""
+        return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._way.loop).result()
+
+    async def _unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        self._running = asyncio.current_task()
+        if self._job.cancelled:
+            work.close()
+            raise JobCancelled(f"job {self.uuid} was cancelled")
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._job.cancelled:
+                raise JobCancelled(f"job {self.uuid} was cancelled") from None
+            raise
+        finally:
+            self._running = None
+
+    _running: asyncio.Task[Any] | None = None
+
+    def interrupt(self) -> None:
+        """The job was deleted: whatever the task waits for ends now (loop's thread)."""
+        if self._running is not None:
+            self._running.cancel()

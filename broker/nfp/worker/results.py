@@ -1,0 +1,105 @@
+"""What a task brings, in the form deployed NorFab's clients read, and the timestamps they show."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Final
+
+import msgspec
+
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+STATUSES: Final = (
+    "completed",
+    "timeout",
+    "no_match",
+    "failed",
+    "skipped",
+    "error",
+    "created",
+    "updated",
+    "unchanged",
+)
+"""What ``Result.status`` may say."""
+
+
+class Result(msgspec.Struct, kw_only=True, gc=False):
+    """The result of one task on one worker; a task may return one, else what it returns becomes ``result``.
+
+    Attributes:
+        result: anything JSON can say. failed: True when the task did not do what was asked. errors: why.
+        task: ``WORKER:TASK``. messages: for people. juuid: the job. resources: names of what the task worked on;
+        resources_failed: those of them it failed on. status: one of ``STATUSES``. task_started, task_completed: local
+        time. diff: what changed. dry_run: True when nothing was changed on purpose.
+    """
+
+    result: Any = None
+    failed: bool = False
+    errors: list[str] = []
+    task: str | None = None
+    messages: list[str] = []
+    juuid: str | None = None
+    resources: list[str] = []
+    resources_failed: list[str] = []
+    status: str | None = None
+    task_started: str | None = None
+    task_completed: str | None = None
+    service: str | None = None
+    diff: Any = None
+    dry_run: bool = False
+
+
+def encode(worker: str, result: Result) -> bytes:
+    """The body of the final RESPONSE: ``{worker: result}``.
+
+    A result that JSON cannot say becomes a failed one which tells so.
+    """
+    try:
+        return _encode({worker: result})
+    except Exception as error:  # whatever a value's own iteration raises
+        lean = Result(
+            failed=True, status="error", errors=_texts(result.errors), messages=_texts(result.messages)
+        )
+        lean.errors.append(f"the result cannot be written as JSON: {error}")
+        for name in ("task", "juuid", "service", "task_started", "task_completed"):
+            value = getattr(result, name)
+            setattr(lean, name, value if isinstance(value, str) else None)
+        return _encode({worker: lean})
+
+
+def _texts(said: Any) -> list[str]:
+    """A list of texts, of whatever a task put in place of one."""
+    return [str(each) for each in said] if isinstance(said, (list, tuple)) else [str(said)] if said else []
+
+
+def tidy(result: Result) -> Result:
+    """``result`` with lists where lists belong and truth values where these do."""
+    for name in ("errors", "messages", "resources", "resources_failed"):
+        if type(getattr(result, name)) is not list:
+            setattr(result, name, _texts(getattr(result, name)))
+    result.failed, result.dry_run = bool(result.failed), bool(result.dry_run)
+    return result
+
+
+def _unusual(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"a {type(value).__name__} is in it")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_unusual).encode
+
+
+def clock_text(seconds: float | None = None) -> str:
+    """Local time as results carry it (``time.ctime``); None: now."""
+    return time.ctime(seconds)
+
+
+def event_time() -> str:
+    """Now as events carry it: ``dd-Mon-YYYY HH:MM:SS.mmm``, local time, English in every locale."""
+    now = time.time()
+    at = time.localtime(now)
+    return (
+        f"{at.tm_mday:02d}-{_MONTHS[at.tm_mon - 1]}-{at.tm_year} "
+        f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}.{int(now * 1000) % 1000:03d}"
+    )

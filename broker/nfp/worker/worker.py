@@ -1,0 +1,304 @@
+"""The Worker: what a program makes, hangs its tasks on, and runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+from broker.errors import ConfigError
+from broker.nfp.names import INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
+from broker.nfp.peer.brokers import chosen
+from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
+from broker.nfp.peer.keys import check_name, credentials, default_base_dir, own_certificate, peer_file
+from broker.nfp.worker.keeping import JobStore, NoStore
+from broker.nfp.worker.shift import Means, Shift
+from broker.nfp.worker.tasks import Tasks, make
+from broker.transport.curve import Certificate
+
+if TYPE_CHECKING:
+    from broker.nfp.client.client import NfpClient
+    from broker.nfp.peer.channel import Channel
+
+log = logging.getLogger("headgate")
+F = TypeVar("F", bound=Callable[..., Any])
+DRAIN_S: Final = 30.0
+"""How long running jobs may take once the worker is told to leave."""
+SLOTS_MAX: Final = 64
+"""Jobs at a time; a broker of ours gives no more."""
+CLIENT_SUFFIX: Final = "-NFPClient"
+"""A worker's own client has a name and a key of its own, as with deployed NorFab."""
+
+
+class Worker:
+    """A worker of one service.
+
+    Args:
+        service: what it offers. name: its identity, unique among all workers; default ``SERVICE-HOST-PID``, which
+            suits workers without state.
+        broker: addresses in order of preference; None: see ``peer.brokers.chosen``.
+        server_key, key: see ``peer.keys.credentials``.
+        state_dir: where jobs and keys are kept; None: jobs in memory only, the key in the default folder.
+        resources: names of what it manages, for people and ``show_workers``.
+        jobs_at_a_time: 1 to ``SLOTS_MAX``; the text wants one (NFP, "Architecture").
+        inventory: ask the broker's inventory for ours before the first READY; until then the worker waits.
+        files: fetch files that arguments name as ``nf://PATH``.
+        drain_s: see ``DRAIN_S``. failover_s, open_timeout_s, insecure: see ``DealerChannel``.
+        channel: speaks to a broker in this process in place of a DEALER; brokers and keys do not count then.
+
+    Attributes:
+        inventory: what the broker's has for this worker; {} before it runs. slots: ``jobs_at_a_time``. store: False
+        keeps jobs in memory although there is a ``state_dir``. These and the others may be changed before it runs.
+
+    Raises:
+        ConfigError: a name that cannot be.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        name: str = "",
+        broker: str | Sequence[str] | None = None,
+        server_key: Mapping[str, str | Path] | str | Path | None = None,
+        key: Certificate | str | Path | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        resources: Sequence[str] = (),
+        jobs_at_a_time: int = 1,
+        inventory: bool = False,
+        files: bool = True,
+        drain_s: float = DRAIN_S,
+        failover_s: float = FAILOVER_S,
+        open_timeout_s: float = OPEN_TIMEOUT_S,
+        insecure: bool = False,
+        channel: Channel | None = None,
+    ) -> None:
+        self.service = _check_service(service)
+        self.name = check_name(name or f"{service}-{socket.gethostname()}-{os.getpid()}"[:NAME_BYTES_MAX])
+        self.brokers = chosen(broker, os.environ)
+        self.server_key = server_key
+        self.key = key
+        self.state_dir = Path(state_dir) if state_dir is not None else None
+        self.resources = list(resources)
+        self.slots = jobs_at_a_time
+        self.store = True
+        self.ask_inventory = inventory
+        self.files = files
+        self.drain_s = drain_s
+        self.failover_s = failover_s
+        self.open_timeout_s = open_timeout_s
+        self.insecure = insecure
+        self.inventory: dict[str, Any] = {}
+        self.tasks = Tasks()
+        self._channel = channel
+        self._shift: Shift | None = None
+        self._starting: list[Callable[[Worker], object]] = []
+
+    # -- tasks ------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: F, /) -> F: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        idempotent: bool = True,
+        nf_text: Sequence[str] = (),
+        description: str | None = None,
+    ) -> Callable[[F], F]: ...
+    def task(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        name: str | None = None,
+        idempotent: bool = True,
+        nf_text: Sequence[str] = (),
+        description: str | None = None,
+    ) -> F | Callable[[F], F]:
+        """Offer the decorated function: ``@worker.task`` or ``@worker.task(idempotent=False)``.
+
+        An asynchronous function runs in the loop, an ordinary one in a thread. A parameter named ``job`` gets a
+        JobContext or ThreadContext; the others come from the request's args and kwargs. What is returned becomes the
+        ``result``; a ``Result`` says more; an exception makes it a failed one.
+
+        Args:
+            function: the function, when used without brackets.
+            name: default: the function's.
+            idempotent: False: never run twice for one job; a worker lost after it began ends the job with an error.
+            nf_text: names of arguments whose ``nf://`` URL is replaced by what the file says, not by its path.
+            description: default: the docstring.
+
+        Raises:
+            ConfigError: there is a task of this name.
+        """
+
+        def offer(given: F) -> F:
+            self.tasks.add(
+                make(given, name, idempotent=idempotent, nf_text=tuple(nf_text), description=description)
+            )
+            return given
+
+        return offer if function is None else offer(function)
+
+    def starting(self, function: Callable[[Worker], object]) -> Callable[[Worker], object]:
+        """Call the decorated function with this worker each time it begins, with its inventory, before READY."""
+        self._starting.append(function)
+        return function
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> str:
+        """Work until ``stop``; returns "shutdown" or, when management asked for it, "restart".
+
+        Raises:
+            ConfigError: a key is missing or a file cannot be used. RuntimeError: it runs already.
+        """
+        if self._shift is not None:
+            raise RuntimeError(f"worker {self.name} runs already")
+        shift = Shift(self._means())
+        self._shift = shift
+        self.inventory = shift.inventory
+        try:
+            return await shift.work(self._begin)
+        finally:
+            self._shift = None
+
+    def stop(self) -> None:
+        """Finish what runs, within ``drain_s``, and leave; to be called in the loop's thread. Harmless twice."""
+        if self._shift is not None:
+            self._shift.stop()
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is registered with a broker."""
+        return self._shift is not None and self._shift.duty.presence.registered
+
+    @property
+    def trouble(self) -> str:
+        """Why not, for people; "" while it is."""
+        return "not running" if self._shift is None else self._shift.channel.trouble
+
+    async def client(self) -> NfpClient:
+        """The worker's own client, for tasks that submit jobs themselves.
+
+        Raises:
+            RuntimeError: the worker does not run, or has no client.
+        """
+        if self._shift is None:
+            raise RuntimeError(f"worker {self.name} does not run")
+        return await self._shift.client()
+
+    def main(self) -> int:
+        """Run until SIGTERM or SIGINT, again when management says restart; returns 0. A second signal ends at once.
+
+        Raises:
+            ConfigError: see ``run``.
+        """
+        while asyncio.run(self.serve()) == "restart":
+            log.info("%s: starts anew", self.name)
+        return 0
+
+    async def serve(self) -> str:
+        """``run``, ended by SIGTERM or SIGINT, at once by a second one."""
+        loop = asyncio.get_running_loop()
+        running = loop.create_task(self.run(), name=f"worker {self.name}")
+        told = 0
+
+        def leave() -> None:
+            nonlocal told
+            told += 1
+            if told > 1:
+                running.cancel()
+            else:
+                self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, leave)
+        try:
+            await asyncio.wait([running])
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        return "shutdown" if running.cancelled() else running.result()
+
+    def _begin(self) -> None:
+        for function in self._starting:
+            function(self)
+
+    # -- what it works with -----------------------------------------------------------------------
+
+    def _means(self) -> Means:
+        if not 1 <= self.slots <= SLOTS_MAX:
+            raise ConfigError(f"{self.slots} jobs at a time, expected 1 to {SLOTS_MAX}")
+        keys: Mapping[str, str] = {}
+        channel = self._channel
+        if channel is None:
+            certificate, keys = credentials(
+                self.state_dir, self.name, self.brokers, key=self.key, server_key=self.server_key
+            )
+            channel = self._dial(certificate, keys)
+        has_client = self._channel is None and (self.files or self.ask_inventory)
+        return Means(
+            channel,
+            self.service,
+            self.tasks,
+            self._store(),
+            self.resources,
+            self.slots,
+            self.drain_s,
+            self.ask_inventory,
+            (lambda: self._make_client(keys)) if has_client else None,
+            str(self.state_dir or "") if self.store else "",
+        )
+
+    def _dial(self, certificate: Certificate | None, keys: Mapping[str, str]) -> Channel:
+        return DealerChannel(
+            self.brokers,
+            identity=self.name,
+            sender=Sender.WORKER,
+            certificate=certificate,
+            server_keys=keys,
+            open_timeout_s=self.open_timeout_s,
+            failover_s=self.failover_s,
+            insecure=self.insecure,
+        )
+
+    def _store(self) -> JobStore:
+        if self.state_dir is None or not self.store:
+            return NoStore()
+        from broker.nfp.worker.store import SqliteJobStore
+
+        return SqliteJobStore(peer_file(self.state_dir, self.name, ".db"))
+
+    def _make_client(self, keys: Mapping[str, str]) -> NfpClient:
+        from broker.nfp.client.client import NfpClient
+
+        name = self.name + CLIENT_SUFFIX
+        folder = self.state_dir or default_base_dir()
+        return NfpClient(
+            name,
+            broker=self.brokers,
+            server_key=dict(keys) or None,
+            key=own_certificate(folder, name) if keys else None,
+            state_dir=folder,
+            failover_s=self.failover_s,
+            insecure=self.insecure,
+        )
+
+
+def _check_service(service: str) -> str:
+    size = len(service.encode())
+    if not 0 < size <= NAME_BYTES_MAX or "\0" in service or service in INTERNAL or service == MMI_WORKER:
+        raise ConfigError(
+            f"service {service[:64]!r}: expected 1 to {NAME_BYTES_MAX} bytes, and none of the broker's own"
+        )
+    return service

@@ -1,0 +1,140 @@
+"""Jobs that survive the client that submitted them."""
+
+import asyncio
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.nfp.client import JobCancelled, JobTimeout, NfpClient
+from tests.unit.nfp.client.running import SOON, WITHIN_S
+
+
+def lives(broker, folder, *works):
+    """Run each of `works(client)` with a client of its own, one after the other, all of one name."""
+
+    async def one(work):
+        async with asyncio.timeout(WITHIN_S):
+            async with NfpClient("c", broker=broker.endpoint, state_dir=folder, limits=SOON) as client:
+                return await work(client)
+
+    return [asyncio.run(one(work)) for work in works]
+
+
+def test_a_future_survives(broker, tmp_path):
+    async def first(client):
+        await client.submit("dummy", "never", kwargs={"n": 1}, uuid="u", timeout_s=30)
+        await asyncio.to_thread(broker.wait_for, lambda b: "u" in b.jobs)
+
+    async def second(client):
+        (job,) = await client.unfinished()
+        assert (job.uuid, job.service, job.task, job.target_text) == ("u", "dummy", "never", "all")
+        assert job.ticket.timeout_s == 30
+
+        def finish():
+            for worker in ("w1", "w2"):
+                broker.finish("u", worker, worker)
+
+        broker.do(finish)
+        return await job
+
+    results = lives(broker, tmp_path, first, second)[1]
+    assert {worker: result["result"] for worker, result in results.items()} == {"w1": "w1", "w2": "w2"}
+
+
+def test_what_had_come_is_still_there(ours, tmp_path):
+    async def first(client):
+        job = await client.submit("dummy", "never", uuid="u")
+        await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
+        ours.do(lambda: ours.finish("u", "w1", 1))
+        while not job.results:
+            await asyncio.sleep(0.005)
+
+    async def second(client):
+        (job,) = await client.unfinished()
+        assert set(job.results) == {"w1"}
+        ours.do(lambda: ours.finish("u", "w2", 2))
+        return await job
+
+    assert set(lives(ours, tmp_path, first, second)[1]) == {"w1", "w2"}
+
+
+def test_a_job_that_was_never_sent_is_sent_later(ours, tmp_path):
+    async def away():
+        async with NfpClient("c", broker="tcp://127.0.0.1:1", state_dir=tmp_path) as client:
+            await client.submit("dummy", "ping", uuid="u")
+
+    async def later(client):
+        (job,) = await client.unfinished()
+        return await job
+
+    asyncio.run(away())
+    assert set(lives(ours, tmp_path, later)[0]) == {"w1", "w2"}
+
+
+def test_a_finished_job_can_be_looked_at_later(ours, tmp_path):
+    async def first(client):
+        job = await client.submit("dummy", "ping", kwargs={"n": 7}, uuid="u")
+        await job
+        other = await client.submit("dummy", "never", uuid="gone")
+        await asyncio.to_thread(ours.wait_for, lambda b: "gone" in b.jobs)
+        await other.cancel()
+
+    async def second(client):
+        assert await client.unfinished() == []
+        job, gone = await client.attach("u"), await client.attach("gone")
+        with pytest.raises(JobCancelled):
+            await gone
+        return job.status, gone.status, await job
+
+    status, gone, results = lives(ours, tmp_path, first, second)[1]
+    assert (status, gone) == ("done", "cancelled")
+    assert results["w1"]["result"] == 7
+    assert ours.count("POST") == 2
+
+
+def test_a_deadline_goes_on_while_nobody_is_there(ours, tmp_path):
+    async def first(client):
+        await client.submit("dummy", "never", uuid="u", timeout_s=0.3)
+
+    async def second(client):
+        await asyncio.sleep(0.5)
+        assert await client.unfinished() == []
+        job = await client.attach("u")
+        with pytest.raises(JobTimeout):
+            await job
+        return job.status
+
+    assert lives(ours, tmp_path, first, second)[1] == "expired"
+
+
+def test_a_name_is_used_once_at_a_time(ours, tmp_path):
+    async def twice(client):
+        with pytest.raises(ConfigError, match=r"c\.db"):
+            async with NfpClient("c", broker=ours.endpoint, state_dir=tmp_path):
+                pass
+
+    lives(ours, tmp_path, twice)
+
+
+def test_run_leaves_nothing_behind(broker, tmp_path):
+    async def first(client):
+        await client.run("dummy", "ping")
+        return await client.unfinished(), client._keeping.store.state(next(iter(broker.jobs)))
+
+    assert lives(broker, tmp_path, first) == [([], "")]
+
+
+def test_who_works_on_a_job_is_remembered_where_the_broker_does_not(norfab, tmp_path):
+    async def first(client):
+        job = await client.submit("dummy", "never", uuid="u", target="any")
+        while not job.workers:
+            await asyncio.sleep(0.005)
+
+    async def second(client):
+        norfab.do(lambda: norfab.jobs["u"]["results"].update(w1={"w1": {"result": 1}}))
+        (job,) = await client.unfinished()
+        assert job.workers == ("w1",)
+        return await job
+
+    assert lives(norfab, tmp_path, first, second)[1] == {"w1": {"result": 1}}
+    assert norfab.count("POST") == 1

@@ -1,0 +1,168 @@
+"""Management, inventory, jobs of the broker; subscriptions."""
+
+import asyncio
+
+import pytest
+
+from broker.nfp.client import Limits, NfpClient, RequestFailed
+from tests.unit.nfp.client.running import WITHIN_S, run
+
+
+def test_management(broker):
+    told = run(lambda c: c.mmi("show_workers"), broker)
+    assert [worker["name"] for worker in told] == ["w1", "w2", "f1", "f2"]
+
+
+def test_services_of_either_broker(broker):
+    async def work(client):
+        await client.wait_connected()
+        return {service["name"]: service["workers"] for service in await client.services()}
+
+    assert run(work, broker) == {"dummy": ["w1", "w2"], "filesharing": ["f1", "f2"]}
+
+
+def test_inventory_is_asked_for_by_our_name(broker):
+    assert run(lambda c: c.inventory(), broker) == {"hosts": ["c"]}
+    assert run(lambda c: c.inventory("w9"), broker) == {"hosts": ["w9"]}
+
+
+def test_jobs_of_the_broker(ours):
+    async def work(client):
+        await client.run("dummy", "ping")
+        return await client.jobs()
+
+    assert [(job["service"], job["state"]) for job in run(work, ours)] == [("dummy", "done")]
+
+
+def test_an_error_is_raised(ours):
+    with pytest.raises(RequestFailed, match=r"mmi\.service\.broker: no task 'nonsense'") as caught:
+        run(lambda c: c.mmi("nonsense"), ours)
+    assert caught.value.status == 400
+
+
+def test_no_answer_in_time():
+    async def main():
+        async with NfpClient("c", broker="tcp://127.0.0.1:1") as client:
+            await client.mmi("show_workers", timeout_s=0.1)
+
+    with pytest.raises(TimeoutError, match=r"mmi.service.broker show_workers: no answer within 0.1 s"):
+        asyncio.run(main())
+
+
+# -- subscriptions -------------------------------------------------------------------------------------
+
+
+async def take(events, count):
+    return [await anext(events) for _ in range(count)]
+
+
+def test_events_as_they_come(ours):
+    async def work(client):
+        async with client.subscribe() as events:
+            ours.do(lambda: [ours.publish(kind) for kind in ("submitted", "finished")])
+            return await take(events, 2)
+
+    news = run(work, ours)
+    assert [(one.sequence, one.kind, one.message) for one in news] == [
+        (1, "submitted", "submitted of u"),
+        (2, "finished", "finished of u"),
+    ]
+
+
+def test_several_subscriptions_share_one_and_get_theirs_in_order(ours):
+    async def work(client):
+        async with client.subscribe(service="a") as a, client.subscribe(kinds=["closed"]) as closed:
+
+            def happen():
+                for number in range(6):
+                    ours.publish("closed" if number % 3 == 0 else "progress", service="ab"[number % 2])
+
+            ours.do(happen)
+            found = await take(a, 3), await take(closed, 2)
+            assert len(ours.subscriptions) == 1
+        await asyncio.to_thread(ours.wait_for, lambda b: not b.subscriptions)
+        return [[one.sequence for one in news] for news in found]
+
+    assert run(work, ours) == [[1, 3, 5], [1, 4]]
+
+
+def test_a_replay_stands_in_front_of_what_comes(ours):
+    async def work(client):
+        ours.do(lambda: [ours.publish("progress") for _ in range(5)])
+        async with client.subscribe() as live, client.subscribe(since=2) as events:
+            ours.do(lambda: ours.publish("closed"))
+            return [[one.sequence for one in await take(reader, n)] for reader, n in ((events, 4), (live, 1))]
+
+    assert run(work, ours) == [[3, 4, 5, 6], [6]]
+
+
+def test_nothing_is_missed_over_a_reconnect(ours):
+    async def work(client):
+        async with client.subscribe() as events:
+            ours.do(lambda: ours.publish("submitted"))
+            first = await anext(events)
+
+            def away():
+                ours.subscriptions.clear()
+                for _ in range(3):
+                    ours.publish("progress")
+
+            ours.do(away)
+            client._channel.reopen("test")
+            return [first.sequence, *[one.sequence for one in await take(events, 3)]]
+
+    assert run(work, ours) == [1, 2, 3, 4]
+
+
+def test_a_broker_that_was_started_anew_is_told_as_a_gap(ours):
+    async def work(client):
+        async with client.subscribe() as events:
+            ours.do(lambda: [ours.publish("progress") for _ in range(4)])
+            await take(events, 4)
+
+            def restart():
+                ours.subscriptions.clear()
+                ours.events.clear()
+                ours.epoch = "e2"
+                ours.publish("submitted")
+
+            ours.do(restart)
+            client._channel.reopen("test")
+            return await take(events, 2)
+
+    gap, news = run(work, ours)
+    assert (gap.kind, gap.message) == ("gap", "the broker was started anew")
+    assert (news.kind, news.sequence) == ("submitted", 1)
+
+
+def test_a_reader_who_is_too_slow_is_told_what_it_lost(ours):
+    async def work(client):
+        async with client.subscribe() as events:
+            ours.do(lambda: [ours.publish("progress") for _ in range(30)])
+            await client.mmi("show_workers")  # its answer comes behind the events
+            found = await take(events, 10)
+            return events.lost, [one.sequence for one in found]
+
+    lost, sequences = run(work, ours, limits=Limits(subscription_msgs=10))
+    assert (lost, sequences) == (20, list(range(21, 31)))
+
+
+def test_a_broker_without_subscriptions(norfab):
+    async def work(client):
+        async with client.subscribe():
+            pass
+
+    with pytest.raises(RequestFailed, match="no such service"):
+        run(work, norfab)
+
+
+def test_leaving_ends_a_subscription(ours):
+    async def main():
+        async with asyncio.timeout(WITHIN_S), NfpClient("c", broker=ours.endpoint) as client:
+            events = client.subscribe()
+            await events.__aenter__()
+            reading = asyncio.gather(anext(events), return_exceptions=True)
+            await asyncio.sleep(0)
+        return (await reading)[0]
+
+    assert "closed" in str(asyncio.run(main()))

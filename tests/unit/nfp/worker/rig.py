@@ -1,0 +1,73 @@
+"""A worker under test beside a broker by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import msgspec
+
+from broker.nfp.names import Command
+from broker.nfp.worker import Worker
+from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
+
+__all__ = ["PATIENCE_S", "RawBroker", "body", "made", "post", "result", "until", "working"]
+
+SERVICE = "dummy"
+
+
+def made(broker: RawBroker, **options) -> Worker:
+    """A worker with a few tasks."""
+    options.setdefault("open_timeout_s", PATIENCE_S if broker.opens else 0.05)
+    options.setdefault("files", False)
+    options.setdefault("drain_s", PATIENCE_S)
+    worker = Worker(SERVICE, name="w1", broker=broker.endpoint, **options)
+
+    @worker.task
+    def ping(n=1):
+        return {"n": n}
+
+    @worker.task
+    async def aping(n=1):
+        return {"n": n}
+
+    return worker
+
+
+@contextlib.asynccontextmanager
+async def working(worker: Worker, broker: RawBroker, *, ready: bool = True):
+    """Run ``worker`` for the length of the block; its READY is taken."""
+    running = asyncio.get_running_loop().create_task(worker.run())
+    try:
+        if ready:
+            packet = await broker.take_only(Command.READY)
+            assert packet.service == worker.service
+        yield running
+    finally:
+        shift = worker._shift
+        if shift is not None:
+            shift._means = shift._means._replace(drain_s=0.0)
+            worker.stop()
+        elif not running.done():
+            running.cancel()  # it has not even begun
+        await asyncio.wait([running], timeout=PATIENCE_S)
+        assert running.done()
+
+
+def post(broker: RawBroker, uuid: str, task: str, /, *args, client: bytes = b"c#1", timeout=60, **kwargs):
+    """Give the worker a job."""
+    said = {"task": task, "args": list(args), "kwargs": kwargs, "timeout": timeout}
+    broker.say("w1", Command.POST, client=client, uuid=uuid, body=msgspec.json.encode(said))
+
+
+def body(packet):
+    """Its JSON."""
+    return json.loads(packet.data)
+
+
+def result(packet, status=200):
+    """What the final RESPONSE says of worker w1."""
+    assert packet.command is Command.RESPONSE, packet
+    assert packet.status == status, packet
+    return body(packet)["w1"]

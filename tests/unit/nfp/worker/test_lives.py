@@ -1,0 +1,195 @@
+"""A worker with a store, over several lives: what is run again, what is not, what is sent again."""
+
+import asyncio
+import contextlib
+import threading
+
+from broker.nfp import bodies
+from broker.nfp.names import Command
+from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
+from tests.unit.nfp.worker.rig import body, made, post, result, working
+
+
+@contextlib.asynccontextmanager
+async def killed(worker, broker):
+    """A life that ends without a word, with its jobs where they are."""
+    running = asyncio.get_running_loop().create_task(worker.run())
+    await broker.take_only(Command.READY)
+    yield
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def test_a_task_that_must_not_be_run_twice_ends_with_an_error_and_another_is_run_again(tmp_path):
+    runs = []
+    go = threading.Event()
+
+    def tasks(worker):
+        @worker.task(idempotent=False)
+        def once():
+            runs.append("once")
+            go.wait(PATIENCE_S)
+
+        @worker.task
+        def again():
+            runs.append("again")
+            return len(runs) > 2 or go.wait(PATIENCE_S)
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path, jobs_at_a_time=2)
+            tasks(worker)
+            async with killed(worker, broker):
+                post(broker, "u1", "once", client=b"c#5")
+                post(broker, "u2", "again")
+                assert {(await broker.take_only(Command.RESPONSE)).status for _ in range(2)} == {201}
+                await until(lambda: worker._shift.store.state("u1") == "started" and len(runs) == 2)
+                await until(lambda: worker._shift.store.state("u2") == "started")
+            worker = made(broker, state_dir=tmp_path, jobs_at_a_time=2)
+            tasks(worker)
+            async with working(worker, broker, ready=False):
+                await broker.take_only(Command.READY, Command.DISCONNECT)
+                held = broker.offers[-1]["jobs"]
+                assert held == {"u1": [5, "done"], "u2": [1, "running"]}
+                got = {}
+                for _ in range(2):
+                    packet = await broker.take_only(Command.RESPONSE)
+                    got[packet.uuid] = result(packet)
+                assert "must not be run twice" in got["u1"]["errors"][0]
+                assert (got["u2"]["result"], got["u2"]["failed"]) == (True, False)
+                assert sorted(runs) == ["again", "again", "once"]
+
+    try:
+        asyncio.run(main())
+    finally:
+        go.set()
+
+
+def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_from_the_store(tmp_path):
+    runs = []
+
+    def tasks(worker):
+        @worker.task
+        def count():
+            runs.append(1)
+            return len(runs)
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+            tasks(worker)
+            async with killed(worker, broker):
+                post(broker, "u1", "count")
+                post(broker, "u2", "count")
+                first = [(await broker.take_only(Command.RESPONSE)).data for _ in range(2)]
+                safe = bodies.recorded(["u1"])
+                broker.say(
+                    "w1",
+                    Command.RESPONSE,
+                    service="dummy",
+                    uuid="u1",
+                    status=200,
+                    status_text="RECORDED",
+                    body=safe,
+                )
+                await until(lambda: worker._shift.store.state("u1") == "recorded")
+            worker = made(broker, state_dir=tmp_path)
+            tasks(worker)
+            async with working(worker, broker, ready=False):
+                await broker.take_only(Command.READY, Command.DISCONNECT)
+                assert broker.offers[-1]["jobs"] == {"u2": [1, "done"]}
+                packet = await broker.take_only(Command.RESPONSE)
+                assert (packet.uuid, packet.data) == ("u2", first[1])
+                post(broker, "u1", "count", client=b"d#1")
+                packet = await broker.take_only(Command.RESPONSE)
+                assert (packet.uuid, packet.data, packet.client) == ("u1", first[0], b"d#1")
+                broker.say("w1", Command.GET, client=b"e#1", uuid="u2", body=b"{}")
+                assert (await broker.take_only(Command.RESPONSE)).data == first[1]
+                post(broker, "l1", "job_list")
+                listed = result(await broker.take_only(Command.RESPONSE))["result"]
+                assert {job["uuid"] for job in listed} == {"u1", "u2", "l1"}
+                assert len(runs) == 2
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_job_does_not_come_back(tmp_path):
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+
+            @worker.task
+            async def forever():
+                await asyncio.Event().wait()
+
+            async with killed(worker, broker):
+                post(broker, "u1", "forever")
+                assert (await broker.take_only(Command.RESPONSE)).status == 201
+                broker.say("w1", Command.DELETE, client=b"c#1", uuid="u1", body=b"{}")
+                assert (await broker.take_only(Command.RESPONSE)).status == 417
+                await until(lambda: worker._shift.store.state("u1") == "cancelled")
+            worker = made(broker, state_dir=tmp_path)
+            async with working(worker, broker, ready=False):
+                await broker.take_only(Command.READY, Command.DISCONNECT)
+                assert broker.offers[-1]["jobs"] == {}
+
+    asyncio.run(main())
+
+
+def test_deployed_norfabs_jobs_are_taken_up_again(tmp_path):
+    runs = []
+
+    async def main():
+        with RawBroker() as broker:
+            for life in range(2):
+                worker = made(broker, state_dir=tmp_path)
+
+                @worker.task
+                async def again(life=life):
+                    runs.append(life)
+                    if not life:
+                        await asyncio.Event().wait()
+                    return "done"
+
+                async with contextlib.AsyncExitStack() as stack:
+                    if life:
+                        await stack.enter_async_context(working(worker, broker, ready=False))
+                        await broker.take_only(Command.READY, Command.DISCONNECT, Command.EVENT)
+                        seen = [body(await broker.take_only(Command.EVENT))["event_type"] for _ in range(2)]
+                        assert seen == ["progress", "result_ready"]
+                        broker.say("w1", Command.GET, client=b"cli", uuid="u1", body=b"{}")
+                        assert result(await broker.take_only(Command.RESPONSE))["result"] == "done"
+                    else:
+                        await stack.enter_async_context(killed(worker, broker))
+                        post(broker, "u1", "again", client=b"cli")
+                        assert (await broker.take_only(Command.RESPONSE)).status == 201
+                        await until(lambda: runs)
+            assert runs == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_cannot_store_refuses_what_must_be_stored_and_runs_the_rest(tmp_path):
+    from broker.errors import HeadgateError
+    from broker.nfp.worker.keeping import NoStore
+
+    class Full(NoStore):
+        async def durable(self):
+            raise HeadgateError("no space left on device")
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker)
+            worker._store = Full
+            ran = []
+            worker.task(name="once", idempotent=False)(lambda: ran.append(1))
+            async with working(worker, broker):
+                post(broker, "u1", "once")
+                packet = await broker.take_only(Command.RESPONSE)
+                assert packet.status == 500
+                assert "no space left" in body(packet)["w1"]["errors"][0]
+                post(broker, "u2", "ping")
+                result(await broker.take_only(Command.RESPONSE))
+                assert ran == []
+
+    asyncio.run(main())
