@@ -1,0 +1,288 @@
+"""The folder that is shared, and nothing else (NFP, "Broker File Sharing Service").
+
+Theory of operation. A URL ``nf://a/b`` is a list of names below the root. Each name is opened relative to the folder
+opened before it and never through a link, so neither ``..`` nor a link nor a folder moved meanwhile leads out. A file
+must be a regular one, checked before and after opening it (a FIFO would block, a device might act). What matches the
+deny list, hidden names and the broker's own state are treated as if they were not there, wherever they were put: state
+is recognised by device and inode, so a second name for it does not help.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+SCHEME: Final = "nf://"
+DENY_ALWAYS: Final = ("*.key_secret", "*.db*", "private_keys", "__norfab__")
+"""Names never served whatever the settings say: secret keys, stores with what lies beside them, deployed NorFab's."""
+DENY_DEFAULT: Final = (".*", "__*__")
+"""Besides them, by default: hidden names, folders like deployed NorFab's."""
+URL_BYTES_MAX: Final = 4096
+"""As long as a path may be."""
+DEPTH_MAX: Final = 64
+"""Folders inside each other."""
+ENTRIES_MAX: Final = 100_000
+"""Names in one listing or walk."""
+FILE_MAX_BYTES: Final = 4 << 30
+"""A larger file is not served by default; its digest alone would keep a disk busy for a minute."""
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Unsafe(ValueError):
+    """A URL that cannot name a file here."""
+
+
+class Missing(FileNotFoundError):
+    """Nothing that may be served is there."""
+
+
+class TooLarge(OSError):
+    """More than is served."""
+
+
+class Opened(NamedTuple):
+    """A regular file; ``fd`` is the caller's to close."""
+
+    fd: int
+    facts: os.stat_result
+
+
+def names_of(url: Any) -> tuple[str, ...]:
+    """The names below the root; () is the root itself.
+
+    Raises:
+        Unsafe: no text, not ``nf://``, a name ``..``, a NUL, too long or too deep.
+
+    >>> names_of("nf://a//b/./c.txt")
+    ('a', 'b', 'c.txt')
+    """
+    if not isinstance(url, str):
+        raise Unsafe(f"url of type {type(url).__name__}, expected a text")
+    shown = repr(url[:64])
+    if not url.startswith(SCHEME):
+        raise Unsafe(f"{shown} - invalid URL format, expected {SCHEME}path")
+    if len(url.encode("utf-8", "surrogatepass")) > URL_BYTES_MAX:
+        raise Unsafe(f"{shown} - URL of {len(url)} characters, expected at most {URL_BYTES_MAX} bytes")
+    names = [name for name in url[len(SCHEME) :].replace("\\", "/").split("/") if name not in ("", ".")]
+    if ".." in names or any("\0" in name for name in names):
+        raise Unsafe(f"{shown} - invalid URL path")
+    if len(names) > DEPTH_MAX:
+        raise Unsafe(f"{shown} - {len(names)} names, expected at most {DEPTH_MAX}")
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError as error:
+        raise Unsafe(f"{shown} - not UTF-8") from error
+    return tuple(names)
+
+
+def url_of(names: Sequence[str]) -> str:
+    """The inverse of ``names_of``."""
+    return SCHEME + "/".join(names)
+
+
+class Tree:
+    """The shared folder.
+
+    Args:
+        root: it; made when it is not there.
+        deny: patterns (``fnmatch``, without regard to case) of names that are not served on any level, besides
+            ``DENY_ALWAYS``.
+        own: files and folders of the broker's state: not served even when they lie inside, or under a second name. A
+            store's journals, which SQLite keeps beside it, are meant with it.
+        file_max_bytes: larger files are not served; 0: no limit.
+        entries_max: names in one listing or walk.
+
+    Raises:
+        OSError: the root cannot be made or opened.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        deny: Iterable[str] = DENY_DEFAULT,
+        own: Iterable[str | os.PathLike[str]] = (),
+        file_max_bytes: int = FILE_MAX_BYTES,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        os.makedirs(root, mode=0o755, exist_ok=True)
+        self._deny = tuple(pattern.casefold() for pattern in (*DENY_ALWAYS, *deny))
+        self._own = tuple(
+            os.fspath(path) + beside for path in own for beside in ("", "-wal", "-shm", "-journal")
+        )
+        self.file_max_bytes = file_max_bytes
+        self.entries_max = entries_max
+        # the administrator may point the root itself anywhere, so only here a link is followed
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Nothing can be opened any more; twice does no harm."""
+        root, self._root = self._root, -1
+        if root >= 0:
+            os.close(root)
+
+    # -- opening ----------------------------------------------------------------------------------
+
+    def open_file(self, names: Sequence[str]) -> Opened:
+        """Open a regular file for reading.
+
+        Raises:
+            Missing: it is not there, or is not served. TooLarge: more than ``file_max_bytes``. OSError: the disk.
+        """
+        if not names or self._denied(names):
+            raise Missing(errno.ENOENT, "file not found")
+        own = self._own_inodes()
+        with self._folder(names[:-1], own) as folder, _absent_is_missing():
+            _regular(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), own)
+            fd = os.open(names[-1], _FILE, dir_fd=folder)
+        try:
+            facts = os.fstat(fd)
+            _regular(facts, own)
+            if self.file_max_bytes and facts.st_size > self.file_max_bytes:
+                raise TooLarge(
+                    errno.EFBIG, f"{facts.st_size} bytes, at most {self.file_max_bytes} are served"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return Opened(fd, facts)
+
+    @contextmanager
+    def _folder(self, names: Sequence[str], own: frozenset[tuple[int, int]]) -> Iterator[int]:
+        """A folder opened name by name."""
+        if self._root < 0:
+            raise Missing(errno.ENOENT, "the shared folder was closed")
+        fd = os.dup(self._root)
+        try:
+            for name in names:
+                with _absent_is_missing():
+                    below = os.open(name, _FOLDER, dir_fd=fd)
+                os.close(fd)
+                fd = below
+                if _inode(os.fstat(fd)) in own:
+                    raise Missing(errno.ENOENT, "file not found")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _denied(self, names: Iterable[str]) -> bool:
+        return any(fnmatchcase(name.casefold(), pattern) for name in names for pattern in self._deny)
+
+    def _own_inodes(self) -> frozenset[tuple[int, int]]:
+        """Asked each time: a store's journal comes and goes."""
+        found = set()
+        for path in self._own:
+            try:
+                found.add(_inode(os.stat(path)))
+            except OSError:
+                continue  # not there, so it cannot be served either
+        return frozenset(found)
+
+    # -- listing ----------------------------------------------------------------------------------
+
+    def list_folder(self, names: Sequence[str]) -> list[str]:
+        """Names of the files and folders in a folder, sorted, without those that are not served.
+
+        Raises:
+            Missing: no such folder. TooLarge: more than ``entries_max`` names. OSError: the disk.
+        """
+        own = self._own_inodes()
+        if self._denied(names):
+            raise Missing(errno.ENOENT, "folder not found")
+        with self._folder(names, own) as folder:
+            files, folders = self._entries(folder, own, self.entries_max)
+        return sorted(files + folders)
+
+    def walk(self, names: Sequence[str]) -> list[str]:
+        """URLs of all files below a folder, sorted; folders deeper than ``DEPTH_MAX`` are left out.
+
+        Raises:
+            As ``list_folder``.
+        """
+        own = self._own_inodes()
+        if self._denied(names):
+            raise Missing(errno.ENOENT, "folder not found")
+        found: list[str] = []
+        waiting = [tuple(names)]
+        room = self.entries_max
+        while waiting:
+            at = waiting.pop()
+            try:
+                with self._folder(at, own) as folder:
+                    files, folders = self._entries(folder, own, room)
+            except TooLarge:
+                raise
+            except OSError:
+                if at == tuple(names) or self._root < 0:
+                    raise
+                continue  # it was removed meanwhile, or we may not read it
+            room -= len(files) + len(folders)
+            found += [url_of((*at, name)) for name in files]
+            if len(at) + 1 < DEPTH_MAX:
+                waiting += [(*at, name) for name in folders]
+        return sorted(found)
+
+    def _entries(
+        self, folder: int, own: frozenset[tuple[int, int]], room: int
+    ) -> tuple[list[str], list[str]]:
+        """Names of regular files, and of folders."""
+        files: list[str] = []
+        folders: list[str] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if self._denied((entry.name,)) or not _printable(entry.name):
+                    continue
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # removed meanwhile
+                if _inode(facts) in own:
+                    continue
+                if stat.S_ISREG(facts.st_mode):
+                    files.append(entry.name)
+                elif stat.S_ISDIR(facts.st_mode):
+                    folders.append(entry.name)
+                if len(files) + len(folders) > room:
+                    raise TooLarge(errno.EFBIG, f"more than {self.entries_max} names, ask for a folder below")
+        return files, folders
+
+
+def _inode(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
+
+
+def _printable(name: str) -> bool:
+    """Names that are not UTF-8 cannot be written into a URL."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _regular(facts: os.stat_result, own: frozenset[tuple[int, int]]) -> None:
+    if not stat.S_ISREG(facts.st_mode) or _inode(facts) in own:
+        raise Missing(errno.ENOENT, "file not found")
+
+
+_ABSENT: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.EACCES, errno.EPERM}
+)
+"""Not there, a link, no folder, a name no disk takes, a socket, not ours to read: the same answer for all."""
+
+
+@contextmanager
+def _absent_is_missing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _ABSENT:
+            raise Missing(errno.ENOENT, "file not found") from error
+        raise

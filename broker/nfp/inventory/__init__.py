@@ -1,0 +1,25 @@
+"""The inventory datastore (NFP, "Broker Simple Inventory Datastore", whose implementation is TBD in the text).
+
+A YAML file as deployed NorFab reads it, rendered by Jinja2 in a sandbox with ``env``, the environment::
+
+    broker: {...}                  of the broker, for people and for clients that share the file
+    workers:
+      nornir-*: [common.yaml]      glob of workers' names -> files beside this one, or mappings, merged in order
+      nornir-1: [site/one.yaml, {service: nornir}]
+    topology, logging, client, hooks, plugins: read, shown, and not acted upon
+
+Rooms::
+
+    rendering    Jinja2, confined: what a template can reach and how much it can write
+    reading      YAML -> plain JSON values: limits, aliases, duplicates; errors with file and line
+    merging      mappings into one
+    redaction    what those may see who may not see values
+    datastore    the file and those it names: loading, reloading, one worker's merged mapping
+    service      ``sid.service.broker``
+"""
+
+from broker.nfp.inventory.datastore import Datastore
+from broker.nfp.inventory.redaction import redacted
+from broker.nfp.inventory.service import InventoryService
+
+__all__ = ["Datastore", "InventoryService", "redacted"]

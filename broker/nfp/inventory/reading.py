@@ -1,0 +1,266 @@
+"""YAML -> plain values that JSON can write, under limits; errors name file and line.
+
+PyYAML's safe loader, so that scalars mean what they mean in deployed NorFab. What JSON has not becomes text: dates and
+times in ISO 8601, bytes in base64, keys that are no text as JSON would write their value; sets become lists.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from base64 import b64encode
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
+
+DEPTH_MAX: Final = 64
+"""Mappings and lists inside one another, aliases followed."""
+NODES_MAX: Final = 1_000_000
+"""Values in one file, aliases followed: a few lines of them can stand for billions."""
+EVENTS_MAX: Final = 2 * NODES_MAX
+"""Values, and the beginnings and ends of collections."""
+CHARS_MAX: Final = 64 << 20
+"""Characters of those values together, aliases followed."""
+NOTES_MAX: Final = 100
+"""Of one file."""
+INTEGER_BITS_MAX: Final = 63
+SHOWN_CHARS: Final = 64
+
+Path = tuple[str | int, ...]
+
+
+class Source(NamedTuple):
+    """What is read, for errors."""
+
+    name: str
+    rendered: bool
+    """Lines are counted after rendering: they may not be those of the file."""
+
+    def fault(self, line: int, text: str) -> ConfigError:
+        """The error about ``line``, from 1."""
+        return ConfigError(f"{self.name}:{line}: {text}{' (line after rendering)' if self.rendered else ''}")
+
+
+class Document(NamedTuple):
+    """A file's mapping, with the nodes it was made of."""
+
+    value: dict[str, Any]
+    root: Any
+    source: Source
+    notes: tuple[str, ...]
+    """What is odd and read nevertheless, one line each."""
+
+    def fault(self, path: Path, text: str) -> ConfigError:
+        """The error about what is at ``path``."""
+        return self.source.fault(_line_at(self.root, path), text)
+
+
+def read(text: str, source: Source) -> Document:
+    """The mapping that ``text`` is; nothing but comments is an empty one.
+
+    Raises:
+        ConfigError: not YAML, not a mapping, too large, too deep, or it contains itself.
+    """
+    import yaml
+
+    loader = None
+    try:
+        _check_depth(text, source)
+        loader = _loader()(text)
+        root = loader.get_single_node()
+        notes: list[str] = []
+        if root is not None:
+            _Weighing(source, notes.append).weigh(root, 1)
+        raw = None if root is None else loader.construct_document(root)
+    except yaml.YAMLError as error:
+        raise _of_yaml(error, text, source) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, dict):
+        raise source.fault(1, f"saw {_kind(raw)}, expected a mapping")
+    return Document(_Plain(root, source).mapping(raw, ()), root, source, tuple(notes[:NOTES_MAX]))
+
+
+def _of_yaml(error: yaml.YAMLError, text: str, source: Source) -> ConfigError:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    position = getattr(error, "position", None)
+    if mark is not None:
+        line = min(mark.line, text.count("\n")) + 1  # the end of the file may be called the line after it
+    else:
+        line = text.count("\n", 0, position) + 1 if isinstance(position, int) else 1
+    said = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+    return source.fault(line, str(said)[:200])
+
+
+@cache
+def _loader() -> Any:
+    """The safe loader, the one in C where PyYAML has it; a scalar that is no value tells its line."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep=deep)
+            except (ValueError, OverflowError, TypeError) as error:
+                raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
+
+    return Loader
+
+
+def _check_depth(text: str, source: Source) -> None:
+    """Before anything is built: building recurses."""
+    import yaml
+
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_loader())):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEPTH_MAX:
+            raise source.fault(_line_of(event), f"nested deeper than {DEPTH_MAX}")
+        if count > EVENTS_MAX:
+            raise source.fault(_line_of(event), f"more than {NODES_MAX} values")
+
+
+def _line_of(marked: Any) -> int:
+    return int(marked.start_mark.line) + 1
+
+
+class _Weight(NamedTuple):
+    nodes: int
+    chars: int
+    height: int
+
+
+class _Weighing:
+    """What a tree of nodes amounts to when its aliases are followed, each node looked at once."""
+
+    def __init__(self, source: Source, note: Callable[[str], None]) -> None:
+        self._source = source
+        self._note = note
+        self._known: dict[int, _Weight] = {}
+        self._above: set[int] = set()
+
+    def weigh(self, node: yaml.Node, depth: int) -> _Weight:
+        known = self._known.get(id(node))
+        if known is None:
+            known = self._known[id(node)] = self._weighed(node, depth)
+        line = _line_of(node)
+        if depth + known.height > DEPTH_MAX + 1:
+            raise self._source.fault(line, f"nested deeper than {DEPTH_MAX}")
+        if known.nodes > NODES_MAX or known.chars > CHARS_MAX:
+            raise self._source.fault(
+                line, f"more than {NODES_MAX} values or {CHARS_MAX} characters, aliases followed"
+            )
+        return known
+
+    def _weighed(self, node: yaml.Node, depth: int) -> _Weight:
+        if isinstance(node.value, str):
+            return _Weight(1, len(node.value), 0)
+        if id(node) in self._above:
+            raise self._source.fault(_line_of(node), "an alias inside of what it stands for")
+        self._above.add(id(node))
+        below = [self.weigh(child, depth + 1) for child in self._children(node)]
+        self._above.discard(id(node))
+        return _Weight(
+            1 + sum(each.nodes for each in below),
+            sum(each.chars for each in below),
+            1 + max((each.height for each in below), default=0),
+        )
+
+    def _children(self, node: yaml.Node) -> list[yaml.Node]:
+        if not node.value or not isinstance(node.value[0], tuple):
+            return list(node.value)
+        keys: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key.value, str) and key.value != "<<":
+                line = _line_of(key)
+                if key.value in keys:
+                    said = f"{_shown(key.value)} again, first in line {keys[key.value]}: the last one counts"
+                    self._note(str(self._source.fault(line, said)))
+                keys.setdefault(key.value, line)
+        return [child for pair in node.value for child in pair]
+
+
+class _Plain:
+    """Makes values plain; ``path`` is where they are."""
+
+    def __init__(self, root: Any, source: Source) -> None:
+        self._root = root
+        self._source = source
+
+    def mapping(self, raw: dict[Any, Any], path: Path) -> dict[str, Any]:
+        return {(name := _key(key)): self.value(below, (*path, name)) for key, below in raw.items()}
+
+    def value(self, raw: Any, path: Path) -> Any:
+        if isinstance(raw, dict):
+            return self.mapping(raw, path)
+        if isinstance(raw, (list, tuple)):
+            return [self.value(below, (*path, at)) for at, below in enumerate(raw)]
+        if isinstance(raw, set):
+            return sorted((self.value(below, path) for below in raw), key=str)
+        if isinstance(raw, int) and raw.bit_length() > INTEGER_BITS_MAX:
+            raise self._fault(
+                path, f"a number of {raw.bit_length()} bits, expected at most {INTEGER_BITS_MAX}"
+            )
+        if isinstance(raw, float) and not math.isfinite(raw):
+            return None
+        return _scalar(raw)
+
+    def _fault(self, path: Path, text: str) -> ConfigError:
+        return self._source.fault(_line_at(self._root, path), text)
+
+
+def _key(raw: Any) -> str:
+    if raw is None or isinstance(raw, bool):
+        return {None: "null", True: "true", False: "false"}[raw]
+    return str(_scalar(raw))
+
+
+def _scalar(raw: Any) -> Any:
+    if isinstance(raw, (dt.date, dt.datetime)):
+        return raw.isoformat()
+    return b64encode(raw).decode() if isinstance(raw, bytes) else raw
+
+
+def _line_at(node: Any, path: Path) -> int:
+    """The line of what is at ``path``, or of the deepest there is above it."""
+    line = 1 if node is None else _line_of(node)
+    for step in path:
+        node, line = _step(node, step, line)
+        if node is None:
+            break
+    return line
+
+
+def _step(node: Any, step: str | int, line: int) -> tuple[Any, int]:
+    if isinstance(step, int):
+        if (
+            isinstance(node.value, list)
+            and step < len(node.value)
+            and not isinstance(node.value[step], tuple)
+        ):
+            return node.value[step], _line_of(node.value[step])
+        return None, line
+    pairs = node.value if isinstance(node.value, list) else []
+    for pair in pairs:
+        if isinstance(pair, tuple) and pair[0].value == step:
+            return pair[1], _line_of(pair[0])
+    return None, line
+
+
+def _kind(raw: Any) -> str:
+    return f"of type {type(raw).__name__}"
+
+
+def _shown(text: str) -> str:
+    return repr(text[:SHOWN_CHARS])

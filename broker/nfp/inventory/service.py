@@ -1,0 +1,67 @@
+"""``sid.service.broker``: inventory data for workers (NFP, "Broker Simple Inventory Datastore").
+
+One task, get_inventory, keyword ``name``: the merged mapping, null when there is nothing. A deployed worker asks
+through a client of its own, ``<worker>-NFPClient``, before its first READY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.nfp.access import OTHERS, Access
+from broker.nfp.contract import Call, Peer
+from broker.nfp.inventory.datastore import Datastore
+from broker.nfp.inventory.redaction import redacted
+from broker.nfp.management.desk import Desk, Refused, text
+from broker.nfp.names import NAME_BYTES_MAX, SID
+from broker.nfp.principal import Standing
+
+CLIENT_OF_WORKER: Final = "-NFPClient"
+"""What deployed NorFab appends to a worker's name for the client it has."""
+
+
+class InventoryService(Desk):
+    """The service.
+
+    A worker's data is for the worker: for its ``<worker>-NFPClient``, whose name is pinned to a key as every name is,
+    and for the key that the worker's own name is pinned to. Owners read all. Others need a rule for
+    ``get_inventory_of_others``, and then see it without what looks like a secret. Guests, whoever they are, see the
+    names of keys and no value.
+
+    Args:
+        datastore: the data. access: the rules. pinned: the key that a name belongs to, "" for none.
+    """
+
+    def __init__(self, datastore: Datastore, access: Access, pinned: Callable[[str], str]) -> None:
+        super().__init__(SID, {"get_inventory": (Standing.GUEST, self._get_inventory)})
+        self._datastore = datastore
+        self._access = access
+        self._pinned = pinned
+
+    def _get_inventory(self, call: Call) -> Any:
+        name = _name(call)
+        who = call.peer.principal
+        own = self._is_own(call.peer, name)
+        if not own and not self._access.may_call(who, SID, OTHERS):
+            raise Refused(f"not allowed: the inventory of {name!r} is for that worker and for owners")
+        data = self._datastore.get_inventory(name)
+        if data is None or who.owner or (own and who.standing is Standing.USER):
+            return data
+        return redacted(data, everything=who.standing is Standing.GUEST)
+
+    def _is_own(self, peer: Peer, name: str) -> bool:
+        if peer.name == name + CLIENT_OF_WORKER:
+            return True
+        key = peer.principal.key
+        return bool(key) and self._pinned(name) == key
+
+
+def _name(call: Call) -> str:
+    """Whose data: ``name``, or who asks when there is none."""
+    name = text(call, "name") or (
+        call.args[0] if call.args else call.peer.name.removesuffix(CLIENT_OF_WORKER)
+    )
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= NAME_BYTES_MAX:
+        raise Refused(f"no worker's name, expected a text of 1 to {NAME_BYTES_MAX} characters")
+    return name

@@ -1,0 +1,169 @@
+"""Who used how much: jobs, failures, bytes and busy seconds by holder, key and service (NFP, "Accounting", is TBD).
+
+Numbers are added up in memory and written down as differences, at most every ``FLUSH_S`` of activity: a broker that is
+killed forgets at most that much. Busy seconds run from dispatch to the recorded result, on the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from broker.nfp.contract import JobEvent, Journal
+from broker.nfp.records import Used
+
+FLUSH_S: Final = 10.0
+"""How much activity a killed broker may forget."""
+ACCOUNTS_MAX: Final = 10_000
+"""Accounts in memory; what comes beyond is added up under ``OTHER``, so that made-up keys cost nothing."""
+OPEN_MAX: Final = 200_000
+"""Jobs under way, more than a broker takes; one whose end is never told, as it was not stored, makes room some day."""
+OTHER: Final = "(others)"
+
+
+class Account(NamedTuple):
+    """What is added up separately."""
+
+    holder: str
+    key: str
+    service: str
+
+
+class Tally:
+    """The sums of an account."""
+
+    __slots__ = ("busy_s", "bytes_in", "bytes_out", "failed", "jobs")
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.failed = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.busy_s = 0.0
+
+    def used(self, account: Account) -> Used:
+        """As it is written down."""
+        return Used(*account, self.jobs, self.failed, self.bytes_in, self.bytes_out, round(self.busy_s, 6))
+
+    def add(self, used: Used | Tally) -> None:
+        """Add to these sums."""
+        self.jobs += used.jobs
+        self.failed += used.failed
+        self.bytes_in += used.bytes_in
+        self.bytes_out += used.bytes_out
+        self.busy_s += used.busy_s
+
+
+class _Open(msgspec.Struct, eq=False, gc=False):
+    """A job on the way."""
+
+    account: Account
+    failed: bool = False
+    running: dict[str, float] = {}
+    """Worker -> when it was given the job."""
+
+
+class Accounting:
+    """Implements ``contract.Watch``.
+
+    Args:
+        journal: takes ``Used`` operations.
+        clock: monotonic seconds.
+        known: what the store has added up before.
+    """
+
+    def __init__(
+        self, journal: Journal, *, clock: Callable[[], float] = time.monotonic, known: Iterable[Used] = ()
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._flushed_at = clock()
+        self._totals: dict[Account, Tally] = {}
+        self._fresh: dict[Account, Tally] = {}
+        self._open: dict[str, _Open] = {}
+        self.restore(known)
+
+    def restore(self, known: Iterable[Used]) -> None:
+        """Add what a former broker wrote down."""
+        for used in known:
+            account = Account(used.holder, used.key, used.service)
+            self._totals.setdefault(account, Tally()).add(used)
+
+    def happened(self, event: JobEvent) -> None:
+        """Add ``event`` up."""
+        kind = event.kind
+        if kind == "submitted":
+            job = self._job(event)
+            tally = self._tally(job.account)
+            tally.jobs += 1
+            tally.bytes_in += event.size
+        elif kind == "dispatched":
+            self._job(event).running[event.worker] = self._clock()
+        elif kind == "finished":
+            self._finished(event)
+        elif kind == "stream":
+            self._tally(self._job(event).account).bytes_out += event.size or len(event.body)
+        elif kind == "returned":
+            self._stop(event, self._job(event))
+        elif kind in ("closed", "expired", "cancelled"):
+            self._ended(event)
+            if self._fresh and self._clock() - self._flushed_at >= FLUSH_S:
+                self.flush()
+
+    def _finished(self, event: JobEvent) -> None:
+        job = self._job(event)
+        self._tally(job.account).bytes_out += event.size
+        job.failed |= event.status >= 400
+        self._stop(event, job)
+
+    def _stop(self, event: JobEvent, job: _Open) -> None:
+        started = job.running.pop(event.worker, None)
+        if started is not None:
+            self._tally(job.account).busy_s += max(0.0, self._clock() - started)
+
+    def _ended(self, event: JobEvent) -> None:
+        """The last event of a job is one of closed, expired and cancelled."""
+        job = self._open.pop(event.uuid, None)
+        if job is None:
+            return
+        tally = self._tally(job.account)
+        tally.failed += job.failed or event.kind != "closed" or event.status >= 400
+        now = self._clock()
+        for started in job.running.values():  # the broker ended it, they were busy until now
+            tally.busy_s += max(0.0, now - started)
+
+    def _job(self, event: JobEvent) -> _Open:
+        job = self._open.get(event.uuid)
+        if job is None:
+            while len(self._open) >= OPEN_MAX:
+                del self._open[next(iter(self._open))]
+            job = self._open[event.uuid] = _Open(Account(event.holder, event.key, event.service))
+        return job
+
+    def _tally(self, account: Account) -> Tally:
+        tally = self._fresh.get(account)
+        if tally is None:
+            if account not in self._totals and len(self._totals) + len(self._fresh) >= ACCOUNTS_MAX:
+                account = Account(OTHER, "", OTHER)
+            tally = self._fresh.setdefault(account, Tally())
+        return tally
+
+    def flush(self) -> None:
+        """Write down what is new; call it before the end."""
+        self._flushed_at = self._clock()
+        fresh, self._fresh = self._fresh, {}
+        for account, tally in fresh.items():
+            self._totals.setdefault(account, Tally()).add(tally)
+            self._journal.put(tally.used(account))
+
+    def usage(self) -> list[Used]:
+        """All sums up to now, the busiest account first."""
+        sums: dict[Account, Tally] = {}
+        for part in (self._totals, self._fresh):
+            for account, tally in part.items():
+                sums.setdefault(account, Tally()).add(tally)
+        used = [tally.used(account) for account, tally in sums.items()]
+        return sorted(used, key=lambda one: (-one.jobs, one.holder, one.service))

@@ -1,0 +1,142 @@
+"""``events.service.broker``: subscribe to what happens to jobs, and read what has happened (NFP, "NFP/Broker-PUB").
+
+Tasks, all by keyword, every field may be left out:
+
+``subscribe``    uuid, service, kinds, since, epoch -> {"subscription", "since", "epoch", "sequence", "gap"}
+``unsubscribe``  subscription ("" all of the caller's) -> {"ended": n}
+``show``         -> [{"subscription", "peer", "uuid", "service", "kinds", "next", "dropped"}], an owner sees everybody's
+``read``         uuid, service, kinds, since (0), epoch, limit (100) -> {"events", "next", "epoch", "sequence", "gap"}
+
+``gap`` is null or {"reason", "first", "last"}: numbers that cannot be brought back (0: of another epoch). ``read`` is
+for peers that only get what they ask for, among them a strict REQ client of the text's dialect.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.nfp.contract import Call
+from broker.nfp.management.desk import Desk, Refused, number, text, words
+from broker.nfp.management.hub import EventHub, Gap, Wish
+from broker.nfp.management.ring import told
+from broker.nfp.names import EVENTS, Dialect
+from broker.nfp.principal import Standing
+
+READ_MAX: Final = 1000
+"""Events in one answer."""
+LOOKED_AT_MAX: Final = 20_000
+"""Events one ``read`` looks at: all that are held by default."""
+SEQUENCE_MAX: Final = 2**63 - 1
+KINDS: Final = frozenset(
+    {
+        "submitted",
+        "queued",
+        "dispatched",
+        "accepted",
+        "progress",
+        "input_request",
+        "input_response",
+        "result_ready",
+        "stream",
+        "returned",
+        "finished",
+        "closed",
+        "expired",
+        "cancelled",
+    }
+)
+"""As in ``contract.JobEvent``."""
+
+
+class Events(Desk):
+    """The service; ``hub`` does the work."""
+
+    def __init__(self, hub: EventHub) -> None:
+        self._hub = hub
+        super().__init__(
+            EVENTS,
+            {
+                "subscribe": (Standing.GUEST, self._subscribe),
+                "unsubscribe": (Standing.GUEST, self._unsubscribe),
+                "show": (Standing.GUEST, self._show),
+                "read": (Standing.GUEST, self._read),
+            },
+        )
+
+    def _subscribe(self, call: Call) -> dict[str, Any]:
+        if call.peer.dialect is Dialect.SEED and "push" not in call.peer.features:
+            raise Refused("this peer gets one answer for each command: use read, or OPEN with push")
+        try:
+            begun = self._hub.subscribe(
+                call.peer, _wish(call), call.uuid, since=_since(call), epoch=text(call, "epoch")
+            )
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        return {
+            "subscription": begun.ident,
+            "since": begun.since,
+            "epoch": self._hub.epoch,
+            "sequence": self._hub.ring.last,
+            "gap": _gap(begun.gap),
+        }
+
+    def _unsubscribe(self, call: Call) -> dict[str, Any]:
+        return {"ended": self._hub.unsubscribe(call.peer, text(call, "subscription"))}
+
+    def _show(self, call: Call) -> list[dict[str, Any]]:
+        peer = None if call.peer.principal.owner else call.peer
+        return [
+            {
+                "subscription": one.ident,
+                "peer": one.peer.name,
+                "uuid": one.wish.uuid,
+                "service": one.wish.service,
+                "kinds": sorted(one.wish.kinds),
+                "next": one.next,
+                "dropped": one.dropped,
+            }
+            for one in self._hub.subscriptions(peer)
+        ]
+
+    def _read(self, call: Call) -> dict[str, Any]:
+        hub, wish = self._hub, _wish(call)
+        limit = number(call, "limit", 100, 1, READ_MAX)
+        since = _since(call)
+        try:
+            at, gap = hub.begin(0 if since is None else since, text(call, "epoch"))
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        if since is None:
+            gap = None  # nothing in particular was asked for
+        events: list[dict[str, Any]] = []
+        end = min(hub.ring.last, at + LOOKED_AT_MAX - 1)
+        while at <= end and len(events) < limit:
+            entry = hub.ring[at]
+            if wish.wants(entry.event) and call.peer.principal.may_see(entry.event.holder):
+                events.append(told(entry, hub.epoch))
+            at += 1
+        return {
+            "events": events,
+            "next": at - 1,
+            "epoch": hub.epoch,
+            "sequence": hub.ring.last,
+            "gap": _gap(gap),
+        }
+
+
+def _wish(call: Call) -> Wish:
+    kinds = frozenset(words(call, "kinds"))
+    if not kinds <= KINDS:
+        unknown = sorted(kinds - KINDS)[0]
+        raise Refused(f"kind {unknown[:64]!r} is none of {', '.join(sorted(KINDS))}")
+    return Wish(text(call, "uuid"), text(call, "service"), kinds)
+
+
+def _since(call: Call) -> int | None:
+    if call.kwargs.get("since") is None:
+        return None
+    return number(call, "since", 0, 0, SEQUENCE_MAX)
+
+
+def _gap(gap: Gap | None) -> dict[str, Any] | None:
+    return None if gap is None else gap._asdict()

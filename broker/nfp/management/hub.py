@@ -1,0 +1,339 @@
+"""Who is told about jobs: subscriptions of peers with replay, and listeners in this process (NFP, "NFP/Broker-PUB").
+
+Theory of operation. Events are numbered and held by the ring; a subscription is a filter and the number it has come
+to. It is delivered from the ring: at once while its peer takes everything, later (``pump``) while the peer's queue
+is long. Only what the ring forgets before it could be delivered is lost, and that is counted exactly: the next thing
+the subscriber gets says so (kind ``gap``). A replay is a subscription that begins at an older number, so the same
+holds. Each delivery asks again whether the peer may see the job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.frames import Packet
+from broker.nfp.management.ring import HELD_MAX, HELD_MAX_BYTES, Entry, Ring
+from broker.nfp.names import EVENTS, Command, Dialect, Sender
+
+SUBSCRIPTIONS_PER_PEER: Final = 16
+"""A dashboard needs one or two."""
+SUBSCRIPTIONS_MAX: Final = 4096
+"""In all: each is asked for every event."""
+BACKLOG_MAX: Final = 1000
+"""Packets that may wait for a peer before its events wait in the ring instead, so that its results still find room."""
+TURN_MAX: Final = 256
+"""Entries looked at for one subscription at a time: a long replay does not hold up everybody else."""
+
+RETRY_S: Final = 0.1
+"""How long a slow peer is left alone."""
+
+Later = Callable[[float, Callable[[], None]], object]
+Listener = Callable[[JobEvent, int], None]
+"""Gets every event with its number, body included, at once."""
+
+
+class Wish(NamedTuple):
+    """What a subscriber wants; empty fields want everything."""
+
+    uuid: str = ""
+    service: str = ""
+    kinds: frozenset[str] = frozenset()
+
+    def wants(self, event: JobEvent) -> bool:
+        """True when ``event`` passes every field."""
+        return (
+            (not self.uuid or event.uuid == self.uuid)
+            and (not self.service or event.service == self.service)
+            and (not self.kinds or event.kind in self.kinds)
+        )
+
+
+class Subscription:
+    """One wish of one peer.
+
+    Attributes:
+        peer, wish, ident: whose, what, and its name, the uuid of the request that made it.
+        next: the number to look at next.
+        lost: events it wanted, was allowed to see and will never get, not yet told.
+        dropped: all it ever lost.
+    """
+
+    __slots__ = ("dropped", "first_lost", "ident", "last_lost", "lost", "next", "peer", "wish")
+
+    def __init__(self, peer: Peer, wish: Wish, ident: str, begin: int) -> None:
+        self.peer = peer
+        self.wish = wish
+        self.ident = ident
+        self.next = begin
+        self.lost = 0
+        self.first_lost = 0
+        self.last_lost = 0
+        self.dropped = 0
+
+    def matches(self, event: JobEvent) -> bool:
+        """True when it wants ``event`` and its peer may see it now."""
+        return self.wish.wants(event) and self.peer.principal.may_see(event.holder)
+
+    def missed(self, entry: Entry) -> None:
+        """The ring forgets ``entry`` before it was delivered."""
+        self.next = max(self.next, entry.sequence + 1)
+        if self.matches(entry.event):
+            self.lost += 1
+            self.dropped += 1
+            self.first_lost = self.first_lost or entry.sequence
+            self.last_lost = entry.sequence
+
+
+class Gap(NamedTuple):
+    """Numbers a replay cannot bring back. ``first`` and ``last`` are 0 when they belong to another epoch."""
+
+    reason: str
+    first: int
+    last: int
+
+
+class Subscribed(NamedTuple):
+    """How a subscription begins: behind number ``since``; ``gap`` is what was asked for and is not held."""
+
+    ident: str
+    since: int
+    gap: Gap | None
+
+
+class EventHub:
+    """Implements ``contract.Watch``.
+
+    Args:
+        epoch: the broker's incarnation id.
+        held_max, held_max_bytes: the ring's bounds.
+        backlog: how many packets wait for a peer.
+        backlog_max: see ``BACKLOG_MAX``.
+        later: calls a function after some seconds (a loop's ``call_later``), for replays and peers that were slow;
+            without it somebody has to call ``pump``.
+        wall: wall clock, seconds.
+
+    Attributes:
+        epoch: as given.
+        delivered: events sent.
+        dropped: events subscribers lost.
+    """
+
+    def __init__(
+        self,
+        epoch: str,
+        *,
+        held_max: int = HELD_MAX,
+        held_max_bytes: int = HELD_MAX_BYTES,
+        backlog: Callable[[Peer], int] = lambda _: 0,
+        backlog_max: int = BACKLOG_MAX,
+        later: Later | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.epoch = epoch
+        self.delivered = 0
+        self.dropped = 0
+        self.ring = Ring(held_max, held_max_bytes)
+        self._backlog = backlog
+        self._backlog_max = backlog_max
+        self._wall = wall
+        self._later = later
+        self._due = False
+        self._by_peer: dict[int, list[Subscription]] = {}
+        self._all: dict[Subscription, None] = {}
+        self._listeners: dict[Listener, None] = {}
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def happened(self, event: JobEvent) -> None:
+        """Number, hold and deliver ``event``."""
+        ring = self.ring
+        entry = ring.add(event, self._wall())
+        if self._all:
+            self._deliver(entry)
+        while ring.overflowing:
+            self._forget(ring.drop())
+        if self._listeners:
+            for listener in tuple(self._listeners):
+                listener(event, entry.sequence)
+
+    def _deliver(self, entry: Entry) -> None:
+        for subscription in tuple(self._all):
+            if subscription.next == entry.sequence and not subscription.matches(entry.event):
+                subscription.next += 1  # the most frequent case costs nothing more
+            elif self._advance(subscription) or subscription.next <= entry.sequence:
+                self._schedule(RETRY_S)
+
+    def _forget(self, entry: Entry) -> None:
+        for subscription in self._all:
+            if subscription.next <= entry.sequence:
+                before = subscription.dropped
+                subscription.missed(entry)
+                self.dropped += subscription.dropped - before
+
+    def pump(self) -> bool:
+        """Deliver what waits (a replay proceeds by ``TURN_MAX`` each time) and end subscriptions whose peer is gone.
+
+        Returns: True when a peer with room still has something to get: call again soon.
+        """
+        more = False
+        for subscription in tuple(self._all):
+            more |= self._advance(subscription)
+        waiting = more or any(one.next <= self.ring.last or one.lost for one in self._all)
+        if waiting:
+            self._schedule(0.0 if more else RETRY_S)
+        return more
+
+    def _schedule(self, delay_s: float) -> None:
+        if self._later is not None and not self._due:
+            self._due = True
+            self._later(delay_s, self._pump_due)
+
+    def _pump_due(self) -> None:
+        self._due = False
+        self.pump()
+
+    def _advance(self, subscription: Subscription) -> bool:
+        """Deliver as much as peer and turn allow; True when only the turn has ended."""
+        peer, ring = subscription.peer, self.ring
+        if not peer.alive:
+            self.gone(peer)
+            return False
+        for _ in range(TURN_MAX):
+            if subscription.lost and not self._tell_gap(subscription):
+                return False
+            if subscription.next > ring.last:
+                return False
+            entry = ring[subscription.next]
+            if subscription.matches(entry.event):
+                if not self._send(peer, _event_packet(peer, entry, self.epoch)):
+                    return False
+                self.delivered += 1
+            subscription.next += 1
+        return subscription.next <= ring.last
+
+    def _send(self, peer: Peer, packet: Packet) -> bool:
+        return self._backlog(peer) < self._backlog_max and peer.send(packet)
+
+    def _tell_gap(self, subscription: Subscription) -> bool:
+        body = {
+            "kind": "gap",
+            "subscription": subscription.ident,
+            "lost": subscription.lost,
+            "first": subscription.first_lost,
+            "last": subscription.last_lost,
+            "sequence": subscription.last_lost,
+            "epoch": self.epoch,
+        }
+        told = msgspec.json.encode(body)
+        packet = _packet(subscription.peer, EVENTS, subscription.ident, told, subscription.last_lost)
+        if not self._send(subscription.peer, packet):
+            return False
+        subscription.lost = subscription.first_lost = subscription.last_lost = 0
+        return True
+
+    # -- who wants to know ------------------------------------------------------------------------
+
+    def subscribe(
+        self, peer: Peer, wish: Wish, ident: str, *, since: int | None = None, epoch: str = ""
+    ) -> Subscribed:
+        """Deliver to ``peer`` what ``wish`` wants from now on; the same ``ident`` again replaces the old one.
+
+        Args:
+            peer: who.
+            wish: what.
+            ident: the subscription's name, at most once for a peer.
+            since: also what came behind this number; None: nothing older.
+            epoch: whose numbers ``since`` counts; "" means the present ones.
+
+        Nothing is delivered before the next ``pump``, so that the answer to the request leaves first.
+
+        Raises:
+            ValueError: too many subscriptions, or ``since`` was not given yet.
+        """
+        begin, gap = self.begin(since, epoch)
+        self._forget_the_gone()
+        self.unsubscribe(peer, ident)
+        mine = self._by_peer.get(id(peer), [])
+        if len(mine) >= SUBSCRIPTIONS_PER_PEER:
+            raise ValueError(f"{peer.name} has {len(mine)} subscriptions, at most {SUBSCRIPTIONS_PER_PEER}")
+        if len(self._all) >= SUBSCRIPTIONS_MAX:
+            raise ValueError(f"{len(self._all)} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
+        subscription = Subscription(peer, wish, ident, begin)
+        self._by_peer.setdefault(id(peer), []).append(subscription)
+        self._all[subscription] = None
+        self._schedule(0.0)
+        return Subscribed(ident, begin - 1, gap)
+
+    def begin(self, since: int | None, epoch: str) -> tuple[int, Gap | None]:
+        """The number a reader who knows ``since`` of ``epoch`` gets first, and what it has missed.
+
+        Raises:
+            ValueError: that number was not given yet, or is negative.
+        """
+        ring = self.ring
+        if since is None:
+            return ring.last + 1, None
+        if epoch not in ("", self.epoch):
+            return ring.first, Gap("the broker was started anew; what came before is not held", 0, 0)
+        if not 0 <= since <= ring.last:
+            raise ValueError(f"since {since}, expected 0 to {ring.last}, the latest event")
+        if since + 1 < ring.first:
+            return ring.first, Gap("no longer held", since + 1, ring.first - 1)
+        return since + 1, None
+
+    def unsubscribe(self, peer: Peer, ident: str = "") -> int:
+        """End the subscription ``ident`` of ``peer``, "" all of them; returns how many ended."""
+        mine = self._by_peer.get(id(peer), [])
+        ended = [one for one in mine if not ident or one.ident == ident]
+        for one in ended:
+            mine.remove(one)
+            del self._all[one]
+        if not mine:
+            self._by_peer.pop(id(peer), None)
+        return len(ended)
+
+    def _forget_the_gone(self) -> None:
+        """A subscription that nothing matches is not noticed to be nobody's."""
+        for one in tuple(self._all):
+            if not one.peer.alive:
+                self.gone(one.peer)
+
+    def gone(self, peer: Peer) -> None:
+        """The connection of ``peer`` has ended, and its subscriptions with it."""
+        self.unsubscribe(peer)
+
+    def subscriptions(self, peer: Peer | None = None) -> list[Subscription]:
+        """Those of ``peer``, or all."""
+        return list(self._all if peer is None else self._by_peer.get(id(peer), ()))
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` for every event from now on; it must not raise. Returns what ends it."""
+        self._listeners[listener] = None
+
+        def end() -> None:
+            self._listeners.pop(listener, None)
+
+        return end
+
+
+def _event_packet(peer: Peer, entry: Entry, epoch: str) -> Packet:
+    return _packet(peer, entry.event.service, entry.event.uuid, entry.encoded(epoch), entry.sequence)
+
+
+def _packet(peer: Peer, service: str, uuid: str, body: bytes, sequence: int) -> Packet:
+    return Packet(
+        Sender.BROKER,
+        Command.EVENT,
+        dialect=peer.dialect,
+        service=service,
+        uuid=uuid,
+        status=200,
+        status_text="OK" if peer.dialect is Dialect.SEED else "",
+        body=body,
+        sequence=sequence,
+    )

@@ -1,0 +1,78 @@
+"""The broker's own latest log records, in memory, for ``get_logs``."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any, Final
+
+RECORDS_MAX: Final = 2000
+"""Records held."""
+TEXT_MAX: Final = 2000
+"""Characters of one record: with ``RECORDS_MAX`` a few megabytes at worst."""
+LAST_DEFAULT: Final = 100
+"""Records told when ``last`` is not given, as deployed NorFab does."""
+
+
+class LogRing(logging.Handler):
+    """A handler that holds the latest records.
+
+    Args:
+        name: what the records call this broker.
+        records_max: held at most.
+
+    Install it on the logger that all of ours are below: ``logging.getLogger("headgate").addHandler(ring)``.
+    """
+
+    def __init__(self, name: str = "NFPBroker", records_max: int = RECORDS_MAX) -> None:
+        super().__init__()
+        self._name = name
+        self._records: deque[dict[str, Any]] = deque(maxlen=records_max)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hold ``record``; never raises."""
+        try:
+            self._records.append(self._line(record))
+        except Exception:
+            self.handleError(record)
+
+    def _line(self, record: logging.LogRecord) -> dict[str, Any]:
+        text = record.getMessage()
+        stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return {
+            "ts": stamp.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "...",
+            "role": "broker",
+            "name": self._name,
+        }
+
+    def read(
+        self,
+        *,
+        last: int = LAST_DEFAULT,
+        level: str = "",
+        logger: str = "",
+        since: str = "",
+        until: str = "",
+    ) -> list[dict[str, Any]]:
+        """Records, oldest first.
+
+        Args:
+            last: the latest so many of those that match; 0: all.
+            level: exactly this one, in any case; "": all.
+            logger: exactly this one, or all below it; "": all.
+            since: ISO 8601 in UTC, itself included, compared as text (a date is before all of its day); "": open.
+            until: likewise.
+        """
+        wanted = [
+            record
+            for record in tuple(self._records)
+            if (not level or record["level"] == level.upper())
+            and (not logger or record["logger"] == logger or record["logger"].startswith(logger + "."))
+            and (not since or record["ts"] >= since)
+            and (not until or record["ts"] <= until)
+        ]
+        return wanted[-last:] if last > 0 else wanted

@@ -1,0 +1,201 @@
+"""``mmi.service.broker``: the broker told about and told what to do (NFP, "Broker Management Interface").
+
+Tasks of the text: show_broker, show_workers, show_clients, show_services; restart, shutdown, disconnect (owners only).
+Tasks of deployed NorFab, answered in its shapes: show_workers, get_stats, get_status, show_broker_version,
+show_broker_inventory, get_logs. Ours: unpin, reload (owners only), show_usage.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final
+
+from broker import __version__
+from broker.nfp.contract import Call
+from broker.nfp.management import workers as lines
+from broker.nfp.management.desk import Desk, Refused, deployed, number, text, words
+from broker.nfp.management.logs import LAST_DEFAULT, RECORDS_MAX
+from broker.nfp.management.managed import ManagedBroker
+from broker.nfp.management.process import ProcessFigures
+from broker.nfp.names import MMI_BROKER
+from broker.nfp.principal import Standing
+
+CALLED: Final = "NFPBroker"
+"""How deployed NorFab's broker names itself, and its tools expect it."""
+_PACKAGES: Final = ("norfab", "pyyaml", "pyzmq", "psutil", "pydantic", "tornado", "jinja2", "msgspec")
+
+
+class Mmi(Desk):
+    """The service over ``broker``."""
+
+    def __init__(self, broker: ManagedBroker) -> None:
+        self._broker = broker
+        self._process = ProcessFigures()
+        everybody, users, owners = Standing.GUEST, Standing.USER, Standing.OWNER
+        super().__init__(
+            MMI_BROKER,
+            {
+                "show_broker": (everybody, self._show_broker),
+                "show_workers": (everybody, self._show_workers),
+                "show_services": (everybody, self._show_services),
+                "show_clients": (everybody, self._show_clients),
+                "show_broker_version": (everybody, lambda _: dict(versions())),
+                "show_broker_inventory": (everybody, self._show_inventory),
+                "show_usage": (everybody, self._show_usage),
+                "get_stats": (everybody, self._get_stats),
+                "get_status": (everybody, self._get_status),
+                "get_logs": (users, self._get_logs),
+                "restart": (owners, lambda call: self._leave(call, restart=True)),
+                "shutdown": (owners, lambda call: self._leave(call, restart=False)),
+                "disconnect": (owners, self._disconnect),
+                "unpin": (owners, self._unpin),
+                "reload": (owners, self._reload),
+            },
+        )
+
+    # -- shown ------------------------------------------------------------------------------------
+
+    def _show_broker(self, call: Call) -> dict[str, Any]:
+        broker = self._broker
+        workers = broker.workers()
+        return {
+            "name": broker.name,
+            "version": __version__,
+            "status": "stopping" if broker.stopping else "active",
+            "epoch": broker.epoch,
+            "endpoints": list(broker.endpoints),
+            "uptime_s": round(broker.uptime_s, 1),
+            "keepalive_ms": round(broker.keepalive_s * 1000),
+            "multiplier": broker.multiplier,
+            "workers": {
+                "alive": sum(worker.status == "alive" for worker in workers),
+                "known": len(workers),
+            },
+            "services": len(broker.services()),
+            "store": broker.store_state,
+            "events": {
+                "sequence": broker.hub.ring.last,
+                "held": len(broker.hub.ring),
+                "subscriptions": len(broker.hub.subscriptions()),
+                "delivered": broker.hub.delivered,
+                "dropped": broker.hub.dropped,
+            },
+            "counters": dict(broker.counters()),
+            "process": self._process.read(broker.uptime_s),
+        }
+
+    def _show_workers(self, call: Call) -> list[dict[str, Any]]:
+        found = lines.chosen(self._broker.workers(), text(call, "service"), text(call, "status"))
+        if not deployed(call):
+            return [lines.detailed(worker, owner=call.peer.principal.owner) for worker in found]
+        return [lines.record(worker) for worker in found] or [dict(lines.NOBODY)]
+
+    def _show_services(self, call: Call) -> list[dict[str, Any]]:
+        wanted = text(call, "service")
+        return [
+            {**service._asdict(), "workers": list(service.workers)}
+            for service in self._broker.services()
+            if wanted in ("", "all", service.name)
+        ]
+
+    def _show_clients(self, call: Call) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": client.name,
+                "holder": client.holder,
+                "dialect": client.dialect.value,
+                "present": client.present,
+                "pushes": client.pushes,
+                "jobs": client.jobs,
+                "kept": client.kept,
+                "seen_s": round(client.seen_s, 1),
+            }
+            for client in self._broker.clients()
+            if call.peer.principal.may_see(client.holder)
+        ]
+
+    def _show_inventory(self, call: Call) -> Any:
+        return self._broker.inventory(redacted=not call.peer.principal.owner)
+
+    def _show_usage(self, call: Call) -> list[dict[str, Any]]:
+        principal = call.peer.principal
+        return [used._asdict() for used in self._broker.accounting.usage() if principal.may_see(used.holder)]
+
+    def _get_stats(self, call: Call) -> dict[str, Any]:
+        broker = self._broker
+        workers = [lines.figures(worker) for worker in broker.workers()]
+        return {
+            "schema_version": "1.0",
+            "collected_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            "name": CALLED,
+            "role": "broker",
+            "status": "stopping" if broker.stopping else "active",
+            "process": self._process.read(broker.uptime_s),
+            "messaging": broker.messaging()._asdict(),
+            "endpoint": broker.endpoints[0] if broker.endpoints else "",
+            "worker_count": len(workers),
+            "service_count": len(broker.services()),
+            "keepalive_interval_ms": round(broker.keepalive_s * 1000),
+            "keepalive_multiplier": broker.multiplier,
+            "workers": workers,
+        }
+
+    def _get_status(self, call: Call) -> dict[str, Any]:
+        """As deployed NorFab's, without the paths of its folders and keys, which tell a stranger where to look."""
+        broker = self._broker
+        return {
+            "name": CALLED,
+            "role": "broker",
+            "status": "stopping" if broker.stopping else "active",
+            "endpoint": broker.endpoints[0] if broker.endpoints else "",
+            "directories": {},
+            "security": dict(broker.security),
+        }
+
+    def _get_logs(self, call: Call) -> list[dict[str, Any]]:
+        return self._broker.log.read(
+            last=number(call, "last", LAST_DEFAULT, 0, RECORDS_MAX),
+            level=text(call, "level"),
+            logger=text(call, "logger"),
+            since=text(call, "since"),
+            until=text(call, "until"),
+        )
+
+    # -- done -------------------------------------------------------------------------------------
+
+    def _leave(self, call: Call, *, restart: bool) -> dict[str, str]:
+        doing = "restarting" if restart else "shutting down"
+        self._broker.leave(restart=restart, reason=f"{doing} as {call.peer.name} asked")
+        return {"status": doing}
+
+    def _disconnect(self, call: Call) -> dict[str, list[str]]:
+        names = words(call, "workers") or words(call, "names")
+        wanted = None if not names or names == ("all",) else names
+        return {"disconnected": self._broker.disconnect(wanted, f"disconnected as {call.peer.name} asked")}
+
+    def _unpin(self, call: Call) -> dict[str, bool]:
+        name = text(call, "name")
+        if not name:
+            raise Refused("unpin needs the name of a peer")
+        return {"unpinned": self._broker.unpin(name)}
+
+    def _reload(self, call: Call) -> dict[str, Any]:
+        try:
+            return dict(self._broker.reload())
+        except (OSError, ValueError) as error:
+            raise Refused(f"the inventory was not reloaded: {error}") from error
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of what this broker runs on; "" for what is not installed. Keys as deployed NorFab's, and ours."""
+    found = {"headgate": __version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = ""
+    return found | {"python": sys.version.split(" ", 1)[0], "platform": sys.platform}

@@ -1,0 +1,382 @@
+"""The broker of NFP, put together (NFP, "NFP/Broker").
+
+The walk of a message: ``router`` reads it, ``corridor`` decodes it, ``clients`` or ``workers`` hand it to the
+dispatcher, which writes down what must not be lost and queues what is to be said. At the end of the turn the store
+gets what was written down, and the outboxes let go what does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from broker.errors import ConfigError, LinkBroken
+from broker.nfp.contract import Internal, Peer
+from broker.nfp.dispatch import Dispatcher
+from broker.nfp.frames import Body, Packet
+from broker.nfp.inventory import Datastore, InventoryService
+from broker.nfp.management import Accounting, EventHub, LogRing, Watches, internal_services
+from broker.nfp.names import Sender
+from broker.nfp.principal import Principal, Standing
+from broker.nfp.records import JobAdded, Op, Snapshot
+from broker.nfp.server.clients import Clients
+from broker.nfp.server.config import access_of, dispatch_config
+from broker.nfp.server.corridor import Corridor, Judged
+from broker.nfp.server.greeting import Greeting
+from broker.nfp.server.household import Household
+from broker.nfp.server.keys import BrokerKeys, prepare
+from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
+from broker.nfp.server.nudges import Nudges
+from broker.nfp.server.outbox import Limits
+from broker.nfp.server.overview import Overview
+from broker.nfp.server.peers import RouterPeer, name_of
+from broker.nfp.server.penalty import Offences
+from broker.nfp.server.pins import Pins
+from broker.nfp.server.router import NfpRouter, Tuning
+from broker.nfp.server.turns import Turns
+from broker.nfp.server.workers import Workers
+from broker.nfp.store import NoStore, Store
+from broker.settings.nfp import NfpSection
+from broker.transport.curve import CurveServer
+from broker.transport.zeromq.address import check_free, check_secrecy, parse, resolve
+from broker.transport.zeromq.hub import hub
+
+log = logging.getLogger("headgate")
+FAREWELL_S: Final = 1.0
+"""How long a stop waits for peers to take what was said to them."""
+_POLL_S: Final = 0.01
+HERE: Final = Principal("broker", Standing.OWNER, name="broker")
+"""Who the broker's own workers and clients in this process are, unless it is said otherwise."""
+
+
+class NfpBroker:
+    """One broker of NFP in a running loop.
+
+    Args:
+        settings: the section ``[nfp]``. name: for people, default the first endpoint.
+
+    Attributes:
+        dispatcher: jobs and workers. hub: events about jobs, for listeners. access: the rules.
+        outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``.
+    """
+
+    def __init__(self, settings: NfpSection, *, name: str = "") -> None:
+        self.settings = settings
+        self.name = name or "NFPBroker"
+        self.epoch = secrets.token_hex(8)
+        self.loop = asyncio.get_running_loop()
+        self.started_s = self.loop.time()
+        self.stopping = False
+        self.outcome = ""
+        self.routers: list[NfpRouter] = []
+        self.locals: dict[str, LocalPeer] = {}
+        self.offences = Offences(settings.invalid_max)
+        self.keys: BrokerKeys = prepare(settings)
+        self.log = LogRing(self.name)
+        self._left = asyncio.Event()
+        self._closed = False
+        self._limits = Limits(settings.peer_queue_bytes, settings.peer_queue_msgs)
+        self._nudges: Nudges | None = None
+        self._dropped = 0
+        self._put_together()
+
+    def _put_together(self) -> None:
+        settings = self.settings
+        self.store: Store | NoStore = NoStore()
+        if settings.store:
+            self.store = Store(
+                settings.store_file,
+                self.loop,
+                sync=settings.sync,
+                on_commit=self._committed,
+                on_failed=self._unstored,
+            )
+        self.pins = Pins(self.store, self._in_use)
+        self.access = access_of(settings, self.keys)
+        self.hub = EventHub(
+            self.epoch,
+            held_max=settings.events_ring,
+            backlog=_backlog,
+            later=self.loop.call_later,
+        )
+        self.accounting = Accounting(self.store)
+        self.dispatcher = Dispatcher(
+            dispatch_config(settings),
+            self.store,
+            self.access,
+            Watches(self.hub, self.accounting),
+            self._offended,
+        )
+        self.turns = Turns(
+            self.loop,
+            commit=self.store.commit,
+            tick=self.dispatcher.tick,
+            sent=self._sent,
+            overtaking=lambda: bool(self.store.broken),
+        )
+        self.datastore = Datastore(settings.inventory)
+        self.household = Household(settings, self.local_channel)
+        greeting = Greeting(settings.keepalive_ms, settings.multiplier, self.epoch)
+        self.overview = Overview(self)
+        self.clients = Clients(self.dispatcher, self.access, greeting, self._services())
+        self.workers = Workers(self.dispatcher, greeting)
+        self.corridor = Corridor(self.clients, self.workers, self.offences, self._greet)
+
+    def _services(self) -> list[Internal]:
+        inventory = InventoryService(self.datastore, self.access, self.pins.key_of)
+        return [*internal_services(self.overview), inventory]
+
+    # -- start and stop ------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store, take up what it kept, listen, and call the workers of an earlier run.
+
+        Raises:
+            ConfigError: a setting that cannot be followed; nothing is left open.
+        """
+        log.addHandler(self.log)
+        try:
+            self.datastore.load()
+            snapshot = await self.store.open()
+            self.pins.restore(snapshot.pins)
+            self.accounting.restore(await self.store.usage())
+            self.dispatcher.restore(snapshot, self.loop.time())
+            self._nudges = self._nudges_to(snapshot)
+            await self._listen()
+            self.household.start()
+        except BaseException:
+            await self._close()
+            raise
+        self.turns.soon()
+        for router in self.routers:
+            log.info("%s listens at %s", self.name, router.endpoint)
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        curve = CurveServer(self.keys.broker) if self.keys.broker is not None else None
+        hold_ms = settings.keepalive_ms * settings.multiplier
+        tuning = Tuning(curve, settings.message_bytes_max, settings.keepalive_ms, hold_ms, self._limits)
+        places = [(settings.endpoint, self.corridor)]
+        if settings.worker_endpoint is not None:
+            places = [
+                (settings.endpoint, Corridor(self.clients, None, self.offences, self._greet)),
+                (settings.worker_endpoint, Corridor(None, self.workers, self.offences, self._greet)),
+            ]
+        for uri, corridor in places:
+            try:
+                endpoint = (await resolve(parse(uri), passive=True))[0]
+            except LinkBroken as error:
+                raise ConfigError(str(error), error.errno) from error
+            check_secrecy([endpoint], curve, settings.insecure)
+            if endpoint.scheme == "ipc":
+                check_free(endpoint)
+            house = _Door(self, corridor)
+            self.routers.append(NfpRouter(hub(), endpoint, uri, house, self.turns, tuning))
+
+    def _nudges_to(self, snapshot: Snapshot) -> Nudges:
+        """Workers come to the last router: the one for workers when there are two."""
+        patience_s = self.settings.keepalive_ms * self.settings.multiplier / 1000
+
+        def send(identity: bytes, frames: list[Body]) -> bool:
+            return bool(self.routers) and self.routers[-1].nudge(identity, frames)
+
+        return Nudges(self.loop, send, snapshot.workers, patience_s)
+
+    async def stop(self, reason: str = "the broker stops") -> None:
+        """Tell the workers, let leave what was said so far (at most ``FAREWELL_S``), and close. Harmless twice."""
+        if self.stopping:
+            return
+        self.stopping = True
+        log.info("%s stops: %s", self.name, reason)
+        for router in self.routers:
+            router.shut()
+        await self.household.stop()
+        self.dispatcher.disconnect_workers(None, reason, self.loop.time())
+        self.accounting.flush()
+        self.turns.finish()
+        deadline = self.loop.time() + FAREWELL_S
+        while self.loop.time() < deadline and any(peer.waiting[0] for peer in self.peers()):  # noqa: ASYNC110 - libzmq tells of room only
+            await asyncio.sleep(_POLL_S)
+        await self._close()
+
+    async def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._nudges is not None:
+            self._nudges.close()
+        await self.household.stop()
+        await self.store.close()
+        for local in list(self.locals.values()):
+            local.close()
+            local.on_lost("the broker stops")
+        self.turns.close()
+        for router in self.routers:
+            router.close()
+        log.removeHandler(self.log)
+        self._left.set()
+
+    async def abandon(self) -> None:
+        """Close without waiting for anybody. Harmless after ``stop``."""
+        self.stopping = True
+        await self._close()
+
+    async def left(self) -> str:
+        """Wait until management has asked for an end, or it was stopped: "restart" or "stop"."""
+        await self._left.wait()
+        return self.outcome or "stop"
+
+    def leave(self, *, restart: bool, reason: str) -> None:
+        """Have ``left`` return, in a moment: what was answered so far leaves before."""
+        self.outcome = "restart" if restart else "stop"
+        log.info("%s is asked to %s: %s", self.name, self.outcome, reason)
+        self.loop.call_later(_POLL_S, self._left.set)
+
+    # -- who is there --------------------------------------------------------------------------
+
+    @property
+    def endpoints(self) -> Sequence[str]:
+        """Where it listens, as peers write it."""
+        return [router.contact for router in self.routers]
+
+    @property
+    def server_key(self) -> str:
+        """Its public key, Z85; "" in plaintext."""
+        return self.keys.broker.public_key if self.keys.broker is not None else ""
+
+    def peers(self) -> Iterator[RouterPeer | LocalPeer]:
+        """Everybody who is connected and has spoken."""
+        for router in self.routers:
+            yield from router.peers()
+        yield from self.locals.values()
+
+    def local_peer(
+        self,
+        principal: Principal,
+        name: str,
+        on_packet: OnPacket,
+        features: frozenset[str] = frozenset(),
+    ) -> LocalPeer:
+        """A client or worker in this process, named as nobody else may be from now on.
+
+        Raises:
+            ConfigError: somebody here has this name.
+        """
+        if name in self.locals:
+            raise ConfigError(f"two peers in this process are called {name!r}, expected one")
+        peer = LocalPeer(self, principal, name, on_packet, features, self._limits)
+        self.locals[name] = peer
+        self.pins.reserve(name)
+        return peer
+
+    def local_channel(self, name: str, sender: Sender, principal: Principal = HERE) -> LocalChannel:
+        """A channel for the libraries of workers and clients (see ``peer.channel``)."""
+
+        def enter(called: str, on_packet: OnPacket) -> LocalPeer:
+            return self.local_peer(principal, called, on_packet)
+
+        return LocalChannel(name, sender, enter)
+
+    def _in_use(self, name: str) -> bool:
+        return any(router.has(name.encode()) for router in self.routers)
+
+    # -- what sockets and local peers ask --------------------------------------------------------
+
+    def arrived(self, key: str) -> None:
+        """See ``router.House``."""
+        if self._nudges is not None:
+            self._nudges.arrived(key)
+
+    def welcome(self, identity: bytes, key: str, address: str) -> Principal | None:
+        """See ``router.House``."""
+        name = name_of(identity)
+        principal = self.access.principal_of(key, name)
+        if principal is None:
+            return None
+        if not self.pins.fits(name, key):
+            owner = self.pins.key_of(name) or "a peer in this process"
+            log.warning("%s: refused as %r: the name belongs to %s, not to key %r", address, name, owner, key)
+            return None
+        if name.encode() != identity and self._in_use(name):
+            log.warning(
+                "%s: refused: its identity is written like the name %r, which is in use", address, name
+            )
+            return None
+        return principal
+
+    def submitted(self, peer: LocalPeer, packet: Packet) -> None:
+        """See ``local.LocalHouse``."""
+        family = self.clients if packet.sender is Sender.CLIENT else self.workers
+        self.corridor.hand_on(peer, packet, family, self.loop.time())
+        self.turns.soon()
+
+    def left_here(self, peer: LocalPeer) -> None:
+        """A local peer has gone."""
+        if self.locals.get(peer.name) is peer:
+            del self.locals[peer.name]
+            self.pins.release(peer.name)
+        self.lost(peer, self.loop.time())
+        self.turns.soon()
+
+    def lost(self, peer: Peer, now: float) -> None:
+        """A connection is lost."""
+        try:
+            self.dispatcher.peer_gone(peer, now)
+        except Exception:
+            log.exception("the loss of %r could not be handled", peer)
+
+    def _greet(self, peer: Judged, packet: Packet, now: float) -> None:
+        """The first valid message of a peer."""
+        if len(peer.identity) != 5 or peer.identity[:1] != b"\0":  # libzmq's own names are nobody's
+            self.pins.pin(peer.name, peer.principal.key)
+        if packet.sender is Sender.WORKER:
+            peer.worker = True
+            if self._nudges is not None:
+                self._nudges.spoke(peer.name)
+        else:
+            self.clients.greet(peer, packet, now)
+
+    def _offended(self, peer: Peer, text: str) -> None:
+        """The dispatcher saw what only a broken or hostile peer does."""
+        self.corridor.invalid(peer, "forged", text, self.loop.time())  # type: ignore[arg-type]  # all of ours are
+
+    def _sent(self) -> None:
+        for router in self.routers:
+            router.pump.sent()
+
+    # -- the store -----------------------------------------------------------------------------
+
+    def _committed(self, number: int) -> None:
+        self.turns.commit_done(number)
+
+    def _unstored(self, error: str, ops: list[Op]) -> list[Op]:
+        """A commit failed: new jobs are refused, everything else is tried again."""
+        refused = {op.uuid for op in ops if isinstance(op, JobAdded)}
+        if refused:
+            for peer in self.peers():
+                self._dropped += peer.drop(refused)
+            self.dispatcher.unstored(refused, error, self.loop.time())
+        self.turns.retry()
+        return [op for op in ops if getattr(op, "uuid", "") not in refused]
+
+
+class _Door:
+    """What one router asks of the broker (see ``router.House``)."""
+
+    def __init__(self, broker: NfpBroker, corridor: Corridor) -> None:
+        self._access = broker.access
+        self.arrived = broker.arrived
+        self.welcome = broker.welcome
+        self.handle = corridor.handle
+        self.gone = broker.lost
+
+    def known(self, key: str) -> bool:
+        """See ``House.known``."""
+        return self._access.principal_of(key, "") is not None
+
+
+def _backlog(peer: Peer) -> int:
+    return peer.waiting[0] if isinstance(peer, RouterPeer | LocalPeer) else 0

@@ -1,0 +1,115 @@
+"""What clients send (NFP, "NFP/Client"): OPEN, the broker's own services, and requests to services of workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from broker.nfp import bodies, opening
+from broker.nfp.access import Access
+from broker.nfp.contract import FEATURES, Answer, Call, Internal, Peer
+from broker.nfp.frames import Packet, status_text
+from broker.nfp.names import INTERNAL, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
+from broker.nfp.server.greeting import Greeting
+from broker.nfp.server.seams import Dispatch
+
+log = logging.getLogger("headgate")
+CLIENT_FEATURES: Final = FEATURES & {"push"}
+
+
+class Clients:
+    """Acts on packets with the header NFPC01.
+
+    Args:
+        dispatch: where requests to services of workers go. access: the rules. greeting: the answer to OPEN.
+        services: the broker's own.
+
+    Attributes:
+        denied: requests to the broker's own services that the rules refused.
+    """
+
+    def __init__(
+        self, dispatch: Dispatch, access: Access, greeting: Greeting, services: Iterable[Internal]
+    ) -> None:
+        self._dispatch = dispatch
+        self._access = access
+        self._greeting = greeting
+        self._services = {service.name: service for service in services}
+        self.denied = 0
+
+    def handle(self, peer: Peer, packet: Packet, now: float) -> None:
+        """Act on ``packet``."""
+        if packet.command is Command.OPEN:
+            self._open(peer, packet, now)
+        elif packet.service in INTERNAL:
+            answer(peer, packet, self._ask(peer, packet))
+        elif packet.service == MMI_WORKER:
+            self._dispatch.relay_mmi(peer, packet, now)
+        elif packet.command is Command.MMI:
+            answer(peer, packet, _refusal(Code.UNKNOWN, f"{packet.service} is not managed by MMI"))
+        else:
+            self._dispatch.client(peer, packet, now)
+
+    def greet(self, peer: Peer, packet: Packet, now: float) -> None:
+        """The first message of a connection: what is pushed to this client goes there from now on."""
+        if packet.command is not Command.OPEN:
+            self._dispatch.client_seen(peer, now)
+
+    def broke(self, peer: Peer, packet: Packet, error: Exception) -> None:
+        """Answer 500: a client waits."""
+        if packet.command is not Command.OPEN:
+            answer(peer, packet, _refusal(Code.ERROR, f"the broker failed: {type(error).__name__}"))
+
+    def _open(self, peer: Peer, packet: Packet, now: float) -> None:
+        peer.features = opening.read_client(packet.body).features & CLIENT_FEATURES
+        peer.send(self._greeting.answer(packet, peer.features))
+        self._dispatch.client_seen(peer, now)
+
+    def _ask(self, peer: Peer, packet: Packet) -> Answer:
+        service = self._services.get(packet.service)
+        if service is None:
+            return _refusal(Code.UNKNOWN, f"this broker has no service {packet.service}")
+        raw = packet.data
+        asked = bodies.read_request(raw)
+        if not self._access.may_call(peer.principal, packet.service, asked.task):
+            self.denied += 1
+            return _refusal(Code.UNKNOWN, self._access.denial(peer.principal, packet.service, asked.task))
+        call = Call(packet.service, asked.task, asked.args, asked.kwargs, packet.uuid, peer, raw)
+        try:
+            return service.call(call)
+        except Exception as error:
+            log.exception("%s: %s %s failed", peer.name, packet.service, asked.task)
+            return _refusal(Code.ERROR, f"{type(error).__name__}: {error}")
+
+
+def answer(peer: Peer, packet: Packet, said: Answer) -> None:
+    """Answer what one of the broker's own services was asked.
+
+    Deployed NorFab's clients wait for the command MMI and take the RESPONSE in front of it for the end of a job; both
+    are sent to everybody who writes in that dialect, as its broker does. The text knows RESPONSE only, and one of it.
+    """
+    status = said.status
+    if packet.dialect is Dialect.SEED and status not in SEED_CODES:
+        status = Code.ERROR
+    commands = (Command.RESPONSE,) if packet.dialect is Dialect.SEED else (Command.RESPONSE, Command.MMI)
+    for command in commands:
+        peer.send(
+            Packet(
+                Sender.BROKER,
+                command,
+                dialect=packet.dialect,
+                service=packet.service,
+                uuid=packet.uuid,
+                status=status,
+                status_text=status_text(status, packet.dialect),
+                body=said.body,
+            )
+        )
+
+
+def _refusal(status: int, text: str) -> Answer:
+    body = {"error": text, "errors": [text], "status": bodies.FAILED.get(status, "FAILED")}
+    return Answer(status, msgspec.json.encode(body))

@@ -1,0 +1,41 @@
+"""What the settings mean for the rooms behind the sockets."""
+
+from __future__ import annotations
+
+from broker.nfp.access import Access, Key
+from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.server.keys import OWNER, BrokerKeys
+from broker.settings.nfp import NfpSection
+
+
+def access_of(settings: NfpSection, keys: BrokerKeys) -> Access:
+    """The rules, with the owner's key in the base directory listed."""
+    listed: list[Key] = [
+        Key(entry.key, entry.name, entry.standing, entry.userid, entry.services) for entry in settings.keys
+    ]
+    if keys.owner is not None:
+        listed.append(Key(keys.owner.public_key, OWNER, "owner", None, ("*",)))
+    return Access(
+        listed,
+        settings.rules,
+        settings.tasks,
+        unlisted=settings.unlisted,
+        offer_unlisted=settings.offer_unlisted,
+    )
+
+
+def dispatch_config(settings: NfpSection) -> DispatchConfig:
+    """Limits and intervals of jobs."""
+    return DispatchConfig(
+        keepalive_s=settings.keepalive_ms / 1000,
+        multiplier=settings.multiplier,
+        grace_s=settings.grace_s,
+        credits=settings.credits,
+        credits_max=settings.credits_max,
+        queue_ttl_s=settings.queue_ttl_s,
+        job_ttl_s=settings.job_ttl_s,
+        result_ttl_s=settings.result_ttl_s,
+        results_max_bytes=settings.results_max_bytes,
+        queue_max=settings.queue_max,
+        queue_per_client=settings.queue_per_client,
+    )

@@ -1,0 +1,96 @@
+"""One message of a peer: decoded, refused, or handed to the family it belongs to (NFP, "NFP messages")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker.nfp.contract import Peer
+from broker.nfp.frames import Body, InvalidPacket, Packet, decode
+from broker.nfp.names import Sender
+from broker.nfp.server.penalty import Offences, Penalty
+
+log = logging.getLogger("headgate")
+
+
+class Judged(Peer, Protocol):
+    """A peer whose invalid messages count."""
+
+    penalty: Penalty
+    greeted: bool
+    worker: bool
+
+    def cut(self, why: str) -> None:
+        """End its connection."""
+
+
+class Family(Protocol):
+    """What clients send, or what workers send."""
+
+    def handle(self, peer: Peer, packet: Packet, now: float) -> None:
+        """Act on ``packet``."""
+
+    def broke(self, peer: Peer, packet: Packet, error: Exception) -> None:
+        """Acting on it failed: tell the peer what it needs to know."""
+
+
+class Corridor:
+    """From frames to families.
+
+    Args:
+        clients: what clients send goes here, None where workers only are let in. workers: the same for workers.
+        offences: invalid messages of the whole broker. greet: told of each peer once, after its first valid message.
+
+    """
+
+    def __init__(
+        self,
+        clients: Family | None,
+        workers: Family | None,
+        offences: Offences,
+        greet: Greet,
+    ) -> None:
+        self._families = {Sender.CLIENT: clients, Sender.WORKER: workers}
+        self._offences = offences
+        self._greet = greet
+
+    def handle(self, peer: Judged, frames: Sequence[Body], now: float) -> None:
+        """Act on one message; never raises."""
+        try:
+            packet = decode(frames)
+        except InvalidPacket as error:
+            self.invalid(peer, error.kind, str(error), now)
+            return
+        family = self._families.get(packet.sender)
+        if family is None:
+            self.invalid(peer, "role", f"{packet.sender.value!r} is not spoken here", now)
+            return
+        self.hand_on(peer, packet, family, now)
+
+    def hand_on(self, peer: Judged, packet: Packet, family: Family, now: float) -> None:
+        """Act on a packet."""
+        peer.dialect = packet.dialect
+        try:
+            if not peer.greeted:
+                peer.greeted = True
+                self._greet(peer, packet, now)
+            family.handle(peer, packet, now)
+        except InvalidPacket as error:
+            self.invalid(peer, error.kind, str(error), now)
+        except Exception as error:
+            self._offences.failures += 1
+            log.exception("%s: %r could not be handled", peer.name, packet)
+            family.broke(peer, packet, error)
+
+    def invalid(self, peer: Judged, kind: str, text: str, now: float) -> None:
+        """Drop a message, count it, and cut who sends too many."""
+        log.debug("%s: dropped: %s", peer.name, text)
+        if self._offences.add(peer.penalty, kind, now):
+            peer.cut(f"more than {self._offences.most} invalid messages, the last one: {text}")
+
+
+class Greet(Protocol):
+    """See ``Corridor``."""
+
+    def __call__(self, peer: Judged, packet: Packet, now: float) -> None: ...  # noqa: D102

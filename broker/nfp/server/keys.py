@@ -1,0 +1,70 @@
+"""The broker's own files: its base directory, its CURVE key, and the key of its owner.
+
+::
+
+    broker.key_secret   the broker's certificate, mode 0600 (another place: the setting key_secret)
+    broker.key          its public half: what workers and clients need
+    owner.key_secret    a client's certificate that is an owner here, for whoever can read it; owner.key its public half
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broker.errors import ConfigError
+from broker.settings.nfp import NfpSection
+from broker.transport import curve
+from broker.transport.curve import Certificate
+
+OWNER: Final = "owner"
+
+
+class BrokerKeys(NamedTuple):
+    """Both are None in plaintext."""
+
+    broker: Certificate | None
+    owner: Certificate | None
+
+
+def prepare(section: NfpSection) -> BrokerKeys:
+    """Make the base directory and what is missing in it.
+
+    Raises:
+        ConfigError: something cannot be read or written; a ``key_secret`` that was named and is not there.
+    """
+    base = Path(section.base_dir)
+    try:
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{base}: cannot make the base directory: {error.strerror}", error.errno) from error
+    if not section.curve:
+        return BrokerKeys(None, None)
+    secret = Path(section.secret_file)
+    broker = curve.load(secret) if section.key_secret is not None else _own(secret, "NFPBroker")
+    _show(broker, base / "broker.key")
+    owner = _own(base / "owner.key_secret", OWNER)
+    _show(owner, base / "owner.key")
+    return BrokerKeys(broker, owner)
+
+
+def _own(path: Path, name: str) -> Certificate:
+    """The key pair in ``path``, made there if there is none; two who start at once agree on one."""
+    if not os.path.lexists(path):
+        try:
+            curve.save(curve.generate({"name": name}), path)
+        except ConfigError:
+            if not path.exists():
+                raise
+    return curve.load(path)
+
+
+def _show(certificate: Certificate, path: Path) -> None:
+    """Write the public half to ``path`` unless it stands there."""
+    try:
+        if curve.load_public(path).public_key == certificate.public_key:
+            return
+    except ConfigError:
+        pass  # not there, or something else
+    curve.save(certificate.public, path, replace=True)

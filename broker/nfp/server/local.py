@@ -1,0 +1,274 @@
+"""Clients and workers in this process: they write packets as others do, and no frame is made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Container
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from broker.errors import LinkClosed
+from broker.nfp.contract import Peer
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.peer.channel import Receiver, Traffic
+from broker.nfp.principal import Principal
+from broker.nfp.server.outbox import Limits, Outbox, Waiting
+from broker.nfp.server.penalty import Penalty
+from broker.nfp.server.turns import Turns
+
+log = logging.getLogger("headgate")
+_HEAD_BYTES: Final = 200
+"""What a packet counts in a queue besides its body."""
+_LESSER: Final = frozenset({Command.EVENT, Command.STREAM})
+OnPacket = Callable[[Packet], None]
+
+
+class LocalHouse(Protocol):
+    """What a local peer asks of the broker it belongs to."""
+
+    loop: asyncio.AbstractEventLoop
+    turns: Turns
+
+    def submitted(self, peer: LocalPeer, packet: Packet) -> None:
+        """A packet of a local peer. Must not raise."""
+
+    def left_here(self, peer: LocalPeer) -> None:
+        """A local peer has gone."""
+
+
+class LocalPeer(Peer):
+    """See ``Peer``; made by ``NfpBroker.local_peer``.
+
+    Attributes:
+        on_packet: called with every packet for it, in order, in a turn of the loop of its own.
+        on_lost: called when the broker cuts it or stops, with the reason.
+    """
+
+    def __init__(
+        self,
+        house: LocalHouse,
+        principal: Principal,
+        name: str,
+        on_packet: OnPacket,
+        features: frozenset[str],
+        limits: Limits,
+    ) -> None:
+        self.name = name
+        self.identity = name.encode()
+        self.principal = principal
+        self.dialect = Dialect.NORFAB
+        self.features = features
+        self.alive = True
+        self.penalty = Penalty()
+        self.greeted = False
+        self.worker = False
+        self.address = "here"
+        self.on_packet = on_packet
+        self.on_lost: Callable[[str], None] = _nobody
+        self._house = house
+        self._outbox: Outbox[Packet] = Outbox(limits)
+        self._out: deque[Packet] = deque()
+        self._in: deque[Packet] = deque()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} in this process>"
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Messages and bytes that wait for a commit."""
+        return len(self._outbox), self._outbox.size
+
+    @property
+    def dropped(self) -> int:
+        """Messages that found no room or whose job could not be stored."""
+        return self._outbox.dropped
+
+    def send(self, packet: Packet, after: int = 0) -> bool:
+        """See ``Peer.send``."""
+        size = _HEAD_BYTES + (0 if packet.body is None else len(packet.body))
+        if not self.alive:
+            return False
+        if not self._outbox.has_room(packet.command, size):
+            self._outbox.dropped += 1
+            return False
+        self._outbox.put(Waiting(after, packet.uuid, size, packet))
+        self._house.turns.touch(self)
+        return True
+
+    def drop(self, uuids: Container[str]) -> int:
+        """Forget what waits for the commit of ``uuids``, which failed; returns how many messages."""
+        return self._outbox.drop(uuids)
+
+    def submit(self, packet: Packet) -> None:
+        """Hand the broker a packet, as if it had come from a socket; it acts on it in the next turn of the loop."""
+        if not self.alive:
+            return
+        if not self._in:
+            self._house.loop.call_soon(self._hand_in)
+        self._in.append(packet)
+
+    def flush(self) -> None:
+        """Let go what may leave (see ``turns.Sender``)."""
+        outbox, turns = self._outbox, self._house.turns
+        while (waiting := outbox.due(turns.committed)) is not None:
+            self._let_go(waiting.form)
+            outbox.taken()
+        if not len(outbox):
+            return
+        turns.hold(self)
+        if turns.overtaking():
+            for waiting in outbox.overtakers(turns.committed):
+                self._let_go(waiting.form)
+                outbox.remove(waiting)
+
+    def cut(self, why: str) -> None:
+        """The broker ends it."""
+        if self.alive:
+            log.warning("%s is cut: %s", self, why)
+            self.close()
+            self._house.loop.call_soon(self.on_lost, why)
+
+    def close(self) -> None:
+        """Leave. Harmless twice."""
+        if self.alive:
+            self.alive = False
+            self._outbox.clear()
+            self._out.clear()
+            self._in.clear()
+            self._house.turns.forget(self)
+            self._house.left_here(self)
+
+    def _let_go(self, packet: Packet) -> None:
+        if not self._out:
+            self._house.loop.call_soon(self._hand_out)
+        self._out.append(packet)
+
+    def _hand_out(self) -> None:
+        out, self._out = self._out, deque()
+        for packet in out:
+            if not self.alive:
+                return
+            try:
+                self.on_packet(packet)
+            except Exception:
+                log.exception("%s: %r broke its receiver", self, packet)
+
+    def _hand_in(self) -> None:
+        came, self._in = self._in, deque()
+        for packet in came:
+            if self.alive:
+                self._house.submitted(self, packet)
+
+
+def _nobody(why: str) -> None:
+    """Nobody wants to know ``why``."""
+
+
+Enter = Callable[[str, OnPacket], LocalPeer]
+"""Makes the local peer of that name."""
+
+
+class LocalChannel:
+    """See ``peer.channel.Channel``: a conversation with the broker in this process.
+
+    Args:
+        name: of the peer. sender: whether it is a client or a worker. enter: makes its ``LocalPeer``.
+    """
+
+    def __init__(self, name: str, sender: Sender, enter: Enter) -> None:
+        self.name = name
+        self.broker = ""
+        self.trouble = "not started"
+        self.traffic = Traffic()
+        self._sender = sender
+        self._enter = enter
+        self._peer: LocalPeer | None = None
+        self._receiver: Receiver | None = None
+        self._open_body: Callable[[], dict[str, Any]] = dict
+        self._connected = False
+        self._closed = False
+
+    def start(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
+        """See ``Channel.start``."""
+        self._receiver = receiver
+        self._open_body = open_body
+        self._begin()
+
+    def send(self, packet: Packet) -> bool:
+        """See ``Channel.send``."""
+        if self._peer is None or not self._connected:
+            self.traffic.refused += 1
+            return False
+        self.traffic.sent += 1
+        self._peer.submit(packet)
+        return True
+
+    async def writable(self) -> None:
+        """See ``Channel.writable``; the broker takes packets as fast as they come, so this gives it a turn.
+
+        Raises:
+            LinkClosed: the channel was closed.
+        """
+        if self._closed:
+            raise LinkClosed(f"{self.name}: the channel is closed")
+        await asyncio.sleep(0)
+
+    def reopen(self, why: str) -> None:
+        """See ``Channel.reopen``."""
+        self._lost(why)
+
+    async def close(self) -> None:
+        """See ``Channel.close``."""
+        self._closed = True
+        if self._peer is not None:
+            for _ in range(2):  # what was submitted is acted on in the next turn
+                await asyncio.sleep(0)
+            self._peer.close()
+            self._peer = None
+        self._connected = False
+        self.trouble = "closed"
+
+    def _begin(self) -> None:
+        if self._closed:
+            return
+        self._peer = peer = self._enter(self.name, self._came)
+        peer.on_lost = self._ended
+        body = msgspec.json.encode(self._open_body())
+        peer.submit(Packet(self._sender, Command.OPEN, body=body))
+
+    def _came(self, packet: Packet) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        self.traffic.received += 1
+        if packet.command is Command.OPEN:
+            self._connected = True
+            self.trouble = ""
+            self.traffic.connections += 1
+            receiver.connected(self.broker, msgspec.json.decode(packet.data))
+        elif packet.command is Command.DISCONNECT:
+            self._lost(f"the broker said DISCONNECT: {packet.data[:64].decode('utf-8', 'replace')}")
+        else:
+            receiver.received(packet)
+
+    def _lost(self, why: str) -> None:
+        """Begin again, with a peer that the broker does not know yet."""
+        peer, self._peer = self._peer, None
+        if peer is None or self._receiver is None:
+            return
+        peer.close()
+        self._connected = False
+        self.trouble = why
+        self._receiver.lost(why)
+        asyncio.get_running_loop().call_soon(self._begin)
+
+    def _ended(self, why: str) -> None:
+        """The broker ended it, and does not want it back at once."""
+        self._peer = None
+        was, self._connected = self._connected, False
+        self.trouble = why
+        if was and self._receiver is not None:
+            self._receiver.lost(why)

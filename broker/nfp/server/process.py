@@ -1,0 +1,157 @@
+"""One broker of NFP as a process: signals, the word to systemd, a new start, the exit code.
+
+SIGTERM and SIGINT end it in order, a second one at once. When management asks for a restart the process executes its
+own command line again: same process id, so no supervisor notices, and a new version of the program is what starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from broker.errors import ConfigError, HeadgateError
+from broker.nfp.server.broker import NfpBroker
+from broker.settings.nfp import NfpSection
+
+log = logging.getLogger("headgate")
+
+Beside = Callable[[NfpBroker], contextlib.AbstractAsyncContextManager[object]]
+"""What runs beside it: entered once it listens, left before it stops."""
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_CONFIG: Final = 78
+"""sysexits.h EX_CONFIG: a supervisor need not try again."""
+GC_THRESHOLD: Final = (20_000, 20, 50)
+"""A turn makes hundreds of objects, nearly all of them gone at its end without any collection."""
+FILES: Final = 65_536
+"""Descriptors asked for: tens of thousands of peers."""
+
+
+def run(
+    settings: NfpSection,
+    *,
+    name: str = "",
+    log_level: str = "info",
+    ready: Callable[[NfpBroker], None] | None = None,
+    beside: Beside | None = None,
+) -> int:
+    """Run a broker until it is told to leave; returns the exit code of the process.
+
+    Args:
+        settings: the section ``[nfp]``.
+        name: see ``NfpBroker``.
+        log_level: of its lines to stderr.
+        ready: called once it listens, and ``beside`` is entered.
+        beside: see ``Beside``; what entering raises ends the process.
+    """
+    set_up_logging(log_level)
+    open_files()
+    gc.set_threshold(*GC_THRESHOLD)
+    try:
+        outcome = asyncio.run(serve(settings, name=name, ready=ready, beside=beside))
+    except ConfigError as error:
+        print(f"headgate nfp: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        return EXIT_CONFIG
+    except HeadgateError as error:
+        print(f"headgate nfp: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        return EXIT_FAILED
+    if outcome == "restart":
+        start_again()
+    return EXIT_OK if outcome else EXIT_FAILED
+
+
+async def serve(
+    settings: NfpSection,
+    *,
+    name: str = "",
+    ready: Callable[[NfpBroker], None] | None = None,
+    beside: Beside | None = None,
+) -> str:
+    """Run a broker in this loop until a signal or management ends it.
+
+    Returns: "stop" or "restart"; "" after a second signal, which leaves at once.
+    """
+    broker = NfpBroker(settings, name=name)
+    task = asyncio.current_task()
+    assert task is not None
+    told: list[str] = []
+
+    def signalled(number: signal.Signals) -> None:
+        told.append(number.name)
+        if len(told) > 1:
+            task.cancel()
+        else:
+            broker.leave(restart=False, reason=number.name)
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, number)
+    try:
+        await broker.start()
+        async with beside(broker) if beside is not None else contextlib.nullcontext():
+            notify("READY=1")
+            if ready is not None:
+                ready(broker)
+            outcome = await broker.left()
+        notify("STOPPING=1" if outcome == "stop" else "RELOADING=1")
+        await broker.stop(f"the broker {'restarts' if outcome == 'restart' else 'stops'}")
+    except asyncio.CancelledError:
+        if len(told) < 2:
+            raise
+        task.uncancel()
+        return ""
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        await broker.abandon()
+    return outcome
+
+
+def open_files() -> None:
+    """Allow as many descriptors as the system lets us: each worker and client needs one, and 1024 is the usual."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def start_again() -> None:
+    """Execute the command line of this process once more; returns only when that fails, which is logged."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    try:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
+    except OSError:
+        log.exception("cannot start again")
+
+
+def notify(state: str) -> None:
+    """Tell the service manager (sd_notify(3)); nothing without ``$NOTIFY_SOCKET``."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(state.encode(), address)
+
+
+def set_up_logging(level: str) -> None:
+    """Our own lines to stderr, one each: time, who, level, text."""
+    handler = logging.StreamHandler(sys.stderr)
+    form = "%(asctime)s.%(msecs)03d headgate[nfp] %(levelname)s %(message)s"
+    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
+    log.handlers = [handler]
+    log.setLevel(level.upper())
+    log.propagate = False

@@ -1,0 +1,317 @@
+"""One ROUTER socket of the broker: messages in, and the connections they come from (NFP, "ROUTER Addressing").
+
+A connection is known by the user id that the gate gave it, so that a message is never taken for one of an earlier
+connection with the same identity; it becomes a ``RouterPeer`` with its first message and ends when the monitor says
+so, once everything that came before is handled. A connection is cut by shutting its descriptor down.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+import zmq
+
+from broker.errors import ConfigError
+from broker.nfp.frames import Body
+from broker.nfp.principal import Principal
+from broker.nfp.server.census import Census
+from broker.nfp.server.gate import NfpGate
+from broker.nfp.server.outbox import Limits
+from broker.nfp.server.peers import RouterPeer
+from broker.nfp.server.turns import Turns
+from broker.transport.curve import CurveServer
+from broker.transport.zeromq.address import Endpoint, bound, contact, parse, remove_socket
+from broker.transport.zeromq.connection import inode, shut_down
+from broker.transport.zeromq.drain import Pump
+from broker.transport.zeromq.hub import Hub
+from broker.transport.zeromq.monitor import FAILED, Monitor
+from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, serve_curve, tune
+
+log = logging.getLogger("headgate")
+_EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED
+_PATIENCE_TURNS: Final = 64
+"""A lost peer ends when the socket is drained, or after so many turns if others keep it full."""
+_REMEMBERED: Final = 4096
+"""Ended connections whose late messages are recognised and dropped."""
+BACKLOG: Final = 4096
+"""Connections that may wait to be accepted, as far as the system lets them: all workers come back at once after a
+restart, and whom the kernel turns away tries again after seconds."""
+BODY_BYTES: Final = 64 << 10
+"""From this size on a frame is passed on as libzmq received it; below, counting references costs more than a copy."""
+FRAMES_MAX: Final = 10
+"""Frames of one message that are kept: two more than the longest message has, so that it is seen to be too long."""
+SILENT_BEATS: Final = 2.5
+"""Intervals of ZeroMQ's own heartbeats after which a connection that brought no byte is taken for dead when another of
+its key waits."""
+
+
+class Tuning(NamedTuple):
+    """What a router is told.
+
+    Attributes:
+        curve: the broker's certificate, None in plaintext. message_bytes: cap of one frame. beat_ms: interval of
+            ZeroMQ's heartbeats; hold_ms: silence after which libzmq drops a connection. limits: of each peer's queue.
+    """
+
+    curve: CurveServer | None
+    message_bytes: int
+    beat_ms: int
+    hold_ms: int
+    limits: Limits
+
+
+class House(Protocol):
+    """What a router asks of the broker it belongs to."""
+
+    def known(self, key: str) -> bool:
+        """Whether a CURVE key ("" in plaintext) is anybody."""
+
+    def arrived(self, key: str) -> None:
+        """The gate has let a key in."""
+
+    def welcome(self, identity: bytes, key: str, address: str) -> Principal | None:
+        """Who speaks for the first time on a connection; None: that name is not theirs."""
+
+    def handle(self, peer: RouterPeer, frames: list[Body], now: float) -> None:
+        """A message came. Must not raise."""
+
+    def gone(self, peer: RouterPeer, now: float) -> None:
+        """Its connection is lost, and everything that came over it was handled."""
+
+
+class NfpRouter:
+    """The socket at one endpoint.
+
+    Attributes:
+        endpoint: where it listens, with the port it was given. contact: what peers dial.
+        received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed.
+    """
+
+    def __init__(
+        self, hub: Hub, endpoint: Endpoint, asked: str, house: House, turns: Turns, tuning: Tuning
+    ) -> None:
+        self.turns = turns
+        self.limits = tuning.limits
+        self.now: Callable[[], float] = hub.loop.time
+        self.received = 0
+        self.sent = 0
+        self.dropped = 0
+        self.failed = 0
+        self._house = house
+        self._peers: dict[bytes, RouterPeer] = {}
+        self._by_fd: dict[int, RouterPeer] = {}
+        self._arrived: list[tuple[RouterPeer, list[Body] | None]] = []
+        self._leaving: dict[RouterPeer, int] = {}
+        self._gone: dict[str, None] = {}
+        self.census = Census(hub.loop, SILENT_BEATS * tuning.beat_ms / 1000, self._put_away)
+        self.gate = NfpGate(hub.loop, asked, known=house.known, busy=self._busy, granted=self._granted)
+        self._hub = hub
+        sock = hub.open(zmq.ROUTER)
+        self.pump = Pump(hub, sock, self)
+        self._recv: Any = sock.recv
+        self.send: Any = super(
+            zmq.Socket, sock
+        ).send  # without pyzmq's checks for draft sockets, a call for each frame
+        self._monitor = Monitor(hub, sock, _EVENTS, self._happened)
+        self.settle = self._monitor.drain
+        self._domain = hub.guard(sock, self.gate)
+        try:
+            self._bind(sock, endpoint, tuning)
+        except BaseException:
+            self.close()
+            raise
+        self.endpoint = bound(sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")).text
+        self.contact = contact(bound(self.endpoint), parse(asked).host)
+
+    def _bind(self, sock: zmq.Socket[bytes], endpoint: Endpoint, tuning: Tuning) -> None:
+        tune(sock, tuning.message_bytes)
+        serve_curve(sock, tuning.curve)
+        sock.set(zmq.ROUTER_MANDATORY, 1)
+        sock.set(zmq.BACKLOG, BACKLOG)
+        sock.set(zmq.HEARTBEAT_IVL, tuning.beat_ms)
+        sock.set(zmq.HEARTBEAT_TIMEOUT, tuning.hold_ms)
+        sock.set(zmq.HEARTBEAT_TTL, min(tuning.hold_ms, 6_553_500))  # 16 bits of tenths of seconds
+        sock.set(zmq.TCP_MAXRT, tuning.hold_ms)
+        sock.set(zmq.IPV6, int(endpoint.ipv6))
+        try:
+            sock.bind(endpoint.text)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+
+    def peers(self) -> Iterable[RouterPeer]:
+        """Connections that have spoken."""
+        return self._peers.values()
+
+    def _granted(self, address: str, key: str) -> None:
+        self.census.granted(address, key)
+        self._house.arrived(key)
+
+    def _busy(self, key: str) -> bool:
+        self._monitor.drain()
+        return self.census.has(key)
+
+    def has(self, identity: bytes) -> bool:
+        """Whether somebody who spoke has this identity."""
+        return identity in self._peers
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def take(self) -> int:
+        """Read one message and keep it for ``deliver`` (drain.Owner)."""
+        recv = self._recv
+        frame = head = recv(NOBLOCK, copy=False)
+        frames: list[Body] = []
+        size = 0
+        while frame.more:
+            frame = recv(NOBLOCK, copy=False)
+            length = len(frame)
+            size += length
+            if len(frames) < FRAMES_MAX:
+                frames.append(frame.bytes if length < BODY_BYTES else frame)
+        peer = self._peers.get(head.bytes)
+        if peer is None or peer.tag != head.get("User-Id"):
+            peer = self._meet(head)
+        if peer is not None:
+            self._arrived.append((peer, frames))
+        return size
+
+    def deliver(self, drained: bool) -> None:
+        """Handle what was taken; lost peers end after their last message (drain.Owner)."""
+        arrived, self._arrived = self._arrived, []
+        self.received += len(arrived)
+        now = self.now()
+        house = self._house
+        for peer, frames in arrived:
+            if frames is None:
+                house.gone(peer, now)
+            elif not peer.deaf:
+                house.handle(peer, frames, now)
+        for peer, turns in list(self._leaving.items()):
+            self._leaving[peer] = turns + 1
+            if drained or turns >= _PATIENCE_TURNS:
+                self._forget(peer)
+                house.gone(peer, now)
+        if arrived or not drained:
+            self.turns.finish()
+
+    def _meet(self, head: zmq.Frame) -> RouterPeer | None:
+        """The first message of a connection: who is it? None when it is not to be heard (any more)."""
+        self._monitor.drain()
+        tag, fd, identity = str(head.get("User-Id")), int(head.get(zmq.SRCFD)), head.bytes
+        if tag in self._gone:
+            return None
+        key, address = tag.partition(" ")[2], str(head.get("Peer-Address"))
+        self.census.spoke(fd, key)
+        for earlier in {self._peers.get(identity), self._by_fd.get(fd)}:
+            if earlier is not None:
+                self._forget(earlier)
+                self._arrived.append((earlier, None))
+        principal = self._house.welcome(identity, key, address)
+        if principal is None:
+            self._refuse(tag)
+            shut_down(fd, inode(fd))
+            return None
+        peer = RouterPeer(self, identity, tag, principal, address, fd)
+        self._peers[identity] = self._by_fd[fd] = peer
+        if fd not in self.census:
+            self.leave(peer)
+        return peer
+
+    def nudge(self, identity: bytes, frames: list[Body]) -> bool:
+        """Send to whoever has ``identity``, proven or not: only what anybody may read. False: nobody, or no room."""
+        if self.pump.closed or identity in self._peers:
+            return False
+        send = self.pump.sock.send
+        try:
+            send(identity, MORE_NOBLOCK)
+            for frame in frames[:-1]:
+                send(frame, MORE_NOBLOCK)
+            send(frames[-1], NOBLOCK)
+        except zmq.ZMQError:  # nobody has it, or is full
+            return False
+        self.pump.sent()
+        return True
+
+    # -- the ends ------------------------------------------------------------------------------
+
+    def leave(self, peer: RouterPeer) -> None:
+        """The connection of ``peer`` is lost: send nothing more; it ends once everything it sent is handled."""
+        if peer.alive:
+            peer.lost()
+            self._leaving[peer] = 0
+            self.pump.wake()
+
+    def cut(self, peer: RouterPeer, why: str) -> None:
+        """End the connection of ``peer`` and do not listen to what it has sent."""
+        if peer.deaf:
+            return
+        peer.deaf = True
+        log.warning("%s: %s is cut: %s", self.contact, peer, why)
+        self._refuse(peer.tag)
+        self.leave(peer)
+        shut_down(peer.fd, peer.inode)
+
+    def _refuse(self, tag: str) -> None:
+        """Do not listen to the connection ``tag`` any more."""
+        self._gone[tag] = None
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
+    def _forget(self, peer: RouterPeer) -> None:
+        peer.lost()
+        self._leaving.pop(peer, None)
+        self._refuse(peer.tag)
+        if self._peers.get(peer.identity) is peer:
+            del self._peers[peer.identity]
+        if self._by_fd.get(peer.fd) is peer:
+            del self._by_fd[peer.fd]
+            self.census.ended(peer.fd)
+
+    def _put_away(self, key: str) -> None:
+        """The last connection of ``key`` is no more, for libzmq neither."""
+        self.gate.ended(key)
+
+    def _happened(self, event: int, value: int) -> None:
+        if event == zmq.EVENT_ACCEPTED:
+            self._accepted(value)
+        elif event == zmq.EVENT_DISCONNECTED:
+            peer = self._by_fd.get(value)
+            if peer is None:
+                self.census.ended(value)
+            else:
+                self.leave(peer)
+        elif event != zmq.EVENT_CLOSED:
+            self.failed += 1
+            if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the gate has told why
+                log.warning(
+                    "%s: a connection failed in its handshake (event %#x, code %#x): one side without CURVE, or with"
+                    " another key of this broker?",
+                    self.contact,
+                    event,
+                    value,
+                )
+
+    def _accepted(self, fd: int) -> None:
+        """A new connection; one that had the descriptor before has ended, whether it was told or not."""
+        peer = self._by_fd.pop(fd, None)
+        if peer is not None:
+            self.leave(peer)
+        self.census.accepted(fd)
+
+    def shut(self) -> None:
+        """Let nobody in any more."""
+        self.gate.shut = True
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """End; libzmq goes on sending for ``linger_ms``. Harmless twice."""
+        if self.pump.closed:
+            return
+        self.census.close()
+        self.gate.close()
+        self._hub.unguard(self._domain)
+        self._monitor.close()
+        self.pump.close(linger_ms)
+        if hasattr(self, "endpoint") and self.endpoint.startswith("ipc://"):
+            remove_socket(self.endpoint.removeprefix("ipc://"))

@@ -1,0 +1,40 @@
+"""The face of an NFP broker on the Flux broker: its services, jobs and events by topic, for every transport and rank.
+
+::
+
+    face        Face: the link to the Flux broker, made again when it is lost; the service ``nfp`` on it
+    topics      what a request asks for, and what it is answered (no input or output)
+    handlers    one handler for each kind of request
+    callers     who asks: a peer of the NFP broker for each, packets to whoever follows the job
+    follower    one job as one request sees it: records as they come, the end, bounded
+    announce    job events published on the Flux broker, private to owners and to whose job it is
+
+Topics, payloads JSON objects; who calls is what the broker stamped (``principal.of_flux``)::
+
+    nfp.SERVICE.TASK      have TASK of SERVICE run; SERVICE may have dots, TASK is the last word
+                          {"args": [], "kwargs": {}, "target": "all", "timeout": seconds, "uuid": "...",
+                           "cancel_with_caller": false}
+    nfp.run               the same with {"service", "task"} in the payload: for tasks called cancel or disconnect, and
+                          for the services jobs, services and workers
+    nfp.jobs.list         {"state", "service", "mine", "limit": 100}: the latest jobs that the caller may see
+    nfp.jobs.show         {"uuid"}
+    nfp.jobs.count        {}: how many of each state
+    nfp.jobs.result       {"uuid"}: the results so far
+    nfp.jobs.attach       {"uuid"}: events from now on and all results, as if it were submitted here
+    nfp.jobs.cancel       {"uuid"}
+    nfp.jobs.answer       {"uuid", "worker", "input_id", "value", "cancel"}: the answer to an input_request
+    nfp.services.list     {}
+    nfp.workers.list      {"service"}
+
+With flag STREAMING a job is answered by objects with a ``type``: ``accepted`` (uuid, workers), ``event`` (worker, kind,
+message, event), ``stream`` (base64), ``gap`` (lost: how many events the reader was too slow for), ``result`` (worker,
+result) and ``failed`` (worker, status, error), and ends with ENODATA. Without it one response {"uuid", "results",
+"failures"} comes at the end. A job without any result ends with an error: ETIMEDOUT expired, ECANCELED cancelled,
+EPERM denied, EAGAIN the queue is full, EEXIST the uuid is another job's, ENOENT unknown, EINVAL refused, EIO failed.
+
+A caller that leaves or cancels (RFC 6) does not end its job, unless it said ``cancel_with_caller``.
+"""
+
+from broker.nfp.service.face import Face
+
+__all__ = ["Face"]

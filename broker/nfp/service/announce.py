@@ -1,0 +1,92 @@
+"""What happens to jobs, as events ``nfp.job.UUID.KIND`` on the Flux broker.
+
+Each is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else
+(RFC 12, "Event Privacy"; an owner's link may pass such a stamp). A job of a key without userid is told to owners only.
+The payload is what subscribers on the NFP side read (``management.ring.told``). Bytes of streams are not announced.
+
+Never waits: while the link is choked, events are dropped and counted; the next one says how many in ``lost``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+from broker.identity import USERID_UNKNOWN, Role
+from broker.nfp.contract import JobEvent
+from broker.nfp.management.ring import numbered, told
+from broker.wire.message import PRIVATE, Message, event
+from broker.wire.payload import encode_json
+
+PREFIX: Final = "nfp.job."
+UUID_CHARS_MAX: Final = 128
+"""A longer job id stands in a topic as its digest: any text may be one."""
+_SILENT: Final = frozenset({"stream"})
+
+
+class Link(Protocol):
+    """The Handle, as events need it."""
+
+    @property
+    def choked(self) -> bool:
+        """True while the broker takes less than is sent."""
+
+    def send(self, message: Message) -> None:
+        """Queue a message."""
+
+
+class Announcer:
+    """Publishes job events.
+
+    Args:
+        epoch: the NFP broker's incarnation, told in each event.
+
+    Attributes:
+        link: where to, None while there is none: events are then dropped like those of a choked link.
+        sent, dropped: counts.
+    """
+
+    def __init__(self, epoch: str) -> None:
+        self.link: Link | None = None
+        self.sent = 0
+        self.dropped = 0
+        self._untold = 0
+        self._epoch = epoch
+
+    def happened(self, happening: JobEvent, sequence: int) -> None:
+        """Publish one event."""
+        if happening.kind in _SILENT:
+            return
+        link = self.link
+        if link is None or link.choked:
+            self.dropped += 1
+            self._untold += 1
+            return
+        said: dict[str, Any] = told(numbered(sequence, happening, time.time()), self._epoch)
+        if self._untold:
+            said["lost"], self._untold = self._untold, 0
+        stamped = happening.userid != USERID_UNKNOWN  # else the link's own, the owner's, is filled in
+        link.send(
+            event(
+                topic_of(happening),
+                encode_json(said),
+                flags=PRIVATE,
+                userid=happening.userid,
+                rolemask=int(Role.USER) if stamped else 0,
+            )
+        )
+        self.sent += 1
+
+
+def topic_of(happening: JobEvent) -> str:
+    """The topic; what a topic's word cannot have is percent-encoded.
+
+    >>> topic_of(JobEvent("closed", "a.b c", "s", "t", "h", 1))
+    'nfp.job.a%2Eb%20c.closed'
+    """
+    word = quote(happening.uuid, safe="").replace(".", "%2E")
+    if len(word) > UUID_CHARS_MAX:
+        word = hashlib.sha256(happening.uuid.encode()).hexdigest()
+    return f"{PREFIX}{word}.{happening.kind}"

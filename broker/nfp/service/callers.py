@@ -1,0 +1,165 @@
+"""Who asks: a peer of the NFP broker for each caller, and its packets to whoever follows the job.
+
+All sessions of a userid with the same standing are one caller, so that a job belongs to the person and not to a
+connection. A caller nobody waits for is forgotten when ``IDLE_MAX`` others came after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from broker.nfp.contract import Peer
+from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Sender
+from broker.nfp.principal import Principal
+from broker.nfp.service.follower import Follower
+from broker.nfp.targets import ALL, Target
+
+FEATURES: Final = frozenset({"push"})
+IDLE_MAX: Final = 256
+"""Callers kept although nobody of them waits: a dashboard's user comes back every few seconds."""
+
+
+class Local(Peer, Protocol):
+    """``server.local.LocalPeer``, as it is used here.
+
+    Attributes:
+        on_lost: called with the reason when the NFP broker ends it.
+    """
+
+    on_lost: Callable[[str], None]
+
+    def submit(self, packet: Packet) -> None:
+        """Hand in a packet as if it came from a socket."""
+
+    def close(self) -> None:
+        """It is gone."""
+
+
+class Views(Protocol):
+    """``dispatch.Dispatcher``, as it is used here."""
+
+    def workers(self, now: float) -> list[WorkerView]: ...  # noqa: D102
+    def services(self) -> list[ServiceView]: ...  # noqa: D102
+    def jobs(self, now: float, *, newest_first: bool = False) -> Iterator[JobView]: ...  # noqa: D102
+    def job(self, uuid: str, now: float) -> JobView | None: ...  # noqa: D102
+    def results(self, uuid: str) -> list[ResultView]: ...  # noqa: D102
+
+
+class Broker(Protocol):
+    """``server.NfpBroker``, as it is used here."""
+
+    @property
+    def dispatcher(self) -> Views: ...  # noqa: D102
+
+    @property
+    def hub(self) -> Any: ...  # noqa: D102
+
+    def local_peer(  # noqa: D102
+        self,
+        principal: Principal,
+        name: str,
+        on_packet: Callable[[Packet], None],
+        features: frozenset[str] = frozenset(),
+    ) -> Local: ...
+
+
+class Caller:
+    """One caller.
+
+    Attributes:
+        principal: who it is.
+        name: its identity at the NFP broker.
+        followers: by uuid.
+        bodies: what was submitted under each of these: service, target, body.
+    """
+
+    def __init__(self, broker: Broker, principal: Principal) -> None:
+        self.principal = principal
+        self.followers: dict[str, list[Follower]] = {}
+        self.bodies: dict[str, tuple[str, Target, bytes]] = {}
+        self.name = f"flux:{principal.userid}:{principal.standing}"
+        self._peer = broker.local_peer(principal, self.name, self._received, FEATURES)
+        self._peer.on_lost = self._lost
+
+    @property
+    def alive(self) -> bool:
+        """False once the NFP broker has ended it."""
+        return self._peer.alive
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        self._peer.close()
+
+    def send(
+        self, command: Command, follower: Follower, target: Target, body: bytes = b"", service: str = ""
+    ) -> None:
+        """A request about the follower's job."""
+        packet = Packet(
+            Sender.CLIENT,
+            command,
+            service=service or follower.service,
+            target=target,
+            uuid=follower.uuid,
+            body=body,
+        )
+        self._peer.submit(packet)
+
+    def cancel(self, follower: Follower) -> None:
+        """DELETE its job."""
+        self.send(Command.DELETE, follower, ALL)
+
+    @contextmanager
+    def following(self, follower: Follower) -> Iterator[Follower]:
+        """What comes for its job goes to ``follower`` in the block, too."""
+        mine = self.followers.setdefault(follower.uuid, [])
+        mine.append(follower)
+        try:
+            yield follower
+        finally:
+            mine.remove(follower)
+            if not mine:
+                self.followers.pop(follower.uuid, None)
+                self.bodies.pop(follower.uuid, None)
+
+    def _received(self, packet: Packet) -> None:
+        for follower in list(self.followers.get(packet.uuid, ())):
+            follower.received(packet)
+
+    def _lost(self, why: str) -> None:
+        for follower in [each for mine in self.followers.values() for each in mine]:
+            follower.failed(f"the NFP broker has left: {why}")
+
+
+class Callers:
+    """All of them; ``close`` ends them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._by_principal: dict[Principal, Caller] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_principal)
+
+    def caller(self, principal: Principal) -> Caller:
+        """The one of ``principal``."""
+        known = self._by_principal.pop(principal, None)
+        if known is None or not known.alive:
+            known = Caller(self._broker, principal)
+            self._trim()
+        self._by_principal[principal] = known  # behind all others: the latest
+        return known
+
+    def _trim(self) -> None:
+        idle = [who for who, caller in self._by_principal.items() if not caller.followers]
+        for who in idle[: max(0, len(idle) - IDLE_MAX)]:
+            self._by_principal.pop(who).close()
+
+    def close(self) -> None:
+        """Forget everybody."""
+        for caller in self._by_principal.values():
+            caller.close()
+        self._by_principal.clear()

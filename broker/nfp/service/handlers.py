@@ -1,0 +1,286 @@
+"""One handler for each kind of request; each runs as a task of the service until it has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from broker.client.request import Request
+from broker.errors import RpcError
+from broker.nfp import bodies
+from broker.nfp.contract import JobEvent
+from broker.nfp.dispatch.views import JobView
+from broker.nfp.names import EVENTS, Command
+from broker.nfp.principal import Principal, of_flux
+from broker.nfp.service.callers import Broker, Caller, Callers
+from broker.nfp.service.follower import Follower
+from broker.nfp.service.topics import (
+    Asked,
+    JobAnswer,
+    OneJob,
+    WhichJobs,
+    WhichWorkers,
+    asked,
+    counted,
+    job_row,
+    listed,
+    read,
+    service_row,
+    summary,
+    worker_row,
+)
+from broker.nfp.targets import Target
+
+ANSWER_S: Final = 30.0
+"""How long the NFP broker may take to answer what it answers itself: long enough for a slow disk."""
+_ENDS: Final = frozenset({"finished", "closed", "expired", "cancelled"})
+_SAID: Final = frozenset({"progress", "input_request", "input_response", "result_ready"})
+
+
+class Handlers:
+    """What ``nfp.*`` does.
+
+    Args:
+        broker: the NFP broker.
+        writable: returns when the link to the Flux broker takes more.
+        leaving: whether the face goes, or its link has: callers that end now have not left by themselves.
+    """
+
+    def __init__(
+        self, broker: Broker, writable: Callable[[], Awaitable[None]], leaving: Callable[[], bool]
+    ) -> None:
+        self._leaving = leaving
+        self._broker = broker
+        self._writable = writable
+        self._callers = Callers(broker)
+        self._attached: dict[str, list[tuple[Caller, Follower]]] = {}
+
+    def table(self) -> dict[str, Callable[[Request], Awaitable[dict[str, Any] | None]]]:
+        """Method -> handler, but for ``nfp.SERVICE.TASK``: that is ``run``."""
+        return {
+            "run": self.run,
+            "jobs.list": self.jobs_list,
+            "jobs.show": self.jobs_show,
+            "jobs.count": self.jobs_count,
+            "jobs.result": self.jobs_result,
+            "jobs.attach": self.jobs_attach,
+            "jobs.cancel": self.jobs_cancel,
+            "jobs.answer": self.jobs_answer,
+            "services.list": self.services_list,
+            "workers.list": self.workers_list,
+        }
+
+    def close(self) -> None:
+        """Forget all callers."""
+        self._callers.close()
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    async def run(self, request: Request) -> dict[str, Any] | None:
+        """``nfp.SERVICE.TASK`` and ``nfp.run``."""
+        what = asked(request.topic, request.payload)
+        if what.service == EVENTS and what.task == "subscribe":
+            raise RpcError(errno.EINVAL, "subscribe to the events nfp.job.UUID.KIND of this broker instead")
+        caller = self._callers.caller(_principal(request))
+        uuid = what.job.uuid or uuid4().hex
+        body = bodies.request(what.task, what.job.args, what.job.kwargs, what.job.timeout)
+        if self._is_followed(caller, uuid, what, body) and (view := self._view(uuid)) is not None:
+            return await self._attach(request, caller, view)
+        follower = Follower(uuid, what.service, what.target)
+        with caller.following(follower):
+            caller.bodies[uuid] = (what.service, what.target, body)
+            caller.send(Command.POST, follower, what.target, body)
+            return await self._tell(request, caller, follower, cancel=what.job.cancel_with_caller)
+
+    def _is_followed(self, caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
+        """Whether somebody waits for the same job here already: its answers go to both, and are not to be mixed up.
+
+        Raises:
+            RpcError: EEXIST, it is another job.
+        """
+        known = caller.bodies.get(uuid)
+        if known is not None and known != (what.service, what.target, body):
+            raise RpcError(errno.EEXIST, f"uuid {uuid[:64]} is in use for another job")
+        return known is not None
+
+    async def _tell(
+        self, request: Request, caller: Caller, follower: Follower, *, cancel: bool = False
+    ) -> dict[str, Any] | None:
+        """Answer ``request`` with what ``follower`` gets."""
+        try:
+            async for record in follower:
+                if request.streaming:
+                    request.respond(record)
+                    await self._writable()
+        except asyncio.CancelledError:
+            if cancel and not self._leaving() and not follower.over:
+                caller.cancel(follower)
+            raise
+        if (error := follower.error()) is not None:
+            raise error
+        if request.streaming:
+            return None
+        return summary(follower.uuid, follower.outcome.results, follower.outcome.failures)
+
+    async def jobs_attach(self, request: Request) -> dict[str, Any] | None:
+        """``nfp.jobs.attach``."""
+        caller, view = self._job_of(request)
+        return await self._attach(request, caller, view)
+
+    async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
+        follower = _follower_of(view)
+        follower.joined()
+        pushed = view.client == caller.name  # its packets come here anyway
+        with caller.following(follower):
+            if not pushed:
+                self._attached.setdefault(view.uuid, []).append((caller, follower))
+            try:
+                self._look(caller, follower)
+                return await self._tell(request, caller, follower)
+            finally:
+                if not pushed:
+                    self._detach(caller, follower)
+
+    def _detach(self, caller: Caller, follower: Follower) -> None:
+        mine = self._attached[follower.uuid]
+        mine.remove((caller, follower))
+        if not mine:
+            del self._attached[follower.uuid]
+
+    def happened(self, event: JobEvent) -> None:
+        """Pass on what happens to jobs that other peers submitted; results are asked for as they are recorded."""
+        for caller, follower in self._attached.get(event.uuid, ()):
+            if event.kind in _SAID:
+                follower.event(bytes(event.body))
+            elif event.kind == "stream":
+                follower.chunk(bytes(event.body))
+            elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
+                asyncio.get_running_loop().call_soon(self._look, caller, follower)
+
+    async def jobs_result(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.result``."""
+        caller, view = self._job_of(request)
+        follower = _follower_of(view)
+        recorded = sum(slot.state == "final" for slot in view.slots)
+        with caller.following(follower):
+            follower.closed(recorded)
+            if recorded:
+                caller.send(Command.GET, follower, _whole(view))
+            await self._until(lambda: follower.over, follower, "results")
+        outcome = follower.outcome
+        return {"state": view.state, **summary(view.uuid, outcome.results, outcome.failures)}
+
+    async def jobs_cancel(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.cancel``."""
+        caller, view = self._job_of(request)
+        if view.state != "open":
+            return {"uuid": view.uuid, "state": view.state}
+        follower = _follower_of(view)
+        with caller.following(follower):
+            caller.cancel(follower)
+            await self._until(lambda: follower.answered > 0, follower, "cancellation")
+        failure = follower.outcome.error
+        if failure is not None and failure.status != 417:
+            raise follower.error() or RpcError(errno.EIO, failure.text)
+        after = self._view(view.uuid)
+        return {"uuid": view.uuid, "state": after.state if after is not None else "cancelled"}
+
+    async def jobs_answer(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.answer``; the task's next event says that it came."""
+        said = read(JobAnswer, request.payload)
+        caller, view = self._job_of(request, said)
+        workers = (said.worker,) if said.worker else view.asked
+        if not workers or view.state != "open":
+            raise RpcError(errno.EINVAL, f"job {view.uuid} waits for no input")
+        answer = {"input_id": said.input_id, "value": said.value, "cancel": said.cancel, "metadata": {}}
+        body = msgspec.json.encode(answer)
+        caller.send(Command.PUT, _follower_of(view), Target("list", tuple(workers)), body)
+        return {"uuid": view.uuid, "workers": list(workers)}
+
+    def _job_of(self, request: Request, said: OneJob | None = None) -> tuple[Caller, JobView]:
+        """Who asks, and the job.
+
+        Raises:
+            RpcError: ENOENT, there is none that the caller may see.
+        """
+        uuid = (said or read(OneJob, request.payload)).uuid
+        caller = self._callers.caller(_principal(request))
+        view = self._view(uuid)
+        if view is None or not caller.principal.may_see(view.holder):
+            raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
+        return caller, view
+
+    def _look(self, caller: Caller, follower: Follower) -> None:
+        """Ask for the results that are there; the follower then waits for no more, if the job is over."""
+        view = self._view(follower.uuid)
+        recorded = 0 if view is None else sum(slot.state == "final" for slot in view.slots)
+        if view is None or view.state != "open":
+            follower.closed(recorded)
+        if view is not None and recorded and not follower.over:
+            caller.send(Command.GET, follower, _whole(view))
+
+    def _view(self, uuid: str) -> JobView | None:
+        return self._broker.dispatcher.job(uuid, _now())
+
+    async def _until(self, done: Callable[[], bool], follower: Follower, what: str) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                while not done():
+                    await follower.changed()
+        except TimeoutError as error:
+            text = f"job {follower.uuid}: no {what} within {ANSWER_S:g} s"
+            raise RpcError(errno.ETIMEDOUT, text) from error
+
+    # -- views ---------------------------------------------------------------------------------
+
+    async def jobs_list(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.list``."""
+        which = read(WhichJobs, request.payload)
+        return listed(self._newest(), which, _principal(request))
+
+    async def jobs_show(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.show``."""
+        return job_row(self._job_of(request)[1])
+
+    async def jobs_count(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.count``."""
+        return counted(self._newest(), _principal(request))
+
+    def _newest(self) -> Iterator[JobView]:
+        return self._broker.dispatcher.jobs(_now(), newest_first=True)
+
+    async def services_list(self, _request: Request) -> dict[str, Any]:
+        """``nfp.services.list``."""
+        return {"services": [service_row(view) for view in self._broker.dispatcher.services()]}
+
+    async def workers_list(self, request: Request) -> dict[str, Any]:
+        """``nfp.workers.list``."""
+        which, principal = read(WhichWorkers, request.payload), _principal(request)
+        views = self._broker.dispatcher.workers(_now())
+        rows = [worker_row(view, principal) for view in views if which.service in ("", view.service)]
+        return {"workers": rows}
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _principal(request: Request) -> Principal:
+    return of_flux(request.userid, request.rolemask)
+
+
+def _whole(view: JobView) -> Target:
+    """Every worker of a job, as a GET wants it."""
+    return view.target if view.target.kind != "name" else Target("list", view.target.names)
+
+
+def _follower_of(view: JobView) -> Follower:
+    """A follower of a job that was submitted elsewhere: it knows whom to wait for."""
+    follower = Follower(view.uuid, view.service, view.target)
+    follower.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
+    return follower

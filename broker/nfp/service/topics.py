@@ -1,0 +1,238 @@
+"""What a request asks for, and what it is answered; no input or output, no clock."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from broker.errors import ProtocolError, RpcError
+from broker.nfp.dispatch.views import JobView, ServiceView, WorkerView
+from broker.nfp.names import NAME_BYTES_MAX, Code
+from broker.nfp.principal import Principal, Standing
+from broker.nfp.targets import Target, parse, render
+from broker.wire.payload import decode_json
+
+SERVICE: Final = "nfp"
+LIST_MAX: Final = 1000
+"""Jobs in one answer: some hundred KiB."""
+LOOKED_AT_MAX: Final = 10_000
+"""Jobs one request looks at, the newest ones: the loop has others to serve."""
+
+T = TypeVar("T")
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+
+
+class Job(msgspec.Struct, forbid_unknown_fields=True):
+    """Payload of ``nfp.SERVICE.TASK``."""
+
+    args: list[Any] = msgspec.field(default_factory=list)
+    kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    target: str | list[str] = "all"
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    uuid: Name | None = None
+    cancel_with_caller: bool = False
+
+
+class NamedJob(Job, forbid_unknown_fields=True, kw_only=True):
+    """Payload of ``nfp.run``."""
+
+    service: Name
+    task: Name
+
+
+class OneJob(msgspec.Struct, forbid_unknown_fields=True):
+    """Payload of what is about one job."""
+
+    uuid: Name
+
+
+class JobAnswer(OneJob, forbid_unknown_fields=True, kw_only=True):
+    """Payload of ``nfp.jobs.answer``."""
+
+    input_id: str
+    value: Any = None
+    worker: str = ""
+    cancel: bool = False
+
+
+class WhichJobs(msgspec.Struct, forbid_unknown_fields=True):
+    """Payload of ``nfp.jobs.list``."""
+
+    state: str = ""
+    service: str = ""
+    mine: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LIST_MAX)] = 100
+
+
+class WhichWorkers(msgspec.Struct, forbid_unknown_fields=True):
+    """Payload of ``nfp.workers.list``."""
+
+    service: str = ""
+
+
+class Asked(NamedTuple):
+    """A job to be run."""
+
+    service: str
+    task: str
+    target: Target
+    job: Job
+
+
+def read(shape: type[T], payload: bytes | None) -> T:
+    """The payload as ``shape``; no payload is an empty object.
+
+    Raises:
+        RpcError: EINVAL, it is something else; the text says where.
+    """
+    try:
+        return msgspec.convert({} if payload is None else decode_json(payload), shape)
+    except msgspec.ValidationError as error:
+        raise RpcError(errno.EINVAL, str(error)) from error
+    except ProtocolError as error:
+        raise RpcError(errno.EINVAL, f"expected a JSON object: {error}") from error
+
+
+def asked(topic: str, payload: bytes | None) -> Asked:
+    """The job that a request with this topic and payload is about.
+
+    Raises:
+        RpcError: ENOSYS, the topic names no service and task. EINVAL, the payload is wrong.
+    """
+    words = topic.split(".")
+    if topic == f"{SERVICE}.run":
+        named = read(NamedJob, payload)
+        return Asked(named.service, named.task, _target(named.target), named)
+    service, task = ".".join(words[1:-1]), words[-1]
+    if not service or not task:
+        raise RpcError(errno.ENOSYS, f"Unknown service method '{topic}', expected {SERVICE}.SERVICE.TASK")
+    job = read(Job, payload)
+    return Asked(service, task, _target(job.target), job)
+
+
+def _target(said: str | list[str]) -> Target:
+    target = parse(said if isinstance(said, str) else msgspec.json.encode(said).decode())
+    if target is None:
+        raise RpcError(errno.EINVAL, f"target {str(said)[:64]!r}, expected all, any or names of workers")
+    return target
+
+
+# ---------------------------------------------------------------- errors
+
+_ERRNO: Final = {
+    Code.TIMEOUT: errno.ETIMEDOUT,
+    Code.EXPECT_FAILED: errno.ECANCELED,
+    Code.NOT_FOUND: errno.ENOENT,
+    Code.UNKNOWN: errno.EINVAL,
+}
+_BY_TEXT: Final = (
+    ("not allowed", errno.EPERM),
+    ("unknown", errno.ENOENT),
+    (" is full", errno.EAGAIN),
+    (" in use", errno.EEXIST),
+)
+"""A status and its text are all that NFP has: what the text says decides first."""
+
+
+def errnum_of(status: int, text: str) -> int:
+    """The POSIX error number for a final status that is not 200.
+
+    >>> errnum_of(408, "expired"), errnum_of(400, "not allowed: a guest"), errnum_of(500, "queue of a is full (1)")
+    (110, 1, 11)
+    """
+    if status in (Code.UNKNOWN, Code.ERROR):
+        for part, number in _BY_TEXT:
+            if part in text:
+                return number
+    return _ERRNO.get(Code(status) if status in list(Code) else Code.ERROR, errno.EIO)
+
+
+# ---------------------------------------------------------------- views
+
+
+def job_row(view: JobView) -> dict[str, Any]:
+    """A job for people and dashboards."""
+    return {
+        "uuid": view.uuid,
+        "service": view.service,
+        "task": view.task,
+        "target": render(view.target, array=False),
+        "holder": view.holder,
+        "userid": view.userid,
+        "client": view.client,
+        "state": view.state,
+        "age": round(view.age_s, 3),
+        "remaining": round(view.remaining_s, 3),
+        "asked": list(view.asked),
+        "slots": [slot._asdict() for slot in view.slots],
+    }
+
+
+def listed(newest: Iterable[JobView], which: WhichJobs, principal: Principal) -> dict[str, Any]:
+    """Those of ``newest`` (newest first) that ``principal`` may see; ``more``: there may be further ones."""
+    found: list[dict[str, Any]] = []
+    for number, view in enumerate(newest):
+        if number == LOOKED_AT_MAX or len(found) == which.limit:
+            return {"jobs": found, "more": True}
+        if (
+            principal.may_see(view.holder)
+            and (not which.mine or view.holder == principal.holder)
+            and (not which.state or view.state == which.state)
+            and (not which.service or view.service == which.service)
+        ):
+            found.append(job_row(view))
+    return {"jobs": found, "more": False}
+
+
+def counted(newest: Iterable[JobView], principal: Principal) -> dict[str, Any]:
+    """How many of ``newest`` are in which state, of those ``principal`` may see; ``more`` as above."""
+    counts = dict.fromkeys(("open", "done", "failed", "cancelled", "expired"), 0)
+    for number, view in enumerate(newest):
+        if number == LOOKED_AT_MAX:
+            return {**counts, "more": True}
+        if principal.may_see(view.holder):
+            counts[view.state] = counts.get(view.state, 0) + 1
+    return {**counts, "more": False}
+
+
+def service_row(view: ServiceView) -> dict[str, Any]:
+    """A service for people and dashboards."""
+    return {**view._asdict(), "workers": list(view.workers)}
+
+
+def worker_row(view: WorkerView, principal: Principal) -> dict[str, Any]:
+    """A worker: which jobs it has is for owners, what it covers not for guests."""
+    row: dict[str, Any] = {
+        "name": view.name,
+        "service": view.service,
+        "status": view.status,
+        "dialect": view.dialect.value,
+        "credits": view.credits,
+        "busy": view.busy,
+        "waiting": view.waiting,
+        "alive": round(view.alive_s, 1),
+        "hold": round(view.holdtime_s, 1),
+        "done": view.done,
+        "failed": view.failed,
+        "tasks": list(view.tasks),
+    }
+    if principal.standing is not Standing.GUEST:
+        row["resources"] = list(view.resources)
+    if principal.owner:
+        row["jobs"] = list(view.jobs)
+        row["holder"] = view.holder
+    return row
+
+
+def summary(uuid: str, results: Mapping[str, Any], failures: Mapping[str, Any]) -> dict[str, Any]:
+    """The one answer to a job without STREAMING."""
+    return {
+        "uuid": uuid,
+        "results": dict(results),
+        "failures": {
+            worker: {"status": failure.status, "error": failure.text} for worker, failure in failures.items()
+        },
+    }

@@ -1,0 +1,103 @@
+"""The event hub against a list that keeps everything: nothing twice, nothing out of order, every loss told."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.nfp.management.hub import EventHub, Wish
+from broker.nfp.names import Dialect
+from broker.nfp.principal import Principal, Standing
+from tests.unit.nfp.management.fakes import FakePeer, event
+
+HOLDERS = ("uid:1", "uid:2")
+KINDS = ("submitted", "progress", "finished")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("events"),
+            st.lists(st.tuples(st.sampled_from(HOLDERS), st.sampled_from(KINDS)), min_size=1, max_size=12),
+            st.none(),
+        ),
+        st.tuples(st.just("room"), st.integers(0, 1), st.integers(0, 6)),
+        st.tuples(st.just("pump"), st.none(), st.none()),
+        st.tuples(st.just("subscribe"), st.integers(0, 1), st.integers(0, 40)),
+        st.tuples(st.just("unsubscribe"), st.integers(0, 1), st.none()),
+    ),
+    min_size=8,
+    max_size=60,
+)
+
+
+class Reader:
+    """A subscriber, and what it knows to have missed or got since it began."""
+
+    def __init__(self, principal, wish):
+        self.peer = FakePeer(principal=principal, dialect=Dialect.NORFAB, room=0)
+        self.wish = wish
+        self.subscribed = False
+        self.begin = 0
+
+    def wants(self, one):
+        return self.wish.wants(one) and self.peer.principal.may_see(one.holder)
+
+    def account(self, everything, ring_first):
+        """Check the whole stream since the beginning against ``everything`` (number -> event)."""
+        got = [(packet.sequence, msgspec.json.decode(packet.body)) for packet in self.peer.sent]
+        numbers = [number for number, _ in got]
+        plain = [number for number, body in got if body["kind"] != "gap"]
+        assert numbers == sorted(numbers)
+        assert len(set(plain)) == len(plain)
+        assert all(number > self.begin and self.wants(everything[number]) for number in plain)
+        missed = set()
+        for _, body in got:
+            if body["kind"] == "gap":
+                lost = {
+                    number
+                    for number in range(body["first"], body["last"] + 1)
+                    if self.wants(everything[number]) and number not in plain
+                }
+                assert len(lost) == body["lost"]
+                missed |= lost
+        return set(plain) | missed
+
+
+@given(STEPS, st.integers(1, 8))
+def test_every_event_is_delivered_once_or_told_as_lost(steps, held_max):
+    hub = EventHub("e1", held_max=held_max)
+    readers = [
+        Reader(Principal("uid:1", Standing.USER), Wish(kinds=frozenset({"progress", "finished"}))),
+        Reader(Principal("boss", Standing.OWNER), Wish()),
+    ]
+    everything = {}
+    for step, first, second in steps:
+        if step == "events":
+            for holder, kind in first:
+                one = event(kind, holder=holder)
+                everything[len(everything) + 1] = one
+                hub.happened(one)
+        elif step == "room":
+            readers[first].peer.room = second
+        elif step == "pump":
+            hub.pump()
+        elif step == "unsubscribe":
+            hub.unsubscribe(readers[first].peer)
+            readers[first].subscribed = False
+        else:
+            reader = readers[first]
+            begun = hub.subscribe(reader.peer, reader.wish, "s", since=min(second, len(everything)))
+            assert (begun.gap is None) == (begun.since == min(second, len(everything)))
+            reader.peer.sent.clear()
+            reader.begin, reader.subscribed = begun.since, True
+        assert len(hub.ring) <= held_max
+        for reader in readers:
+            if reader.subscribed:
+                reader.account(everything, hub.ring.first)
+    for reader in readers:
+        if reader.subscribed:
+            reader.peer.room = 10**6
+            while hub.pump():
+                pass
+            wanted = {
+                number for number, one in everything.items() if number > reader.begin and reader.wants(one)
+            }
+            assert reader.account(everything, hub.ring.first) == wanted

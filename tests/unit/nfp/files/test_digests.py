@@ -1,0 +1,105 @@
+"""Digests and what they remember."""
+
+import hashlib
+import os
+import time
+
+import pytest
+
+from broker.nfp.files import digests as room
+from broker.nfp.files.digests import Changed, Digests
+from broker.nfp.files.tree import Opened, Tree
+
+OLD_NS = time.time_ns() - 3600 * 10**9
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch):
+    monkeypatch.setattr(room, "_SETTLED_NS", -(10**12))  # inodes of a test are always fresh
+
+
+def opened(path):
+    fd = os.open(path, os.O_RDONLY)
+    return Opened(fd, os.fstat(fd))
+
+
+def digest(digests, path, **more):
+    file = opened(path)
+    try:
+        return digests.of(file, **more)
+    finally:
+        os.close(file.fd)
+
+
+def test_both_digests_of_any_size(tmp_path):
+    for size in (0, 1, room.BLOCK_BYTES, room.BLOCK_BYTES * 2 + 1):
+        data = os.urandom(size)
+        (tmp_path / "f").write_bytes(data)
+        found = digest(Digests(), tmp_path / "f")
+        assert found.md5 == hashlib.md5(data).hexdigest()
+        assert found.sha256 == hashlib.sha256(data).hexdigest()
+        assert found.size_bytes == size
+
+
+def test_they_are_remembered_until_the_file_changes_and_in_bounds(tmp_path):
+    digests = Digests(remembered_max=2)
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    digest(digests, tmp_path / "a")
+    digest(digests, tmp_path / "a")
+    assert digests.computed == 1
+    (tmp_path / "a").write_text("changed")
+    assert digest(digests, tmp_path / "a").md5 == hashlib.md5(b"changed").hexdigest()
+    digest(digests, tmp_path / "b")
+    digest(digests, tmp_path / "c")
+    assert digests.computed == 4
+    digest(digests, tmp_path / "c")
+    digest(digests, tmp_path / "a")  # was forgotten
+    assert digests.computed == 5
+
+
+def test_a_file_that_changed_a_moment_ago_is_not_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_SETTLED_NS", 3600 * 10**9)
+    digests = Digests()
+    (tmp_path / "a").write_text("a")
+    digest(digests, tmp_path / "a")
+    digest(digests, tmp_path / "a")
+    assert digests.computed == 2
+
+
+def test_a_file_that_never_stands_still_is_told(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_text("x")
+    read = os.pread
+
+    def growing(fd, size, at):
+        with open(path, "a") as file:
+            file.write("more")
+        return read(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", growing)
+    with pytest.raises(Changed):
+        digest(Digests(), path)
+
+
+def test_it_stops_when_told(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * (room.BLOCK_BYTES * 3))
+    asked = []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 2
+
+    with pytest.raises(InterruptedError):
+        digest(Digests(), tmp_path / "a", stop=stop)
+    assert len(asked) == 3
+
+
+def test_a_hard_link_shares_what_is_remembered(tmp_path):
+    tree = Tree(tmp_path)
+    (tmp_path / "a").write_text("a")
+    os.link(tmp_path / "a", tmp_path / "b")
+    digests = Digests()
+    assert digest(digests, tmp_path / "a") == digest(digests, tmp_path / "b")
+    assert digests.computed == 1
+    tree.close()

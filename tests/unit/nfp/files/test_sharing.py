@@ -1,0 +1,237 @@
+"""The tasks: answers in the deployed shapes, transfers by credits."""
+
+import asyncio
+import hashlib
+import os
+
+import pytest
+
+from broker.nfp.files.sharing import CHUNK_MAX_BYTES, URLS_MAX, Sharing
+from broker.nfp.files.tree import Tree
+
+DATA = os.urandom(1000)
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.txt").write_text("hello norfab\n")
+    (tmp_path / "sub" / "big.bin").write_bytes(DATA)
+    (tmp_path / "empty").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def sharing(root):
+    tree = Tree(root, file_max_bytes=5000)
+
+    async def disk(function):
+        return await asyncio.to_thread(function)
+
+    yield Sharing(tree, disk)
+    tree.close()
+
+
+class Client:
+    """Asks for ``offsets``, one after the other, and keeps what it gets."""
+
+    def __init__(self, *offsets, after=None):
+        self.offsets = list(offsets)
+        self.after = after
+        self.chunks = []
+        self.waited = []
+
+    async def stream(self, chunk):
+        self.chunks.append(bytes(chunk))
+        if self.after is not None:
+            self.after()
+
+    async def next_offset(self, timeout_s):
+        self.waited.append(timeout_s)
+        return self.offsets.pop(0) if self.offsets else None
+
+
+def fetch(sharing, client, url="nf://sub/big.bin", **more):
+    return asyncio.run(sharing.fetch_file(client, url, **more))
+
+
+def test_a_fetch_streams_the_first_chunk_unasked_and_ends_at_the_end(sharing):
+    client = Client(256, 512, 768)
+    outcome = fetch(sharing, client, chunk_size=256)
+    assert (outcome.result, outcome.failed) == (True, False)
+    assert b"".join(client.chunks) == DATA
+    assert [len(chunk) for chunk in client.chunks] == [256, 256, 256, 232]
+    assert client.waited == [5.0, 5.0, 5.0]
+
+
+def test_a_file_of_one_chunk_needs_no_credit(sharing):
+    for url, data in (("nf://a.txt", b"hello norfab\n"), ("nf://empty", b"")):
+        client = Client()
+        assert fetch(sharing, client, url).result is True
+        assert b"".join(client.chunks) == data
+        assert client.waited == []
+
+
+def test_it_resumes_at_any_offset(sharing):
+    client = Client(800)
+    assert fetch(sharing, client, offset=600, chunk_size=200).result is True
+    assert b"".join(client.chunks) == DATA[600:]
+    for offset in (1000, 10**12):
+        client = Client()
+        assert fetch(sharing, client, offset=offset).result is True
+        assert client.chunks == []
+
+
+def test_a_client_that_asks_for_nothing_more_ends_it(sharing):
+    client = Client()
+    outcome = fetch(sharing, client, chunk_size=100, chunk_timeout=0.5)
+    assert outcome.failed
+    assert outcome.errors == ("0.5 s without a request for the next chunk",)
+    assert client.waited == [0.5]
+    client = Client()
+    fetch(sharing, client, chunk_size=100, chunk_timeout=10**6)
+    assert client.waited == [60.0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"chunk_size": 0},
+        {"chunk_size": -1},
+        {"chunk_size": CHUNK_MAX_BYTES + 1},
+        {"chunk_size": "256"},
+        {"chunk_size": True},
+        {"offset": -1},
+        {"offset": 2**70},
+        {"offset": None},
+        {"chunk_timeout": 0},
+        {"chunk_timeout": float("nan")},
+        {"chunk_timeout": "5"},
+    ],
+)
+def test_wrong_arguments_are_told(sharing, wrong):
+    client = Client()
+    outcome = fetch(sharing, client, **wrong)
+    assert outcome.failed
+    assert outcome.errors[0].startswith(next(iter(wrong)))
+    assert client.chunks == []
+
+
+def test_a_negative_credit_ends_it(sharing):
+    assert fetch(sharing, Client(-5), chunk_size=10).errors == ("offset -5, expected 0 or more",)
+
+
+def test_a_file_that_changes_meanwhile_is_told(sharing, root):
+    path = root / "sub" / "big.bin"
+    outcome = fetch(sharing, Client(500, after=lambda: path.write_bytes(b"y" * 700)), chunk_size=500)
+    assert outcome.failed
+    assert "shorter" in outcome.errors[0]
+    path.write_bytes(DATA)
+    outcome = fetch(sharing, Client(500, after=lambda: path.write_bytes(b"y" * 1000)), chunk_size=500)
+    assert outcome.failed
+    assert "changed" in outcome.errors[0]
+
+
+@pytest.mark.parametrize("url", ["nf://none", "nf://../etc/passwd", "http://x", "nf://sub", 5])
+def test_what_cannot_be_fetched_fails_without_a_chunk(sharing, url):
+    client = Client()
+    outcome = fetch(sharing, client, url)
+    assert outcome.failed
+    assert client.chunks == []
+    assert "/" + "tmp" not in outcome.errors[0]
+
+
+def test_no_descriptor_is_left_when_a_transfer_is_cancelled(sharing):
+    async def scenario():
+        started = asyncio.Event()
+
+        class Stuck(Client):
+            async def next_offset(self, timeout_s):
+                started.set()
+                await asyncio.Event().wait()
+
+        before = len(os.listdir("/proc/self/fd"))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(sharing.fetch_file(Stuck(), "nf://sub/big.bin", chunk_size=10))
+            await started.wait()
+            assert len(os.listdir("/proc/self/fd")) == before + 1
+            task.cancel()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    async def warm():
+        await asyncio.to_thread(int)
+        await scenario()
+
+    asyncio.run(warm())
+
+
+def test_a_transfer_cancelled_while_a_thread_opens_the_file_leaves_nothing(root):
+    tree = Tree(root)
+
+    async def scenario():
+        pending = []
+
+        async def disk(function):
+            pending.append(function)
+            await asyncio.Event().wait()
+
+        sharing = Sharing(tree, disk)
+        before = len(os.listdir("/proc/self/fd"))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(sharing.fetch_file(Client(), "nf://a.txt"))
+            while not pending:
+                await asyncio.sleep(0)
+            task.cancel()
+        pending[0]()  # the thread gets to it only now
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(scenario())
+    tree.close()
+
+
+def test_details_of_one_and_of_many(sharing):
+    outcome = asyncio.run(sharing.file_details("nf://a.txt"))
+    data = b"hello norfab\n"
+    details = {
+        "md5hash": hashlib.md5(data).hexdigest(),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "size_bytes": 13,
+        "exists": True,
+    }
+    assert outcome.result == details
+    outcome = asyncio.run(sharing.file_details(["nf://a.txt", "nf://none", "nf://../x", "nf://a.txt"]))
+    assert not outcome.failed  # each entry says so itself
+    assert outcome.result["nf://a.txt"] == {"result": details, "failed": False, "errors": []}
+    absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
+    assert outcome.result["nf://none"] == {
+        "result": absent, "failed": True, "errors": ["'nf://none' file not found"],
+    }  # fmt: skip
+    assert outcome.result["nf://../x"]["failed"]
+    assert len(outcome.errors) == 2
+    assert asyncio.run(sharing.file_details([])).result == {}
+
+
+def test_details_are_bounded(sharing, root):
+    (root / "huge").write_bytes(b"x" * 6000)
+    outcome = asyncio.run(sharing.file_details("nf://huge"))
+    assert outcome.failed
+    assert "at most 5000" in outcome.errors[0]
+    for wrong in (None, 5, ["nf://a", 5], {"url": 1}, ["nf://a"] * (URLS_MAX + 1)):
+        assert asyncio.run(sharing.file_details(wrong)).failed
+
+
+def test_details_stop_when_the_job_is_cancelled(sharing):
+    outcome = asyncio.run(sharing.file_details("nf://a.txt", stop=lambda: True))
+    assert outcome.failed
+    assert "cancelled" in outcome.errors[0]
+
+
+def test_listings(sharing):
+    assert asyncio.run(sharing.list_files("nf://")).result == ["a.txt", "empty", "sub"]
+    assert asyncio.run(sharing.walk("nf://")).result == ["nf://a.txt", "nf://empty", "nf://sub/big.bin"]
+    assert asyncio.run(sharing.walk("nf://sub")).result == ["nf://sub/big.bin"]
+    for task in (sharing.list_files, sharing.walk):
+        assert asyncio.run(task("nf://none")).errors == ("Directory Not Found",)
+        assert asyncio.run(task("nf://a.txt")).failed
+        assert asyncio.run(task("nf://..")).failed
+        assert asyncio.run(task(None)).failed

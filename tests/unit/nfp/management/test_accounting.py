@@ -1,0 +1,138 @@
+"""Sums by holder, key and service."""
+
+from broker.nfp.management.accounting import ACCOUNTS_MAX, FLUSH_S, OTHER, Accounting
+from broker.nfp.records import Used
+from tests.unit.nfp.management.fakes import BERT, FakeJournal, event
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def run(accounting, clock, uuid, *, status=200, seconds=1.0, **who):
+    accounting.happened(event("submitted", uuid, size=10, **who))
+    accounting.happened(event("dispatched", uuid, worker="w1", attempt=1, **who))
+    clock.now += seconds
+    accounting.happened(event("finished", uuid, worker="w1", attempt=1, status=status, size=100, **who))
+    accounting.happened(event("closed", uuid, **who))
+
+
+def test_sums_of_a_job_and_of_a_failed_one():
+    clock, journal = Clock(), FakeJournal()
+    accounting = Accounting(journal, clock=clock)
+    run(accounting, clock, "a", key="K", seconds=2.0)
+    run(accounting, clock, "b", key="K", status=408, seconds=0.5)
+    run(accounting, clock, "c", holder=BERT.holder, seconds=1.0)
+    assert accounting.usage() == [
+        Used("uid:1000", "K", "dummy", 2, 1, 20, 200, 2.5),
+        Used("uid:1001", "", "dummy", 1, 0, 10, 100, 1.0),
+    ]
+
+
+def test_a_job_of_several_workers_fails_once_and_is_busy_for_each():
+    clock = Clock()
+    accounting = Accounting(FakeJournal(), clock=clock)
+    accounting.happened(event("submitted", size=1))
+    for worker in ("w1", "w2"):
+        accounting.happened(event("dispatched", worker=worker))
+    clock.now += 2
+    for worker in ("w1", "w2"):
+        accounting.happened(event("finished", worker=worker, status=500))
+    accounting.happened(event("closed"))
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 1, 0, 4.0)]
+
+
+def test_a_returned_job_counts_the_time_of_both_attempts_and_expiry_fails():
+    clock = Clock()
+    accounting = Accounting(FakeJournal(), clock=clock)
+    accounting.happened(event("submitted"))
+    accounting.happened(event("dispatched", worker="w1"))
+    clock.now += 3
+    accounting.happened(event("returned", worker="w1"))
+    clock.now += 5  # nobody is busy with it
+    accounting.happened(event("dispatched", worker="w2"))
+    clock.now += 1
+    accounting.happened(event("finished", status=408))  # the broker's word, not a worker's
+    accounting.happened(event("expired", status=408))
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 0, 0, 4.0)]
+
+
+def test_streams_count_as_bytes_out():
+    accounting = Accounting(FakeJournal(), clock=Clock())
+    accounting.happened(event("submitted"))
+    for chunk in (b"x" * 100, memoryview(b"y" * 50)):
+        accounting.happened(event("stream", worker="w1", body=chunk))
+    accounting.happened(event("finished", worker="w1", status=200, size=7, body=b"1234567"))
+    accounting.happened(event("closed", status=200))
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 0, 0, 157, 0.0)]
+
+
+def test_a_cancelled_job_counts_as_failed_once():
+    accounting = Accounting(FakeJournal(), clock=Clock())
+    accounting.happened(event("submitted"))
+    accounting.happened(event("finished", status=417))
+    accounting.happened(event("cancelled", status=417))
+    accounting.happened(event("cancelled", status=417))
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 0, 0, 0.0)]
+
+
+def test_jobs_whose_end_is_never_told_are_not_kept_for_ever(monkeypatch):
+    monkeypatch.setattr("broker.nfp.management.accounting.OPEN_MAX", 3)
+    clock = Clock()
+    accounting = Accounting(FakeJournal(), clock=clock)
+    for number in range(10):
+        accounting.happened(event("submitted", f"j{number}"))
+    for number in range(10):
+        accounting.happened(event("expired", f"j{number}", status=408))
+    (used,) = accounting.usage()
+    assert (used.jobs, used.failed) == (10, 3)
+
+
+def test_differences_are_written_after_ten_seconds_of_activity_and_at_the_end():
+    clock, journal = Clock(), FakeJournal()
+    accounting = Accounting(journal, clock=clock)
+    run(accounting, clock, "a")
+    assert journal.ops == []
+    clock.now += FLUSH_S
+    run(accounting, clock, "b")
+    run(accounting, clock, "c")
+    accounting.flush()
+    accounting.flush()
+    assert sum(op.jobs for op in journal.ops) == 3
+    assert sum(op.busy_s for op in journal.ops) == 3.0
+    assert sum(op.bytes_in for op in journal.ops) == 30
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 3, 0, 30, 300, 3.0)]
+
+
+def test_what_a_former_broker_wrote_is_added_to_and_not_written_again():
+    clock, journal = Clock(), FakeJournal()
+    known = [Used("uid:1000", "", "dummy", 7, 1, 70, 700, 7.0)]
+    accounting = Accounting(journal, clock=clock, known=known)
+    run(accounting, clock, "a")
+    accounting.flush()
+    assert journal.ops == [Used("uid:1000", "", "dummy", 1, 0, 10, 100, 1.0)]
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 8, 1, 80, 800, 8.0)]
+
+
+def test_made_up_holders_cost_no_memory():
+    clock = Clock()
+    accounting = Accounting(FakeJournal(), clock=clock)
+    for number in range(ACCOUNTS_MAX + 500):
+        run(accounting, clock, "j", holder=f"key:{number}", service=f"s{number}", seconds=0)
+    used = accounting.usage()
+    assert len(used) == ACCOUNTS_MAX + 1
+    assert used[0] == Used(OTHER, "", OTHER, 500, 0, 5000, 50_000, 0.0)
+    assert sum(one.jobs for one in used) == ACCOUNTS_MAX + 500
+
+
+def test_events_of_jobs_from_before_a_restart_are_added_up():
+    clock = Clock()
+    accounting = Accounting(FakeJournal(), clock=clock)
+    accounting.happened(event("dispatched", worker="w1"))
+    clock.now += 1
+    accounting.happened(event("finished", worker="w1", status=200, size=3))
+    accounting.happened(event("closed"))
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 0, 0, 0, 3, 1.0)]

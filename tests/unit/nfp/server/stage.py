@@ -1,0 +1,114 @@
+"""One ROUTER of the broker in a running loop, with a scripted house behind it and raw ZeroMQ peers in front."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import zmq
+
+from broker.nfp.principal import Principal
+from broker.nfp.server.outbox import Limits
+from broker.nfp.server.router import NfpRouter, Tuning
+from broker.nfp.server.turns import Turns
+from broker.transport import curve
+from broker.transport.curve import Certificate, CurveServer
+from broker.transport.zeromq.address import parse
+from broker.transport.zeromq.hub import hub
+
+PATIENCE_S = 8.0
+LIMITS = Limits(1 << 20, 1000)
+SERVER = curve.generate()
+KEY, OTHER = curve.generate(), curve.generate()
+
+
+class ScriptedHouse:
+    """Lets everybody in but ``strangers``, and writes down what happens."""
+
+    def __init__(self) -> None:
+        self.strangers: set[str] = set()
+        self.foreign: set[tuple[bytes, str]] = set()
+        self.came: list[tuple[str, list[bytes]]] = []
+        self.ended: list[str] = []
+        self.arrivals: list[str] = []
+        self.peers: list = []
+        self.on_message: Callable = lambda peer, frames: None
+
+    def known(self, key: str) -> bool:
+        return key not in self.strangers
+
+    def arrived(self, key: str) -> None:
+        self.arrivals.append(key)
+
+    def welcome(self, identity: bytes, key: str, address: str) -> Principal | None:
+        return None if (identity, key) in self.foreign else Principal(f"key:{key}", key=key)
+
+    def handle(self, peer, frames, now) -> None:
+        if peer not in self.peers:
+            self.peers.append(peer)
+        self.came.append((peer.name, frames))
+        self.on_message(peer, frames)
+
+    def gone(self, peer, now) -> None:
+        self.ended.append(peer.name)
+
+    def messages(self, name: str) -> list[bytes]:
+        return [bytes(frames[-1]) for who, frames in self.came if who == name]
+
+
+class Stage:
+    """The router and its house; ``committed`` and ``broken`` are the store's."""
+
+    def __init__(self, uri: str, certificate: Certificate | None, limits: Limits, beat_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.house = ScriptedHouse()
+        self.broken = ""
+        self.turns = Turns(
+            loop,
+            commit=lambda: None,
+            tick=lambda now: float("inf"),
+            sent=lambda: self.router.pump.sent(),
+            overtaking=lambda: bool(self.broken),
+        )
+        server = CurveServer(certificate) if certificate is not None else None
+        tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)
+        self.router = NfpRouter(hub(), parse(uri), uri, self.house, self.turns, tuning)
+        self.context = zmq.Context()
+        self.secret = certificate is not None
+
+    def dealer(self, identity: bytes, key: Certificate = KEY, **options: int) -> zmq.Socket:
+        sock = self.context.socket(zmq.DEALER)
+        sock.set(zmq.LINGER, 0)
+        sock.set(zmq.ROUTING_ID, identity)
+        for option, value in options.items():
+            sock.set(getattr(zmq, option), value)
+        if self.secret:
+            sock.set(zmq.CURVE_SERVERKEY, SERVER.public_key.encode())
+            sock.set(zmq.CURVE_PUBLICKEY, key.public_key.encode())
+            sock.set(zmq.CURVE_SECRETKEY, key.secret_key.encode())
+        sock.connect(self.router.endpoint)
+        return sock
+
+
+@contextlib.asynccontextmanager
+async def stage(
+    *, plain: bool = False, limits: Limits = LIMITS, beat_ms: int = 2500, uri: str = ""
+) -> AsyncIterator[Stage]:
+    made = Stage(uri or "tcp://127.0.0.1:*", None if plain else SERVER, limits, beat_ms)
+    try:
+        yield made
+    finally:
+        made.turns.close()
+        made.router.close()
+        made.context.destroy(0)
+
+
+async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    async with asyncio.timeout(patience_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def received(sock: zmq.Socket) -> list[bytes]:
+    """The next message at a raw socket."""
+    await until(lambda: sock.poll(0))
+    return sock.recv_multipart()

@@ -1,0 +1,134 @@
+"""Connections by key: who is taken for whom at the gate, what a first message corrects, when a key is free."""
+
+import asyncio
+
+import pytest
+
+from broker.nfp.server import census as module
+from broker.nfp.server.census import Census
+from tests.unit.nfp.server.stage import until
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Runs a story with a census whose descriptors are only numbers."""
+    monkeypatch.setattr(module, "SETTLE_S", 0.01)
+    monkeypatch.setattr(module, "SPEAKS_S", 0.02)
+    monkeypatch.setattr(module, "CHECK_S", 0.02)
+    monkeypatch.setattr(module, "inode", lambda fd: fd)
+    monkeypatch.setattr(module, "_host", lambda fd: "10.0.0.1" if fd < 100 else "10.0.0.2")
+
+    def run(story):
+        async def told():
+            gone, cut = [], []
+            monkeypatch.setattr(module, "shut_down", lambda fd, number: cut.append(fd))
+            census = Census(asyncio.get_running_loop(), 5.0, gone.append)
+            try:
+                await story(census, gone, cut)
+            finally:
+                census.close()
+
+        asyncio.run(told())
+
+    return run
+
+
+def test_a_key_is_there_until_its_last_connection_is_put_away(on):
+    async def story(census, gone, cut):
+        for fd in (1, 2):
+            census.accepted(fd)
+            census.granted("::ffff:10.0.0.1", "K")
+            census.spoke(fd, "K")
+        census.ended(1)
+        await asyncio.sleep(0.03)
+        assert census.has("K")
+        census.ended(2)
+        assert census.has("K")
+        await until(lambda: gone == ["K"])
+        assert not census.has("K")
+        assert cut == []
+
+    on(story)
+
+
+def test_the_order_at_the_gate_is_only_a_guess(on):
+    async def story(census, gone, cut):
+        for fd in (1, 2, 100):
+            census.accepted(fd)
+        for host, key in (("10.0.0.1", "B"), ("10.0.0.2", "C"), ("10.0.0.1", "A")):
+            census.granted(host, key)
+        census.spoke(1, "A")
+        census.ended(2)  # it was B
+        await until(lambda: gone == ["B"])
+        assert census.has("A")
+        assert census.has("C")
+
+    on(story)
+
+
+def test_a_first_message_that_no_gate_saw_counts(on):
+    async def story(census, gone, cut):
+        census.accepted(1)
+        census.accepted(2)
+        census.granted("10.0.0.1", "A")
+        census.spoke(2, "A")
+        assert census.has("A")
+        census.ended(1)
+        census.ended(2)
+        await until(lambda: gone == ["A"])
+        census.spoke(77, "Z")
+        assert not census.has("Z")
+
+    on(story)
+
+
+def test_who_may_be_stuck_is_cut_once_the_other_has_gone(on):
+    async def story(census, gone, cut):
+        for fd, key in ((1, "A"), (2, "A"), (3, "B"), (4, "A")):
+            census.accepted(fd)
+            census.granted("10.0.0.1", key)
+        census.spoke(1, "A")
+        census.ended(1)
+        census.spoke(4, "A")
+        await until(lambda: cut)
+        await asyncio.sleep(0.05)
+        assert cut == [2]
+        assert census.cut == 1
+
+    on(story)
+
+
+@pytest.mark.parametrize(("silent", "expected"), [(1.0, []), (60.0, [1])])
+def test_a_dead_connection_is_cut_for_one_that_waits(on, monkeypatch, silent, expected):
+    monkeypatch.setattr(module, "silent_s", lambda fd, number: silent)
+
+    async def story(census, gone, cut):
+        census.accepted(1)
+        census.granted("10.0.0.1", "A")
+        census.spoke(1, "A")
+        census.accepted(2)
+        census.granted("10.0.0.1", "A")
+        await asyncio.sleep(0.1)
+        assert cut[:1] == expected
+
+    on(story)
+
+
+def test_a_descriptor_used_again_is_another_connection(on):
+    async def story(census, gone, cut):
+        census.accepted(1)
+        census.granted("10.0.0.1", "A")
+        census.accepted(1)
+        census.granted("10.0.0.1", "B")
+        await until(lambda: gone == ["A"])
+        assert census.has("B")
+        assert 1 in census
+
+    on(story)
+
+
+def test_addresses():
+    assert module._plain("localhost:0:0:4711") == "localhost"
+    assert module._plain("::ffff:127.0.0.1") == "127.0.0.1"
+    assert module._plain("fe80::1:2:3") == "fe80::1:2:3"
+    assert module._plain("::1") == "::1"

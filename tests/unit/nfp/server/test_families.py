@@ -1,0 +1,195 @@
+"""Corridor, clients and workers: what is answered here, what is handed on, what is dropped."""
+
+import msgspec
+import pytest
+
+from broker.nfp import opening
+from broker.nfp.access import Access, Rule
+from broker.nfp.contract import Answer
+from broker.nfp.frames import Packet, encode
+from broker.nfp.names import MMI_BROKER, MMI_WORKER, SEED_CODES, SID, Command, Dialect, Sender
+from broker.nfp.principal import Standing
+from broker.nfp.server.clients import Clients
+from broker.nfp.server.corridor import Corridor
+from broker.nfp.server.greeting import Greeting
+from broker.nfp.server.penalty import Offences
+from broker.nfp.server.workers import Workers
+from tests.live.nfp import keepalive, ready, request
+from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingPeer
+
+BOTH = (Dialect.SEED, Dialect.NORFAB)
+
+
+class Service:
+    def __init__(self, name=MMI_BROKER, status=200):
+        self.name = name
+        self.status = status
+        self.calls = []
+
+    def call(self, call):
+        self.calls.append(call)
+        if call.task == "break":
+            raise ValueError("it broke")
+        return Answer(self.status, msgspec.json.encode({"task": call.task}))
+
+
+class Setting:
+    def __init__(self, access=None, service=None, *, clients=True, workers=True):
+        self.dispatch = RecordingDispatch()
+        self.service = service or Service()
+        self.offences = Offences(2)
+        greeting = Greeting(1000, 3, "e1")
+        self.clients = Clients(self.dispatch, access or Access(), greeting, [self.service])
+        self.workers = Workers(self.dispatch, greeting)
+        self.greeted = []
+        self.corridor = Corridor(
+            self.clients if clients else None,
+            self.workers if workers else None,
+            self.offences,
+            lambda peer, packet, now: self.greeted.append(peer.name),
+        )
+        self.peer = RecordingPeer()
+
+    def say(self, packet):
+        self.peer.sent.clear()
+        self.corridor.handle(self.peer, encode(packet), 1.0)
+        return self.peer.sent
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+def test_requests_go_to_the_dispatcher(dialect):
+    on = Setting()
+    for command in (Command.POST, Command.GET, Command.DELETE):
+        assert on.say(request(command, "u", dialect=dialect)) == []
+    assert on.dispatch.names == ["client"] * 3
+    assert on.peer.dialect is dialect
+    assert on.greeted == ["c1"]
+
+
+def test_deployed_commands_go_there_too():
+    on = Setting()
+    on.say(request(Command.PUT, "u"))
+    on.say(request(Command.MMI, "u", service=MMI_WORKER))
+    assert on.dispatch.names == ["client", "relay_mmi"]
+
+
+@pytest.mark.parametrize("command", [Command.POST, Command.GET, Command.MMI])
+def test_deployed_clients_get_both_answers_of_management(command):
+    on = Setting()
+    body = b'{"task":"show_workers","args":[1],"kwargs":{"service":"all"}}'
+    answers = on.say(request(command, "u1", service=MMI_BROKER, target="all", body=body))
+    assert [answer.command for answer in answers] == [Command.RESPONSE, Command.MMI]
+    assert {(a.uuid, a.service, a.status, a.data) for a in answers} == {
+        ("u1", MMI_BROKER, 200, b'{"task":"show_workers"}')
+    }
+    (call,) = on.service.calls
+    assert (call.task, call.args, call.kwargs, call.raw) == ("show_workers", (1,), {"service": "all"}, body)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_the_texts_clients_get_exactly_one(status):
+    on = Setting(service=Service(status=status))
+    answers = on.say(request(Command.POST, "u1", service=MMI_BROKER, dialect=Dialect.SEED))
+    assert [(answer.command, answer.status in SEED_CODES) for answer in answers] == [(Command.RESPONSE, True)]
+    assert answers[0].status_text
+
+
+def test_a_service_of_the_broker_that_breaks_is_told():
+    on = Setting()
+    answers = on.say(request(Command.POST, "u", service=MMI_BROKER, body=b'{"task":"break"}'))
+    assert answers[0].status == 500
+    assert msgspec.json.decode(answers[0].body)["error"] == "ValueError: it broke"
+
+
+def test_what_is_not_there_is_answered():
+    on = Setting()
+    assert on.say(request(Command.POST, "u", service=SID))[0].status == 400
+    assert on.say(request(Command.MMI, "u", service="svc"))[0].status == 400
+    assert on.dispatch.calls == []
+
+
+def test_rules_hold_for_the_brokers_own_services():
+    on = Setting()
+    assert on.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"shutdown"}'))[0].status == 400
+    on.peer.principal = on.peer.principal._replace(standing=Standing.GUEST)
+    assert (
+        on.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"show_broker"}'))[0].status == 400
+    )
+    assert on.clients.denied == 2
+    assert not on.service.calls
+    allowed = Setting(Access(rules=[Rule(tasks=("shutdown",))]))
+    assert (
+        allowed.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"shutdown"}'))[0].status
+        == 200
+    )
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+@pytest.mark.parametrize("body", [b"", b"\xff\x00", b"[]", b'{"features":["push","delete","x"]}'])
+def test_open_of_a_client(dialect, body):
+    on = Setting()
+    (answer,) = on.say(Packet(Sender.CLIENT, Command.OPEN, dialect=dialect, body=body))
+    assert (answer.command, answer.dialect) == (Command.OPEN, dialect)
+    said = opening.read_broker(answer.body)
+    assert (said.broker, said.keepalive_ms, said.multiplier, said.epoch) == ("headgate", 1000, 3, "e1")
+    assert on.peer.features == said.features == ({"push"} if b"push" in body else set())
+    assert on.dispatch.names == ["client_seen"]
+
+
+def test_open_of_a_worker():
+    on = Setting()
+    body = b'{"features":["push","recorded","jobs"],"credits":3}'
+    (answer,) = on.say(Packet(Sender.WORKER, Command.OPEN, body=body))
+    assert opening.read_broker(answer.body).features == {"recorded", "jobs"}
+    ((_, _, offer),) = on.dispatch.calls
+    assert offer.credits == 3
+
+
+def test_workers_commands():
+    on = Setting()
+    on.say(ready())
+    on.say(keepalive())
+    assert on.dispatch.names == ["worker"] * 2
+
+
+def test_a_failure_is_answered_and_costs_nobody_else():
+    on = Setting()
+    on.dispatch.failure = KeyError("bug")
+    answers = on.say(request(Command.POST, "u"))
+    assert answers[0].status == 500
+    assert on.say(ready()) == []
+    assert on.offences.failures == 2
+    assert on.peer.cuts == []
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        ([b""], "short"),
+        ([b"", b"NFPX01", b"0x01", b"svc"], "header"),
+        ([b"", b"NFPB01", b"0x02", b"svc"], "role"),
+        ([b"", b"NFPW01", b"0x01"], "arity"),
+        ([b"", b"NFPC01", b"0x04", b"svc", b"any", b"u", b"1", b"2", b"3", b"4"], "arity"),
+    ],
+)
+def test_invalid_messages_are_dropped_and_counted(frames, kind):
+    on = Setting()
+    on.corridor.handle(on.peer, frames, 1.0)
+    assert on.offences.by_kind == {kind: 1}
+    assert (on.peer.sent, on.dispatch.calls, on.greeted) == ([], [], [])
+    for _ in range(2):
+        on.corridor.handle(on.peer, frames, 1.0)
+    assert len(on.peer.cuts) == 1
+
+
+def test_each_of_two_sockets_has_its_own_commands():
+    for_clients, for_workers = Setting(workers=False), Setting(clients=False)
+    for_clients.say(ready())
+    for_workers.say(request(Command.POST, "u"))
+    for on in (for_clients, for_workers):
+        assert on.offences.by_kind == {"role": 1}
+        assert on.dispatch.calls == []
+    for_clients.say(request(Command.POST, "u"))
+    for_workers.say(ready())
+    assert for_clients.dispatch.names == ["client"]
+    assert for_workers.dispatch.names == ["worker"]

@@ -1,0 +1,175 @@
+"""Peers in this process: order, commits, the end; and the channel over them."""
+
+import asyncio
+
+import pytest
+
+from broker.errors import ConfigError, LinkClosed
+from broker.nfp.names import Command, Sender
+from broker.nfp.principal import of_flux
+from tests.live.nfp import ready, reply, request, running, section
+from tests.unit.nfp.server.stage import until
+
+HOLDER = of_flux(1000, 2)
+
+
+class Receiver:
+    """See ``peer.channel.Receiver``."""
+
+    def __init__(self):
+        self.log = []
+
+    def connected(self, broker, opened):
+        self.log.append(("connected", opened))
+
+    def received(self, packet):
+        self.log.append(("received", packet))
+
+    def lost(self, why):
+        self.log.append(("lost", why))
+
+    def kinds(self):
+        return [kind for kind, _ in self.log]
+
+
+def test_a_job_from_here_to_here(rundir):
+    """A client of a userid and a worker in this process: nobody needs a socket."""
+
+    async def story():
+        async with running(section(rundir, files="")) as broker:
+            came, got = [], []
+            worker = broker.local_peer(of_flux(0, 1), "here-worker", came.append)
+            client = broker.local_peer(HOLDER, "here-client", got.append, frozenset({"push"}))
+            worker.submit(ready())
+            client.submit(request(Command.POST, "u1"))
+            await until(lambda: came)
+            for status in (201, 200):
+                worker.submit(reply(came[0], status, b'{"w":1}'))
+            await until(lambda: got and got[-1].status == 200)
+            assert [packet.status for packet in got if packet.command is Command.RESPONSE][-1] == 200
+            assert broker.dispatcher.job("u1", 0.0).holder == "uid:1000"
+            client.close()
+            assert client.send(request(Command.POST, "u2")) is False
+            client.submit(request(Command.POST, "u3"))
+            await asyncio.sleep(0.02)
+            assert broker.dispatcher.job("u3", 0.0) is None
+
+    asyncio.run(story())
+
+
+def test_packets_wait_for_their_commit(rundir):
+    async def story():
+        async with running(section(rundir, files="", store=False)) as broker:
+            got = []
+            peer = broker.local_peer(HOLDER, "here", got.append)
+            first, second, third = (request(Command.POST, uuid) for uuid in "abc")
+            peer.send(first)
+            peer.send(second, after=3)
+            peer.send(third)
+            await asyncio.sleep(0.01)
+            assert got == [first]
+            broker.turns.commit_done(3)
+            await asyncio.sleep(0)
+            assert got == [first, second, third]
+
+    asyncio.run(story())
+
+
+def test_names_here_are_nobody_elses(rundir):
+    async def story():
+        async with running(section(rundir, files="")) as broker:
+            peer = broker.local_peer(HOLDER, "here", print)
+            with pytest.raises(ConfigError, match="here"):
+                broker.local_peer(HOLDER, "here", print)
+            assert broker.welcome(b"here", "K" * 40, "1.2.3.4") is None
+            peer.close()
+            assert broker.welcome(b"here", "K" * 40, "1.2.3.4") is not None
+
+    asyncio.run(story())
+
+
+def test_who_breaks_the_rules_here_is_cut_too(rundir):
+    async def story():
+        async with running(section(rundir, files="", invalid_max=1)) as broker:
+            lost = []
+            peer = broker.local_peer(HOLDER, "here", print)
+            peer.on_lost = lost.append
+            broker.corridor.invalid(peer, "forged", "twice", 0.0)
+            broker.corridor.invalid(peer, "forged", "twice", 0.0)
+            await until(lambda: lost)
+            assert not peer.alive
+
+    asyncio.run(story())
+
+
+def test_a_channel_opens_and_carries(rundir):
+    async def story():
+        async with running(section(rundir, files="")) as broker:
+            receiver = Receiver()
+            channel = broker.local_channel("here", Sender.WORKER)
+            assert not channel.send(ready())
+            channel.start(receiver, lambda: {"features": ["jobs"], "credits": 2})
+            await until(lambda: receiver.log)
+            assert receiver.log[0][1]["broker"] == "headgate"
+            assert channel.send(ready())
+            await until(lambda: [one for one in broker.overview.workers() if one.name == "here"])
+            (view,) = broker.overview.workers()
+            assert (view.credits, view.features) == (2, {"jobs"})
+            await channel.writable()
+            await channel.close()
+            with pytest.raises(LinkClosed):
+                await channel.writable()
+            assert receiver.kinds() == ["connected"]
+
+    asyncio.run(story())
+
+
+def test_a_channel_begins_anew_after_disconnect(rundir):
+    async def story():
+        async with running(section(rundir, files="")) as broker:
+            receiver = Receiver()
+            channel = broker.local_channel("here", Sender.WORKER)
+            channel.start(receiver, dict)
+            await until(lambda: receiver.log)
+            channel.send(ready())
+            channel.send(ready())  # one too many
+            await until(lambda: receiver.kinds().count("connected") == 2)
+            assert receiver.kinds() == ["connected", "lost", "connected"]
+            channel.reopen("for a test")
+            await until(lambda: receiver.kinds().count("connected") == 3)
+            await channel.close()
+
+    asyncio.run(story())
+
+
+def test_a_channel_learns_that_the_broker_stops(rundir):
+    async def story():
+        receiver = Receiver()
+        async with running(section(rundir, files="")) as broker:
+            channel = broker.local_channel("here", Sender.CLIENT)
+            channel.start(receiver, lambda: {"features": ["push"]})
+            await until(lambda: receiver.log)
+        assert receiver.kinds() == ["connected", "lost"]
+        assert not channel.send(request(Command.POST, "u1"))
+        await channel.close()
+
+    asyncio.run(story())
+
+
+def test_a_receiver_that_fails_is_its_own_problem(rundir, caplog):
+    async def story():
+        async with running(section(rundir, files="")) as broker:
+            came = []
+
+            def broken(packet):
+                came.append(packet)
+                raise ValueError("broken")
+
+            peer = broker.local_peer(HOLDER, "here", broken)
+            for uuid in "ab":
+                peer.send(request(Command.POST, uuid))
+            await until(lambda: len(came) == 2)
+            assert peer.alive
+        assert caplog.text.count("broke its receiver") == 2
+
+    asyncio.run(story())

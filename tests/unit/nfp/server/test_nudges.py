@@ -1,0 +1,102 @@
+"""DISCONNECT to the workers of an earlier run, until they speak."""
+
+import asyncio
+
+from broker.nfp.frames import decode
+from broker.nfp.names import Command, Dialect
+from broker.nfp.records import WorkerSeen
+from broker.nfp.server import nudges as module
+from broker.nfp.server.nudges import Nudges
+from tests.unit.nfp.server.stage import until
+
+WORKERS = [WorkerSeen("w1", "svc", Dialect.NORFAB, ""), WorkerSeen("w2", "svc", Dialect.SEED, "")]
+
+
+def test_each_is_told_in_its_dialect_until_it_speaks(monkeypatch):
+    monkeypatch.setattr(module, "BLIND_S", 0.01)
+    monkeypatch.setattr(module, "DELIVERED_S", 0.02)
+
+    async def story():
+        sent, there = [], set()
+
+        def send(identity, frames):
+            if identity in there:
+                sent.append((identity, decode(frames)))
+            return identity in there
+
+        nudges = Nudges(asyncio.get_running_loop(), send, WORKERS, 5.0)
+        await asyncio.sleep(0.05)
+        assert sent == []
+        there.update((b"w1", b"w2"))
+        await until(lambda: len({who for who, _ in sent}) == 2)
+        assert {(who, packet.command, packet.dialect, packet.body) for who, packet in sent} == {
+            (b"w1", Command.DISCONNECT, Dialect.NORFAB, None),
+            (b"w2", Command.DISCONNECT, Dialect.SEED, None),
+        }
+        nudges.spoke("w1")
+        nudges.spoke("stranger")
+        sent.clear()
+        await until(lambda: len(sent) >= 3)
+        assert {who for who, _ in sent} == {b"w2"}
+        assert nudges.missing == ["w2"]
+        nudges.close()
+
+    asyncio.run(story())
+
+
+def test_it_ends_after_a_hold_time(monkeypatch):
+    monkeypatch.setattr(module, "BLIND_S", 0.01)
+
+    async def story():
+        tried = []
+
+        def send(identity, frames):
+            tried.append(identity)
+            return False
+
+        nudges = Nudges(asyncio.get_running_loop(), send, WORKERS, 0.05)
+        await until(lambda: nudges.missing == [])
+        assert len(tried) >= 4
+        count = len(tried)
+        await asyncio.sleep(0.03)
+        assert len(tried) == count
+
+    asyncio.run(story())
+
+
+def test_names_that_are_no_identities_are_left_out():
+    async def story():
+        odd = [WorkerSeen("\x07bell", "svc", Dialect.NORFAB, "")]
+        nudges = Nudges(asyncio.get_running_loop(), lambda identity, frames: True, odd, 1.0)
+        assert nudges.missing == []
+        nudges.close()
+
+    asyncio.run(story())
+
+
+def test_whose_key_is_known_is_tried_once_it_is_back(monkeypatch):
+    monkeypatch.setattr(module, "FIRST_S", 0.01)
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    workers = [WorkerSeen("w1", "svc", Dialect.NORFAB, "K1"), WorkerSeen("w2", "svc", Dialect.NORFAB, "K2")]
+
+    async def story():
+        tried = []
+
+        def send(identity, frames):
+            tried.append(identity)
+            return len(tried) > 3
+
+        nudges = Nudges(asyncio.get_running_loop(), send, workers, 5.0)
+        await asyncio.sleep(0.05)
+        assert tried == []
+        nudges.arrived("K1")
+        nudges.arrived("stranger")
+        await until(lambda: nudges.sent)
+        assert tried == [b"w1"] * 4
+        nudges.spoke("w1")
+        nudges.arrived("K1")
+        await asyncio.sleep(0.05)
+        assert len(tried) == 4
+        nudges.close()
+
+    asyncio.run(story())

@@ -1,0 +1,329 @@
+"""The ROUTER with real sockets: who is who, what is kept from whom, and how connections end."""
+
+import asyncio
+
+import pytest
+import zmq
+
+from broker.errors import ConfigError
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Sender
+from broker.nfp.server.outbox import Limits
+from broker.nfp.server.router import BODY_BYTES, FRAMES_MAX
+from tests.unit.nfp.server.stage import KEY, OTHER, received, stage, until
+
+HELLO = [b"", b"hello"]
+
+
+def event(size: int, uuid: str = "u", command: Command = Command.EVENT) -> Packet:
+    return Packet(Sender.BROKER, command, service="svc", uuid=uuid, status=200, body=bytes(size))
+
+
+def test_a_message_comes_from_somebody_and_the_answer_goes_there():
+    async def story():
+        async with stage() as on:
+            on.house.on_message = lambda peer, frames: peer.send(event(3))
+            with on.dealer(b"w1") as peer:
+                peer.send_multipart(HELLO)
+                frames = await received(peer)
+                assert frames[1:3] == [b"NFPB01", b"0x08"]
+                (found,) = on.house.peers
+                assert (found.name, found.principal.key) == ("w1", KEY.public_key)
+                assert on.router.sent == on.router.received == 1
+
+    asyncio.run(story())
+
+
+def test_large_bodies_are_passed_on_as_they_came():
+    async def story():
+        async with stage() as on:
+            bodies = []
+            on.house.on_message = lambda peer, frames: (
+                bodies.append(frames[-1]),
+                peer.send(
+                    Packet(Sender.BROKER, Command.STREAM, service="s", uuid="u", status=200, body=frames[-1])
+                ),
+            )
+            with on.dealer(b"w1") as peer:
+                for size in (BODY_BYTES - 1, BODY_BYTES):
+                    peer.send_multipart([b"", bytes(size)])
+                    assert (await received(peer))[-1] == bytes(size)
+            assert [type(body) for body in bodies] == [bytes, zmq.Frame]
+
+    asyncio.run(story())
+
+
+def test_endless_frames_are_not_kept():
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1") as peer:
+                peer.send_multipart([b"x"] * 1000)
+                await until(lambda: on.house.came)
+                assert len(on.house.came[0][1]) == FRAMES_MAX
+
+    asyncio.run(story())
+
+
+def test_a_refused_name_is_cut_and_nothing_is_sent_to_it():
+    async def story():
+        async with stage() as on:
+            on.house.foreign.add((b"w1", OTHER.public_key))
+            with on.dealer(b"w1", OTHER, RECONNECT_IVL=-1) as thief:
+                thief.send_multipart(HELLO)
+                await until(lambda: on.router._gone and not on.router.census._seen)
+                assert not on.house.came
+            with on.dealer(b"w1") as owner:
+                owner.send_multipart(HELLO)
+                await until(lambda: on.house.came)
+                assert on.house.peers[0].principal.key == KEY.public_key
+
+    asyncio.run(story())
+
+
+def test_what_was_queued_for_a_name_never_reaches_another_key():
+    """The owner's connection breaks, a thief connects in its place and stays silent: it gets nothing."""
+
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1") as owner:
+                owner.send_multipart(HELLO)
+                await until(lambda: on.house.peers)
+            (peer,) = on.house.peers
+            with on.dealer(b"w1", OTHER) as thief:
+                for _ in range(100):
+                    peer.send(event(100))
+                    await asyncio.sleep(0.005)
+                await until(lambda: on.house.ended == ["w1"])
+                assert not peer.alive
+                assert peer.send(event(1)) is False
+                assert thief.poll(200) == 0
+                thief.send_multipart(HELLO)
+                await until(lambda: len(on.house.peers) == 2)
+
+    asyncio.run(story())
+
+
+def test_unlisted_keys_stay_outside():
+    async def story():
+        async with stage() as on:
+            on.house.strangers.add(OTHER.public_key)
+            with on.dealer(b"w1", OTHER) as stranger:
+                stranger.send_multipart(HELLO)
+                await until(lambda: on.router.gate.denied)
+                assert not on.house.came
+
+    asyncio.run(story())
+
+
+def test_a_peer_ends_after_its_last_message():
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1", LINGER=1000) as peer:
+                for number in range(500):
+                    peer.send_multipart([b"", b"%d" % number])
+            await until(lambda: on.house.ended)
+            assert on.house.messages("w1") == [b"%d" % number for number in range(500)]
+            assert not list(on.router.peers())
+
+    asyncio.run(story())
+
+
+def test_the_same_name_again_is_a_new_peer():
+    async def story():
+        async with stage() as on:
+            for count in range(1, 6):
+                with on.dealer(b"w1") as peer:
+                    peer.send_multipart([b"", b"%d" % count])
+                    await until(lambda count=count: len(on.house.peers) == count)
+            await until(lambda: len(on.house.ended) == 5)
+            assert len({peer.tag for peer in on.house.peers}) == 5
+
+    asyncio.run(story())
+
+
+def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_ends():
+    """libzmq ignores the second connection for ever; it has to be cut to come back."""
+
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1") as second, on.dealer(b"w1") as first:
+                first.send_multipart([b"", b"first"])
+                second.send_multipart([b"", b"lost"])
+                await until(lambda: on.house.came)
+                names = [bytes(frames[-1]) for _, frames in on.house.came]
+                winner, loser = (first, second) if names == [b"first"] else (second, first)
+                await until(
+                    lambda: [s.key for s in on.router.census._seen.values()] == [KEY.public_key] * 2
+                )  # the loser is in, and ignored
+                winner.close()
+                await until(lambda: on.house.ended)
+
+                def heard() -> bool:
+                    loser.send_multipart([b"", b"again"])
+                    return b"again" in on.house.messages("w1")
+
+                await until(heard)
+            assert on.router.census.cut >= 1
+
+    asyncio.run(story())
+
+
+def test_a_dead_connection_makes_room_for_a_new_one_of_its_key(monkeypatch):
+    """The machine of the first one is gone: no byte comes, and nothing tells that it never will."""
+
+    async def story():
+        async with stage(beat_ms=500) as on:
+            monkeypatch.setattr("broker.nfp.server.census.silent_s", lambda fd, number: 60.0)
+            with on.dealer(b"w1") as first:
+                first.send_multipart([b"", b"first"])
+                await until(lambda: on.house.came)
+                with on.dealer(b"w1"):
+                    await until(lambda: on.house.ended)
+
+    asyncio.run(story())
+
+
+def test_a_cut_peer_is_not_heard_any_more():
+    async def story():
+        async with stage() as on:
+            on.house.on_message = lambda peer, frames: peer.cut("enough")
+            with on.dealer(b"w1", RECONNECT_IVL=-1) as peer:
+                for _ in range(50):
+                    peer.send_multipart(HELLO)
+                await until(lambda: on.house.ended)
+                assert len(on.house.came) == 1
+
+    asyncio.run(story())
+
+
+def test_messages_wait_for_their_commit_and_keep_their_order():
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1") as sock:
+                sock.send_multipart(HELLO)
+                await until(lambda: on.house.peers)
+                (peer,) = on.house.peers
+                peer.send(event(1))
+                peer.send(event(2), after=7)
+                peer.send(event(3))
+                assert len((await received(sock))[-1]) == 1
+                assert sock.poll(100) == 0
+                on.turns.commit_done(6)
+                assert sock.poll(100) == 0
+                on.turns.commit_done(7)
+                assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
+
+    asyncio.run(story())
+
+
+def test_while_nothing_can_be_stored_other_jobs_overtake():
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1") as sock:
+                sock.send_multipart(HELLO)
+                await until(lambda: on.house.peers)
+                (peer,) = on.house.peers
+                peer.send(event(1, "old"), after=9)
+                peer.send(event(2, "old"))
+                peer.send(event(3, "full"))
+                peer.send(event(4, "new"), after=9)
+                assert sock.poll(100) == 0
+                on.broken = "disk full"
+                peer.drop({"new"})
+                on.turns.retry()
+                assert len((await received(sock))[-1]) == 3
+                assert sock.poll(100) == 0
+                on.turns.commit_done(9)
+                assert [len((await received(sock))[-1]) for _ in range(2)] == [1, 2]
+                assert peer.waiting == (0, 0)
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_does_not_read_loses_events_and_is_cut_before_results_are_lost():
+    async def story():
+        async with stage(limits=Limits(1 << 20, 100)) as on:
+            with on.dealer(b"slow", RCVHWM=1) as sock, on.dealer(b"quick") as quick:
+                sock.send_multipart(HELLO)
+                quick.send_multipart(HELLO)
+                await until(lambda: len(on.house.peers) == 2)
+                slow, other = sorted(on.house.peers, key=lambda peer: peer.name, reverse=True)
+                while slow.send(event(30_000)):
+                    await asyncio.sleep(0)
+                assert slow.waiting[1] <= 0.75 * (1 << 20)
+                assert slow.alive
+                assert other.send(event(10))
+                assert len((await received(quick))[-1]) == 10
+                while slow.send(event(30_000, command=Command.RESPONSE)):
+                    await asyncio.sleep(0)
+                assert not slow.alive
+                await until(lambda: on.house.ended == ["slow"])
+                assert on.router.dropped > 20
+
+    asyncio.run(story())
+
+
+def test_a_full_peer_gets_the_rest_when_it_reads():
+    async def story():
+        async with stage(limits=Limits(8 << 20, 10_000)) as on:
+            with on.dealer(b"slow", RCVHWM=1, RCVBUF=4096) as sock:
+                sock.send_multipart(HELLO)
+                await until(lambda: on.house.peers)
+                (peer,) = on.house.peers
+                for number in range(3000):
+                    assert peer.send(event(1000 + number % 7))
+                await until(lambda: on.router.pump.waiting)
+                sizes = []
+                while len(sizes) < 3000:
+                    sizes.append(len((await received(sock))[-1]))
+                assert sizes == [1000 + number % 7 for number in range(3000)]
+
+    asyncio.run(story())
+
+
+def test_a_frame_beyond_the_cap_ends_the_connection():
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1", RECONNECT_IVL=-1) as peer:
+                peer.send_multipart(HELLO)
+                await until(lambda: on.house.came)
+                peer.send_multipart([b"", bytes((1 << 20) + 1)])
+                await until(lambda: on.house.ended)
+
+    asyncio.run(story())
+
+
+def test_a_nudge_reaches_who_has_not_spoken_and_nobody_else():
+    async def story():
+        async with stage(plain=True) as on:
+            assert on.router.nudge(b"w1", [b"", b"x"]) is False
+            with on.dealer(b"w1") as sock:
+                await until(lambda: on.router.nudge(b"w1", [b"", b"x"]))
+                assert await received(sock) == [b"", b"x"]
+                sock.send_multipart(HELLO)
+                await until(lambda: on.house.came)
+                assert on.router.nudge(b"w1", [b"", b"x"]) is False
+
+    asyncio.run(story())
+
+
+def test_ipc(rundir):
+    async def story():
+        async with stage(uri=f"ipc://{rundir}/nfp") as on:
+            with on.dealer(b"w1") as peer:
+                peer.send_multipart(HELLO)
+                await until(lambda: on.house.came)
+            await until(lambda: on.house.ended)
+        assert not (rundir / "nfp").exists()
+
+    asyncio.run(story())
+
+
+def test_a_port_in_use_is_said():
+    async def story():
+        async with stage() as on:
+            with pytest.raises(ConfigError, match="cannot listen"):
+                async with stage(uri=on.router.endpoint):
+                    pass
+
+    asyncio.run(story())

@@ -1,0 +1,111 @@
+"""An NFP broker of a few lines for the face's tests: it notes what is submitted and answers what the test says."""
+
+import asyncio
+
+import msgspec
+
+from broker.client import Limits
+from broker.identity import USERID_UNKNOWN
+from broker.nfp.contract import JobEvent
+from broker.nfp.dispatch.views import JobView, SlotView
+from broker.nfp.frames import Packet
+from broker.nfp.management.hub import EventHub
+from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.service.face import EVERYBODY
+from broker.nfp.service.handlers import Handlers
+from broker.nfp.targets import ALL
+from tests.unit.client.peer import talk
+
+
+def job_view(uuid, *slots, holder="uid:7", client="", state="open", target=ALL, userid=7):
+    rows = tuple(SlotView(name, name, 1, how, 200 if how == "final" else 0, 0) for name, how in slots)
+    return JobView(uuid, "lab", "go", target, holder, userid, client, state, 1.0, 2.0, (), rows)
+
+
+class FakePeer:
+    def __init__(self, broker, principal, name, on_packet, features):
+        self.principal, self.name, self.features = principal, name, features
+        self.alive = True
+        self.on_lost = None
+        self.on_packet = on_packet
+        self.broker = broker
+
+    def submit(self, packet):
+        assert self.alive
+        self.broker.submitted.append((self, packet))
+        self.broker.fresh.set()
+
+    def close(self):
+        self.alive = False
+
+
+class FakeBroker:
+    def __init__(self):
+        self.dispatcher = self
+        self.hub = EventHub("epoch-1")
+        self.submitted = []
+        self.peers = []
+        self.known = {}
+        self.fresh = asyncio.Event()
+
+    def local_peer(self, principal, name, on_packet, features=frozenset()):
+        peer = FakePeer(self, principal, name, on_packet, features)
+        self.peers.append(peer)
+        return peer
+
+    async def next(self):
+        """The next packet that was submitted, and by whom."""
+        async with asyncio.timeout(5):
+            while not self.submitted:
+                self.fresh.clear()
+                await self.fresh.wait()
+        return self.submitted.pop(0)
+
+    def workers(self, now):
+        return []
+
+    def services(self):
+        return []
+
+    def jobs(self, now, *, newest_first=False):
+        assert newest_first
+        return reversed(self.known.values())
+
+    def job(self, uuid, now):
+        return self.known.get(uuid)
+
+    def results(self, uuid):
+        return []
+
+
+def respond(peer, packet, status, body, command=Command.RESPONSE):
+    data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    told = Packet(
+        Sender.BROKER, command, dialect=Dialect.NORFAB, service=packet.service, uuid=packet.uuid,
+        status=status, body=data,
+    )  # fmt: skip
+    peer.on_packet(told)
+
+
+def happening(kind, uuid, *, userid=USERID_UNKNOWN, body=b"", worker="w1"):
+    return JobEvent(kind, uuid, "lab", "go", "uid:7", userid, worker, 1, 200, body)
+
+
+def with_face(script):
+    """Run ``script(peer, broker)``: the handlers of a face on a link whose far end is ``peer``."""
+
+    async def served(h, peer):
+        broker = FakeBroker()
+        handlers = Handlers(broker, h.writable, lambda: False)
+        end = broker.hub.listen(lambda event, _number: handlers.happened(event))
+        service = h.service("nfp")
+        for name, handler in handlers.table().items():
+            service.add(name, handler, allow=EVERYBODY)
+        service.otherwise(handlers.run, allow=EVERYBODY)
+        async with service:
+            await script(peer, broker)
+        end()
+        handlers.close()
+        assert not any(peer.alive for peer in broker.peers)
+
+    talk(served, Limits())

@@ -1,0 +1,81 @@
+"""Job events on the Flux broker: topic, payload, stamp, and what a choked link costs."""
+
+import pytest
+
+from broker.identity import USERID_UNKNOWN, Role
+from broker.nfp.service.announce import Announcer, topic_of
+from broker.wire.message import EVENT, PRIVATE
+from broker.wire.payload import decode_json
+from tests.unit.nfp.service.desk import happening
+
+
+class Link:
+    def __init__(self):
+        self.choked = False
+        self.sent = []
+
+    def send(self, message):
+        self.sent.append(message)
+
+
+def announcer():
+    made = Announcer("epoch-1")
+    made.link = Link()
+    return made, made.link
+
+
+def test_an_event_is_private_and_stamped_with_whose_job_it_is():
+    told, link = announcer()
+    told.happened(happening("progress", "u1", userid=1000, body=b'{"message":"half"}'), 7)
+    (message,) = link.sent
+    assert (message.type, message.topic, message.flags & PRIVATE) == (EVENT, "nfp.job.u1.progress", PRIVATE)
+    assert (message.userid, message.rolemask) == (1000, Role.USER)
+    said = decode_json(message.payload)
+    assert (said["uuid"], said["kind"], said["sequence"], said["epoch"]) == ("u1", "progress", 7, "epoch-1")
+    assert said["event"] == {"message": "half"}
+
+
+def test_a_job_of_nobody_known_here_is_left_to_the_links_own_stamp():
+    told, link = announcer()
+    told.happened(happening("closed", "u1"), 1)
+    assert (link.sent[0].userid, link.sent[0].rolemask) == (USERID_UNKNOWN, 0)
+    assert link.sent[0].flags & PRIVATE
+
+
+def test_bytes_of_results_and_streams_stay_away():
+    told, link = announcer()
+    told.happened(happening("stream", "u1", body=b"x" * 100), 1)
+    told.happened(happening("finished", "u1", body=b'{"w1":{"result":"secret"}}'), 2)
+    (message,) = link.sent
+    said = decode_json(message.payload)
+    assert (said["kind"], said["event"], said["size"]) == ("finished", None, 26)
+
+
+def test_a_choked_link_drops_counts_and_tells():
+    told, link = announcer()
+    link.choked = True
+    for number in range(3):
+        told.happened(happening("progress", "u1"), number)
+    told.link = None
+    told.happened(happening("progress", "u1"), 3)
+    told.link = link
+    link.choked = False
+    told.happened(happening("progress", "u1"), 4)
+    told.happened(happening("closed", "u1"), 5)
+    assert [decode_json(message.payload).get("lost") for message in link.sent] == [4, None]
+    assert (told.sent, told.dropped) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("uuid", "word"),
+    [
+        ("a.b c", "a%2Eb%20c"),
+        ("é/*", "%C3%A9%2F%2A"),
+        ("x" * 200, None),
+    ],
+)
+def test_any_job_id_makes_a_topic_of_four_words(uuid, word):
+    topic = topic_of(happening("closed", uuid))
+    words = topic.split(".")
+    assert (words[:2], words[3], len(words)) == (["nfp", "job"], "closed", 4)
+    assert words[2] == word or (word is None and len(words[2]) == 64)
