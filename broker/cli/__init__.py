@@ -12,6 +12,7 @@
     tree           shape and health of an instance, ``hostlist`` the names of its hosts
     diagnosis      the steps that ``doctor`` tries; ``greeting`` asks a parent for its version
     overrides      ``--set`` on top of a file; ``settings_text`` the settings as text
+    nfp            ``headgate nfp``: the NORFAB protocol, a file each of its verbs
     command        the child process of ``start``, ``rundir`` the directory of its instance
 
 A verb is ``main(argv: list[str]) -> int``. ``broker`` and ``start`` become brokers, so they load neither typer nor

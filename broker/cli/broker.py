@@ -49,4 +49,8 @@ def main(argv: list[str]) -> int:
 
     from broker.node import bootstrap
 
-    return bootstrap.run(settings)
+    if settings.nfp is None:
+        return bootstrap.run(settings)
+    from broker.cli.nfp.inside import beside
+
+    return bootstrap.run(settings, beside=beside)

@@ -16,12 +16,15 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from broker.cli import exits, overrides
 from broker.cli.command import BLOCKED, Command, environment, taken
+from broker.cli.nfp.inside import beside, where
 from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError
 from broker.node.testbed import Testbed, plan
-from broker.settings import Settings
+from broker.settings import NfpSection, Settings
 
 START_S: Final = 60.0
 """How long the ranks may take to find together."""
@@ -34,6 +37,7 @@ examples:
   headgate start --size 4                                a shell inside a tree of four
   headgate start --size 4 -- headgate status             one command, then the end
   headgate start --size 7 --topo kary:3 --wait           until Ctrl-C; other terminals connect
+  headgate start --nfp --wait                            with a broker of NFP for workers and clients
   headgate start --config broker.toml --set broker.log_level=info -- ./my-test
 
 The command finds the broker of rank 0 in $FLUX_URI and $HEADGATE_URI.
@@ -73,6 +77,11 @@ def arguments() -> argparse.ArgumentParser:
         metavar="SECTION.KEY=VALUE",
         help="one setting more; may be given again",
     )
+    add(
+        "--nfp",
+        action="store_true",
+        help="and a broker of NFP inside rank 0, with [nfp] of the settings or defaults",
+    )
     add("-v", "--verbose", action="store_true", help="let the brokers log what they do")
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
     return parser
@@ -99,9 +108,11 @@ def main(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
-        testbed = Testbed(plan(base, given.size, base.tree.topology, rundir.path))
+        testbed = Testbed(
+            plan(base, given.size, base.tree.topology, rundir.path), beside if base.nfp is not None else None
+        )
         try:
-            return _run(testbed, words, wait=given.wait)
+            return _run(testbed, words, wait=given.wait, nfp=base.nfp)
         finally:
             testbed.stop()
     finally:
@@ -118,6 +129,8 @@ def settings_for(given: argparse.Namespace) -> Settings:
     loud = ["broker.log_level=info"] if given.verbose else []
     topology = [f"tree.topology={given.topo}"] if given.topo else []
     settings = overrides.read(given.config, [*quiet, *given.set, *loud, *topology])
+    if given.nfp:
+        settings = with_nfp(settings)
     if settings.tree.topology == "custom":
         raise ConfigError(
             "tree.topology: saw custom, expected kary:K: a test instance makes its own hosts (try --topo)"
@@ -125,14 +138,19 @@ def settings_for(given: argparse.Namespace) -> Settings:
     return settings
 
 
-def _run(testbed: Testbed, words: Sequence[str], *, wait: bool) -> int:
+def with_nfp(settings: Settings) -> Settings:
+    """``settings`` with a section ``[nfp]``: its own, or the defaults."""
+    return settings if settings.nfp is not None else msgspec.structs.replace(settings, nfp=NfpSection())
+
+
+def _run(testbed: Testbed, words: Sequence[str], *, wait: bool, nfp: NfpSection | None) -> int:
     began = time.monotonic()
     testbed.start()
     code = _until_ready(testbed, began)
     if code is not None:
         return code
     if wait:
-        _say_where(testbed, time.monotonic() - began)
+        _say_where(testbed, time.monotonic() - began, nfp)
         return _until_told(testbed)
     if not words:
         words = [os.environ.get("SHELL", "/bin/sh")]
@@ -183,7 +201,7 @@ def _stillborn(testbed: Testbed) -> int:
 # ---------------------------------------------------------------- --wait
 
 
-def _say_where(testbed: Testbed, seconds: float) -> None:
+def _say_where(testbed: Testbed, seconds: float, nfp: NfpSection | None) -> None:
     uri = testbed.ranks[0].uri
     shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in testbed.ranks]
     if len(shown) > 16:
@@ -196,6 +214,7 @@ def _say_where(testbed: Testbed, seconds: float) -> None:
         f"  {_program()} status",
         f"  {_program()} ping {testbed.ranks[-1].number}",
         f"  {_program()} sub hello.",
+        *(where(nfp) if nfp is not None else ()),
         "Ctrl-C ends it",
     ]
     print("\n".join(lines), flush=True)

@@ -32,6 +32,12 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         },
     ),
     (
+        "have jobs done (NFP)",
+        {
+            "nfp": "a broker of the NORFAB protocol, its workers, jobs, events and files",
+        },
+    ),
+    (
         "talk through a broker",
         {
             "ping": "time the way to a service and back",

@@ -19,8 +19,9 @@ import msgspec
 
 from broker.cli import overrides
 from broker.cli.exits import OK
+from broker.cli.nfp.inside import where, wing_of
 from broker.cli.rundir import Rundir
-from broker.cli.start import positive, report_dead
+from broker.cli.start import positive, report_dead, with_nfp
 from broker.errors import ConfigError
 from broker.node.testbed import Testbed, plan
 from broker.settings import ListenEntry as BrokerListenEntry
@@ -44,6 +45,7 @@ _EPILOG: Final = """\
 examples:
   headgate up                          one broker and a gateway on http://127.0.0.1:8280
   headgate up --size 4                 a tree of four
+  headgate up --nfp                    and a broker of NFP for workers and clients
   headgate up --config gateway.toml    with users, tokens and certificates
   headgate up --listen http://127.0.0.1:9000 --no-login
 
@@ -72,6 +74,11 @@ def arguments() -> argparse.ArgumentParser:
     add("--no-login", action="store_true", help="make no login link: tokens and certificates only")
     add("--rundir", metavar="DIR", help="sockets, keys and state (default: a new private directory)")
     add("-c", "--config", metavar="FILE", help="settings of the gateway (TOML)")
+    add(
+        "--nfp",
+        action="store_true",
+        help="and a broker of NFP, with [nfp] of the ranks' settings or defaults",
+    )
     add("--broker-config", metavar="FILE", help="settings of every rank; the shape of the tree is made here")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
         add(
@@ -133,6 +140,8 @@ def broker_settings(given: argparse.Namespace) -> Settings:
     settings = overrides.read(
         given.broker_config, [f"broker.log_level={level}", *given.broker_set, *topology]
     )
+    if given.nfp:
+        settings = with_nfp(settings)
     if settings.tree.topology == "custom":
         raise ConfigError("tree.topology: saw custom, expected kary:K: the hosts are made here (try --topo)")
     return settings
@@ -212,6 +221,7 @@ class _Up:
         self._sockets = sockets
         self._began = began
         self._login = login
+        self._wing = wing_of(rank)
         self._running = asyncio.Event()
         self.forced = False
 
@@ -242,6 +252,8 @@ class _Up:
             self.forced = leaving.forced
             if not self.forced:
                 with contextlib.suppress(asyncio.CancelledError):
+                    if self._wing is not None:
+                        await self._wing.stop()
                     await node.stop()
         return OK
 
@@ -253,6 +265,8 @@ class _Up:
                     async with asyncio.timeout(0.2):
                         await self._running.wait()
                 self._stillborn()
+        if self._wing is not None:
+            await self._wing.start()
         await gateway.start()
 
     def _entered(self, state: str) -> None:
@@ -283,5 +297,8 @@ class _Up:
                 "open the dashboard (the link works once, on this machine):",
                 f"  {gateway.login_link()}",
             ]
+        if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
+            nfp = self._wing.broker
+            lines += where(self._rank.nfp, nfp.endpoints[0], nfp.server_key)
         lines.append("Ctrl-C ends it")
         print("\n".join(lines), flush=True)

@@ -16,6 +16,7 @@ import { Denied } from './panels/denied.js';
 import { Events } from './panels/events.js';
 import { Figures } from './panels/figures.js';
 import { fillHelp } from './panels/help.js';
+import { Jobs } from './panels/jobs.js';
 import { LinkState } from './panels/linkstate.js';
 import { Log } from './panels/log.js';
 import { Login } from './panels/login.js';
@@ -68,6 +69,7 @@ class Dashboard {
     this.panels?.events.detach();
     this.panels?.sessions.watch(false);
     this.panels?.denied.stop();
+    this.panels?.jobs.stop();
     for (const id of ['figures', 'tree', 'traffic-body', 'tabs', 'tab-panels']) byId(id).replaceChildren();
     this.instance = new Instance(this.client, this.access);
     this.figures = new Figures(byId('figures'));
@@ -77,12 +79,15 @@ class Dashboard {
     this.panels = {
       events: new Events(this.log), log: new Log(), call: new Call(), sessions: new Sessions(this.instance),
       denied: new Denied((count) => this.tabs.badge('denied', count ? String(count) : '')),
+      jobs: new Jobs((there, open) => this.#jobs(there, open)),
     };
     this.tabs = new Tabs(byId('tabs'), byId('tab-panels'), (name) => this.#shown(name));
     for (const name of Object.keys(this.panels)) {
       this.tabs.add(name, name[0].toUpperCase() + name.slice(1), this.panels[name].element);
     }
-    this.tabs.show(location.hash.slice(1));
+    this.wanted = location.hash.slice(1);
+    this.tabs.offer('jobs', false);
+    this.tabs.show(this.wanted);
     this.instance.addEventListener('change', () => this.#draw());
     clearInterval(this.second);
     this.lastTick = performance.now();
@@ -135,6 +140,7 @@ class Dashboard {
   #closed(detail) {
     this.instance.stop();
     this.panels.denied.stop();
+    this.panels.jobs.stop();
     if ([4500, 4501, 4502, 4506].includes(detail.code)) this.#logIn(this.usedToken ? `Refused: ${detail.text}.` : '');
     else this.linkState.closed(detail, () => this.connect(null));
   }
@@ -151,9 +157,18 @@ class Dashboard {
     this.login.show(true, why);
   }
 
+  /** There is an NFP broker, or there is none any more. */
+  #jobs(there, open) {
+    this.tabs.offer('jobs', there);
+    this.tabs.badge('jobs', open ? String(open) : '');
+    if (there && this.wanted === 'jobs') this.tabs.show('jobs');
+    if (there) this.wanted = '';
+  }
+
   #shown(name) {
     history.replaceState(null, '', `#${name}`);
     this.panels.sessions.watch(name === 'sessions');
+    this.panels.jobs.watch(name === 'jobs');
     this.panels[name].console?.rows.changed();
   }
 

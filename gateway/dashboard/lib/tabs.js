@@ -41,14 +41,22 @@ export class Tabs {
     this.panels.append(panel);
   }
 
-  /** @returns {string[]} */
+  /** Those that are there. @returns {string[]} */
   get names() {
-    return this.#tabs.map(({ name }) => name);
+    return this.#tabs.filter(({ tab }) => !tab.hidden).map(({ name }) => name);
   }
 
-  /** Show a tab; an unknown name shows the first. @param {string} name */
+  /** Take a tab away or bring it back; the one shown gives way to the first. @param {string} name @param {boolean} on */
+  offer(name, on) {
+    const { tab } = this.#tabs.find((each) => each.name === name);
+    if (tab.hidden !== on) return;
+    tab.hidden = !on;
+    if (!on && this.current === name) this.show('');
+  }
+
+  /** Show a tab; an unknown name, and one that is not there, shows the first. @param {string} name */
   show(name) {
-    const known = this.#tabs.some((each) => each.name === name) ? name : this.#tabs[0].name;
+    const known = this.names.includes(name) ? name : this.#tabs[0].name;
     this.current = known;
     const focused = this.list.contains(document.activeElement);
     for (const { name: each, tab, panel } of this.#tabs) {
@@ -69,11 +77,12 @@ export class Tabs {
   }
 
   #key(event) {
-    const at = this.#tabs.findIndex(({ name }) => name === this.current);
-    const last = this.#tabs.length - 1;
+    const { names } = this;
+    const at = names.indexOf(this.current);
+    const last = names.length - 1;
     const to = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at === 0 ? last : at - 1, Home: 0, End: last }[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    this.show(this.#tabs[to].name);
+    this.show(names[to]);
   }
 }

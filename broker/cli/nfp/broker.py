@@ -1,0 +1,146 @@
+"""``headgate nfp broker``: a broker of NFP, alone or with a face on a Flux broker of this machine.
+
+This process becomes the broker, so nothing is loaded that it does not need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.cli import overrides
+from broker.cli.nfp.inside import where
+from broker.settings import NfpSection, Settings, check, load_nfp
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
+
+_EPILOG = """\
+examples:
+  headgate nfp broker                        on tcp://127.0.0.1:5555, state in ~/.local/state/headgate/nfp
+  headgate nfp broker --endpoint 'tcp://*:5555' --inventory inventory.yaml
+  headgate nfp broker --config nfp.toml --set nfp.credits=4
+  headgate nfp broker --uri local:///run/headgate/local-0
+
+Every setting stands in deploy/broker.toml, section [nfp].
+With $FLUX_URI or $HEADGATE_URI set, or --uri, its services and jobs are reachable on that broker (nfp.SERVICE.TASK).
+SIGTERM and SIGINT tell the workers and leave; a second one leaves at once.
+exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate nfp broker",
+        description="Run one broker of the NORFAB protocol until it is told to leave.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-e", "--endpoint", metavar="E", help="where peers connect (default tcp://127.0.0.1:5555)")
+    add(
+        "--worker-endpoint", metavar="E", help="a second address, for workers; --endpoint is for clients then"
+    )
+    add("--key-secret", metavar="FILE", help="CURVE certificate (default: made in the base directory)")
+    add("--inventory", metavar="FILE", help="YAML with what each worker is given")
+    add("--base-dir", metavar="DIR", help="keys, state and files (default: ~/.local/state/headgate/nfp)")
+    add("--files", metavar="DIR", help="folder served as nf:// (default: files in the base directory)")
+    add("--no-store", action="store_true", help="keep nothing: jobs end with the broker")
+    add("--no-curve", action="store_true", help="speak plaintext (on this machine only, unless --insecure)")
+    add("--insecure", action="store_true", help="allow plaintext off loopback")
+    add("-c", "--config", metavar="FILE", help="TOML with a section [nfp]; options go before it")
+    add(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="nfp.KEY=VALUE",
+        help="a setting that goes before all others; may be given again",
+    )
+    add("-u", "--uri", metavar="URI", help="the Flux broker to be reachable on")
+    add("--no-flux", action="store_true", help="none, whatever the environment says")
+    add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
+    return parser
+
+
+def section_of(given: argparse.Namespace) -> NfpSection:
+    """The settings that the options and the file ask for.
+
+    Raises:
+        ConfigError: they cannot be, or contradict each other.
+    """
+    section = load_nfp(given.config) if given.config is not None else NfpSection()
+    named: dict[str, Any] = {
+        name: getattr(given, name)
+        for name in ("endpoint", "worker_endpoint", "key_secret", "inventory", "base_dir", "files")
+        if getattr(given, name) is not None
+    }
+    for name in ("key_secret", "inventory", "base_dir", "files"):
+        if named.get(name):
+            named[name] = os.path.abspath(named[name])
+    named.update({"store": False} if given.no_store else {})
+    named.update({"curve": False} if given.no_curve else {})
+    named.update({"insecure": True} if given.insecure else {})
+    settings = check(Settings(nfp=msgspec.structs.replace(section, **named)))
+    assignments = [each if each.startswith("nfp.") else f"nfp.{each}" for each in given.set]
+    return overrides.apply(settings, assignments).nfp or section
+
+
+def flux_uri(given: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> str:
+    """The Flux broker to be reachable on; "" for none."""
+    if given.no_flux:
+        return ""
+    return given.uri or environ.get("HEADGATE_URI") or environ.get("FLUX_URI") or ""
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    gc.disable()  # loading makes no garbage; ``ready`` turns it on again
+    parser = arguments()
+    given = parser.parse_args(argv)
+    if given.uri and given.no_flux:
+        parser.error("--uri and --no-flux: expected one of them")
+    section = section_of(given)
+    uri = flux_uri(given)
+
+    from broker.nfp.server import process
+
+    @contextlib.asynccontextmanager
+    async def face(broker: NfpBroker) -> AsyncIterator[None]:
+        from broker.nfp.service import Face
+
+        made = Face(broker, uri, announce=section.announce)
+        await made.start()
+        try:
+            yield
+        finally:
+            await made.stop()
+
+    def ready(broker: NfpBroker) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(20_000, 20, 50)  # a turn makes hundreds of objects that are gone at its end by themselves
+        if not given.quiet:
+            print("\n".join(_said(section, broker, uri)), flush=True)
+
+    level = "warning" if given.quiet else "info"
+    return process.run(section, log_level=level, ready=ready, beside=face if uri else None)
+
+
+def _said(section: NfpSection, broker: NfpBroker, uri: str) -> list[str]:
+    lines = where(section, broker.endpoints[0], broker.server_key)
+    if len(broker.endpoints) > 1:
+        lines.insert(1, f"  workers connect to {broker.endpoints[1]}")
+    lines.append(f"state in {section.base_dir}" if section.store else "nothing is stored")
+    if uri:
+        lines.append(f"reachable as nfp.SERVICE.TASK on {uri}")
+    lines.append("Ctrl-C ends it")
+    return lines

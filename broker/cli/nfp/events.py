@@ -1,0 +1,114 @@
+"""``headgate nfp events``: what happens to jobs, as it happens."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK
+from broker.cli.nfp import session as shared
+from broker.cli.nfp.session import Session, short
+from broker.cli.screen import Screen
+from broker.nfp.client import News, NfpClient
+from broker.nfp.client.subscription import GAP
+
+EXAMPLES = (
+    "headgate nfp events                              every job one may see, until Ctrl-C",
+    "headgate nfp events --service dummy --kind closed --kind expired",
+    "headgate nfp events --uuid 5f0c... --since 0     what the broker still has about one job, then live",
+    "headgate nfp events --count 1 --kind finished    wait for one",
+)
+STYLES: Final = {
+    "finished": "green",
+    "closed": "dim",
+    "returned": "yellow",
+    "expired": "red",
+    "cancelled": "red",
+    "input_request": "bold yellow",
+}
+
+
+def text_of(news: News) -> str:
+    """An event in one line for people."""
+    said: dict[str, Any] = news.body if isinstance(news.body, dict) else {}
+    when = datetime.fromtimestamp(float(said.get("time") or 0)).strftime("%H:%M:%S.%f")[:-3]  # noqa: DTZ006 - local
+    task = f"{news.service}.{said.get('task') or '?'}"
+    status = f" {said['status']}" if said.get("status") else ""
+    words = (str(news.sequence), when, news.uuid, task, news.kind + status, news.worker, short(news.message))
+    return " ".join(word for word in words if word)
+
+
+def show(screen: Screen, news: News) -> None:
+    """Print one event; what is missing is told on stderr."""
+    if news.kind == GAP:
+        lost = f"{news.lost} events are missing here" if news.lost else "events are missing here"
+        print(
+            f"headgate nfp events: {lost}: {news.message or 'the broker sent more than was read'}",
+            file=sys.stderr,
+        )
+    elif screen.as_json:
+        screen.record(news.body, "")
+    else:
+        screen.line(text_of(news), STYLES.get(news.kind, ""))
+
+
+def events(
+    service: Annotated[str, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")] = "",
+    uuid: Annotated[str, typer.Option("--uuid", metavar="ID", help="Of this job.")] = "",
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="submitted, queued, dispatched, accepted, progress, input_request, input_response, result_ready, "
+            "stream, returned, finished, closed, expired, cancelled; may be given again.",
+        ),
+    ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            "--since", min=0, metavar="N", help="First those behind number N; 0: all that are kept."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-c", min=0, help="Leave after this many; 0: never.")] = 0,
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Print what happens to jobs: number, time, job, task, what happened, worker, text.
+
+    Of your own jobs; an owner sees all. A lost connection is made again, and nothing is left out that the broker still
+    has.
+    """
+    session = Session("events", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        left = count
+        async with client.subscribe(uuid=uuid, service=service, kinds=kinds or (), since=since) as reader:
+            lost = 0
+            async for news in reader:
+                if reader.lost > lost:
+                    said = f"{reader.lost - lost} events were lost here: printing is too slow"
+                    print(f"headgate nfp events: {said}", file=sys.stderr)
+                    lost = reader.lost
+                show(session.screen, news)
+                left -= 1
+                if left == 0:
+                    break
+        return OK
+
+    return session.run(work)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("nfp events", events, EXAMPLES, argv)

@@ -1,0 +1,113 @@
+"""``headgate nfp fetch``: a file from ``nf://``, with a progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK
+from broker.cli.nfp import session as shared
+from broker.cli.nfp.session import Session
+from broker.nfp.client import NfpClient
+from broker.nfp.client.fetching import names_of
+from broker.nfp.client.limits import JOB_TIMEOUT_S
+from broker.nfp.client.transfer import Progress as Callback
+
+EXAMPLES = (
+    "headgate nfp fetch nf://configs/core-1.txt          into this folder",
+    "headgate nfp fetch nf://images/big.bin -o /tmp/",
+    "headgate nfp fetch --list nf://configs",
+    "headgate nfp fetch --details nf://images/big.bin    size and digest",
+)
+
+
+@contextmanager
+def bar(name: str, shown: bool) -> Iterator[Callback | None]:
+    """A progress bar on stderr while a file comes; None when it is not ``shown``."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        line = progress.add_task(name, total=None)
+        yield lambda have, total: progress.update(line, completed=have, total=total)
+
+
+async def _list(client: NfpClient, session: Session, url: str) -> int:
+    for name in await client.list_files(url):
+        session.screen.record({"name": name}, name)
+    return OK
+
+
+async def _details(client: NfpClient, session: Session, url: str) -> int:
+    found = await client.file_details(url)
+    digest = f"sha256 {found.sha256}" if found.sha256 else f"md5 {found.md5}"
+    value = {"url": url, "size_bytes": found.size_bytes, "md5": found.md5, "sha256": found.sha256 or None}
+    session.screen.record(value, f"{url} {found.size_bytes} bytes {digest}")
+    return OK
+
+
+def fetch(
+    url: Annotated[str, typer.Argument(metavar="nf://PATH")] = "nf://",
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE|FOLDER", help="Where it goes. Default: this folder."),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", "-l", help="Print the names in a folder.")] = False,
+    details: Annotated[bool, typer.Option("--details", help="Print size and digest, fetch nothing.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Until then it must be here.")
+    ] = JOB_TIMEOUT_S,
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Fetch a file that the broker or one of its workers shares, and print where it is.
+
+    A copy that is here and the same is not sent again; a transfer that was interrupted goes on where it stopped.
+    """
+    session = Session("fetch", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        if listing:
+            return await _list(client, session, url)
+        if details:
+            return await _details(client, session, url)
+        last = names_of(url)[-1]
+        with bar(last, sys.stderr.isatty() and not as_json) as progress:
+            found = await client.fetch(url, output or Path.cwd() / last, progress=progress, timeout_s=timeout)
+        value = {
+            "path": str(found.path),
+            "size_bytes": found.size_bytes,
+            "digest": found.digest,
+            "worker": found.worker,
+            "cached": found.cached,
+        }
+        session.screen.record(value, f"{found.path}{' (was here)' if found.cached else ''}")
+        return OK
+
+    return session.run(work)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("nfp fetch", fetch, EXAMPLES, argv)

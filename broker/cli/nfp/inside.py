@@ -1,0 +1,141 @@
+"""An NFP broker inside rank 0's process, with its face on that broker: what ``headgate broker``, ``start`` and ``up``
+add when the configuration has ``[nfp]``.
+
+Management (MMI) may restart or shut down the NFP broker: the broker around it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shlex
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from broker.settings import NfpSection, Settings
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
+    from broker.nfp.service import Face
+    from broker.node.assembly import Node
+
+log = logging.getLogger("headgate")
+
+
+class Wing:
+    """An NFP broker and its face.
+
+    Args:
+        section: ``[nfp]``.
+        uri: the Flux broker, whose owner we are.
+
+    Attributes:
+        broker: the NFP broker, None before ``start`` and after its end.
+    """
+
+    def __init__(self, section: NfpSection, uri: str) -> None:
+        self.broker: NfpBroker | None = None
+        self._face: Face | None = None
+        self._section = section
+        self._uri = uri
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen for workers and clients, and register at the Flux broker.
+
+        Raises:
+            ConfigError: a setting cannot be followed; HeadgateError: the Flux broker does not let us register.
+        """
+        await self._begin()
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="nfp")
+
+    async def stop(self) -> None:
+        """Leave; harmless twice."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            self._keeping = None
+        await self._end("the broker stops")
+
+    async def _begin(self) -> None:
+        from broker.nfp.server.broker import NfpBroker
+        from broker.nfp.service import Face
+
+        self.broker = NfpBroker(self._section)
+        try:
+            await self.broker.start()
+            self._face = Face(self.broker, self._uri, announce=self._section.announce)
+            await self._face.start()
+        except BaseException:
+            await self._end("it could not start")
+            raise
+
+    async def _end(self, reason: str) -> None:
+        face, self._face = self._face, None
+        broker, self.broker = self.broker, None
+        if face is not None:
+            await face.stop()
+        if broker is not None:
+            await broker.stop(reason)
+
+    async def _keep(self) -> None:
+        """Do what management asks for: stop, or start anew."""
+        while self.broker is not None:
+            outcome = await self.broker.left()
+            await self._end(f"management asked to {outcome}")
+            if outcome != "restart":
+                return
+            try:
+                await self._begin()
+            except Exception:
+                log.exception("NFP could not start again")
+                return
+
+
+@contextlib.asynccontextmanager
+async def beside(node: Node) -> AsyncIterator[Wing | None]:
+    """For ``bootstrap.run``: the wing of rank 0; nothing on other ranks, and without ``[nfp]``."""
+    wing = wing_of(node.settings)
+    if wing is None:
+        yield None
+        return
+    await wing.start()
+    try:
+        yield wing
+    finally:
+        await wing.stop()
+
+
+def wing_of(settings: Settings) -> Wing | None:
+    """The wing that settings of one rank ask for."""
+    if settings.nfp is None or settings.broker.rank != 0:
+        return None
+    return Wing(settings.nfp, settings.broker.local_uri or "")
+
+
+def where(section: NfpSection, endpoint: str = "", key: str = "") -> list[str]:
+    """Lines that say how workers and clients find a broker.
+
+    Args:
+        section: its settings.
+        endpoint: where it listens; "" is what ``section`` says.
+        key: its public key; "" is read from its folder.
+    """
+    from broker.nfp.peer.keys import default_base_dir, found_broker_key
+
+    endpoint = endpoint or section.endpoint
+    if not key and section.curve:
+        key = found_broker_key(section.base_dir) or ""
+    usual = section.base_dir == str(default_base_dir())
+    words: list[str] = []
+    if endpoint != NfpSection().endpoint:
+        words.append(f"--broker {shlex.quote(endpoint)}")
+    if section.curve and not usual:
+        words.append(f"--base-dir {shlex.quote(section.base_dir)}")
+    options = "".join(f" {word}" for word in words)
+    return [
+        f"NFP broker at {endpoint}" + (f", key {key}" if key else ", in plaintext"),
+        f"  headgate nfp worker FILE.py{options}",
+        f"  headgate nfp run SERVICE TASK{options}",
+    ]

@@ -1,0 +1,195 @@
+"""``headgate nfp jobs``: list, show and cancel jobs in the broker's store, take up their results."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import FAILED, OK
+from broker.cli.nfp import session as shared
+from broker.cli.nfp.run import until_done
+from broker.cli.nfp.session import Session, short
+from broker.cli.screen import duration
+from broker.nfp.client import NfpClient
+from broker.nfp.client.limits import JOB_TIMEOUT_S
+from broker.nfp.names import JOBS
+
+EXAMPLES = (
+    "headgate nfp jobs                          the newest ones: yours; for an owner all",
+    "headgate nfp jobs list --state open --service dummy",
+    "headgate nfp jobs show 5f0c...             who ran it, how often it was given out",
+    "headgate nfp jobs result 5f0c...           wait for its results and print them",
+    "headgate nfp jobs cancel 5f0c...",
+)
+STYLES: Final = {"open": "yellow", "done": "green", "failed": "red", "expired": "red", "cancelled": "dim"}
+
+app = options.application("nfp jobs")
+Uuid = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+Service = Annotated[
+    str,
+    typer.Option(
+        "--service", "-s", metavar="NAME", help="Whose job it is: needed at brokers that keep no jobs."
+    ),
+]
+
+
+@app.callback()
+def jobs() -> None:
+    """List, show and cancel jobs, take up their results."""
+
+
+@app.command("list")
+def list_(
+    service: Annotated[str, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")] = "",
+    task: Annotated[str, typer.Option("--task", metavar="NAME", help="With this task.")] = "",
+    state: Annotated[
+        str, typer.Option("--state", metavar="STATE", help="open, done, failed, cancelled or expired.")
+    ] = "",
+    worker: Annotated[str, typer.Option("--worker", metavar="NAME", help="Given to this worker.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """List jobs, the newest first."""
+    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        found = await client.jobs(service=service, task=task, state=state, worker=worker, limit=limit)
+        heads = ("id", "service", "task", "target", "state", "age", "workers", "client")
+        screen = session.screen
+        if screen.as_json:
+            screen.records(heads, found, [])
+        else:
+            rows = [_row(job) for job in found]
+            screen.table(heads, rows, lambda row: STYLES.get(row[4], ""))
+        return OK
+
+    return session.run(work)
+
+
+def _row(job: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        str(job["uuid"]),
+        str(job["service"]),
+        str(job["task"]),
+        short(job["target"], 30),
+        str(job["state"]) + (" (asks)" if job.get("asked") else ""),
+        duration(float(job["age_s"])),
+        short(", ".join(worker for worker in job["workers"] if worker), 40),
+        short(job["client"], 30),
+    )
+
+
+@app.command("show")
+def show(
+    uuid: Uuid,
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Print what the broker knows about a job, without its results."""
+    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        told = await client.mmi("show", service=JOBS, kwargs={"uuid": uuid, "results": False})
+        if session.screen.as_json:
+            session.screen.value(told)
+        else:
+            _show(session, told)
+        return OK
+
+    return session.run(work)
+
+
+def _show(session: Session, told: dict[str, Any]) -> None:
+    plain = {label: value for label, value in told.items() if label not in ("slots", "workers")}
+    session.screen.table(("job", ""), [(label, short(value)) for label, value in plain.items()])
+    heads = ("worker", "state", "attempt", "status", "bytes")
+    rows = [
+        (
+            slot["worker"] or slot["slot"] or "(any)",
+            slot["state"],
+            str(slot["attempt"]),
+            str(slot["status"] or ""),
+            str(slot["size"]),
+        )
+        for slot in told.get("slots") or ()
+    ]
+    session.screen.table(heads, rows)
+
+
+@app.command("result")
+def result(
+    uuid: Uuid,
+    service: Service = "",
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Wait so long for them.")
+    ] = JOB_TIMEOUT_S,
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Wait for the results of a job and print them."""
+    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        job = await client.attach(uuid, service=service, timeout_s=timeout)
+        return await until_done(job, session, shown=sys.stderr.isatty() and not as_json)
+
+    return session.run(work)
+
+
+@app.command("cancel")
+def cancel(
+    uuids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.")],
+    service: Service = "",
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Cancel jobs; exit code 1 when one of them was over already, or the broker did not confirm."""
+    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        code = OK
+        for uuid in uuids:
+            job = await client.attach(uuid, service=service)
+            confirmed = await job.cancel()
+            code = code if confirmed else FAILED
+            said = "cancelled" if confirmed else f"not cancelled: {job.status}"
+            session.screen.record({"uuid": uuid, "cancelled": confirmed}, f"{uuid} {said}")
+        return code
+
+    return session.run(work)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb; without a word it lists."""
+    words = argv
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        words = ["list", *words]
+    return options.run_app("nfp jobs", app, EXAMPLES, words)

@@ -1,0 +1,112 @@
+"""``headgate nfp run``: have a task run by workers, follow it, print its results."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK
+from broker.cli.nfp import session as shared
+from broker.cli.nfp.following import follow, show_results
+from broker.cli.nfp.session import Session, keywords, value_of
+from broker.nfp.client import Job, NfpClient
+from broker.nfp.client.limits import JOB_TIMEOUT_S
+
+EXAMPLES = (
+    "headgate nfp run dummy ping",
+    "headgate nfp run dummy ping -k n=3 --target any",
+    """headgate nfp run nornir cli 'show clock' --target w1,w2 --json | jq .result""",
+    "headgate nfp run dummy slow --detach        prints the job's id; `headgate nfp jobs result ID` later",
+)
+
+
+def run(
+    service: Annotated[str, typer.Argument(metavar="SERVICE")],
+    task: Annotated[str, typer.Argument(metavar="TASK")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="JSON where it is some, else text.")
+    ] = None,
+    kwargs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kwargs", "-k", metavar="NAME=VALUE|JSON", help="Keyword arguments; may be given again."
+        ),
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", "-t", metavar="all|any|NAME[,NAME]...", help="Which workers.")
+    ] = "all",
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Until then all results must be here."),
+    ] = JOB_TIMEOUT_S,
+    progress: Annotated[
+        bool | None,
+        typer.Option("--progress/--no-progress", help="Show events as they come. Default: on a terminal."),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Leave once the broker has the job; print its id.")
+    ] = False,
+    uuid: Annotated[
+        str, typer.Option("--uuid", metavar="ID", help="The job's id. A known one is not run twice.")
+    ] = "",
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Have a task run by workers of a service and print their results.
+
+    Exit code 1 when a task failed or the job did not end well, 4 when results are missing at the deadline. Ctrl-C asks
+    what to do with the job; without a terminal it cancels it.
+    """
+    session = Session("run", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+    words = [value_of(word) for word in args or []]
+    named = keywords(kwargs or [])
+    shown = sys.stderr.isatty() and not as_json if progress is None else progress
+
+    async def work(client: NfpClient) -> int:
+        job = await client.submit(
+            service, task, args=words, kwargs=named, target=target, timeout_s=timeout, uuid=uuid
+        )
+        if detach:
+            return await _detach(job, session)
+        return await until_done(job, session, shown=shown)
+
+    return session.run(work)
+
+
+async def _detach(job: Job, session: Session) -> int:
+    await job.accepted()
+    if job.error is not None:
+        raise job.error
+    session.screen.record({"uuid": job.uuid, "status": job.status}, job.uuid)
+    return OK
+
+
+async def until_done(job: Job, session: Session, *, shown: bool) -> int:
+    """Follow ``job`` and print its results.
+
+    Raises:
+        JobError: how it ended, after the results that came were printed.
+    """
+    left = await follow(job, session.screen, shown=shown)
+    if left is not None:
+        return left
+    if job.missing:
+        print(f"headgate nfp: the broker knows no worker {', '.join(job.missing)}", file=sys.stderr)
+    code = show_results(session.screen, job.results)
+    if job.error is not None:
+        raise job.error
+    return code
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("nfp run", run, EXAMPLES, argv)

@@ -1,0 +1,148 @@
+"""``headgate nfp services``: the services of a broker, its workers with what they manage, its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK, UsageError
+from broker.cli.nfp import session as shared
+from broker.cli.nfp.session import Session, short
+from broker.cli.redraw import Redraw
+from broker.cli.screen import Screen, duration
+from broker.cli.status import Every
+from broker.nfp.client import NfpClient
+
+EXAMPLES = (
+    "headgate nfp services",
+    "headgate nfp services dummy --watch       one service, again and again",
+    "headgate nfp services --json | jq -r '.workers[].name'",
+    "headgate nfp services --clients",
+)
+SERVICE_HEADS = ("service", "workers", "alive", "idle", "queued", "running")
+WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", "done", "failed", "alive", "resources")
+CLIENT_HEADS = ("client", "there", "open jobs", "kept", "last seen", "holder")
+
+
+class Look:
+    """What a broker has at one time; deployed NorFab's tells names and who is alive, no load."""
+
+    def __init__(
+        self,
+        services: Sequence[dict[str, Any]],
+        workers: Sequence[dict[str, Any]],
+        clients: Sequence[dict[str, Any]] | None,
+    ) -> None:
+        self.services = services
+        self.workers = workers
+        self.clients = clients
+
+    def show(self, screen: Screen) -> None:
+        """Print it: tables, or one JSON object."""
+        if screen.as_json:
+            value = {"services": self.services, "workers": self.workers}
+            screen.value(value if self.clients is None else {**value, "clients": self.clients})
+            return
+        screen.table(SERVICE_HEADS, [_service_row(one) for one in self.services], _service_style)
+        if self.workers:
+            screen.line("")
+            screen.table(WORKER_HEADS, [_worker_row(one) for one in self.workers], _worker_style)
+        if self.clients is not None:
+            screen.line("")
+            screen.table(CLIENT_HEADS, [_client_row(one) for one in self.clients])
+
+
+def _service_row(service: dict[str, Any]) -> tuple[str, ...]:
+    counts = (str(service.get(name, "")) for name in ("alive", "idle", "queued", "running"))
+    return (str(service["name"]), str(len(service["workers"])), *counts)
+
+
+def _service_style(row: Sequence[str]) -> str:
+    return "red" if row[2] == "0" else "yellow" if row[4] not in ("", "0") else ""
+
+
+def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
+    credits_ = worker.get("credits")
+    busy = f"{worker.get('busy', 0)} / {credits_}" if credits_ is not None else ""
+    alive = worker.get("alive_s", worker.get("alive (s)"))
+    resources = worker.get("resources")
+    names = ", ".join(map(str, resources)) if isinstance(resources, list) else str(resources or "")
+    return (
+        str(worker["name"]),
+        str(worker["service"]),
+        str(worker.get("state") or worker.get("status") or ""),
+        busy,
+        str(worker.get("waiting", "")),
+        str(worker.get("done", "")),
+        str(worker.get("failed", "")),
+        duration(float(alive)) if alive not in (None, "") else "",
+        short(names, 60),
+    )
+
+
+def _worker_style(row: Sequence[str]) -> str:
+    return "" if row[2] == "alive" else "red"
+
+
+def _client_row(client: dict[str, Any]) -> tuple[str, ...]:
+    seen = float(client["seen_s"])
+    return (
+        str(client["name"]),
+        "yes" if client["present"] else "no",
+        str(client["jobs"]),
+        str(client["kept"]),
+        f"{duration(seen)} ago" if seen >= 0 else "",
+        short(client["holder"], 48),
+    )
+
+
+async def look(client: NfpClient, service: str, clients: bool) -> Look:
+    """Ask for what is to be shown; ``service`` "" means all."""
+    services = [one for one in await client.services() if service in ("", one["name"])]
+    workers = await client.workers(service)
+    return Look(services, workers, await client.mmi("show_clients") if clients else None)
+
+
+def services(
+    service: Annotated[str, typer.Argument(metavar="[SERVICE]", help="Only this one.")] = "",
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Show clients, too (your own; an owner all).")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Every = 1.0,
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Print services, their workers with load and resources, and clients.
+
+    Workers are alive, lost (their connection broke a moment ago) or expected (known from before a restart).
+    """
+    if as_json and watch:
+        raise UsageError("--watch and --json: expected one of them")
+    session = Session("services", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        with Redraw(session.screen, watch) as redraw:
+            while True:
+                found = await look(client, service, clients)
+                redraw.frame(lambda: found.show(session.screen))  # noqa: B023 - called at once
+                if not watch:
+                    return OK
+                await asyncio.sleep(interval)
+
+    return session.run(work)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("nfp services", services, EXAMPLES, argv)

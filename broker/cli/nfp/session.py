@@ -1,0 +1,240 @@
+"""What the client verbs of NFP share: options for the connection, and its life from connecting to an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import uuid4
+
+import msgspec
+import typer
+
+from broker.cli.exits import NO_CONNECTION, OK, UsageError
+from broker.cli.screen import Screen
+from broker.errors import LinkBroken, LinkError
+from broker.nfp.client import NfpClient
+from broker.nfp.client.limits import Limits
+from broker.nfp.peer.brokers import DEFAULT, chosen
+from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key, own_certificate
+
+if TYPE_CHECKING:
+    from broker.transport.curve import Certificate
+
+CONNECT_S: Final = 10.0
+"""How long a broker may take to be reached: two rounds of failover."""
+FAILOVER_S: Final = 3.0
+"""A person waits: the next broker is tried sooner than by a program."""
+_LOOK_S: Final = 0.2
+HOPELESS: Final = "again and again"
+"""What the channel says of a broker that breaks off each handshake."""
+OWNER_FILE: Final = "owner.key_secret"
+"""The certificate that our broker makes for its owner, in its folder."""
+CLI: Final = "cli"
+"""The name of the key pair that the command line makes for itself elsewhere."""
+
+Brokers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--broker",
+        "-b",
+        metavar="E",
+        help=f"The broker: tcp://HOST:PORT or ipc://PATH; given again: further ones, used in order. Default: "
+        f"$HEADGATE_NFP (several with blanks), or {DEFAULT}.",
+    ),
+]
+ServerKey = Annotated[
+    str | None,
+    typer.Option(
+        "--server-key",
+        metavar="KEY",
+        help="The broker's public key: Z85, or its .key file. Default: that of the broker in the base directory.",
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key-secret",
+        "--key",
+        metavar="FILE",
+        help="Our CURVE certificate. Default: the owner's in the base directory, else one made there.",
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--name", "-n", metavar="NAME", help="Our name at the broker. Default: a new one each time."
+    ),
+]
+BaseDir = Annotated[
+    str | None,
+    typer.Option("--base-dir", metavar="DIR", help="Folder of keys. Default: ~/.local/state/headgate/nfp."),
+]
+Plain = Annotated[
+    bool,
+    typer.Option(
+        "--no-curve", help="Speak plaintext, although there is a broker's key in the base directory."
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plaintext to another machine.")]
+
+Work = Callable[[NfpClient], Awaitable[int | None]]
+
+
+class Session:
+    """One verb's connection to a broker.
+
+    Attributes:
+        screen: where the verb prints.
+        base_dir: folder of keys.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        brokers: list[str] | None,
+        server_key: str | None,
+        key: str | None,
+        name: str | None,
+        base_dir: str | None,
+        plain: bool,
+        insecure: bool,
+        as_json: bool,
+    ) -> None:
+        self.verb = verb
+        self.screen = Screen(as_json)
+        self.base_dir = folder(base_dir)
+        self._brokers = chosen_brokers(brokers)
+        self._server_key = server_key
+        self._key = key
+        self._name = name or f"{CLI}-{socket.gethostname()[:64]}-{os.getpid()}-{uuid4().hex[:6]}"
+        self._plain = plain
+        self._insecure = insecure
+
+    def client(self) -> NfpClient:
+        """The client that the options describe.
+
+        Raises:
+            ConfigError: a key or an address is wrong.
+        """
+        server_key = self._given_server_key()
+        return NfpClient(
+            self._name,
+            broker=self._brokers,
+            server_key=server_key,
+            key=self._own_key() if server_key else None,
+            limits=Limits(answer_s=CONNECT_S),
+            failover_s=FAILOVER_S,
+            insecure=self._insecure,
+        )
+
+    def _given_server_key(self) -> str | None:
+        if self._plain:
+            if self._server_key:
+                raise UsageError("--no-curve and --server-key: expected one of them")
+            return None
+        return broker_key(self._server_key) if self._server_key else found_broker_key(self.base_dir)
+
+    def _own_key(self) -> Certificate | str | Path:
+        if self._key:
+            return self._key
+        owner = self.base_dir / OWNER_FILE
+        return owner if os.access(owner, os.R_OK) else own_certificate(self.base_dir, CLI)
+
+    def run(self, work: Work) -> int:
+        """Connect, do ``work``, leave; returns the exit code that ``work`` returned, or 0.
+
+        An unreachable broker is told with what to look at, and gives exit code 3.
+        """
+        logging.getLogger("headgate").addHandler(logging.NullHandler())  # what it says is told below
+        try:
+            return asyncio.run(self._run(work))
+        except LinkError as error:
+            print(f"headgate nfp {self.verb}: {error}", file=sys.stderr)
+            for line in self._advice(str(error)):
+                print(f"  {line}", file=sys.stderr)
+            return NO_CONNECTION
+
+    async def _run(self, work: Work) -> int:
+        async with self.client() as client:
+            await self._connect(client)
+            code = await work(client)
+        return OK if code is None else code
+
+    async def _connect(self, client: NfpClient) -> None:
+        """Wait for a broker, but not when the only one there is has other keys: that does not pass by waiting."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CONNECT_S
+        while not client.is_connected:
+            try:
+                await client.wait_connected(min(_LOOK_S, max(0.0, end - loop.time())))
+            except LinkBroken:
+                hopeless = len(self._brokers) == 1 and HOPELESS in client.trouble
+                if hopeless or loop.time() >= end:
+                    raise LinkBroken(client.trouble or f"{self._brokers[0]}: no answer") from None
+
+    def _advice(self, why: str) -> Iterable[str]:
+        if "key" in why or "CURVE" in why or "hangs up" in why:
+            yield "the broker's public key is in broker.key of its base directory: give that file with --server-key"
+            yield "`headgate nfp keys` shows which keys are used here; --no-curve speaks plaintext"
+        else:
+            yield f"is a broker running at {', '.join(self._brokers)}? `headgate nfp broker` starts one;"
+            yield "--broker or $HEADGATE_NFP name another address"
+
+
+def folder(base_dir: str | None) -> Path:
+    """The folder of keys that ``--base-dir`` names."""
+    return Path(base_dir) if base_dir else default_base_dir()
+
+
+def chosen_brokers(given: list[str] | None) -> list[str]:
+    """Addresses from the options, the environment, or the usual one."""
+    return chosen(given, os.environ)
+
+
+def value_of(text: str) -> Any:
+    """A value on the command line: JSON where it is some, else the text.
+
+    >>> value_of("3"), value_of('{"a": [1]}'), value_of("three"), value_of('"3"')
+    (3, {'a': [1]}, 'three', '3')
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return text
+
+
+def keywords(words: Iterable[str]) -> dict[str, Any]:
+    """Keyword arguments from ``NAME=VALUE`` words and JSON objects.
+
+    Raises:
+        UsageError: neither.
+
+    >>> keywords(["n=3", "who=me", '{"deep": {"a": 1}}'])
+    {'n': 3, 'who': 'me', 'deep': {'a': 1}}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        if word.lstrip().startswith("{"):
+            value = value_of(word)
+            if not isinstance(value, dict):
+                raise UsageError(f"--kwargs {word[:64]!r}: no JSON object")
+            found |= value
+        else:
+            name, equals, text = word.partition("=")
+            if not equals or not name:
+                raise UsageError(f"--kwargs {word[:64]!r}: expected NAME=VALUE or a JSON object")
+            found[name] = value_of(text)
+    return found
+
+
+def short(value: Any, width: int = 100) -> str:
+    """A value in one line of at most ``width`` characters."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 3] + "..."

@@ -1,0 +1,197 @@
+"""``headgate nfp worker``: offer the tasks of a Python file as a service.
+
+The process becomes the worker; it loads neither typer nor rich.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from broker.cli.exits import OK, UsageError
+from broker.errors import ConfigError
+from broker.nfp.peer.keys import check_name, default_base_dir
+from broker.nfp.worker import Worker
+
+log = logging.getLogger("headgate")
+_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
+_EPILOG = """\
+examples:
+  headgate nfp worker greet.py                                   the one Worker in that file
+  headgate nfp worker greet.py:worker --name greet-1
+  headgate nfp worker mypackage.workers:inventory --broker tcp://nfp.example:5555 --server-key broker.key
+
+greet.py:
+  from broker.nfp.worker import Worker
+  worker = Worker("greet")
+  @worker.task
+  def hello(who="world"):
+      return f"hello {who}"
+
+What the file says is used unless an option says otherwise. SIGTERM and SIGINT: running jobs are finished first; a
+second one leaves at once.
+exit codes: 0 told to leave, 1 the file cannot be loaded, 2 wrong options, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate nfp worker",
+        description="Offer the tasks of a Worker, in a Python file or module, until told to leave.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("worker", metavar="FILE.py[:NAME] | MODULE:NAME", help="where the Worker object is")
+    add(
+        "-b",
+        "--broker",
+        action="append",
+        metavar="E",
+        help="the broker (default tcp://127.0.0.1:5555); given again: further ones, used in order",
+    )
+    add("-n", "--name", metavar="NAME", help="the worker's name (default: SERVICE-HOST-PID)")
+    add("--server-key", metavar="KEY", help="the broker's public key: Z85, or its .key file")
+    add("--key-secret", metavar="FILE", help="our CURVE certificate (default: made in the base directory)")
+    add("--base-dir", metavar="DIR", help="jobs and keys (default: ~/.local/state/headgate/nfp)")
+    add("--no-store", action="store_true", help="keep jobs in memory only")
+    add("--inventory", action="store_true", help="wait for what the broker's inventory has for this worker")
+    add("-j", "--jobs", type=int, metavar="N", help="jobs at a time (default 1)")
+    add("--resource", action="append", metavar="NAME", help="something it manages; may be given again")
+    add(
+        "--drain",
+        type=float,
+        metavar="SECONDS",
+        help="how long running jobs may take at the end (default 30)",
+    )
+    add("--insecure", action="store_true", help="allow plaintext to another machine")
+    add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    given = arguments().parse_args(argv)
+    worker = find(given.worker)
+    settle(worker, given)
+    logging.basicConfig(
+        level=logging.WARNING if given.quiet else logging.INFO, format=_FORMAT, stream=sys.stderr
+    )
+    if not given.quiet:
+        print("\n".join(said(worker)), flush=True)
+    if asyncio.run(worker.serve()) == "restart":
+        log.info("%s: starts anew", worker.name)
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line again
+    return OK
+
+
+def settle(worker: Worker, given: argparse.Namespace) -> None:
+    """Let the options go before what the file says.
+
+    Raises:
+        ConfigError: one of them cannot be.
+    """
+    if given.name:
+        worker.name = check_name(given.name)
+    if given.broker:
+        worker.brokers = list(given.broker)
+    worker.server_key = given.server_key or worker.server_key
+    worker.key = given.key_secret or worker.key
+    if given.base_dir:
+        worker.state_dir = Path(given.base_dir)
+    elif worker.state_dir is None:
+        worker.state_dir = default_base_dir()
+    worker.store = worker.store and not given.no_store
+    worker.ask_inventory = worker.ask_inventory or given.inventory
+    worker.insecure = worker.insecure or given.insecure
+    worker.resources += given.resource or []
+    if given.jobs is not None:
+        worker.slots = given.jobs
+    if given.drain is not None:
+        worker.drain_s = max(0.0, given.drain)
+
+
+def said(worker: Worker) -> Iterable[str]:
+    """What a person is told at the start."""
+    yield f"worker {worker.name} of the service {worker.service}: {', '.join(worker.tasks.names) or 'no tasks'}"
+    yield f"  broker {', '.join(worker.brokers)}"
+    yield f"  state in {worker.state_dir}" if worker.store else "  jobs are kept in memory only"
+    yield "Ctrl-C ends it"
+
+
+# -- finding the Worker ---------------------------------------------------------------------------
+
+
+def find(where: str) -> Worker:
+    """The Worker that ``where`` names.
+
+    Raises:
+        UsageError: no such file, module or name, or several Workers to choose from. ConfigError: the code fails.
+    """
+    place, colon, name = where.rpartition(":")
+    if not colon:
+        place, name = where, ""
+    module = _loaded(place)
+    if name:
+        found = getattr(module, name, None)
+        if not isinstance(found, Worker):
+            kind = "nothing" if found is None else f"a {type(found).__name__}"
+            raise UsageError(f"{where}: {name} is {kind}, expected a Worker{_choice(module)}")
+        return found
+    workers = _workers(module)
+    if len(workers) != 1:
+        raise UsageError(f"{place}: {len(workers)} Workers, expected one{_choice(module)}")
+    return next(iter(workers.values()))
+
+
+def _workers(module: ModuleType) -> dict[str, Worker]:
+    named = {name: value for name, value in vars(module).items() if isinstance(value, Worker)}
+    return {name: worker for name, worker in named.items() if not name.startswith("_")} or named
+
+
+def _choice(module: ModuleType) -> str:
+    names = ", ".join(_workers(module))
+    return f" (there is: {names})" if names else " (there is none: `worker = Worker(SERVICE)` makes one)"
+
+
+def _loaded(place: str) -> ModuleType:
+    path = Path(place)
+    if path.suffix == ".py" or os.sep in place:
+        return _file(path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
+            raise UsageError(f"{place}: no such module, expected FILE.py[:NAME] or MODULE:NAME") from error
+        raise ConfigError(f"{place} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{place} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file")
+    name = path.stem.replace("-", "_")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: not a Python file, expected FILE.py[:NAME] or MODULE:NAME")
+    sys.path.insert(0, str(path.resolve().parent))  # as `python FILE.py` does
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(name, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module

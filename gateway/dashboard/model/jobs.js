@@ -1,0 +1,108 @@
+/**
+ * Jobs of an NFP broker, put together from its list (`nfp.jobs.list`) and from events (`nfp.job.UUID.KIND`).
+ * @module
+ */
+
+const KEPT = 200;
+const OVER = new Set(['done', 'failed', 'cancelled', 'expired']);
+
+/**
+ * @typedef {object} Job
+ * @property {string} uuid
+ * @property {string} service
+ * @property {string} task
+ * @property {string} state      queued, running, waiting (for input), done, failed, cancelled or expired
+ * @property {number} since      when it came, ms
+ * @property {string} message    what was said last
+ * @property {Map<string, {over: boolean, failed: boolean, share: number}>} parts  by worker; `share` is what of it is done
+ */
+
+/** How far a worker says it is: `job.progress("text", done=3, total=10)`, or `progress=0.3`. */
+export function shareOf(extras) {
+  const { done, total, progress } = extras ?? {};
+  const share = Number.isFinite(done) && total > 0 ? done / total : progress;
+  return Number.isFinite(share) ? Math.min(1, Math.max(0, share)) : NaN;
+}
+
+/** What of a job is done, 0 to 1; NaN while nobody can say. @param {Job} job */
+export function shareDone(job) {
+  if (OVER.has(job.state)) return 1;
+  const parts = [...job.parts.values()];
+  if (parts.every(({ over, share }) => !over && !Number.isFinite(share))) return NaN;
+  return parts.reduce((sum, { over, share }) => sum + (over ? 1 : share || 0), 0) / parts.length;
+}
+
+/** Whether nothing more comes. @param {Job} job */
+export const isOver = (job) => OVER.has(job.state);
+
+export class Jobs {
+  #jobs = new Map();
+
+  /** Newest first. @returns {Job[]} */
+  get list() {
+    return [...this.#jobs.values()].sort((one, other) => other.since - one.since);
+  }
+
+  /** Forget all of them. */
+  clear() {
+    this.#jobs.clear();
+  }
+
+  /** What the broker's list says; what events said of how far a job is stays. @param {object[]} rows */
+  listed(rows) {
+    const now = Date.now();
+    const known = new Set(rows.map(({ uuid }) => uuid));
+    for (const uuid of this.#jobs.keys()) if (!known.has(uuid)) this.#jobs.delete(uuid);
+    for (const row of rows) {
+      const job = this.#job(row.uuid, row.service, row.task, now - row.age * 1000);
+      for (const slot of row.slots) {
+        const name = slot.worker || slot.slot;
+        if (name) this.#part(job, name, slot.state === 'final', slot.status >= 400);
+      }
+      const started = row.slots.some(({ state }) => state !== 'waiting');
+      job.state = row.state !== 'open' ? row.state : row.asked.length ? 'waiting' : started ? 'running' : 'queued';
+    }
+  }
+
+  /** An event. @param {object} said  its payload */
+  happened(said) {
+    const job = this.#job(said.uuid, said.service, said.task, (said.time ?? Date.now() / 1000) * 1000);
+    const spoken = said.event ?? {};
+    if (isOver(job)) return;
+    if (spoken.message) job.message = spoken.message;
+    if (said.worker) {
+      const part = this.#part(job, said.worker, said.kind === 'finished', said.status >= 400);
+      const share = shareOf(spoken.extras);
+      if (Number.isFinite(share)) part.share = share;
+    }
+    const state = {
+      queued: 'queued', returned: 'queued', dispatched: 'running', accepted: 'running', input_request: 'waiting',
+      input_response: 'running', cancelled: 'cancelled', expired: 'expired', closed: this.#verdict(job, said),
+    }[said.kind];
+    if (said.kind === 'returned') job.parts.delete(said.worker);
+    if (state) job.state = state;
+  }
+
+  #verdict(job, said) {
+    const failed = said.status >= 400 || [...job.parts.values()].some((part) => part.failed);
+    return failed ? 'failed' : 'done';
+  }
+
+  #job(uuid, service, task, since) {
+    let job = this.#jobs.get(uuid);
+    if (!job) {
+      job = { uuid, id: uuid, service, task, since, state: 'queued', message: '', parts: new Map() };
+      this.#jobs.set(uuid, job);
+      if (this.#jobs.size > KEPT) this.#jobs.delete(this.#jobs.keys().next().value);
+    }
+    return job;
+  }
+
+  #part(job, worker, over, failed) {
+    const part = job.parts.get(worker) ?? { over: false, failed: false, share: NaN };
+    part.over ||= over;
+    part.failed ||= over && failed;
+    job.parts.set(worker, part);
+    return part;
+  }
+}

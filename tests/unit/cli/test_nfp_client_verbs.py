@@ -1,0 +1,399 @@
+"""The client verbs of NFP against a broker made by hand, as a person calls them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from broker.cli import exits
+from broker.cli.main import main
+from broker.cli.nfp.session import Session
+from broker.transport import curve
+from tests.unit.nfp.client.fake_broker import FakeBroker, until
+
+HEADGATE = [sys.executable, "-m", "broker.cli.main", "nfp"]
+
+
+@pytest.fixture(autouse=True)
+def base(tmp_path, monkeypatch):
+    """Keys and state of the verbs are nowhere else."""
+    folder = tmp_path / "base"
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    monkeypatch.delenv("HEADGATE_NFP", raising=False)
+    return folder / "headgate" / "nfp"
+
+
+@pytest.fixture(params=[True, False], ids=["ours", "norfab"])
+def broker(request, monkeypatch):
+    with FakeBroker(push=request.param) as fake:
+        monkeypatch.setenv("HEADGATE_NFP", fake.endpoint)
+        yield fake
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    with FakeBroker(push=True) as fake:
+        monkeypatch.setenv("HEADGATE_NFP", fake.endpoint)
+        yield fake
+
+
+def nfp(*words):
+    return main(["nfp", *words])
+
+
+def lines(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+def values(capsys):
+    return [json.loads(line) for line in lines(capsys)]
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_run(broker, capsys):
+    assert nfp("run", "dummy", "ping", "-k", "n=3") == 0
+    assert lines(capsys) == ["w1: 3", "w2: 3"]
+
+
+def test_run_with_arguments_of_every_kind(ours, capsys):
+    words = ["run", "dummy", "ping", "1", "two", '{"three": 3}', "-k", "n=[4]", "-k", '{"five": {"six": 6}}']
+    assert nfp(*words, "--target", "w2", "--timeout", "7", "--json") == 0
+    assert values(capsys)[0]["worker"] == "w2"
+    assert json.loads(ours.seen[1][3]) == {
+        "task": "ping",
+        "args": [1, "two", {"three": 3}],
+        "kwargs": {"n": [4], "five": {"six": 6}},
+        "timeout": 7.0,
+    }
+
+
+def test_run_shows_progress(ours, capsys):
+    assert nfp("run", "dummy", "ping", "--target", "w1", "--progress") == 0
+    captured = capsys.readouterr()
+    assert captured.out == "w1: pong\n"
+    assert "w1: progress starting" in captured.err.splitlines()
+
+
+def test_run_as_json_with_progress(ours, capsys):
+    assert nfp("run", "dummy", "ping", "--target", "w1", "--progress", "--json") == 0
+    said = values(capsys)
+    assert {"event": "progress", "worker": "w1", "message": "starting"} in said
+    assert said[-1]["result"]["result"] == "pong"
+
+
+def test_a_failed_task(broker, capsys):
+    assert nfp("run", "dummy", "fail", "--target", "w1") == exits.FAILED
+    assert lines(capsys)[0].startswith("w1: failed: Traceback")
+
+
+def test_results_that_do_not_come(ours, capsys):
+    assert nfp("run", "dummy", "never", "--timeout", "0.3") == exits.TIMEOUT
+    assert "nothing final within 0.3 s; no result of w1, w2" in capsys.readouterr().err
+
+
+def test_detach_and_take_up(ours, capsys):
+    assert nfp("run", "dummy", "never", "--detach") == 0
+    (uuid,) = lines(capsys)
+    ours.do(lambda: [ours.finish(uuid, worker, worker) for worker in ("w1", "w2")])
+    assert nfp("jobs", "result", uuid) == 0
+    assert lines(capsys) == ["w1: w1", "w2: w2"]
+
+
+@pytest.mark.parametrize("word", ["n", "=3", "{broken", "[1]"])
+def test_keywords_that_are_none(ours, word, capsys):
+    assert nfp("run", "dummy", "ping", "--kwargs", word) == exits.USAGE
+    assert "--kwargs" in capsys.readouterr().err
+
+
+def test_interrupted_without_a_terminal_the_job_is_cancelled(ours):
+    process = subprocess.Popen(
+        [*HEADGATE, "run", "dummy", "never", "--uuid", "u"],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        ours.wait_for(lambda b: "u" in b.jobs)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20)[1] == "headgate nfp run: job u cancelled\n"
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == exits.INTERRUPTED
+    assert ours.count("DELETE") == 1
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, *words):
+        import pty
+
+        self.main, child = pty.openpty()
+        environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        self.process = subprocess.Popen(
+            [*HEADGATE, *words], stdin=child, stdout=child, stderr=child, env=environ, start_new_session=True
+        )
+        os.close(child)
+        self.seen = b""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        while True:
+            try:
+                data = os.read(self.main, 4096)
+            except OSError:
+                return
+            if not data:
+                return
+            self.seen += data
+
+    def wait_for(self, text):
+        until(lambda: text in self.seen)
+
+    def type(self, text):
+        os.write(self.main, text)
+
+    def end(self):
+        try:
+            return self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._reader.join(5)
+            os.close(self.main)
+
+
+def test_on_a_terminal_interruption_asks(ours):
+    terminal = Terminal("run", "dummy", "never", "--uuid", "u")
+    ours.wait_for(lambda b: "u" in b.jobs)
+    terminal.wait_for(b"w1")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.wait_for(b"ancel it")
+    terminal.type(b"w\n")
+    ours.do(lambda: ours.event("u", "w1", "progress", "after waiting"))
+    terminal.wait_for(b"after waiting")
+    terminal.process.send_signal(signal.SIGINT)
+    until(lambda: terminal.seen.count(b"ancel it") == 2)
+    terminal.type(b"d\n")
+    assert terminal.end() == exits.INTERRUPTED
+    assert b"headgate nfp jobs result u" in terminal.seen
+    assert ours.count("DELETE") == 0
+
+
+def test_on_a_terminal_workers_get_answers(ours):
+    terminal = Terminal("run", "dummy", "ask", "--target", "w2")
+    terminal.wait_for(b"w2 asks: really?")
+    terminal.type(b"7\n")
+    assert terminal.end() == 0
+    assert b"w2: 7" in terminal.seen.replace(b"\x1b[0m", b"")
+    assert ours.inputs["w2"]["value"] == 7
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def test_jobs(ours, capsys):
+    assert nfp("run", "dummy", "ping", "--uuid", "done") == 0
+    assert nfp("run", "dummy", "never", "--uuid", "open", "--detach") == 0
+    capsys.readouterr()
+    assert nfp("jobs") == 0
+    told = lines(capsys)
+    assert told[0].split() == ["id", "service", "task", "target", "state", "age", "workers", "client"]
+    assert told[1].split()[:5] == ["done", "dummy", "ping", "all", "done"]
+    assert nfp("jobs", "list", "--json") == 0
+    assert [job["state"] for job in values(capsys)] == ["done", "open"]
+    assert nfp("jobs", "show", "open", "--json") == 0
+    assert values(capsys)[0]["task"] == "never"
+    assert nfp("jobs", "show", "done") == 0
+    assert any(line.split() == ["task", "ping"] for line in lines(capsys))
+
+
+def test_cancel(ours, capsys):
+    assert nfp("run", "dummy", "never", "--uuid", "u", "--detach") == 0
+    capsys.readouterr()
+    assert nfp("jobs", "cancel", "u") == 0
+    assert lines(capsys) == ["u cancelled"]
+    assert nfp("jobs", "cancel", "u") == exits.FAILED
+    assert "job 'u' is not known" in capsys.readouterr().err
+
+
+def test_a_job_that_is_over_cannot_be_cancelled(ours, capsys):
+    assert nfp("run", "dummy", "ping", "--uuid", "u") == 0
+    capsys.readouterr()
+    assert nfp("jobs", "cancel", "u") == exits.FAILED
+    assert lines(capsys) == ["u not cancelled: done"]
+
+
+# ---------------------------------------------------------------- services, events
+
+
+def test_services(broker, capsys):
+    assert nfp("services") == 0
+    told = [line.split() for line in lines(capsys)]
+    assert told[1][:3] == ["dummy", "2", "2"]
+    assert ["w1", "dummy", "alive"] in [row[:3] for row in told]
+    assert nfp("services", "dummy", "--json") == 0
+    (value,) = values(capsys)
+    assert [service["name"] for service in value["services"]] == ["dummy"]
+
+
+def test_services_watch_and_json(ours):
+    assert nfp("services", "--watch", "--json") == exits.USAGE
+
+
+def test_events(ours, capsys):
+    ours.do(lambda: [ours.publish(kind) for kind in ("submitted", "finished", "closed")])
+    assert nfp("events", "--since", "1", "--count", "2") == 0
+    told = lines(capsys)
+    assert [line.split()[0] for line in told] == ["2", "3"]
+    assert told[1].endswith("u dummy.? closed w1 closed of u")
+    assert nfp("events", "--since", "0", "--count", "1", "--json") == 0
+    assert values(capsys)[0]["kind"] == "submitted"
+
+
+def test_events_where_there_are_none(monkeypatch, capsys):
+    with FakeBroker(push=False) as fake:
+        assert nfp("events", "--broker", fake.endpoint) == exits.FAILED
+    assert capsys.readouterr().err == "headgate nfp: events.service.broker: no such service\n"
+
+
+# ---------------------------------------------------------------- fetch
+
+
+def test_fetch(broker, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    broker.files["nf://deep/a.bin"] = b"abc" * 1000
+    assert nfp("fetch", "nf://deep/a.bin") == 0
+    assert lines(capsys) == [str(tmp_path / "a.bin")]
+    assert (tmp_path / "a.bin").read_bytes() == b"abc" * 1000
+    assert nfp("fetch", "nf://deep/a.bin", "--json") == 0
+    assert values(capsys)[0]["cached"] is True
+    assert nfp("fetch", "nf://deep/a.bin", "-o", f"{tmp_path}/new/") == 0
+    assert (tmp_path / "new" / "a.bin").exists()
+    capsys.readouterr()
+    assert nfp("fetch", "--list") == 0
+    assert lines(capsys) == ["deep/a.bin"]
+    assert nfp("fetch", "--details", "nf://deep/a.bin") == 0
+    assert lines(capsys)[0].startswith("nf://deep/a.bin 3000 bytes " + ("sha256" if broker.push else "md5"))
+
+
+def test_fetch_of_nothing(ours, capsys):
+    assert nfp("fetch", "nf://nothing") == exits.FAILED
+    assert "nf://nothing: file not found" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- keys
+
+
+def test_keys(base, capsys):
+    assert nfp("keys") == 0
+    assert lines(capsys) == [f"no keys in {base}"]
+    assert nfp("keys", "make", "w1", "--service", "dummy", "--json") == 0
+    (made,) = values(capsys)
+    assert curve.load(base / "peers" / "w1.key_secret").public_key == made["key"]
+    assert nfp("keys", "make", "w1") == 0
+    assert f'key = "{made["key"]}"' in lines(capsys)
+    assert nfp("keys", "show", "w1", "--standing", "guest") == 0
+    assert lines(capsys)[1:] == [
+        "[[nfp.keys]]",
+        f'key = "{made["key"]}"',
+        'name = "w1"',
+        'standing = "guest"',
+    ]
+    assert nfp("keys", "show", made["key"], "--name", "me") == 0
+    assert nfp("keys", "show", "-" + 39 * "a", "--name", "me") == 0, "a key may look like an option"
+    assert 'name = "me"' in lines(capsys)
+    assert nfp("keys", "list", "--json") == 0
+    assert [value["whose"] for value in values(capsys)] == ["peer"]
+
+
+def test_the_lines_for_the_list_are_settings(base, capsys):
+    from broker.settings import loads
+
+    assert nfp("keys", "make", 'odd "name"', "--service", "a*", "--service", "b") == 0
+    settings = loads("[nfp]\n" + capsys.readouterr().out)
+    assert settings.nfp is not None
+    (listed,) = settings.nfp.keys
+    assert (listed.services, listed.standing) == (("a*", "b"), "user")
+
+
+def test_the_brokers_key(base, capsys):
+    assert nfp("keys", "broker") == exits.CONFIG
+    base.mkdir(parents=True)
+    certificate = curve.generate()
+    curve.save(certificate.public, base / "broker.key")
+    capsys.readouterr()
+    assert nfp("keys", "broker") == 0
+    assert lines(capsys) == [certificate.public_key]
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "nobody"), ("make", "x", "--standing", "king"), ("show", "~" * 40)]
+)
+def test_keys_that_cannot_be(words, capsys):
+    assert nfp("keys", *words) == exits.CONFIG
+
+
+# ---------------------------------------------------------------- the connection
+
+
+def session(**given):
+    usual = {"brokers": None, "server_key": None, "key": None, "name": None, "base_dir": None}
+    return Session("run", **{**usual, "plain": False, "insecure": False, "as_json": False, **given})
+
+
+def test_the_environment_names_brokers(monkeypatch):
+    monkeypatch.setenv("HEADGATE_NFP", "tcp://127.0.0.1:1, tcp://127.0.0.1:2")
+    assert session()._brokers == ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]
+    assert session(brokers=["ipc:///x"])._brokers == ["ipc:///x"]
+
+
+def test_the_owners_key_is_taken_where_it_is(base):
+    base.mkdir(parents=True)
+    server, owner = curve.generate(), curve.generate()
+    curve.save(server.public, base / "broker.key")
+    assert session()._given_server_key() == server.public_key
+    own = session()._own_key()
+    assert own.public_key == curve.load(base / "peers" / "cli.key_secret").public_key
+    curve.save(owner, base / "owner.key_secret")
+    assert session()._own_key() == base / "owner.key_secret"
+    assert session(key="mine.key_secret")._own_key() == "mine.key_secret"
+    assert session(plain=True)._given_server_key() is None
+
+
+def test_two_calls_are_two_clients():
+    assert session()._name != session()._name
+    assert session(name="me")._name == "me"
+
+
+def test_nobody_there(monkeypatch, capsys):
+    monkeypatch.setattr("broker.cli.nfp.session.CONNECT_S", 0.3)
+    assert nfp("run", "dummy", "ping", "--broker", "tcp://127.0.0.1:1") == exits.NO_CONNECTION
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("headgate nfp run: tcp://127.0.0.1:1")
+    assert len(said) == 3
+    assert "is a broker running at tcp://127.0.0.1:1?" in said[1]
+
+
+def test_plaintext_and_a_key(capsys):
+    assert nfp("services", "--no-curve", "--server-key", "x" * 40) == exits.USAGE
+
+
+def test_plaintext_to_another_machine_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("broker.cli.nfp.session.CONNECT_S", 0.3)
+    assert nfp("services", "--broker", "tcp://192.0.2.1:5555") == exits.NO_CONNECTION
+    assert "CURVE" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys):
+    for verb in ("run", "jobs", "services", "events", "fetch", "keys"):
+        assert nfp(verb, "--help") == 0
+        assert f"headgate nfp {verb}" in capsys.readouterr().out
