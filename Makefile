@@ -1,7 +1,7 @@
 # Headgate: one command to run it, one to test it. Needs Python 3.11 or newer and make, nothing else.
 #
 #   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
-#   make test       the fast tests                 make interop   against a real flux-core (FLUX_PREFIX)
+#   make test       the fast tests                 make interop   against NorFab and flux-core (FLUX_PREFIX)
 #   make lint       ruff, mypy, import-linter      make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make wheel-compiled   a wheel whose pure rooms are compiled with mypyc (optional, needs a C compiler)
@@ -55,6 +55,14 @@ $(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
 	@$(PIP_INSTALL) --editable '.[test,lint]'
 	@touch $@
 
+# Deployed NorFab pins its requirements with ==, so it gets an environment of its own; pydantic is what it forgets to ask for.
+NORFAB_VERSION := 0.25.0
+.venv-norfab/.stamp-$(NORFAB_VERSION): | $(VENV)/.stamp-venv
+	@echo "installing NorFab $(NORFAB_VERSION) into .venv-norfab"
+	@rm -rf .venv-norfab && $(PY) -m venv .venv-norfab
+	@.venv-norfab/bin/python -m pip --disable-pip-version-check install --quiet 'norfab==$(NORFAB_VERSION)' 'pydantic>=2,<3'
+	@touch $@
+
 # Beyond Python only the load generator of the benchmarks wants something: a C compiler.
 system-packages:
 	@sh deploy/test-setup.sh
@@ -67,13 +75,13 @@ run: $(VENV)/.stamp-run
 test: $(VENV)/.stamp-test system-packages
 	$(PY) -m pytest -m 'not bench and not slow and not interop' $(PYTEST_ARGS)
 
-interop: $(VENV)/.stamp-test system-packages
+interop: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) system-packages
 	$(PY) -m pytest -m 'interop and not bench' $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-test
 	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
 
-bench: $(VENV)/.stamp-test system-packages
+bench: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) system-packages
 	@if command -v cc >/dev/null || command -v gcc >/dev/null; then $(MAKE) --no-print-directory wheel-compiled; fi
 	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--compiled /') $(BENCH_ARGS)
 
@@ -109,4 +117,4 @@ wheel-compiled: $(VENV)/.stamp-venv
 	ls -1 dist/*.whl
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-norfab build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

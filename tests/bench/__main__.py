@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import hotspots, processes, report, tree, web_works, works
+from tests.bench import hotspots, nfp_works, processes, report, tree, web_works, works
 from tests.bench.contenders import Compiled, Flux, Headgate
 from tests.bench.loadgen import WEB_SOURCE, LoadError, Loadgen, compiler
 from tests.bench.targets import Row
@@ -23,8 +23,14 @@ WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "start": works.start,
     "tree": tree.measure,
     **web_works.WORKS,
+    **nfp_works.WORKS,
 }
-GROUPS = {"broker": [name for name in WORKS if name not in web_works.WORKS], "web": list(web_works.WORKS)}
+_WINGS = (web_works.WORKS, nfp_works.WORKS)
+GROUPS = {
+    "broker": [name for name in WORKS if not any(name in wing for wing in _WINGS)],
+    "web": list(web_works.WORKS),
+    "nfp": list(nfp_works.WORKS),
+}
 RESULTS = Path(__file__).with_name("results") / "bench.json"
 
 

@@ -12,6 +12,7 @@ from tests.bench.targets import Group, Row
 CONTENDERS: dict[Group, tuple[str, ...]] = {
     "broker": ("headgate", "compiled", "flux-core", "byte relay", "generator"),
     "gateway": ("headgate", "compiled", "two processes", "nats-server", "crossbar", "generator"),
+    "nfp": ("headgate", "NorFab", "generator"),
 }
 COLOURS = {
     "aim reached": "green",

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any, Literal
 
 Verdict = Literal["aim reached", "floor holds", "MISSED", "measured", "not measured"]
-Group = Literal["broker", "gateway"]
+Group = Literal["broker", "gateway", "nfp"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ def _web(
     better: Literal["more", "less"] = "more",
 ) -> Target:
     return Target(work, unit, floor, aim, better, "gateway")
+
+
+def _nfp(
+    work: str, unit: str, floor: float, better: Literal["more", "less"] = "less", aim: float | None = None
+) -> Target:
+    return Target(work, unit, floor, aim, better, "nfp")
 
 
 PEERS = {"nats": "nats-server", "crossbar": "crossbar", "nats_compiled": "nats-server, pure rooms compiled"}
@@ -78,6 +84,24 @@ TARGETS = {
     "web_stalled": _web("one of 500 stopped reading: what the others get, vs none did", "x", 0.9),
     "web_idle_connection": _web("idle WebSocket connection: resident memory", "KiB", 20, None, "less"),
     "web_idle_hold": _web("10 000 idle dashboards: lost, unpinged or deaf", "of them", 0, None, "less"),
+    "nfp_cpu_200": _nfp("broker CPU a job, 200 B, store off, same pyzmq, vs NorFab's broker", "x", 1.0),
+    "nfp_cpu_200_stored": _nfp("the same, store on", "x", 1.5),
+    "nfp_cpu_64k": _nfp("broker CPU a job, 64 KiB, store off, same pyzmq, vs NorFab's broker", "x", 0.8),
+    "nfp_cpu_64k_stored": _nfp("the same, store on", "x", 1.0),
+    "nfp_cpu_200_pinned": _nfp("broker CPU a job, 200 B, store off, each with its own pyzmq", "x", 1.0),
+    "nfp_cpu_64k_pinned": _nfp("broker CPU a job, 64 KiB, store off, each with its own pyzmq", "x", 0.8),
+    "nfp_jobs": _nfp(
+        "jobs/s of the same raw peers, 16 in flight, store off, vs NorFab's broker", "x", 1.0, "more"
+    ),
+    "nfp_jobs_stored": _nfp("the same, store on", "x", 1.0, "more"),
+    "nfp_whole_sequence": _nfp(
+        "own client, broker, worker, stored, a job after the other, vs NorFab", "x", 3, "more"
+    ),
+    "nfp_whole_many": _nfp("the same, 200 jobs at once", "x", 3, "more"),
+    "nfp_crowd_1000": _nfp("round trip with 1 000 registered workers, vs 10", "x", 1.2),
+    "nfp_crowd_5000": _nfp("round trip with 5 000 registered workers, vs 10", "x", 1.2),
+    "nfp_restart": _nfp("broker killed and started: until a job runs again", "s", 1.0),
+    "nfp_killed": _nfp("the same with 200 jobs in flight: lost or failed", "jobs", 0),
 }
 
 
