@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.bodies import UNREADABLE
-from broker.nfp.names import INTERNAL, MMI_BROKER, MMI_WORKER, NAME_BYTES_MAX, SID
+from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_BROKER, MMI_WORKER, NAME_BYTES_MAX, SID
 from broker.nfp.principal import Principal, Standing
 
 DECISIONS_MAX: Final = 4096
@@ -25,7 +25,7 @@ REFUSED: Final = "none"
 OTHERS: Final = "get_inventory_of_others"
 """Not a task that anyone sends: what ``get_inventory`` for another worker's name is decided as."""
 OWNERS_ONLY: Final = (
-    (MMI_BROKER, ("restart", "shutdown", "disconnect", "unpin", "reload")),
+    (MMI_BROKER, ("restart", "shutdown", "disconnect", "unpin", "reload", "get_logs")),
     (MMI_WORKER, ("restart", "shutdown", "disconnect")),
     (SID, (OTHERS,)),
     ("*", ("run_shell*", "*shell_cmd")),
@@ -139,6 +139,18 @@ def _is_named(who: Principal, pattern: str) -> bool:
     return not who.holder.startswith("key:") and fnmatchcase(who.holder, pattern)
 
 
+_NOBODY: Final[frozenset[str]] = frozenset()
+
+
+def _by_name(keys: Iterable[KeyLike]) -> dict[str, frozenset[str]]:
+    """Name -> keys that the list calls so and does not refuse; several of one person may share a name."""
+    found: dict[str, frozenset[str]] = {}
+    for entry in keys:
+        if entry.name and entry.standing != REFUSED:
+            found[entry.name] = found.get(entry.name, _NOBODY) | {entry.key}
+    return found
+
+
 class Access:
     """The rules of one broker.
 
@@ -162,6 +174,7 @@ class Access:
         self._unlisted = None if unlisted == DENY else Standing(unlisted)
         self._offer_unlisted = offer_unlisted
         self._keys = {entry.key: entry for entry in keys}
+        self._named_keys = _by_name(self._keys.values())
         self._offers = {key: _globs(entry.services) for key, entry in self._keys.items()}
         self._rules = tuple(_Rule(rule) for rule in (*rules, *USUAL))
         self._named = any(rule.names for rule in self._rules)
@@ -188,6 +201,20 @@ class Access:
         if entry.userid is None:
             return Principal(f"key:{key}", standing, USERID_UNKNOWN, key, called)
         return Principal(f"uid:{entry.userid}", standing, entry.userid, key, called)
+
+    def keys_of(self, name: str) -> frozenset[str]:
+        """The keys that alone may come as ``name``: those that the list calls so; none when it does not know the name.
+
+        ``<worker>-NFPClient`` is a name of the worker's, too, whether it is listed itself or not.
+        """
+        keys = self._named_keys.get(name, _NOBODY)
+        if name.endswith(CLIENT_OF_WORKER):
+            keys |= self._named_keys.get(name.removesuffix(CLIENT_OF_WORKER), _NOBODY)
+        return keys
+
+    def is_listed(self, key: str) -> bool:
+        """Tell whether the list of keys has ``key``."""
+        return key in self._keys
 
     def may_call(self, principal: Principal, service: str, task: str) -> bool:
         """Tell whether ``principal`` may have ``task`` of ``service`` run; "" is a body that names none."""
@@ -233,6 +260,15 @@ class Access:
         offered = self._offers.get(principal.key) if principal.key else None
         if offered is not None:
             return bool(offered(service))
+        if principal.key or principal.holder.startswith("peer:"):
+            return self._offer_unlisted
+        return principal.owner
+
+    def may_work(self, principal: Principal) -> bool:
+        """Tell whether ``principal`` may offer any service at all: whether it can be a worker."""
+        entry = self._keys.get(principal.key) if principal.key else None
+        if entry is not None:
+            return bool(entry.services)
         if principal.key or principal.holder.startswith("peer:"):
             return self._offer_unlisted
         return principal.owner

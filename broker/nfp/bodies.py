@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from broker.nfp.frames import Body
-from broker.nfp.opening import BrokerOpen, ClientOpen, HeldJob, WorkerOpen
+from broker.nfp.opening import BrokerOpen, ClientOpen, HeldJob, WorkerOpen, read_any, read_object
 
 __all__ = [
     "FAILED",
@@ -35,12 +35,15 @@ __all__ = [
     "make_token",
     "progress",
     "queued",
+    "read_any",
     "read_head",
+    "read_object",
     "read_recorded",
     "read_request",
     "read_token",
     "recorded",
     "request",
+    "says_failed",
 ]
 
 UNREADABLE: Final = "(unreadable)"
@@ -198,14 +201,16 @@ def failed(code: int, uuid: str, service: str, target: str, error: str, worker: 
     return _encode({"worker": worker, **said} if worker else said)
 
 
-def cancelled(uuid: str, service: str, target: str, workers: Iterable[str] = ()) -> bytes:
-    """202 to a DELETE: cancelled, and ``workers`` that ran it are told."""
+def cancelled(
+    uuid: str, service: str, target: str, workers: Iterable[str] = (), status: str = "CANCELLED"
+) -> bytes:
+    """202 to a DELETE: cancelled, and ``workers`` that ran it are told. Another ``status``: how it had ended before."""
     return _encode(
         {
             "workers": list(workers),
             "uuid": uuid,
             "target": target,
-            "status": "CANCELLED",
+            "status": status,
             "service": service,
         }
     )
@@ -277,6 +282,27 @@ def read_recorded(body: Body) -> list[str]:
         return msgspec.json.decode(body, type=list[str])
     except _UNSAID:
         return []
+
+
+class _Verdict(msgspec.Struct, gc=False):
+    failed: Any = None
+
+
+_read_verdicts = msgspec.json.Decoder(dict[str, _Verdict]).decode
+
+
+def says_failed(body: Body) -> bool:
+    """Whether a worker's result, ``{worker: {"failed": true, ...}}``, says that its task failed.
+
+    For the protocol that is a result like any other (200); for people it is the news.
+
+    >>> says_failed(b'{"w1":{"result":null,"failed":true}}'), says_failed(b'{"w1":{"result":1}}'), says_failed(b"true")
+    (True, False, False)
+    """
+    try:
+        return any(said.failed is True for said in _read_verdicts(body).values())
+    except _UNSAID:
+        return False
 
 
 # -- several results in one answer ----------------------------------------------------------------

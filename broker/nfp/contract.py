@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ class Peer(Protocol):
         dialect: as its latest message was written; answers are written alike.
         features: what its OPEN asked for (see ``FEATURES``); empty without OPEN.
         alive: False once its connection is gone.
+        unsent: uuids of the messages that waited when it went.
     """
 
     name: str
@@ -30,11 +32,18 @@ class Peer(Protocol):
     dialect: Dialect
     features: frozenset[str]
     alive: bool
+    unsent: Collection[str] = ()
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         """Queue ``packet``, to leave once the store's commit ``after`` is done, never before what was queued earlier.
 
         False: it is gone or its queue is full; nothing was queued.
+        """
+
+    def roomy(self) -> bool:
+        """Whether what can wait, such as results sent once more, may be queued now: half of the queue is free.
+
+        After False, and after a ``send`` that found no room, the dispatcher is told when it is (``has_room``).
         """
 
 
@@ -62,7 +71,7 @@ class Journal(Protocol):
 class JobEvent(msgspec.Struct, frozen=True, gc=False):
     """Something that happened to a job, for subscribers, for the face on the broker and for accounting.
 
-    Thousands of them are held for replays: as Structs they are made in no time and are nothing to the garbage collector.
+    Thousands of them are held for replays: Structs are quickly made, and nothing to the garbage collector.
     """
 
     kind: str
@@ -110,10 +119,14 @@ class Answer(NamedTuple):
     body: bytes
 
 
+Later = Callable[[Callable[[Answer], None]], None]
+"""An answer that takes its time: it calls the function it is given with it, once, or never when the broker stops."""
+
+
 class Internal(Protocol):
     """A service of the broker's own."""
 
     name: str
 
-    def call(self, call: Call) -> Answer:
-        """Answer at once; an exception is answered 500 with its text."""
+    def call(self, call: Call) -> Answer | Later:
+        """Answer at once, or later; an exception is answered 500 with its text."""

@@ -14,12 +14,17 @@ Layouts, H header, c command::
     broker -> client: RESPONSE EVENT STREAM MMI    H c service uuid status body [sequence]
     broker -> worker: RESPONSE                     H c service uuid status body   (ours: "recorded")
 
-An empty fourth frame tells the form with an address; the broker's MMI without one is an answer. ``body`` is whatever
-buffer came: large ones stay the frame that ZeroMQ received, so that passing them on copies nothing. Where the text
-says "7 or more frames", further ones of a one-byte command continue the body and are joined to it.
+An empty fourth frame of the broker or a worker tells the form with an address; a client's is the text's default target,
+``all``. The broker's MMI without an address is an answer. ``body`` is whatever buffer came: large ones stay the frame
+that ZeroMQ received, so that passing them on copies nothing.
 
-``encode(decode(frames)) == frames``, but for spellings that mean the same: names given twice in a target, commas for
-an array, bytes of a status text that are no UTF-8, and bodies of several frames.
+The text says "7 or more frames", and "zero or more content frames" behind a status, but describes one body. So several
+body frames of a one-byte command are one body in pieces: they are joined, stored and passed on as one frame. No byte is
+lost, only where the pieces ended; who means several parts writes them into the body. A status with no content frame has
+the empty body. Deployed NorFab's frames are exactly those above.
+
+``encode(decode(frames)) == frames``, but for spellings that mean the same: no target for all, names given twice in one,
+commas for an array, bytes of a status text that are no UTF-8, and bodies of several frames, or of none.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from typing import Final
 
 from broker.nfp.names import NAME_BYTES_MAX, STATUS_TEXT, Command, Dialect, Sender
 from broker.nfp.packet import NO_UUID_STATUS, SWAPPED, Body, InvalidPacket, Packet
-from broker.nfp.targets import NAMES_MAX, Target, parse, render
+from broker.nfp.targets import ALL, NAMES_MAX, Target, parse, render
 
 __all__ = [
     "Body",
@@ -172,7 +177,9 @@ def _answer(packet: Packet, frames: Sequence[Body]) -> None:
         return
     addressed = sender is _WORKER and size > 4 and not len(frames[4])
     if size < 7 + addressed:
-        raise _arity(packet, size, "8 with an address" if addressed else "7")
+        if size < 6 + addressed or packet.dialect is not Dialect.SEED:
+            raise _arity(packet, size, "8 with an address" if addressed else "7")
+        frames, size = (*frames, b""), size + 1
     if addressed:
         packet.client = _address(frames[3])
         at = 5
@@ -275,7 +282,7 @@ def _printable(data: bytes, what: str) -> str:
 def _target(frame: Body) -> Target:
     if len(frame) > TARGET_BYTES_MAX:
         raise InvalidPacket("target", f"target of {len(frame)} bytes, expected at most {TARGET_BYTES_MAX}")
-    target = parse(_text(frame, "target"))
+    target = parse(_text(frame, "target")) if len(frame) else ALL
     if target is None:
         raise InvalidPacket("target", f"target {_shown(frame)}, expected all, any or names of workers")
     return target
@@ -336,7 +343,7 @@ def _encode_request(packet: Packet, frames: list[Body]) -> None:
         raise ValueError(f"{packet!r} has no address: a worker would read an answer")
     else:
         frames.append(_written(packet, packet.service, "service"))
-        frames.append(render(packet.target, array=packet.dialect is not Dialect.SEED).encode())
+        frames.append(render(packet.target, array=packet.dialect is _NORFAB).encode())
     frames.append(_written(packet, packet.uuid, "uuid"))
     frames.append(b"" if packet.body is None else packet.body)
 
@@ -380,4 +387,4 @@ def render_status(code: int, text: str) -> bytes:
 
 def status_text(code: int, dialect: Dialect) -> str:
     """What is written behind ``code``: words in the text's dialect, nothing for deployed NorFab."""
-    return STATUS_TEXT.get(code, "") if dialect is Dialect.SEED else ""
+    return "" if dialect is _NORFAB else STATUS_TEXT.get(code, "")

@@ -91,5 +91,8 @@ JOBS: Final = "jobs.service.broker"
 INTERNAL: Final = frozenset({MMI_BROKER, SID, EVENTS, JOBS})
 """Services that the broker answers itself, at once; no worker may offer them."""
 
+CLIENT_OF_WORKER: Final = "-NFPClient"
+"""What deployed NorFab appends to a worker's name for the client it has; ours do the same."""
+
 NAME_BYTES_MAX: Final = 255
 """Names of peers are ZeroMQ identities; service names and job ids are held to the same size."""

@@ -19,7 +19,8 @@ DIALECT: Final = "headgate/1"
 TASKS_MAX: Final = 4096
 RESOURCES_MAX: Final = 65_536
 """Tens of thousands of resources are what the text expects in all; one worker may hold them."""
-JOBS_MAX: Final = 65_536
+JOBS_MAX: Final = 32_768
+"""Our workers hold 10 000 unfinished jobs and as many results at most; what is left out would be given to others."""
 NUMBER_MAX: Final = 2**31 - 1
 
 
@@ -75,7 +76,7 @@ def read_worker(body: Body) -> WorkerOpen:
     >>> read_worker(b'{"credits":2,"jobs":{"u":[1,"running"],"v":3}}').jobs
     {'u': HeldJob(attempt=1, state='running')}
     """
-    said = _object(body)
+    said = read_object(body)
     return WorkerOpen(
         _text(said.get("name")),
         _text(said.get("dialect")),
@@ -89,13 +90,13 @@ def read_worker(body: Body) -> WorkerOpen:
 
 def read_client(body: Body) -> ClientOpen:
     """A client's OPEN."""
-    said = _object(body)
+    said = read_object(body)
     return ClientOpen(_text(said.get("name")), _text(said.get("dialect")), _texts(said.get("features")))
 
 
 def read_broker(body: Body) -> BrokerOpen:
     """The broker's OPEN."""
-    said = _object(body)
+    said = read_object(body)
     usual = BrokerOpen()
     return BrokerOpen(
         _text(said.get("broker")),
@@ -119,11 +120,21 @@ def write(opening: WorkerOpen | ClientOpen | BrokerOpen) -> bytes:
     return msgspec.json.encode(said, order="deterministic")
 
 
-def _object(body: Body) -> dict[str, Any]:
+def read_any(body: Body, unread: Any = None) -> Any:
+    """What ``body`` says as JSON; ``unread`` when it is empty, no JSON, or nested deeper than can be read.
+
+    >>> read_any(b"[1]"), read_any(b"plain", "?"), read_any(b"null", "?")
+    ([1], '?', None)
+    """
     try:
-        said = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return {}
+        return unread
+
+
+def read_object(body: Body) -> dict[str, Any]:
+    """The JSON object that ``body`` is; {} when it is anything else."""
+    said = read_any(body)
     return said if isinstance(said, dict) else {}
 
 

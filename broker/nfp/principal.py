@@ -40,6 +40,11 @@ class Principal(NamedTuple):
         return self.standing is Standing.OWNER or self.holder == holder
 
 
+def told_userid(userid: int) -> int | None:
+    """As people and dashboards are told it: None where it is not known, since a key belongs to none."""
+    return None if userid == USERID_UNKNOWN else userid
+
+
 def of_flux(userid: int, rolemask: int) -> Principal:
     """Who a stamped Flux message is from (RFC 12): OWNER is an owner, USER and ADMIN are users, the rest guests."""
     if rolemask & Role.OWNER:

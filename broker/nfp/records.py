@@ -6,10 +6,17 @@ step of the clock moves none of them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.nfp.names import Dialect
 from broker.nfp.targets import Target
+
+KNOWN_MAX: Final = 65_536
+"""Names of former workers that are remembered: a request may name one of them and wait."""
+ACCOUNTS_MAX: Final = 10_000
+"""Sums of accounting, in memory and in the store: anybody with a new key makes one. Beyond it the smallest are added up
+under ``OTHERS``, until half as many are left."""
+OTHERS: Final = "(others)"
 
 
 class JobAdded(NamedTuple):
@@ -54,6 +61,8 @@ class Accepted(NamedTuple):
     slot: str
     worker: str
     attempt: int
+    repeat: bool = True
+    """Whether it may be run again when this worker is lost, as it was declared then."""
 
 
 class Returned(NamedTuple):
@@ -61,6 +70,15 @@ class Returned(NamedTuple):
 
     uuid: str
     slot: str
+
+
+class Owned(NamedTuple):
+    """The client of a job for *any* is told that ``worker`` has it: the result comes under that name, whoever brings
+    it.
+    """
+
+    uuid: str
+    worker: str
 
 
 class Finished(NamedTuple):
@@ -98,13 +116,13 @@ class WorkerSeen(NamedTuple):
 
 
 class WorkerLeft(NamedTuple):
-    """It said goodbye, or is dead: a restart does not wait for it."""
+    """It said goodbye, or is dead: a restart does not wait for it, but knows the name (up to ``KNOWN_MAX``)."""
 
     name: str
 
 
 class Pinned(NamedTuple):
-    """A name belongs to a key from now on."""
+    """A name belongs to a key from now on, and was used just now; "": it belongs to nobody."""
 
     name: str
     key: str
@@ -129,6 +147,7 @@ Op = (
     | Dispatched
     | Accepted
     | Returned
+    | Owned
     | Finished
     | Closed
     | Forgotten
@@ -151,6 +170,10 @@ class SlotRow(NamedTuple):
     body: bytes = b""
     workers: tuple[tuple[str, int], ...] = ()
     """Every worker it was ever given to, with the attempt: each may still bring the result."""
+    owner: str = ""
+    """For *any*: the worker that the client was told of before there was a result."""
+    repeat: bool = True
+    """As of Accepted; True in other states."""
 
 
 class JobRow(NamedTuple):
@@ -168,8 +191,14 @@ class JobRow(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Everything a broker starts from."""
+    """What a broker starts from."""
 
     jobs: tuple[JobRow, ...] = ()
+    """Open ones."""
     workers: tuple[WorkerSeen, ...] = ()
     pins: tuple[Pinned, ...] = ()
+    """In the order of their last use."""
+    closed: tuple[str, ...] = ()
+    """Uuids of closed jobs, the latest end first; the jobs are read while the broker works already."""
+    known: tuple[str, ...] = ()
+    """Names of workers that have left, the latest last."""

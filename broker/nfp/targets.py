@@ -1,7 +1,7 @@
 """Which workers of a service a request is for (NFP, POST frame 4).
 
 Four spellings are read: ``all``, ``any``, comma separated names (the text), a JSON array of names or one exact name
-(deployed NorFab).
+(deployed NorFab). An empty frame is the text's default, all (see ``frames``).
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ class KeyEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Its public key, 40 characters of Z85; each key once."""
 
     name: Text | None = None
-    """What lists and logs call it, and what `nfp.rules` may name. Default: the beginning of the key."""
+    """What lists and logs call it, and what `nfp.rules` may name. A peer that connects as NAME or NAME-NFPClient (a
+    worker's own client) has to have a key of this name. Default: the beginning of the key."""
 
     standing: Literal["owner", "user", "guest", "none"] = "user"
     """What it may do in general. Default user: jobs of its own. none: it is refused at the gate."""
@@ -83,7 +84,8 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     deployed NorFab, on this machine only."""
 
     worker_endpoint: Text | None = None
-    """A second address, for workers only; `endpoint` then is for clients. Default none: one address for both."""
+    """A second address, for workers and what they ask for themselves; `endpoint` then takes requests only. Default
+    none: one address for both."""
 
     curve: bool = True
     """Speak CURVE: peers know this broker by its key, it knows them by theirs. Default true. false is plaintext, in
@@ -138,13 +140,37 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     are sent, not kept."""
 
     results_max_bytes: Bytes = 256 * 2**20
-    """Bytes of results kept for all jobs together; beyond it the oldest go first. Default 256 MiB."""
+    """Bytes that ended jobs may take in memory, their results and 2 KiB more each; beyond it the oldest are forgotten
+    first. Default 256 MiB."""
+
+    results_max_jobs: Count = 50_000
+    """Ended jobs kept; beyond it the oldest are forgotten first. Default 50000: a restart has read all of them again
+    within seconds."""
 
     queue_max: Count = 10_000
-    """Jobs waiting for one service; beyond it 500. Default 10000, as the queues of NorFab's peers."""
+    """Jobs waiting for one service, or for one worker by name; beyond it 500. Default 10000, as the queues of NorFab's
+    peers."""
 
     queue_per_client: Count = 1000
-    """Unfinished jobs of one client; beyond it 500. Default 1000: one client leaves room for nine."""
+    """Jobs of one client that may wait for a worker; beyond it 500. Default 1000: one client leaves room for nine."""
+
+    slots_per_client: Count = 20_000
+    """Workers that the waiting jobs of one client may be for, together; beyond it 500, except that one job for more is
+    taken while none waits. Default 20000: a job for all of the largest services, and more behind it."""
+
+    jobs_max: Count = 100_000
+    """Unfinished jobs in all; beyond it 500. Default 100000: names of services are free to invent, memory is not."""
+
+    slots_max: Count = 200_000
+    """Workers that unfinished jobs may be for in all; beyond it 500. Default 200000, some hundred MiB."""
+
+    open_max_bytes: Bytes = 512 * 2**20
+    """Bytes that unfinished jobs may take in memory, counted as of results_max_bytes; beyond it 500. Default 512
+    MiB."""
+
+    attempts_max: Count = 16
+    """Workers that may be lost over one job before it ends with 500. Default 16: a job that kills workers does not go
+    through all of them."""
 
     invalid_max: Count = 16
     """Invalid messages after which a peer is cut. Default 16: a peer of another version is seen, not served."""
@@ -154,8 +180,9 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     configurations fit; files go in chunks."""
 
     peer_queue_bytes: Bytes = 128 * 2**20
-    """Bytes queued for a peer that does not read; beyond it events are dropped and counted, and it is cut when not
-    even a result fits. Default 128 MiB: two of the largest messages."""
+    """Bytes queued for a peer that does not read; beyond it events are dropped and counted, results wait until it
+    reads, and it is cut when it takes nothing for keepalive_ms * multiplier. Default 128 MiB: two of the largest
+    messages."""
 
     peer_queue_msgs: Count = 10_000
     """Messages queued for such a peer. Default 10000, as in NorFab."""
@@ -179,6 +206,10 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     announce: bool = True
     """Publish what happens to jobs as events `nfp.job.UUID.*` on the broker this one is attached to, private to owners
     and to who submitted. Default true: dashboards show it. false: answers and streams only."""
+
+    inventory_unlisted: bool = True
+    """Give workers whose key `nfp.keys` does not list what the inventory has for their name. Default true, for the same
+    reason; a name belongs to the first key that used it. false: owners and listed keys only."""
 
     keys: tuple[KeyEntry, ...] = ()
     """`[[nfp.keys]]`: who is who. Default none: everybody is unlisted."""

@@ -113,6 +113,13 @@ def test_a_job_is_cancelled_with_two_presses(look, nfp):
         page.wait_for_selector(f'.job[data-uuid="{uuid}"][data-mood=muted]:has-text("cancelled")')
 
 
+def test_a_job_whose_task_failed_is_not_shown_as_done(look, nfp):
+    page = jobs(look)
+    answer = look.rpc("nfp.lab.fail", {"timeout": 60})
+    assert answer["results"]["lab-1"]["failed"] is True
+    page.wait_for_selector(f'.job[data-uuid="{answer["uuid"]}"][data-mood=bad]:has-text("failed")')
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_readable_in_both_themes_and_fits_a_phone(look, nfp, scheme):
     with copying(look, nfp):

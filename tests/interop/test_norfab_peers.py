@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.nfp import NfpProcess, nfp_process
+from broker.nfp.names import Command
+from tests.live.nfp import NfpProcess, nfp_process, request
 from tests.live.norfab import NorFab, Side, norfab
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
@@ -190,6 +191,32 @@ def test_a_user_sees_no_secrets_and_stops_nothing(stage: Stage) -> None:
     answer = stage.client.ask(do="mmi", service="mmi.service.broker", task="shutdown")
     assert "not allowed" in str(answer).lower()
     assert stage.run("ping", workers="any"), "it is still there"
+
+
+def test_a_user_sees_the_rest_of_the_inventory(stage: Stage) -> None:
+    assert "oslo" in str(stage.mmi("show_broker_inventory"))
+
+
+def test_a_worker_at_an_address_for_workers_has_its_inventory_at_once(tmp_path: Path) -> None:
+    """It asks through a client of its own, at the only address it knows; after a DISCONNECT it is back at once."""
+    (tmp_path / "inventory.yaml").write_text('broker: {}\nworkers:\n  "w*":\n    - {site: oslo}\n')
+    settings: dict[str, Any] = {
+        "inventory": str(tmp_path / "inventory.yaml"),
+        "worker_endpoint": "tcp://127.0.0.1:*",
+    }
+    with norfab(tmp_path) as nf, nfp_process(tmp_path, **settings) as broker:
+        began = time.monotonic()
+        worker = nf.worker(broker.worker_endpoint, broker.server_key, "w1")
+        assert worker.ready["inventory"] == {"site": "oslo"}
+        assert time.monotonic() - began < 25.0, "it gave up waiting for its inventory"
+        client = nf.client(broker.endpoint, broker.server_key, "ada")
+        for turn in range(2):
+            found = client.ask(do="run", service="dummy", task="ping", kwargs={"n": turn}, timeout=30)
+            assert found["w1"]["result"]["n"] == turn
+            with broker.dealer("owner", key=broker.owner()) as owner:
+                owner.say(request(Command.MMI, "d", "mmi.service.broker", body=b'{"task":"disconnect"}'))
+                told = owner.until(lambda packet: packet.command is Command.MMI)
+                assert b'"w1"' in told.data
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -34,6 +34,10 @@ def ping(n=1):
     return n
 
 @worker.task
+def fail():
+    raise ValueError("no such device")
+
+@worker.task
 def reboot():
     return "up again"
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.job import FINAL, OPEN, WAITING
+from broker.nfp.dispatch.job import FINAL, JOB_BYTES, OPEN, SLOT_BYTES, WAITING
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
-from broker.nfp.records import Dispatched, Finished, Forgotten
-from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body
+from broker.nfp.records import Dispatched, Finished, Forgotten, Snapshot
+from tests.unit.nfp.dispatch.bench import Bench, FakeJournal, FakePeer, result_body
 
 CONFIG = DispatchConfig(
     queue_ttl_s=40.0,
@@ -85,6 +85,7 @@ class Machine(RuleBasedStateMachine):
     def again(self, data: st.DataObject, command: Command) -> None:
         uuid = data.draw(st.sampled_from(sorted(self.jobs)))
         name, service, target = self.jobs[uuid]
+        unread = uuid in self.bench.dispatcher._state.unread
         if command is Command.POST:
             self.bench.post(self.clients[name], uuid, service=service, target=target)
         else:
@@ -94,6 +95,9 @@ class Machine(RuleBasedStateMachine):
                 (packet, 0)
                 for packet in self.bench.request(client, command, uuid, service=service, target=target)
             ]
+        if unread:
+            self.hear(name)
+            assert self.bench.recall()
         assert self.hear(name)
 
     @rule(name=st.sampled_from(["old", "own", "rex"]))
@@ -196,18 +200,37 @@ class Machine(RuleBasedStateMachine):
         elif last == "finish":
             self.workers["ours"].finish(200)
         self.bench.end_turn = end
-        self.bench.restart()
+        self.bench.restart(recall=False)
+        self.all_come_anew()
+
+    @rule(really=RARELY)
+    def another_broker_takes_over(self, really: bool) -> None:
+        """It knows nothing of the jobs that workers hold and clients submit again."""
+        if not really:
+            return
+        self.bench.journal = FakeJournal()
+        self.bench._start()
+        self.bench.end_turn()
+        self.all_come_anew()
+        self.taken.clear()
+
+    def all_come_anew(self) -> None:
         for worker in self.workers.values():
             worker.cut()
         for name, old in list(self.clients.items()):
             self.clients[name] = FakePeer(name, old.dialect, old.features)
+
+    @rule()
+    def closed_jobs_are_read(self) -> None:
+        """Some that the broker has closed before it was killed."""
+        self.bench.recall()
 
     # -- what always holds ------------------------------------------------------------------------
 
     @invariant()
     def nothing_is_lost(self) -> None:
         forgotten = {op.uuid for op in self.bench.journal.of(Forgotten)}
-        for uuid in self.taken - forgotten:
+        for uuid in self.taken - forgotten - self.bench.dispatcher._state.unread.keys():
             assert self.bench.dispatcher.job(uuid, self.bench.now) is not None
 
     @invariant()
@@ -241,10 +264,12 @@ class Machine(RuleBasedStateMachine):
             worker.die(loses_memory=False)
         for client in self.clients.values():
             self.bench.lose(client)
+        while self.bench.recall():
+            pass
         self.bench.pass_time(CONFIG.job_timeout_s + CONFIG.result_ttl_s + 60)
         check(self.bench.dispatcher._state)
         assert leftovers(self.bench.dispatcher) == {}
-        assert self.bench.journal.snapshot() == ((), (), ())
+        assert self.bench.journal.snapshot()._replace(known=()) == Snapshot()
 
 
 class SimWorker:
@@ -323,8 +348,9 @@ class SimWorker:
 
     def _act(self, packet: Packet) -> None:
         if packet.command is Command.POST:
-            self.fresh.add(packet.uuid)
             known = self.memory.get(packet.uuid)
+            if self.kind != "ours" or known is None:  # what it says it has is given to it over its credits
+                self.fresh.add(packet.uuid)
             if known is None or self.kind == "seed":
                 self.memory[packet.uuid] = (packet, "running")
             if self.kind == "ours" or (self.kind == "norfab" and known is None):
@@ -385,6 +411,7 @@ def _attempt(post: Packet) -> int:
 def check(state: Any) -> None:
     """The tables of a dispatcher agree with each other."""
     waiting: dict[str, int] = {}
+    waiting_slots: dict[str, int] = {}
     current: dict[Any, str] = {}
     assert not state.freed
     assert not state.returned
@@ -397,6 +424,8 @@ def check(state: Any) -> None:
         assert job.waiting == queued
         if queued:
             waiting[job.holder] = waiting.get(job.holder, 0) + 1
+            waiting_slots[job.holder] = waiting_slots.get(job.holder, 0) + queued
+        assert job.size >= JOB_BYTES + len(job.body) + len(slots) * SLOT_BYTES
         for slot in slots:
             assert (slot.queue is not None) == (slot.state == WAITING)
             assert (slot.run is None) == (slot.state in (WAITING, FINAL))
@@ -405,6 +434,9 @@ def check(state: Any) -> None:
                 assert state.roster.workers[slot.run.worker.name] is slot.run.worker
                 current[slot] = slot.run.worker.name
     assert state.waiting == waiting
+    assert state.waiting_slots == waiting_slots
+    assert state.open_slots == sum(job.open for job in state.jobs.values())
+    assert not state.unread.keys() & state.jobs.keys()
     assert state.open_jobs == sum(job.state == OPEN for job in state.jobs.values())
     assert state.open_bytes == sum(job.size for job in state.jobs.values() if job.state == OPEN)
     assert state.kept_bytes == sum(job.size for job in state.closed)
@@ -412,12 +444,17 @@ def check(state: Any) -> None:
         job.uuid for job in state.jobs.values() if job.state != OPEN
     }
     for worker in state.roster.workers.values():
-        assert worker.busy == sum(run.holds for run in worker.runs.values())
+        assert worker.busy == sum(run.holds for run in worker.runs.values()) + sum(worker.claims.values())
+        assert not worker.claims.keys() & worker.runs.keys()
+        assert all(state.claims[uuid][worker.name] is worker for uuid in worker.claims)
         assert (worker in worker.service.idle) == worker.free
         assert worker.timer is not None
         for run in worker.runs.values():
             assert run.ended or current[run.slot] == worker.name
             assert run.holds or run.ended or run.ready is not None
+    assert sum(map(len, state.claims.values())) == sum(
+        len(worker.claims) for worker in state.roster.workers.values()
+    )
     for service in state.roster.services.values():
         assert service.workers or service.queue or service.gathering
         assert service.alive == sum(worker.wire is not None for worker in service.workers.values())
@@ -435,6 +472,9 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
         "closed": state.closed,
         "claims": state.claims,
         "waiting": state.waiting,
+        "waiting_slots": state.waiting_slots,
+        "unread": state.unread,
+        "later": dispatcher._recall,
         "safe": state.safe,
         "timers": state.timers,
         "workers": state.roster.workers,
@@ -443,7 +483,7 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
         "clients": dispatcher._clients,
         "relays": dispatcher._relays,
         "offers": dispatcher._liveness._offers,
-        "open": range(state.open_jobs + state.open_bytes + state.kept_bytes),
+        "open": range(state.open_jobs + state.open_slots + state.open_bytes + state.kept_bytes),
     }
     return {name: len(table) for name, table in tables.items() if len(table)}
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.nfp.files.tree import Missing, Tree, Unsafe, names_of, url_of
+from broker.nfp.files.tree import Missing, Tree
+from broker.nfp.urls import Unsafe, names_of, url_of
 
 WAYS = ["..", ".", "", "\\", "..\\", "/", "//", "~", "$HOME", "nf:", "nf://", "C:", "%2e%2e", "\0", "\udc80"]
 NAMES = [

@@ -16,6 +16,7 @@ from broker.nfp.records import (
     Finished,
     Forgotten,
     JobAdded,
+    Owned,
     Pinned,
     Returned,
     SlotAdded,
@@ -28,6 +29,7 @@ from broker.nfp.records import (
 from broker.nfp.store import Store
 from broker.nfp.store.clock import Clock
 from broker.nfp.targets import ALL, ANY, Target
+from tests.unit.nfp.store.samples import whole
 
 CLOCK = Clock(lambda: 1e9, lambda: 1e3, lambda: "here")
 """Time stands still: ages are 0."""
@@ -39,6 +41,7 @@ class Model:
     def __init__(self):
         self.jobs = {}
         self.workers = {}
+        self.known = set()
         self.pins = {}
         self.used = {}
 
@@ -50,7 +53,7 @@ class Model:
             (job["added"], job["state"], tuple(SlotRow(slot, **row) for slot, row in job["slots"].items()))
             for job in self.jobs.values()
         ]
-        return jobs, dict(self.workers), dict(self.pins), dict(self.used)
+        return jobs, dict(self.workers), set(self.known), dict(self.pins), dict(self.used)
 
     def slot(self, op):
         """The slot's row, made when its job is there; None when the job is not or the slot is final."""
@@ -59,7 +62,7 @@ class Model:
             return None
         row = job["slots"].get(op.slot)
         if row is None:
-            row = {"worker": "", "attempt": 0, "state": "waiting", "workers": ()}
+            row = {"worker": "", "attempt": 0, "state": "waiting", "workers": (), "owner": ""}
             job["slots"][op.slot] = row
             if isinstance(
                 op, Accepted | Finished
@@ -76,23 +79,29 @@ class Model:
     def Dispatched(self, op):
         row = self.slot(op)
         if row is not None:
-            row.update(worker=op.worker, attempt=op.attempt, state="dispatched")
+            row.update(worker=op.worker, attempt=op.attempt, state="dispatched", repeat=True)
             row["workers"] += ((op.worker, op.attempt),)
 
     def Accepted(self, op):
         row = self.slot(op)
         if row is not None and row["state"] == "dispatched" and row["attempt"] == op.attempt:
-            row["state"] = "accepted"
+            row.update(state="accepted", repeat=op.repeat)
 
     def Returned(self, op):
         row = self.slot(op)
         if row is not None:
-            row["state"] = "waiting"
+            row.update(state="waiting", repeat=True)
+
+    def Owned(self, op):
+        self.slot(SlotAdded(op.uuid, ""))
+        if op.uuid in self.jobs:
+            row = self.jobs[op.uuid]["slots"][""]
+            row["owner"] = row["owner"] or op.worker
 
     def Finished(self, op):
         row = self.slot(op)
         if row is not None:
-            row.update(state="final", **dict(zip(op._fields[2:], op[2:], strict=True)))
+            row.update(state="final", repeat=True, **dict(zip(op._fields[2:], op[2:], strict=True)))
 
     def Closed(self, op):
         job = self.jobs.get(op.uuid)
@@ -104,9 +113,11 @@ class Model:
 
     def WorkerSeen(self, op):
         self.workers[op.name] = op
+        self.known.discard(op.name)
 
     def WorkerLeft(self, op):
-        self.workers.pop(op.name, None)
+        if self.workers.pop(op.name, None) is not None:
+            self.known.add(op.name)
 
     def Pinned(self, op):
         self.pins[op.name] = op.key
@@ -124,6 +135,7 @@ def seen(snapshot: Snapshot, usage):
     return (
         [(job.added, job.state, job.slots) for job in snapshot.jobs],
         {worker.name: worker for worker in snapshot.workers},
+        set(snapshot.known),
         {pin.name: pin.key for pin in snapshot.pins},
         {used[:3]: tuple(used[3:]) for used in usage},
     )
@@ -143,8 +155,9 @@ OPERATIONS = st.one_of(
     ),
     st.builds(SlotAdded, UUIDS, SLOTS),
     st.builds(Dispatched, UUIDS, SLOTS, WORKERS, st.integers(1, 3)),
-    st.builds(Accepted, UUIDS, SLOTS, WORKERS, st.integers(1, 3)),
+    st.builds(Accepted, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.booleans()),
     st.builds(Returned, UUIDS, SLOTS),
+    st.builds(Owned, UUIDS, WORKERS),
     st.builds(Finished, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.sampled_from([200, 408]), TEXT, BODIES),
     st.builds(Closed, UUIDS, st.sampled_from(["done", "cancelled"])),
     st.builds(Forgotten, UUIDS),
@@ -156,8 +169,9 @@ OPERATIONS = st.one_of(
 
 
 def sensible(groups):
-    """Without what nobody puts: operations for a job that is not there, but comes later."""
+    """Without what nobody puts: operations for a job that is not there, but comes later; an owner of no slot."""
     there = set()
+    slots = set()
     kept = []
     for group in groups:
         kept.append([])
@@ -168,6 +182,11 @@ def sensible(groups):
                 continue
             elif isinstance(op, Forgotten):
                 there.discard(op.uuid)
+                slots.discard(op.uuid)
+            elif isinstance(op, Owned) and op.uuid not in slots:
+                continue
+            elif getattr(op, "slot", None) == "":
+                slots.add(op.uuid)
             kept[-1].append(op)
     return kept
 
@@ -178,7 +197,9 @@ GROUPS = st.lists(st.lists(OPERATIONS, max_size=25), min_size=1, max_size=8).map
 async def reopened(path):
     store = Store(path, asyncio.get_running_loop(), clock=CLOCK)
     try:
-        return seen(await store.open(), await store.usage())
+        found = await store.open()
+        assert all(row.state == "open" for row in found.jobs)
+        return seen(await whole(store, found), await store.usage())
     finally:
         await store.close()
 

@@ -1,5 +1,6 @@
 """Stories of the NFP broker with raw peers: both dialects, thieves and forgers, floods, slow readers, two sockets."""
 
+import contextlib
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import zmq
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_BROKER, Command, Dialect, Sender
+from broker.transport import curve
 from tests.live.nfp import keepalive, nfp_broker, nfp_process, ready, reply, request
 
 pytestmark = pytest.mark.story
@@ -239,15 +241,19 @@ def test_two_sockets(rundir):
         live.dealer("w1", workers=True) as worker,
         live.dealer("c1") as client,
         live.dealer("w2") as lost_worker,
-        live.dealer("c2", workers=True) as lost_client,
+        live.dealer("w1-NFPClient", workers=True) as workers_client,
     ):
         worker.say(ready())
         registered(live, "w1")
         works(worker, client, "u1")
         lost_worker.say(ready())
-        lost_client.say(request(POST, "u2"))
-        live.eventually(lambda: live.broker.offences.by_kind["role"] == 2)
-        assert lost_client.silent()
+        live.eventually(lambda: live.broker.offences.by_kind["role"] == 1)
+        works(worker, workers_client, "u2")
+        for service in ("sid.service.broker", "mmi.service.broker"):
+            workers_client.say(
+                request(Command.MMI, service, service=service, body=b'{"task":"get_inventory"}')
+            )
+            assert workers_client.until(lambda packet: packet.command is Command.MMI).status == 200
         assert {one.name for one in live.call(live.broker.overview.workers)} >= {"w1"}
         assert "w2" not in {one.name for one in live.call(live.broker.overview.workers)}
 
@@ -275,6 +281,64 @@ def test_a_second_ready_ends_the_registration(rundir):
         worker.say(ready())
         worker.say(ready())
         assert worker.hear().command is DISCONNECT
+
+
+def test_a_flood_of_ready_is_cut_and_told_once(rundir):
+    """Who is told DISCONNECT registers on a new connection; on the old one it hears nothing more."""
+    with (
+        nfp_broker(rundir) as live,
+        live.dealer("w1", RECONNECT_IVL=-1, SNDTIMEO=500) as worker,
+        live.dealer("c1") as client,
+    ):
+        with contextlib.suppress(zmq.Again):  # nobody listens any more
+            for _ in range(1000):
+                worker.say(ready())
+        live.eventually(lambda: live.broker.offences.cut == 1)
+        if worker.sock.poll(0):  # unless it was cut in the turn in which that was said
+            assert worker.hear().command is DISCONNECT
+        assert worker.silent()
+        assert live.broker.offences.by_kind["unexpected"] <= live.settings.invalid_max + 1
+        with live.dealer("w1") as again:
+            again.say(ready())
+            registered(live, "w1")
+            works(again, client, "u1")
+
+
+def test_a_worker_that_comes_back_after_an_unexpected_command(rundir):
+    with nfp_broker(rundir) as live, live.dealer("c1") as client:
+        for turn in range(3):
+            with live.dealer("w1") as worker:
+                worker.say(ready())
+                registered(live, "w1")
+                works(worker, client, f"u{turn}")
+                worker.say(ready())
+                assert worker.hear().command is DISCONNECT
+        assert count(live, "cut") == 0
+
+
+def test_a_listed_name_is_taken_back_from_who_had_it_before(rundir):
+    own, stranger = curve.generate(), curve.generate()
+    with nfp_broker(rundir) as live, live.dealer("w1", key=stranger) as squatter:
+        squatter.say(ready())
+        registered(live, "w1")
+        with live.dealer("w1-NFPClient", key=stranger) as reader:
+            reader.say(request(GET, "none"))
+            reader.hear()
+    keys = [{"key": own.public_key, "name": "w1", "services": ["svc"]}]
+    for start in range(2):
+        with nfp_broker(rundir, keys=keys) as live, live.dealer(f"c{start}") as client:
+            for violations, name in enumerate(("w1", "w1-NFPClient"), 1):
+                with live.dealer(name, key=stranger) as squatter:
+                    squatter.say(ready() if name == "w1" else request(GET, "none"))
+                    live.eventually(lambda seen=violations: live.broker.pins.violations >= seen)
+                    while squatter.sock.poll(300):  # a worker of before the restart is told to register anew
+                        assert squatter.hear().command is DISCONNECT
+            with live.dealer("w1", key=own) as worker, live.dealer("w1-NFPClient", key=own) as reader:
+                worker.say(ready())
+                registered(live, "w1")
+                works(worker, client, f"u{start}")
+                reader.say(request(GET, "none"))
+                assert reader.hear().status == 400
 
 
 def test_large_bodies_pass_unchanged(rundir):

@@ -133,6 +133,36 @@ def test_users_have_their_own_jobs_and_see_no_others(rundir):
             assert uuids(hears["ann"], "last") == {"anns", "last"}
 
 
+ENDS = [
+    *(f"nfp.mmi.service.broker.{task}" for task in ("shutdown", "restart", "get_logs")),
+    *(f"nfp.mmi.service.worker.{task}" for task in ("shutdown", "restart")),
+]
+
+
+def test_only_owners_end_brokers_and_workers(rundir):
+    """Neither users of other ranks nor those of the web, admins included; by a topic's words or by nfp.run."""
+    with contextlib.ExitStack() as stack:
+        tree, user = stack.enter_context(tree_of_two(rundir))
+        stack.enter_context(attached(rundir, tree.ranks[0].uri))
+        gateway = stack.enter_context(gateway_process(rundir, tree.ranks[0].uri, users=USERS))
+        ann = functools.partial(refusal, user(ANN).rpc)
+        for refused in (ann, Web(stack, gateway, "bob").refused, Web(stack, gateway, "eve").refused):
+            for topic in ENDS:
+                number, text = refused(topic)
+                assert (number, "not allowed: a user may not call" in text) == (errno.EPERM, True), topic
+            for service in (
+                "mmi.service.broker",
+                "mmi.service.worker",
+            ):  # *.disconnect asks for no answer (RFC 6)
+                assert refused("nfp.run", {"service": service, "task": "disconnect"})[0] == errno.EPERM
+        with connect(tree.ranks[0].uri) as owner:
+            (alive,) = owner.rpc("nfp.workers.list", {"service": "lab"}).json()["workers"]
+            assert (alive["name"], alive["status"]) == ("lab-1", "alive")
+            owner.rpc("nfp.lab.ping")
+            owner.rpc("nfp.mmi.service.worker.shutdown", {"target": "lab-1"})
+            eventually(lambda: owner.rpc("nfp.workers.list", {"service": "lab"}).json()["workers"], [])
+
+
 def uuids(events, last):
     """The jobs that events tell of, up to the end of job ``last``."""
     found = set()

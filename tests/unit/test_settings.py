@@ -138,7 +138,7 @@ def test_sample_is_valid_with_its_comments_removed():
     assert read.size == 2
     assert read.clients[0].name == "dashboard"
     assert read.nfp is not None
-    assert read.nfp.keys[0].name == "lab worker"
+    assert read.nfp.keys[0].name == "lab-worker"
 
 
 # ---------------------------------------------------------------- names and types

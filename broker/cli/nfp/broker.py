@@ -46,7 +46,7 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-e", "--endpoint", metavar="E", help="where peers connect (default tcp://127.0.0.1:5555)")
     add(
-        "--worker-endpoint", metavar="E", help="a second address, for workers; --endpoint is for clients then"
+        "--worker-endpoint", metavar="E", help="a second address, for workers; --endpoint is for requests then"
     )
     add("--key-secret", metavar="FILE", help="CURVE certificate (default: made in the base directory)")
     add("--inventory", metavar="FILE", help="YAML with what each worker is given")

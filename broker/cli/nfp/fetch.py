@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from broker.cli import options
-from broker.cli.exits import OK
+from broker.cli.exits import OK, UsageError
 from broker.cli.nfp import session as shared
 from broker.cli.nfp.session import Session
-from broker.nfp.client import NfpClient
-from broker.nfp.client.fetching import names_of
+from broker.nfp.client import FetchFailed, NfpClient
+from broker.nfp.client.fetching import path_of
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.client.transfer import Progress as Callback
 
@@ -85,14 +85,18 @@ def fetch(
 
     A copy that is here and the same is not sent again; a transfer that was interrupted goes on where it stopped.
     """
-    session = Session("fetch", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+    try:
+        wanted = () if listing else path_of(url)
+    except FetchFailed as error:
+        raise UsageError(str(error)) from error
+    session = Session("fetch", broker, server_key, key, name, base_dir, plain, insecure, as_json, timeout)
 
     async def work(client: NfpClient) -> int:
         if listing:
             return await _list(client, session, url)
         if details:
             return await _details(client, session, url)
-        last = names_of(url)[-1]
+        last = wanted[-1]
         with bar(last, sys.stderr.isatty() and not as_json) as progress:
             found = await client.fetch(url, output or Path.cwd() / last, progress=progress, timeout_s=timeout)
         value = {

@@ -238,11 +238,16 @@ def show_results(screen: Screen, results: dict[str, Any]) -> int:
         if screen.as_json:
             screen.line(compact({"worker": worker, "result": result}))
         elif failed:
-            errors = result.get("errors") or ["failed"]
-            screen.line(f"{worker}: failed: {str(errors[0]).strip()}", "red")
+            screen.line(f"{worker}: failed: {_errors(result)}", "red")
         else:
             _show_result(screen, worker, result)
     return code
+
+
+def _errors(result: dict[str, Any]) -> str:
+    errors = result.get("errors")
+    texts = [str(error).strip() for error in errors] if isinstance(errors, list) else [str(errors or "")]
+    return "\n".join(text for text in texts if text) or "it does not say why"
 
 
 def _show_result(screen: Screen, worker: str, result: Any) -> None:

@@ -13,7 +13,7 @@ from broker.cli.nfp import session as shared
 from broker.cli.nfp.run import until_done
 from broker.cli.nfp.session import Session, short
 from broker.cli.screen import duration
-from broker.nfp.client import NfpClient
+from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.names import JOBS
 
@@ -70,7 +70,7 @@ def list_(
             screen.records(heads, found, [])
         else:
             rows = [_row(job) for job in found]
-            screen.table(heads, rows, lambda row: STYLES.get(row[4], ""))
+            screen.table(heads, rows, lambda row: STYLES.get(row[4].split()[-1], ""))
         return OK
 
     return session.run(work)
@@ -82,11 +82,21 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
         str(job["service"]),
         str(job["task"]),
         short(job["target"], 30),
-        str(job["state"]) + (" (asks)" if job.get("asked") else ""),
+        _state(job),
         duration(float(job["age_s"])),
         short(", ".join(worker for worker in job["workers"] if worker), 40),
         short(job["client"], 30),
     )
+
+
+def _state(job: dict[str, Any]) -> str:
+    """In one or two words; a job with results has state done also when one says that its task failed."""
+    if job.get("asked"):
+        return f"{job['state']} (asks)"
+    failed = len(job.get("failed") or ())
+    if job["state"] != "done" or not failed:
+        return str(job["state"])
+    return "task failed" if len(job["workers"]) == 1 else f"{failed} of {len(job['workers'])} failed"
 
 
 @app.command("show")
@@ -160,7 +170,7 @@ def result(
 
 @app.command("cancel")
 def cancel(
-    uuids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.")],
+    uuids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")],
     service: Service = "",
     broker: shared.Brokers = None,
     server_key: shared.ServerKey = None,
@@ -177,7 +187,12 @@ def cancel(
     async def work(client: NfpClient) -> int:
         code = OK
         for uuid in uuids:
-            job = await client.attach(uuid, service=service)
+            try:
+                job = await client.attach(uuid, service=service)
+            except RequestFailed as error:  # the others are to be cancelled all the same
+                print(f"headgate nfp jobs: {error}", file=sys.stderr)
+                code = FAILED
+                continue
             confirmed = await job.cancel()
             code = code if confirmed else FAILED
             said = "cancelled" if confirmed else f"not cancelled: {job.status}"

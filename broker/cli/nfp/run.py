@@ -27,7 +27,7 @@ def run(
     service: Annotated[str, typer.Argument(metavar="SERVICE")],
     task: Annotated[str, typer.Argument(metavar="TASK")],
     args: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="JSON where it is some, else text.")
+        list[str] | None, typer.Argument(metavar="ARGUMENT", help="JSON where it is some, else text.")
     ] = None,
     kwargs: Annotated[
         list[str] | None,
@@ -66,7 +66,7 @@ def run(
     Exit code 1 when a task failed or the job did not end well, 4 when results are missing at the deadline. Ctrl-C asks
     what to do with the job; without a terminal it cancels it.
     """
-    session = Session("run", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+    session = Session("run", broker, server_key, key, name, base_dir, plain, insecure, as_json, timeout)
     words = [value_of(word) for word in args or []]
     named = keywords(kwargs or [])
     shown = sys.stderr.isatty() and not as_json if progress is None else progress

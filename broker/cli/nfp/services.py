@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli import options
-from broker.cli.exits import OK, UsageError
+from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.nfp import session as shared
 from broker.cli.nfp.session import Session, short
 from broker.cli.redraw import Redraw
@@ -107,8 +108,14 @@ async def look(client: NfpClient, service: str, clients: bool) -> Look:
     return Look(services, workers, await client.mmi("show_clients") if clients else None)
 
 
+def _unknown(service: str) -> int:
+    text = f"headgate nfp services: no worker offers {service[:64]!r}, and no job waits for it"
+    print(text, file=sys.stderr)
+    return FAILED
+
+
 def services(
-    service: Annotated[str, typer.Argument(metavar="[SERVICE]", help="Only this one.")] = "",
+    service: Annotated[str, typer.Argument(metavar="SERVICE", help="Only this one.")] = "",
     clients: Annotated[
         bool, typer.Option("--clients", help="Show clients, too (your own; an owner all).")
     ] = False,
@@ -125,7 +132,8 @@ def services(
 ) -> int:
     """Print services, their workers with load and resources, and clients.
 
-    Workers are alive, lost (their connection broke a moment ago) or expected (known from before a restart).
+    Workers are alive, lost (their connection broke a moment ago) or expected (known from before a restart). Exit code 1
+    when there is no such service.
     """
     if as_json and watch:
         raise UsageError("--watch and --json: expected one of them")
@@ -137,7 +145,7 @@ def services(
                 found = await look(client, service, clients)
                 redraw.frame(lambda: found.show(session.screen))  # noqa: B023 - called at once
                 if not watch:
-                    return OK
+                    return OK if found.services or not service else _unknown(service)
                 await asyncio.sleep(interval)
 
     return session.run(work)

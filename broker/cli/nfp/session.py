@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import uuid4
@@ -20,14 +21,17 @@ from broker.cli.screen import Screen
 from broker.errors import LinkBroken, LinkError
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import Limits
+from broker.nfp.opening import read_any
 from broker.nfp.peer.brokers import DEFAULT, chosen
-from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key, own_certificate
+from broker.nfp.peer.keys import PLAINTEXT, broker_key, default_base_dir, found_broker_key, own_certificate
 
 if TYPE_CHECKING:
     from broker.transport.curve import Certificate
 
-CONNECT_S: Final = 10.0
-"""How long a broker may take to be reached: two rounds of failover."""
+CONNECT_S: Final = 4.0
+"""How long each broker may take to be reached, unless a verb's ``--timeout`` is shorter: it may be just starting."""
+ANSWER_S: Final = 10.0
+"""How long it may take to answer a question."""
 FAILOVER_S: Final = 3.0
 """A person waits: the next broker is tried sooner than by a program."""
 _LOOK_S: Final = 0.2
@@ -87,7 +91,7 @@ Work = Callable[[NfpClient], Awaitable[int | None]]
 
 
 class Session:
-    """One verb's connection to a broker.
+    """One verb's connection to a broker, to be there ``within_s`` seconds.
 
     Attributes:
         screen: where the verb prints.
@@ -105,6 +109,7 @@ class Session:
         plain: bool,
         insecure: bool,
         as_json: bool,
+        within_s: float = inf,
     ) -> None:
         self.verb = verb
         self.screen = Screen(as_json)
@@ -115,6 +120,7 @@ class Session:
         self._name = name or f"{CLI}-{socket.gethostname()[:64]}-{os.getpid()}-{uuid4().hex[:6]}"
         self._plain = plain
         self._insecure = insecure
+        self._within_s = within_s
 
     def client(self) -> NfpClient:
         """The client that the options describe.
@@ -128,17 +134,20 @@ class Session:
             broker=self._brokers,
             server_key=server_key,
             key=self._own_key() if server_key else None,
-            limits=Limits(answer_s=CONNECT_S),
+            limits=Limits(answer_s=ANSWER_S),
             failover_s=FAILOVER_S,
             insecure=self._insecure,
         )
 
-    def _given_server_key(self) -> str | None:
+    def _given_server_key(self) -> str:
+        """The broker's key; ``PLAINTEXT`` keeps the client from looking for one itself."""
         if self._plain:
             if self._server_key:
                 raise UsageError("--no-curve and --server-key: expected one of them")
-            return None
-        return broker_key(self._server_key) if self._server_key else found_broker_key(self.base_dir)
+            return PLAINTEXT
+        return (
+            broker_key(self._server_key) if self._server_key else found_broker_key(self.base_dir) or PLAINTEXT
+        )
 
     def _own_key(self) -> Certificate | str | Path:
         if self._key:
@@ -169,7 +178,7 @@ class Session:
     async def _connect(self, client: NfpClient) -> None:
         """Wait for a broker, but not when the only one there is has other keys: that does not pass by waiting."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + CONNECT_S
+        end = loop.time() + min(CONNECT_S * len(self._brokers), self._within_s)
         while not client.is_connected:
             try:
                 await client.wait_connected(min(_LOOK_S, max(0.0, end - loop.time())))
@@ -203,10 +212,7 @@ def value_of(text: str) -> Any:
     >>> value_of("3"), value_of('{"a": [1]}'), value_of("three"), value_of('"3"')
     (3, {'a': [1]}, 'three', '3')
     """
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
-        return text
+    return read_any(text.encode("utf-8", "surrogateescape"), text)
 
 
 def keywords(words: Iterable[str]) -> dict[str, Any]:

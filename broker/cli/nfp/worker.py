@@ -19,7 +19,7 @@ from typing import Final
 
 from broker.cli.exits import OK, UsageError
 from broker.errors import ConfigError
-from broker.nfp.peer.keys import check_name, default_base_dir
+from broker.nfp.peer.keys import PLAINTEXT, check_name, default_base_dir
 from broker.nfp.worker import Worker
 
 log = logging.getLogger("headgate")
@@ -39,7 +39,8 @@ greet.py:
 
 What the file says is used unless an option says otherwise. SIGTERM and SIGINT: running jobs are finished first; a
 second one leaves at once.
-exit codes: 0 told to leave, 1 the file cannot be loaded, 2 wrong options, 78 wrong configuration
+exit codes: 0 told to leave, 2 wrong options, or there is no such file, module or Worker, 78 the file cannot be loaded,
+or a wrong configuration
 """
 
 
@@ -60,8 +61,14 @@ def arguments() -> argparse.ArgumentParser:
         metavar="E",
         help="the broker (default tcp://127.0.0.1:5555); given again: further ones, used in order",
     )
-    add("-n", "--name", metavar="NAME", help="the worker's name (default: SERVICE-HOST-PID)")
+    add(
+        "-n",
+        "--name",
+        metavar="NAME",
+        help="the worker's name (default: SERVICE-HOST, then SERVICE-HOST-2 ...)",
+    )
     add("--server-key", metavar="KEY", help="the broker's public key: Z85, or its .key file")
+    add("--no-curve", action="store_true", help="speak plaintext, whatever keys there are")
     add("--key-secret", metavar="FILE", help="our CURVE certificate (default: made in the base directory)")
     add("--base-dir", metavar="DIR", help="jobs and keys (default: ~/.local/state/headgate/nfp)")
     add("--no-store", action="store_true", help="keep jobs in memory only")
@@ -87,6 +94,7 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(
         level=logging.WARNING if given.quiet else logging.INFO, format=_FORMAT, stream=sys.stderr
     )
+    worker.take_name()
     if not given.quiet:
         print("\n".join(said(worker)), flush=True)
     if asyncio.run(worker.serve()) == "restart":
@@ -100,13 +108,15 @@ def settle(worker: Worker, given: argparse.Namespace) -> None:
     """Let the options go before what the file says.
 
     Raises:
-        ConfigError: one of them cannot be.
+        ConfigError: one of them cannot be. UsageError: two contradict each other.
     """
     if given.name:
         worker.name = check_name(given.name)
     if given.broker:
         worker.brokers = list(given.broker)
-    worker.server_key = given.server_key or worker.server_key
+    if given.no_curve and given.server_key:
+        raise UsageError("--no-curve and --server-key: expected one of them")
+    worker.server_key = PLAINTEXT if given.no_curve else given.server_key or worker.server_key
     worker.key = given.key_secret or worker.key
     if given.base_dir:
         worker.state_dir = Path(given.base_dir)

@@ -2,19 +2,29 @@
 
 ::
 
-    async with NfpClient("me", broker=["tcp://127.0.0.1:5555"], server_key=KEY) as nfp:
-        results = await nfp.run("dummy", "ping", kwargs={"n": 1})       # {worker: result}
-        job = await nfp.submit("dummy", "slow", target="any", timeout_s=60)
-        async for event in job.events():
-            print(event.worker, event.message)
-        results = await job
-        await nfp.fetch("nf://configs/a.txt", to="a.txt")
+    import asyncio
+    from broker.nfp.client import NfpClient
+
+    async def main():
+        async with NfpClient("me") as nfp:     # the broker and its key on this machine; elsewhere broker=, server_key=
+            print(await nfp.run("dummy", "ping", kwargs={"n": 1}))      # {worker: result}
+            job = await nfp.submit("dummy", "upgrade", args=["r1"], target="any", timeout_s=60)
+            async for event in job.events():
+                print(event.worker, event.kind, event.message)
+                if event.input_id:
+                    await job.answer(event.input_id, True)
+            print(await job)
+            await nfp.fetch("nf://configs/a.txt", to="a.txt")
+
+    asyncio.run(main())
+
+::
 
     client         NfpClient: connect, submit, ask
+    receiving      the conversation with the broker: who gets what it brings
     dialing        the way to a broker, keys, spellings of targets
     job            one job: its result, events, stream; cancel, answer
     desk           all unfinished jobs: send, send again, poll, deadlines, another broker
-    outcome        what a job has got so far, and when that is all (no input or output)
     news           events of jobs and subscriptions, bounded, for any number of readers
     requests       management, inventory, events: one question, one answer
     subscription   events of the broker by sequence, gaps told
@@ -24,12 +34,14 @@
     store          the database behind it
     limits         how long it waits, how much it holds
     errors         what it raises
-    blocking       the same names for ordinary threads (imported on its own: it starts a thread)
+    blocking       the same names for ordinary threads (BlockingClient; loaded when it is asked for)
 
 Works with our broker, which pushes results, and with deployed NorFab's, where a finished job is asked for. Every
 request is sent again under its uuid until somebody answers, also to the next broker of the list: brokers and workers
 know a uuid when they see it again.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from broker.nfp.client.client import NfpClient
 from broker.nfp.client.errors import (
@@ -47,7 +59,11 @@ from broker.nfp.client.limits import Limits
 from broker.nfp.client.news import News
 from broker.nfp.client.subscription import Subscription
 
+if TYPE_CHECKING:
+    from broker.nfp.client.blocking import BlockingClient
+
 __all__ = [
+    "BlockingClient",
     "FetchFailed",
     "Fetched",
     "Job",
@@ -62,3 +78,12 @@ __all__ = [
     "Subscription",
     "TaskFailed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what brings threads with it only for those who want it."""
+    if name == "BlockingClient":
+        from broker.nfp.client.blocking import BlockingClient
+
+        return BlockingClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,11 +2,15 @@
 
 ::
 
-    with BlockingClient("me", broker="tcp://127.0.0.1:5555", server_key=KEY) as nfp:
+    from broker.nfp.client.blocking import BlockingClient
+
+    with BlockingClient("me") as nfp:          # the broker and its key on this machine; elsewhere broker=, server_key=
         print(nfp.run("dummy", "ping", target="any"))
-        job = nfp.submit("dummy", "slow")
-        for news in job.events():
-            print(news.worker, news.message)
+        job = nfp.submit("dummy", "upgrade", args=["r1"])
+        for event in job.events():
+            print(event.worker, event.kind, event.message)
+            if event.input_id:
+                job.answer(event.input_id, True)
         print(job.result())
 
 A client runs an event loop in a thread of its own and may be used from any number of other threads at once; a reader of

@@ -6,27 +6,26 @@ Concurrency: a client belongs to the event loop that entered it; any number of i
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from broker.errors import LinkBroken, LinkClosed
+from broker.errors import LinkClosed
 from broker.nfp import bodies
-from broker.nfp.client.desk import PUSH, Desk
+from broker.nfp.client.desk import Desk
 from broker.nfp.client.dialing import BrokerKey, OwnKey, Targeting, check_text, dial, target_of
 from broker.nfp.client.errors import RequestFailed
-from broker.nfp.client.fetching import Fetched, Fetching
+from broker.nfp.client.fetching import Fetched, Fetching, Place
 from broker.nfp.client.job import Job, Ticket
 from broker.nfp.client.keeping import Keeping
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
+from broker.nfp.client.receiving import Receiving
 from broker.nfp.client.requests import Requests
 from broker.nfp.client.subscription import Subscription, Subscriptions
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
-from broker.nfp.names import FILESHARING, JOBS, MMI_BROKER, SID, Command
-from broker.nfp.opening import DIALECT
+from broker.nfp.names import FILESHARING, JOBS, MMI_BROKER, SID
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.targets import ALL
 from broker.transport.curve import generate
@@ -34,10 +33,8 @@ from broker.transport.curve import generate
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from broker.nfp.frames import Packet
     from broker.nfp.peer.channel import Channel
 
-log = logging.getLogger("headgate")
 FETCHED: Final = "fetched"
 """Folder of fetched files in ``state_dir``."""
 
@@ -51,8 +48,8 @@ class NfpClient:
         broker: addresses in order of preference, ``tcp://HOST:PORT`` or ``ipc://PATH``; None: see
             ``peer.brokers.chosen``.
         server_key: the broker's CURVE key: Z85, the file of its certificate, or {address: key}. Default: the one of a
-            broker that has its state in ``state_dir`` or in the usual folder; without any, plaintext, which stays on
-            this machine.
+            broker that has its state in ``state_dir`` or in the usual folder; without any, and for "", plaintext, which
+            stays on this machine.
         key: our certificate or its file. Default: kept in ``state_dir`` or the usual folder, for a name belongs to its
             key for good; a new one each time without a ``name``.
         state_dir: folder where jobs and key are kept; None: no jobs are kept.
@@ -97,11 +94,7 @@ class NfpClient:
             self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd(), FILESHARING
         )
         self._desk: Desk | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_connected = asyncio.Event()
-        self.broker = ""
-        self.opened: dict[str, Any] | None = None
-        """What the broker said in its OPEN; None: deployed NorFab's, or not connected."""
+        self._receiving = Receiving(self._channel, self._requests, self._subscriptions)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -109,7 +102,7 @@ class NfpClient:
         if self._keeping is not None:
             await self._keeping.open()
         self._desk = Desk(self._channel, self.limits, self._keeping)
-        self._channel.start(self, self._open_body)
+        self._receiving.start(self._desk)
         return self
 
     async def __aexit__(
@@ -124,11 +117,7 @@ class NfpClient:
             self._desk.close()
         self._requests.close()
         self._subscriptions.close(closed)
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        await self._channel.close()
+        await self._receiving.close()
         if self._keeping is not None:
             await self._keeping.close()
 
@@ -146,7 +135,17 @@ class NfpClient:
     @property
     def is_connected(self) -> bool:
         """True while there is a conversation with a broker."""
-        return self._is_connected.is_set()
+        return self._receiving.is_connected
+
+    @property
+    def broker(self) -> str:
+        """Address of the broker that we talk to, or talked to last; "" before."""
+        return self._receiving.broker
+
+    @property
+    def opened(self) -> dict[str, Any] | None:
+        """What the broker said in its OPEN; None: deployed NorFab's, or not connected yet."""
+        return self._receiving.opened
 
     @property
     def trouble(self) -> str:
@@ -159,14 +158,7 @@ class NfpClient:
         Raises:
             LinkBroken: none within ``timeout_s``; the text says why.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._is_connected.wait()
-        except TimeoutError:
-            why = self._channel.trouble or "no answer"
-            text = f"{self._channel.broker}: not connected within {timeout_s:g} s: {why}"
-            raise LinkBroken(text) from None
-        return self.broker
+        return await self._receiving.wait_connected(timeout_s)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -335,7 +327,7 @@ class NfpClient:
     async def fetch(
         self,
         url: str,
-        to: str | os.PathLike[str] | None = None,
+        to: Place = None,
         *,
         progress: Progress | None = None,
         timeout_s: float = JOB_TIMEOUT_S,
@@ -343,8 +335,9 @@ class NfpClient:
     ) -> Fetched:
         """Fetch the file ``nf://PATH``; a copy that is here and the same is not sent again.
 
-        ``to`` is a file or folder, by default PATH below ``state_dir/fetched`` or, without ``state_dir``, below the
-        present folder. ``progress`` is called with (bytes here, bytes in all).
+        ``to`` is a file or folder, or a function of the file's Details that says where it goes; by default PATH below
+        ``state_dir/fetched`` or, without ``state_dir``, below the present folder. Of several that fetch the same
+        content to the same place one does, the others wait. ``progress`` is called with (bytes here, bytes in all).
 
         Raises:
             FetchFailed: nobody has it, or it did not come whole; what came is kept and continued next time.
@@ -364,43 +357,3 @@ class NfpClient:
             FetchFailed: ENOENT, nobody has it.
         """
         return (await self._fetching.find(url, timeout_s))[0]
-
-    # -- from the channel -------------------------------------------------------------------------
-
-    def _open_body(self) -> dict[str, Any]:
-        return {"name": self.name, "dialect": DIALECT, "features": [PUSH]}
-
-    def received(self, packet: Packet) -> None:
-        """A packet of the broker (Receiver)."""
-        if packet.command is Command.EVENT and self._subscriptions.received(packet):
-            return
-        if not self._requests.received(packet) and packet.command is not Command.MMI:
-            self.desk.received(packet)
-
-    def lost(self, why: str) -> None:
-        """The conversation is over (Receiver)."""
-        log.info("%s: %s", self.name, why)
-        self._is_connected.clear()
-        self.desk.lost()
-        self._requests.lost()
-
-    def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
-        """A conversation begins (Receiver)."""
-        self.broker, self.opened = broker, opened
-        self._is_connected.set()
-        self._requests.began()
-        self.desk.began(opened)
-        if len(self._subscriptions):
-            task = asyncio.get_running_loop().create_task(
-                self._subscribe_again(), name=f"events of {self.name}"
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _subscribe_again(self) -> None:
-        try:
-            await self._subscriptions.again()
-        except (TimeoutError, LinkClosed):
-            log.warning(
-                "%s: the broker did not take the subscription; tried again when it is back", self.name
-            )

@@ -4,7 +4,8 @@ How a job survives. Until the broker has answered its POST, the POST is sent aga
 conversation with a broker that has OPEN, every unfinished job is POSTed again: it is known there (then the broker tells
 its state anew) or it is not (then it runs). A deployed NorFab broker remembers no job, so what its workers have is
 asked for with GET, and only what nobody has confirmed is POSTed again. Each job has one timer, for whichever of
-deadline, resend and poll comes first.
+deadline, resend and poll comes first. A DELETE that could not be sent, or whose answer was lost with the connection,
+goes out in front of everything else at the next conversation, and its job is not posted again.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from broker.nfp.client.errors import JobCancelled
 from broker.nfp.client.job import Job, Ticket
 from broker.nfp.client.keeping import Keeping, end_of, take_up, ticket_of
 from broker.nfp.client.limits import Limits
-from broker.nfp.client.outcome import worker_of
 from broker.nfp.client.store import ENDS, StoredJob
 from broker.nfp.frames import Packet
 from broker.nfp.names import Code, Command, Sender
+from broker.nfp.outcome import worker_of
 from broker.nfp.targets import Target
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Desk:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Job] = deque()
         self._at_broker: set[str] = set()
+        self._ever: set[str] = set()  # posted at some time, or by somebody else: a broker may have them
+        self._untold: dict[str, Job] = {}  # deleted here, and the broker does not know yet; oldest first
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._posted: dict[str, float] = {}
         self._asked: dict[str, float] = {}
@@ -83,6 +86,8 @@ class Desk:
         self.jobs[ticket.uuid] = job
         if not ticket.body:
             job.outcome.acknowledged = True  # somebody else's POST
+        if not ticket.body or earlier is not None:
+            self._ever.add(ticket.uuid)
         self._waiting.append(job)
         self._pump()
         self._arm(job, ticket.deadline)
@@ -114,6 +119,7 @@ class Desk:
         if self.jobs.pop(uuid, None) is None:
             return  # it was over when it was found again
         self._at_broker.discard(uuid)
+        self._ever.discard(uuid)
         self._posted.pop(uuid, None)
         self._asked.pop(uuid, None)
         self._moved.discard(uuid)
@@ -135,6 +141,7 @@ class Desk:
         for job in list(self.jobs.values()):
             job.finish(LinkClosed(f"job {job.uuid}: the client was closed"))
         self._waiting.clear()
+        self._untold.clear()
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -149,6 +156,7 @@ class Desk:
         self._at_broker.clear()
         self._posted.clear()
         self._asked.clear()
+        self._untold |= {uuid: self.jobs[uuid] for uuid in self._cancels if uuid in self.jobs}
         self._waiting = deque(self.jobs.values())
         if opened is not None:
             self._note_epoch(str(opened.get("epoch") or ""))
@@ -175,10 +183,13 @@ class Desk:
 
     def _pump(self) -> None:
         """Hand over waiting jobs while there is room."""
+        if self._untold and self.connected and not self._tell_deleted():
+            self._try_later()
+            return
         waiting = self._waiting
         while waiting and self.connected and len(self._at_broker) < self.limits.at_broker_msgs:
             job = waiting[0]
-            if job.done or job.uuid in self._at_broker:
+            if job.done or job.uuid in self._at_broker or job.uuid in self._cancels:
                 waiting.popleft()
             elif self._hand_over(job):
                 waiting.popleft()
@@ -200,6 +211,7 @@ class Desk:
         if not self.send(job, Command.POST, job.ticket.body, target):
             return False
         self._posted[job.uuid] = now
+        self._ever.add(job.uuid)
         self._arm(job, now + self.limits.resend_s)
         return True
 
@@ -258,12 +270,13 @@ class Desk:
         now = self._loop.time()
         ticket = job.ticket
         if now >= ticket.deadline:
-            if job.uuid in self._moved:
-                self.send(job, Command.DELETE, ticket.body)  # this broker would still have it run
+            moved = job.uuid in self._moved
             job.expire()
+            if moved:
+                self._delete(job)  # this broker would still have it run
             return
         next_at = ticket.deadline
-        if self.connected and job.uuid in self._at_broker:
+        if self.connected and job.uuid in self._at_broker and job.uuid not in self._cancels:
             next_at = self._ask_again(job, now)
         self._arm(job, max(next_at, now + 0.001))
 
@@ -333,12 +346,12 @@ class Desk:
         if job.done:
             return False
         error = JobCancelled(f"job {job.uuid} was cancelled", job.uuid, job.outcome.results)
-        if job.uuid not in self._at_broker:
-            job.finish(error)  # nobody else knows of it, or nobody can be told
-            return not self._ever_sent(job)
+        if job.uuid not in self._ever:
+            job.finish(error)  # nobody else knows of it
+            return True
         waiter = self._cancels.setdefault(job.uuid, self._loop.create_future())
         try:
-            self.send(job, Command.DELETE, job.ticket.body or b"{}")
+            self._delete(job)
             async with asyncio.timeout(self.limits.answer_s):
                 return await asyncio.shield(waiter)
         except TimeoutError:
@@ -353,13 +366,26 @@ class Desk:
         ``error`` is how the job ends; None: cancelled.
         """
         if not job.done:
-            if job.uuid in self._at_broker:
-                self.send(job, Command.DELETE, job.ticket.body or b"{}")
+            known = job.uuid in self._ever
             text = f"job {job.uuid} was cancelled"
             job.finish(error or JobCancelled(text, job.uuid, job.outcome.results))
+            if known:
+                self._delete(job)
 
-    def _ever_sent(self, job: Job) -> bool:
-        return job.outcome.acknowledged or job.outcome.status != "new"
+    def _delete(self, job: Job) -> None:
+        """Have the broker end it: now, or when it can be told."""
+        self._untold[job.uuid] = job
+        if len(self._untold) > self.limits.jobs:
+            del self._untold[next(iter(self._untold))]
+        self._pump()
+
+    def _tell_deleted(self) -> bool:
+        """Send what DELETEs there are; False when there was no room for all."""
+        for uuid, job in list(self._untold.items()):
+            if not self.send(job, Command.DELETE, job.ticket.body or b"{}"):
+                return False
+            del self._untold[uuid]
+        return True
 
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self.jobs.values()))

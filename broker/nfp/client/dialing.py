@@ -10,14 +10,14 @@ from typing import Any
 from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX, Sender
 from broker.nfp.peer.dealer import DealerChannel
-from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key, own_certificate
+from broker.nfp.peer.keys import PLAINTEXT, broker_key, default_base_dir, found_broker_key, own_certificate
 from broker.nfp.targets import Target, parse
 from broker.transport.curve import Certificate, load
 
 Targeting = str | Iterable[str] | Target
 """``"all"``, ``"any"``, a worker's name, or several."""
 BrokerKey = str | os.PathLike[str] | Mapping[str, str] | None
-"""Z85, the file of a certificate, or {address: one of these}; None: not known."""
+"""Z85, the file of a certificate, or {address: one of these}; None: not known; "": plaintext."""
 OwnKey = Certificate | str | os.PathLike[str] | None
 """A certificate or its file; None: ours is kept in the folder for state."""
 
@@ -78,9 +78,11 @@ def check_text(name: str, what: str) -> None:
 def _server_keys(given: BrokerKey, folder: Path) -> str | dict[str, str]:
     if isinstance(given, Mapping):
         return {endpoint: broker_key(key) for endpoint, key in given.items()}
+    if given == PLAINTEXT:
+        return ""
     if given is not None:
         return broker_key(os.fspath(given))
-    return found_broker_key(folder) or ""
+    return found_broker_key(folder) or found_broker_key(default_base_dir()) or ""
 
 
 def _certificate(given: OwnKey, folder: Path, name: str) -> Certificate:

@@ -10,24 +10,28 @@ import asyncio
 import errno
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.nfp.client.errors import FetchFailed, JobError, JobTimeout
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress, Transfer, matches
 from broker.nfp.names import FILESHARING
+from broker.nfp.urls import Unsafe, names_of
 
 if TYPE_CHECKING:
     from broker.nfp.client.client import NfpClient
 
-SCHEME: Final = "nf://"
 TRIES: Final = 6
 """Attempts for one file, with all workers together; one that brought bytes does not count."""
 DETAILS_S: Final = 60.0
 """How long the workers may take to read and hash a file that nobody has asked for before."""
 _PAUSE_S: Final = 0.5
 """Between attempts that brought nothing."""
+
+
+Place = str | os.PathLike[str] | Callable[[Details], Path] | None
+"""Where a file goes: a file or folder, or what says so for its content; None: its path below the usual folder."""
 
 
 class Fetched(NamedTuple):
@@ -40,27 +44,30 @@ class Fetched(NamedTuple):
     worker: str
     """Who sent the last part; "" for a copy that was here."""
     cached: bool
-    """The copy here was the same already: nothing was sent."""
+    """The copy here was the same already, or another brought it at the same time: nothing was sent to us."""
 
 
-def names_of(url: str) -> tuple[str, ...]:
-    """The path of a URL below the shared folder.
+def path_of(url: str) -> tuple[str, ...]:
+    """The names of a file below the shared folder.
 
     Raises:
         FetchFailed: EINVAL, no ``nf://`` URL of a file, or one that leads out of the folder.
 
-    >>> names_of("nf://configs/a.txt")
+    >>> path_of("nf://configs/a.txt")
     ('configs', 'a.txt')
     """
-    names = tuple(part for part in url.removeprefix(SCHEME).split("/") if part)
-    if not url.startswith(SCHEME) or not names or any(name in (".", "..") or "\0" in name for name in names):
-        raise FetchFailed(f"{url[:200]!r} is no nf:// URL of a file, such as nf://folder/name", errno.EINVAL)
+    try:
+        names = names_of(url)
+    except Unsafe:
+        names = ()
+    if not names:
+        raise FetchFailed(f"{url[:64]!r} is no nf:// URL of a file, such as nf://folder/name", errno.EINVAL)
     return names
 
 
 def destination_of(url: str, to: str | os.PathLike[str] | None, folder: Path) -> Path:
     """Where a file goes: ``to``, or into it when it is a folder; None: its path below ``folder``."""
-    names = names_of(url)
+    names = path_of(url)
     if to is None:
         return folder.joinpath(*names)
     path = Path(to)
@@ -84,29 +91,42 @@ class Fetching:
     async def fetch(
         self,
         url: str,
-        to: str | os.PathLike[str] | None,
+        to: Place,
         *,
         progress: Progress | None,
         timeout_s: float,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Fetched:
         """See ``NfpClient.fetch``."""
-        destination = destination_of(url, to, self._folder)
+        path = None if callable(to) else destination_of(url, to, self._folder)
         deadline = asyncio.get_running_loop().time() + timeout_s
         details, workers = await self.find(url, min(timeout_s, DETAILS_S))
-        if await asyncio.to_thread(matches, destination, details):
-            if progress is not None:
-                progress(details.size_bytes, details.size_bytes)
-            return Fetched(destination, details.size_bytes, details.mark, "", cached=True)
-        transfer = Transfer(destination, details, chunk_bytes, progress)
+        destination = to(details) if callable(to) else path
+        assert destination is not None
+        worker = ""
+        if not await asyncio.to_thread(matches, destination, details):
+            transfer = Transfer(destination, details, chunk_bytes, progress)
+            try:
+                worker = await self._brought(url, transfer, workers, deadline)
+            except JobTimeout:  # a TimeoutError, and so an OSError
+                raise
+            except OSError as error:
+                raise FetchFailed(f"{destination}: {error.strerror}", error.errno) from error
+            finally:
+                transfer.close()
+        if not worker and progress is not None:
+            progress(details.size_bytes, details.size_bytes)
+        return Fetched(destination, details.size_bytes, details.mark, worker, cached=not worker)
+
+    async def _brought(self, url: str, transfer: Transfer, workers: list[str], deadline: float) -> str:
+        """Who sent the last part; "" when another fetched the same file meanwhile."""
         try:
-            await transfer.open()
-            worker = await self._bring(url, transfer, workers, deadline)
-        except OSError as error:
-            raise FetchFailed(f"{destination}: {error.strerror}", error.errno) from error
-        finally:
-            transfer.close()
-        return Fetched(destination, details.size_bytes, details.mark, worker, cached=False)
+            async with asyncio.timeout_at(deadline):
+                mine = await transfer.open()
+        except TimeoutError:
+            text = f"{url}: another program that fetches the same file to {transfer.destination} did not end in time"
+            raise FetchFailed(text) from None
+        return await self._bring(url, transfer, workers, deadline) if mine else ""
 
     async def find(self, url: str, timeout_s: float) -> tuple[Details, list[str]]:
         """The content that most workers have, and who has it.
@@ -118,7 +138,7 @@ class Fetching:
         found = {worker: details for worker, answer in answers.items() if (details := _details(answer))}
         if not found:
             why = next((text for answer in answers.values() if (text := _error(answer))), "no worker has it")
-            raise FetchFailed(f"{url}: {why}", errno.ENOENT)
+            raise FetchFailed(f"{url}: {why.removeprefix(repr(url)).lstrip(' -:')}", errno.ENOENT)
         content, _count = Counter(found[worker] for worker in sorted(found)).most_common(1)[0]
         workers = [worker for worker in sorted(found) if found[worker] == content]
         self._turn += 1

@@ -15,8 +15,9 @@ import msgspec
 from broker.errors import LinkClosed
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout, TaskFailed
 from broker.nfp.client.news import Bytes, Feed, News, Reader
-from broker.nfp.client.outcome import Outcome
 from broker.nfp.names import Code, Command
+from broker.nfp.opening import read_object
+from broker.nfp.outcome import Outcome
 from broker.nfp.targets import Target, render
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class Job:
             self._chunk(packet.data)
         elif packet.command is Command.EVENT:
             data = packet.data
-            self._event(_object(data), len(data))
+            self._event(read_object(data), len(data))
         elif packet.command is Command.RESPONSE:
             self._answered(packet.status, packet.data)
         if self.outcome.acknowledged:
@@ -241,9 +242,9 @@ class Job:
     def _answered(self, status: int, data: bytes) -> None:
         told = self.outcome.answer(status, data)
         if told.kind == "input_request":
-            self._input_wanted(_object(data))
+            self._input_wanted(read_object(data))
         elif told.kind:
-            body = None if told.kind == "finished" else _object(data)
+            body = None if told.kind == "finished" else read_object(data)
             size = 0 if told.kind == "finished" else len(data)
             self._feed.put(News(told.kind, told.worker, told.message, body, self.uuid, self.service), size)
         if told.kind == "dispatched":
@@ -304,20 +305,21 @@ class Job:
 
     def expire(self) -> None:
         """Its deadline has passed."""
+        what = (
+            f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.ticket.timeout_s:g} s"
+        )
+        self.finish(JobTimeout(what + self._lacking(), self.uuid, self.outcome.results))
+
+    def _lacking(self) -> str:
+        """What did not come, as far as it is known here."""
+        if not self.outcome.acknowledged:
+            return "; no broker has confirmed that it has it"
+        if self.outcome.status == "queued":
+            return f"; it stayed in the queue: no worker of the service {self.service!r} took it"
         waits = self.outcome.outstanding
-        whom = f"; no result of {', '.join(waits[:8])}" if waits else ""
-        text = f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.ticket.timeout_s:g} s{whom}"
-        self.finish(JobTimeout(text, self.uuid, self.outcome.results))
+        return f"; no result of {', '.join(waits[:8])}" if waits else ""
 
     @property
     def target_text(self) -> str:
         """Its target, as written to a broker."""
         return render(self.target, array=True)
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

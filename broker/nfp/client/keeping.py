@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout
 from broker.nfp.client.job import Job, Ticket
-from broker.nfp.client.outcome import Failure
 from broker.nfp.client.store import ENDS, ClientStore, StoredJob
 from broker.nfp.names import Code
+from broker.nfp.opening import read_any
+from broker.nfp.outcome import Failure
 from broker.nfp.peer.keys import peer_file
 from broker.nfp.store.writer import NotStored
 
@@ -40,7 +41,9 @@ class Keeping:
             ConfigError: the file cannot be used, or another process uses it.
         """
         self._store = ClientStore(self._path, broken=self._broken)
-        await self._store.open()
+        for stored in await self._store.open():
+            if stored.left_s <= 0:
+                self._expired(stored)  # nobody may ever ask for what a client that is gone has left
 
     def _broken(self, why: str) -> None:
         log.error("%s: jobs cannot be kept: %s", self._name, why)
@@ -101,8 +104,11 @@ class Keeping:
             if stored.left_s > 0:
                 found.append(stored)
             else:
-                self.store.closed(stored.uuid, _EXPIRED, f"nothing final within {stored.timeout_s:g} s")
+                self._expired(stored)
         return found
+
+    def _expired(self, stored: StoredJob) -> None:
+        self.store.closed(stored.uuid, _EXPIRED, f"nothing final within {stored.timeout_s:g} s")
 
 
 def ticket_of(stored: StoredJob) -> Ticket:
@@ -122,14 +128,14 @@ def ticket_of(stored: StoredJob) -> Ticket:
 def take_up(job: Job, earlier: StoredJob) -> None:
     """Give ``job`` what had come for it before."""
     outcome = job.outcome
-    workers = _value(earlier.event)
+    workers = read_any(earlier.event)
     if isinstance(workers, list) and workers:
         outcome.workers = tuple(map(str, workers))
         outcome.acknowledged = True
         outcome.status = "dispatched"
     for worker, result in earlier.results.items():
         if result.status == Code.OK:
-            outcome.results[worker] = _value(result.body)
+            outcome.results[worker] = read_any(result.body)
         else:
             outcome.failures[worker] = Failure(result.status, result.body.decode("utf-8", "replace"))
 
@@ -138,17 +144,10 @@ def end_of(stored: StoredJob) -> JobError | None:
     """How a job that has ended did; None: well."""
     if stored.state == "done":
         return None
-    results = {worker: _value(one.body) for worker, one in stored.results.items() if one.status == Code.OK}
+    results = {worker: read_any(one.body) for worker, one in stored.results.items() if one.status == Code.OK}
     if stored.state == "cancelled":
         return JobCancelled(stored.error, stored.uuid, results)
     if stored.state == _EXPIRED:
         return JobTimeout(stored.error, stored.uuid, results)
     status = next((one.status for one in stored.results.values() if one.status != Code.OK), int(Code.ERROR))
     return JobFailed(stored.error, status, stored.uuid, results)
-
-
-def _value(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None

@@ -1,41 +1,47 @@
 """Questions to services that the broker answers itself, at once: management, inventory, events, jobs.
 
-Deployed NorFab's broker answers each twice, as RESPONSE and as MMI; the first one counts.
+Deployed NorFab's broker answers each twice, as RESPONSE and as MMI; the first one counts. A question whose answer was
+lost with the connection is asked again at the next conversation, except where that would be done twice (``ONCE``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-import msgspec
-
-from broker.errors import LinkClosed
+from broker.errors import LinkBroken, LinkClosed
 from broker.nfp import bodies
 from broker.nfp.client.errors import RequestFailed
-from broker.nfp.client.outcome import error_text
 from broker.nfp.frames import Packet
 from broker.nfp.names import Code, Command, Sender
+from broker.nfp.opening import read_any
+from broker.nfp.outcome import error_text
 from broker.nfp.targets import ANY, Target
 
 if TYPE_CHECKING:
     from broker.nfp.peer.channel import Channel
 
 
+ONCE: Final = frozenset({"restart", "shutdown", "disconnect"})
+"""Tasks of management that end connections: their answers may well be lost with them."""
+
+
 class _Pending:
-    """A question without an answer."""
+    """A question without an answer; ``once``: not asked again when it was ``sent``."""
 
-    __slots__ = ("future", "packet")
+    __slots__ = ("future", "once", "packet", "sent")
 
-    def __init__(self, packet: Packet, future: asyncio.Future[Any]) -> None:
+    def __init__(self, packet: Packet, future: asyncio.Future[Any], *, once: bool) -> None:
         self.packet = packet
         self.future = future
+        self.once = once
+        self.sent = False
 
 
 class Requests:
-    """The questions of one client that wait for answers; each is asked again at every new conversation."""
+    """The questions of one client that wait for answers."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -55,7 +61,8 @@ class Requests:
         """The answer, read from JSON.
 
         Raises:
-            RequestFailed: it is an error. TimeoutError: none came. LinkClosed: the client was closed.
+            RequestFailed: it is an error. TimeoutError: none came. LinkClosed: the client was closed. LinkBroken: the
+            connection was lost before the answer to one of ``ONCE``, which may have been done.
         """
         uuid = uuid4().hex
         packet = Packet(
@@ -66,12 +73,12 @@ class Requests:
             uuid=uuid,
             body=bodies.request(task, args, kwargs or {}, None),
         )
-        pending = _Pending(packet, asyncio.get_running_loop().create_future())
+        pending = _Pending(packet, asyncio.get_running_loop().create_future(), once=task in ONCE)
         self._pending[uuid] = pending
         try:
             async with asyncio.timeout(timeout_s):
                 if self._connected:
-                    await self._send(packet)
+                    await self._send(pending)
                 return await pending.future
         except TimeoutError as error:
             why = f": {self._channel.trouble}" if self._channel.trouble else ""
@@ -79,19 +86,29 @@ class Requests:
         finally:
             del self._pending[uuid]
 
-    async def _send(self, packet: Packet) -> None:
-        while not self._channel.send(packet):
+    async def _send(self, pending: _Pending) -> None:
+        while not pending.sent and not self._sent(pending):
             await self._channel.writable()
+
+    def _sent(self, pending: _Pending) -> bool:
+        if self._channel.send(pending.packet):
+            pending.sent = True
+        return pending.sent
 
     def began(self) -> None:
         """A conversation begins."""
         self._connected = True
         for pending in self._pending.values():
-            self._channel.send(pending.packet)
+            if not (pending.once and pending.sent):
+                self._sent(pending)
 
     def lost(self) -> None:
         """The conversation is over."""
         self._connected = False
+        for pending in self._pending.values():
+            if pending.once and pending.sent and not pending.future.done():
+                text = f"{pending.packet.service}: the connection was lost before the answer; it may have been done"
+                pending.future.set_exception(LinkBroken(text))
 
     def received(self, packet: Packet) -> bool:
         """A packet with the uuid of a question; False when there is no such question."""
@@ -118,9 +135,4 @@ class Requests:
 
 def _value(packet: Packet) -> Any:
     data = packet.data
-    if not data:
-        return None
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return data.decode("utf-8", "replace")
+    return read_any(data, data.decode("utf-8", "replace")) if data else None

@@ -12,11 +12,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import msgspec
-
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.news import Feed, News
 from broker.nfp.names import EVENTS
+from broker.nfp.opening import read_object
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -242,11 +241,8 @@ class Subscriptions:
         """An EVENT with a sequence, or a gap told by the broker; False for other packets."""
         if packet.sequence is None and packet.service != EVENTS:
             return False
-        try:
-            said = msgspec.json.decode(packet.data)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return True
-        if isinstance(said, dict):
+        said = read_object(packet.data)
+        if said:
             news = news_of(said)
             if self._held is not None:
                 self._held.append((news, len(packet.data)))

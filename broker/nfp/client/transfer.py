@@ -3,12 +3,14 @@
 The worker streams the first chunk unasked and one more for each PUT ``{"offset": N}``; up to ``PIPELINE`` offsets are
 asked for ahead. STREAM carries no offset, so order is checked by size: every chunk but the last is as large as was
 asked for, and the digest of the whole decides in the end. Bytes are written to ``.NAME.DIGEST.part`` beside the
-destination, so that what is continued later belongs to the same content.
+destination, so that what is continued later belongs to the same content. Who writes that file holds a lock on it, and
+others that fetch the same content to the same place wait until it is there, in this process and in others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import os
 from collections.abc import Callable
@@ -26,8 +28,10 @@ CHUNK_BYTES: Final = 256_000
 PIPELINE: Final = 10
 """Chunks asked for ahead, as there."""
 _READ_BYTES: Final = 1 << 20
-_MARK_CHARS: Final = 16
-"""Digits of the digest in the name of a partial file."""
+MARK_CHARS: Final = 16
+"""Digits of the digest in names of files and folders."""
+_LOCK_S: Final = 0.1
+"""How often a partial file that another writes is looked at."""
 
 Progress = Callable[[int, int], None]
 """bytes here, bytes in all"""
@@ -75,7 +79,7 @@ def hashed(path: Path, details: Details) -> Any:
 
 def part_of(destination: Path, details: Details) -> Path:
     """Where bytes are kept until all are here."""
-    return destination.with_name(f".{destination.name}.{details.mark[:_MARK_CHARS]}.part")
+    return destination.with_name(f".{destination.name}.{details.mark[:MARK_CHARS]}.part")
 
 
 class Transfer:
@@ -108,11 +112,37 @@ class Transfer:
         """All bytes are here."""
         return self.have >= self.details.size_bytes
 
-    async def open(self) -> None:
-        """Take up what an earlier attempt left."""
+    async def open(self) -> bool:
+        """Take up what an earlier attempt left; waits while another writes it.
+
+        Returns: False when another has brought the file meanwhile, and there is nothing to do.
+        """
         self._part.parent.mkdir(parents=True, exist_ok=True)
+        while not self._lock():  # noqa: ASYNC110 - another process tells nobody when it is done
+            await asyncio.sleep(_LOCK_S)
+        if await asyncio.to_thread(matches, self.destination, self.details):
+            self._part.unlink(missing_ok=True)  # ours alone: whoever waits for it sees that it is gone
+            return False
+        await self._take_up()
+        return True
+
+    def _lock(self) -> bool:
+        """Open the partial file for us alone; False while another has it, or has just put it in its place."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._file = os.fdopen(os.open(self._part, flags, 0o644), "r+b")
+        file = os.fdopen(os.open(self._part, flags, 0o644), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), os.lstat(self._part)):
+                self._file = file
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        finally:
+            if self._file is None:
+                file.close()
+        return self._file is not None
+
+    async def _take_up(self) -> None:
+        assert self._file is not None
         size = os.fstat(self._file.fileno()).st_size
         if size > self.details.size_bytes:
             self._restart()

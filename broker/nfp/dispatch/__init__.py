@@ -5,7 +5,8 @@ In the order of a job's life::
 
     dispatcher  the walk: which part handles what
     intake      a POST is checked and becomes a job with a slot for each worker it is for
-    assignment  slots get workers, or wait in ``queues``; ``roster`` knows the workers, ``wires`` how each is written to
+    assignment  slots get workers, or wait in ``queues``; ``roster`` knows the workers, ``wires`` how each is written
+                to, ``claims`` what they hold from other brokers
     progress    what workers say about jobs
     results     the one recorded result of each slot; ``rewriting`` for clients of the other dialect
     answers     what the strictest kind of client is told, ``pushes`` the kinds that are told unasked; ``clients`` who
@@ -13,7 +14,7 @@ In the order of a job's life::
     requests    GET, DELETE and PUT; ``relays`` requests that are no jobs
     expiry      time limits, on the heap of ``timers``
     liveness    workers come, are heard, fall silent, come back
-    restore     a restart
+    restore     a restart; ``recall`` reads closed jobs later
 
 What they share: ``state`` the tables, ``job`` what is remembered of one, ``config`` and ``counts``; ``listing`` makes
 the ``views`` for people.

@@ -6,7 +6,7 @@ nothing unasked (NFP, "NFP/Client"). The other kinds, which are pushed to, are i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from broker.nfp import bodies
 from broker.nfp.dispatch.job import CANCELLED, EXPIRED, FINAL, WAITING
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.job import Job, Run, Slot
     from broker.nfp.dispatch.state import State
 
+NOT_GIVEN: Final = "this job was not given to the workers that were named"
+_BROKER: Final = Sender.BROKER
 _RESPONSE: Final = Command.RESPONSE
 _SEED_CODE: Final = {404: 400, 102: 300, 201: 202}
 """What the text has for codes it does not have; anything else is 500."""
@@ -31,7 +33,7 @@ class Answers:
 
     __slots__ = ("_state",)
 
-    dialect = Dialect.NORFAB
+    dialect: ClassVar[Dialect] = Dialect.NORFAB
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -48,13 +50,13 @@ class Answers:
         """A POST: 202 when it is, or will be, dispatched; 300 when nobody is there yet."""
         self._respond(peer, job.service, job.uuid, *self._submission(job), job.after)
 
-    def results(self, peer: Peer, job: Job, slots: Sequence[Slot]) -> None:
-        """A GET about these slots; none: none of the job's that it named."""
+    def results(self, peer: Peer, job: Job, slots: Sequence[Slot]) -> bool:
+        """A GET about these slots; none: none of the job's that it named. False: not all of it could be sent."""
         raise NotImplementedError
 
-    def cancelled(self, peer: Peer, job: Job, workers: Iterable[str]) -> None:
-        """A DELETE that was carried out."""
-        body = bodies.cancelled(job.uuid, job.service, job.target_text, workers)
+    def cancelled(self, peer: Peer, job: Job, workers: Iterable[str], status: str) -> None:
+        """A DELETE that was carried out; ``status`` is CANCELLED, or how the job had ended before."""
+        body = bodies.cancelled(job.uuid, job.service, job.target_text, workers, status)
         self._respond(peer, job.service, job.uuid, 202, body, self._state.journal.position)
 
     # -- pushes ---------------------------------------------------------------------------------
@@ -62,8 +64,8 @@ class Answers:
     def dispatched(self, job: Job) -> None:
         """A job that nobody was there for is given to its first worker."""
 
-    def accepted(self, run: Run, packet: Packet) -> None:
-        """The worker has stored it (201)."""
+    def accepted(self, job: Job, body: Body) -> None:
+        """A worker has the job: 201, ``body`` says which."""
 
     def event(self, run: Run, kind: str, packet: Packet) -> None:
         """An EVENT of the worker; ``kind`` is its event_type, "" when it has none."""
@@ -100,7 +102,7 @@ class Answers:
         self, peer: Peer, service: str, uuid: str, code: int, body: Body, after: int = 0, text: str = ""
     ) -> bool:
         packet = Packet(
-            Sender.BROKER,
+            _BROKER,
             _RESPONSE,
             dialect=self.dialect,
             service=service,
@@ -117,16 +119,15 @@ class Strict(Answers):
 
     __slots__ = ()
 
-    dialect = Dialect.SEED
+    dialect: ClassVar[Dialect] = Dialect.SEED
 
-    def results(self, peer: Peer, job: Job, slots: Sequence[Slot]) -> None:
+    def results(self, peer: Peer, job: Job, slots: Sequence[Slot]) -> bool:
         """One answer for all: 200 with the result or an object of all results; else what stands in the way."""
-        self._respond(peer, job.service, job.uuid, *self._outcome(job, slots))
+        return self._respond(peer, job.service, job.uuid, *self._outcome(job, slots))
 
     def _outcome(self, job: Job, slots: Sequence[Slot]) -> tuple[int, bytes, int]:
         if not slots and job.slots:
-            error = "this job was not given to the workers that were named"
-            return 400, bodies.failed(400, job.uuid, job.service, job.target_text, error), job.after
+            return 400, bodies.failed(400, job.uuid, job.service, job.target_text, NOT_GIVEN), job.after
         if not slots or any(slot.state != FINAL for slot in slots):
             begun = any(slot.state != WAITING for slot in slots)
             state = "STARTED" if begun else "PENDING"

@@ -9,12 +9,15 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from broker.nfp.dispatch.job import DISPATCHED, WAITING, Job, Run, Slot
+from broker.nfp.dispatch.job import DISPATCHED, SLOT_BYTES, WAITING, Job, Run, Slot
 from broker.nfp.dispatch.rewriting import is_object
 from broker.nfp.dispatch.wires import ask
 from broker.nfp.records import Dispatched, Returned, SlotAdded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.nfp.dispatch.claims import Claims
     from broker.nfp.dispatch.expiry import Deadlines
     from broker.nfp.dispatch.queues import FairQueue
     from broker.nfp.dispatch.results import Results
@@ -28,12 +31,13 @@ OTHERS_TRIED: Final = 8
 class Assignment:
     """Queues in front of workers."""
 
-    __slots__ = ("_deadlines", "_results", "_state")
+    __slots__ = ("_claims", "_deadlines", "_results", "_state")
 
-    def __init__(self, state: State, results: Results, deadlines: Deadlines) -> None:
+    def __init__(self, state: State, results: Results, deadlines: Deadlines, claims: Claims) -> None:
         self._state = state
         self._results = results
         self._deadlines = deadlines
+        self._claims = claims
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -46,6 +50,12 @@ class Assignment:
             return f"the broker is full ({config.open_max_bytes} bytes of open jobs)"
         if state.waiting.get(holder, 0) >= config.queue_per_client:
             return f"{config.queue_per_client} requests of this client wait already"
+        more = len(names) or 1
+        if state.open_slots + more > config.slots_max:
+            return f"the broker is full ({config.slots_max} workers that jobs are for)"
+        waiting = state.waiting_slots.get(holder, 0)
+        if waiting and waiting + more > config.slots_per_client:
+            return f"requests of this client wait for {waiting} workers already ({config.slots_per_client})"
         found = state.roster.services.get(service)
         if not names and found is not None:
             if len(found.queue) + len(found.gathering) >= config.queue_max:
@@ -60,6 +70,8 @@ class Assignment:
     def place(self, slot: Slot, now: float, *, front: bool = False) -> None:
         """A slot that stands in no queue goes to a worker, or waits; ``front``: it had its turn before."""
         roster = self._state.roster
+        if self._state.claims and self._give_claimed(slot, now):
+            return
         queue: FairQueue | None
         if slot.name:
             named = roster.workers.get(slot.name)
@@ -85,19 +97,25 @@ class Assignment:
     def waits(self, job: Job, now: float) -> None:
         """One more part of ``job`` waits."""
         job.waiting += 1
+        slots, holder = self._state.waiting_slots, job.holder
+        slots[holder] = slots.get(holder, 0) + 1
         if job.waiting == 1:
             waiting = self._state.waiting
-            waiting[job.holder] = waiting.get(job.holder, 0) + 1
+            waiting[holder] = waiting.get(holder, 0) + 1
             self._deadlines.watch(job, now)
 
     def waits_no_more(self, job: Job) -> None:
         """One part of ``job`` waits no more."""
         job.waiting -= 1
+        slots, holder = self._state.waiting_slots, job.holder
+        slots[holder] -= 1
+        if not slots[holder]:
+            del slots[holder]
         if not job.waiting:
             waiting = self._state.waiting
-            waiting[job.holder] -= 1
-            if not waiting[job.holder]:
-                del waiting[job.holder]
+            waiting[holder] -= 1
+            if not waiting[holder]:
+                del waiting[holder]
 
     def gather(self, job: Job, now: float) -> None:
         """A request for all of a service that has nobody: it waits for the first worker."""
@@ -114,9 +132,18 @@ class Assignment:
     def settle_nowhere(self, job: Job, now: float) -> None:
         """A job that gathers workers ends before any came: it gets the one slot whose result says so."""
         self.stop_gathering(job)
-        job.slots[""] = Slot(job, "", now)
-        job.open = 1
+        self.count(job, [Slot(job, "", now)])
         self._state.journal.put(SlotAdded(job.uuid, ""))
+
+    def count(self, job: Job, slots: Sequence[Slot]) -> None:
+        """An open job's slots are known."""
+        state, more = self._state, len(slots)
+        for slot in slots:
+            job.slots[slot.name] = slot
+        job.open += more
+        job.size += more * SLOT_BYTES
+        state.open_bytes += more * SLOT_BYTES
+        state.open_slots += more
 
     def withdraw(self, slot: Slot) -> None:
         """Take ``slot`` out of where it waits; nothing happens when it waits nowhere."""
@@ -172,19 +199,28 @@ class Assignment:
         service = self._state.roster.services.get(slot.job.service)
         if service is None or not service.idle:
             return None
-        claimed = self._state.claims.pop(slot.job.uuid, "") if self._state.claims else ""
-        if claimed:  # it said that it holds this very job
-            holder = self._state.roster.workers.get(claimed)
-            if holder is not None and holder in service.idle:
-                return holder
         idle = service.idle
         first = next(iter(idle))
         if slot.given and first.name in slot.given:
             return next((each for each in islice(idle, OTHERS_TRIED) if each.name not in slot.given), first)
         return first
 
+    def _give_claimed(self, slot: Slot, now: float) -> bool:
+        """To a worker that says it holds this very job, whatever else it has to do."""
+        worker = self._claims.holder(slot)
+        return worker is not None and self._give(slot, worker, now)
+
+    def claimed(self, job: Job, worker: Worker, now: float) -> None:
+        """``worker`` says that it holds ``job``: what waits of it and is for this worker goes there now."""
+        for name in (worker.name, ""):
+            slot = job.slots.get(name)
+            if slot is not None and slot.queue is not None and self._claims.holder(slot) is worker:
+                self.withdraw(slot)
+                self.place(slot, now, front=True)
+                return
+
     def _give(self, slot: Slot, worker: Worker, now: float) -> bool:
-        """Dispatch ``slot`` to ``worker``, which is free. False: it could not be sent and is where it was.
+        """Dispatch ``slot`` to ``worker``, which is there. False: it could not be sent and is where it was.
 
         A slot that this worker must not or cannot run ends here.
         """
@@ -203,14 +239,29 @@ class Assignment:
             run.asked = now
             sent = ask(wire, job, run.attempt)
         else:
-            sent = wire.post(job, run.attempt, state.journal.position)
+            sent = wire.post(job, run.attempt, self._stored_before(run))
         if not sent:
             self._unbind(run, before)
             return False
+        if worker.claims:
+            self._claims.drop(worker, job.uuid)
         worker.sent = now
         state.counts.dispatched += 1
         state.tell("dispatched", job, worker.name, run.attempt)
         return True
+
+    def _stored_before(self, run: Run) -> int:
+        """The commit that the POST of a new ``run`` waits for, 0 for none.
+
+        A task that may run twice need not wait for the group that stores the job itself and this dispatch of it, both
+        or neither. If the broker is killed before it is written, the job never was: its client has no 202 and submits
+        it again, by the same uuid; a worker that lists it as its own is preferred then (see ``claims``) and does not
+        run it again; what another worker says about it is about a job that nobody knows, and counts for nothing. If
+        the disk is full the client is told so, and the worker to stop.
+        """
+        job, position = run.slot.job, self._state.journal.position
+        together = run.attempt == 1 and job.after == position
+        return 0 if together and self.may_repeat(run) else position
 
     def _unfit(self, slot: Slot, worker: Worker) -> tuple[int, str] | None:
         job = slot.job
@@ -274,7 +325,7 @@ class Assignment:
         """The worker of a current ``run`` is lost or does not know the job: to another one, where that is allowed."""
         slot, state = run.slot, self._state
         job = slot.job
-        if slot.state != DISPATCHED and not self._may_repeat(run):
+        if slot.state != DISPATCHED and not slot.repeat:
             error = f"worker {run.worker.name} {why} after it had accepted the job; {job.service} {job.task}"
             state.counts.expired += 1
             self._results.let_go(run)
@@ -292,7 +343,8 @@ class Assignment:
         state.tell("returned", job, run.worker.name, run.attempt)
         state.returned.append(slot)
 
-    def _may_repeat(self, run: Run) -> bool:
+    def may_repeat(self, run: Run) -> bool:
+        """Whether the task may be run twice: as the settings say, else as its worker does, else yes."""
         state, job = self._state, run.slot.job
         declared = state.config.idempotent or state.access.idempotent
         said = declared(run.worker.service.name, job.task)

@@ -82,6 +82,15 @@ class Clients:
             self._meet(client, peer, now)
         return client
 
+    def has(self, identity: bytes, holder: str) -> bool:
+        """Whether it has jobs, or is there."""
+        return (identity, holder) in self._known
+
+    def at(self, peer: Peer) -> Client | None:
+        """The client whose pushes go to ``peer`` at present."""
+        client = self._known.get((peer.identity, peer.principal.holder))
+        return client if client is not None and client.peer is peer else None
+
     def _meet(self, client: Client, peer: Peer, now: float) -> None:
         client.peer = peer
         client.answers = self._kinds.of(peer)

@@ -20,11 +20,14 @@ class DispatchConfig:
         job_timeout_s: deadline of a job whose body names none; as deployed.
         job_ttl_s: the longest deadline a body may name.
         result_ttl_s: how long a closed job is remembered.
-        results_max_bytes: bodies of closed jobs in memory; the oldest are forgotten first.
+        results_max_bytes: what closed jobs may cost in memory (``Job.size``); the oldest are forgotten first.
+        results_max_jobs: how many of them, likewise: a restart reads them all.
         queue_max: requests that may wait in one queue (a service's, or a named worker's).
         queue_per_client: requests of one holder that may wait.
+        slots_per_client: workers that those may be for, together; one request for more is taken while none waits.
         jobs_max: open jobs in all: service names are free to invent, memory is not.
-        open_max_bytes: bodies of open jobs in memory.
+        slots_max: workers that open jobs may be for in all: names of workers are as free.
+        open_max_bytes: what open jobs may cost in memory.
         probe_s: a worker that does not push results and was silent about a job for that long is asked (GET).
         attempts_max: a job that outlived so many workers is a bad job, and is not given to another one.
         relay_s: how long an answer to a relayed request is waited for.
@@ -41,9 +44,12 @@ class DispatchConfig:
     job_ttl_s: float = 3600.0
     result_ttl_s: float = 3600.0
     results_max_bytes: int = 256 * 1024 * 1024
+    results_max_jobs: int = 50_000
     queue_max: int = 10_000
     queue_per_client: int = 1_000
+    slots_per_client: int = 20_000
     jobs_max: int = 100_000
+    slots_max: int = 200_000
     open_max_bytes: int = 512 * 1024 * 1024
     probe_s: float = 10.0
     attempts_max: int = 16

@@ -11,16 +11,20 @@ call (``Assignment.settle``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 from broker.nfp.dispatch import listing
 from broker.nfp.dispatch.assignment import Assignment
+from broker.nfp.dispatch.claims import Claims
 from broker.nfp.dispatch.clients import Clients
 from broker.nfp.dispatch.expiry import Deadlines, Expiry
 from broker.nfp.dispatch.intake import Intake
+from broker.nfp.dispatch.job import FINAL
 from broker.nfp.dispatch.liveness import Liveness
 from broker.nfp.dispatch.progress import Progress
 from broker.nfp.dispatch.pushes import Kinds
+from broker.nfp.dispatch.recall import Recall
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.restore import Restore
@@ -29,16 +33,20 @@ from broker.nfp.dispatch.state import Offended, State, ignore
 from broker.nfp.names import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from broker.nfp.access import Access
     from broker.nfp.bodies import WorkerOpen
     from broker.nfp.contract import Journal, Peer, Watch
+    from broker.nfp.dispatch.clients import Client
     from broker.nfp.dispatch.config import DispatchConfig
     from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
     from broker.nfp.frames import Packet
     from broker.nfp.principal import Principal
-    from broker.nfp.records import Snapshot
+    from broker.nfp.records import JobRow, Snapshot
+
+_READY: Final = Command.READY
+"""A look into an enum costs more than the comparison that follows."""
 
 
 class Dispatcher:
@@ -52,7 +60,8 @@ class Dispatcher:
         journal: what is put there becomes durable; answers that depend on it are sent with its ``position``.
         access: who may do what.
         watch: told of everything that happens to jobs.
-        offended: called as ``offended(peer, text)`` when a worker speaks about jobs it was never given.
+        offended: called as ``offended(peer, kind, text)`` when a worker speaks about jobs it was never given
+            ("forged") or at a wrong time ("unexpected").
     """
 
     def __init__(
@@ -69,34 +78,45 @@ class Dispatcher:
         self._clients = clients = Clients(kinds)
         self._results = results = Results(state, clients)
         deadlines = Deadlines(state)
-        self._assignment = assignment = Assignment(state, results, deadlines)
+        claims = Claims(state)
+        self._assignment = assignment = Assignment(state, results, deadlines, claims)
         self._expiry = Expiry(state, results, assignment, deadlines)
         self._relays = relays = Relays(state, kinds)
-        self._intake = intake = Intake(state, clients, kinds, assignment, deadlines)
-        self._requests = Requests(state, clients, kinds, results, assignment, relays)
-        self._progress = progress = Progress(state, results, assignment, relays)
-        self._liveness = Liveness(state, results, assignment, intake, progress, relays)
+        intake = Intake(state, clients, kinds, assignment, deadlines, relays)
+        self._requests = requests = Requests(state, clients, kinds, results, assignment, relays)
+        progress = Progress(state, results, assignment, relays, claims)
+        self._recall = recall = Recall(state)
+        self._liveness = Liveness(state, results, assignment, intake, progress, relays, claims, recall)
         self._restore = Restore(state, clients, results, assignment, self._liveness, deadlines)
+        self._of_clients = {
+            Command.POST: intake.post,
+            Command.GET: requests.get,
+            Command.DELETE: requests.delete,
+            Command.PUT: requests.put,
+        }
+        self._of_workers = {
+            Command.RESPONSE: progress.response,
+            Command.EVENT: progress.event,
+            Command.STREAM: progress.stream,
+        }
 
     # -- packets --------------------------------------------------------------------------------
 
     def client(self, peer: Peer, packet: Packet, now: float) -> None:
         """POST, GET, DELETE or PUT of a client to an ordinary service; nothing else is passed here."""
-        command = packet.command
-        if command is Command.POST:
-            self._intake.post(peer, packet, now)
-        elif command is Command.GET:
-            self._requests.get(peer, packet, now)
-        elif command is Command.DELETE:
-            self._requests.delete(peer, packet, now)
-        elif command is Command.PUT:
-            self._requests.put(peer, packet, now)
-        self._settle(now)
+        act = self._of_clients.get(packet.command)
+        if act is not None:
+            if self._state.unread and packet.uuid in self._state.unread:
+                self._later(self.client, peer, packet)
+                return
+            act(peer, packet, now)
+        if self._state.freed or self._state.returned:
+            self._assignment.settle(now)
 
     def worker(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY, KEEPALIVE, DISCONNECT, RESPONSE, EVENT or STREAM of a worker."""
         command = packet.command
-        if command is Command.READY:
+        if command is _READY:
             self._liveness.ready(peer, packet, now)
             self._settle(now)
             return
@@ -106,32 +126,62 @@ class Dispatcher:
                 self._liveness.unregistered(peer, packet, now)
             return
         self._liveness.heard(worker, now)
-        if command is Command.RESPONSE:
-            self._progress.response(peer, worker, packet, now)
-        elif command is Command.EVENT:
-            self._progress.event(peer, worker, packet, now)
-        elif command is Command.STREAM:
-            self._progress.stream(peer, worker, packet, now)
+        act = self._of_workers.get(command)
+        if act is not None:
+            if self._state.unread and packet.uuid in self._state.unread:
+                self._later(self.worker, peer, packet)
+                return
+            act(peer, worker, packet, now)
         elif command is Command.KEEPALIVE:
             worker.rx += 1
         elif command is Command.DISCONNECT:
             self._liveness.goodbye(worker, now)
-        self._settle(now)
+        if self._state.freed or self._state.returned:
+            self._assignment.settle(now)
 
-    def worker_opened(self, peer: Peer, offer: WorkerOpen, now: float) -> None:
-        """What a worker's OPEN said; used when its READY comes. After READY it is unexpected: DISCONNECT."""
-        self._liveness.opened(peer, offer, now)
+    def _later(self, act: Callable[[Peer, Packet, float], None], peer: Peer, packet: Packet) -> None:
+        """The job is closed, and still to be read: ``act`` once it is, if the peer is there then."""
+
+        def again(now: float) -> None:
+            if peer.alive:
+                act(peer, packet, now)
+
+        self._recall.later(packet.uuid, again, len(packet.body) if packet.body is not None else 0)
+
+    def worker_opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
+        """What a worker's OPEN said; used when its READY comes.
+
+        False: after READY it is unexpected, DISCONNECT was the answer, and nothing more is to be said to it.
+        """
+        return self._liveness.opened(peer, offer, now)
 
     def client_seen(self, peer: Peer, now: float) -> None:
         """A (re)connected client spoke first or sent OPEN: what is pushed goes there now, and what it is owed."""
         client = self._clients.known(peer, now)
         if client is not None and client.owed:
-            owed, client.owed = client.owed, {}
-            for slot in owed:
+            self._pay(client, peer)
+
+    def has_room(self, peer: Peer, now: float) -> None:
+        """``peer``, which had no room for something, has some: more of what it is owed goes there."""
+        client = self._clients.at(peer)
+        if client is not None and client.owed:
+            self._pay(client, peer)
+
+    def _pay(self, client: Client, peer: Peer) -> None:
+        """What it is owed, as far as there is room for what can wait; the rest once there is more."""
+        owed, client.owed = client.owed, {}
+        for slot in owed:
+            if peer.roomy():
                 client.answers.delivered_again(slot)
+            else:
+                client.owed[slot] = None
 
     def peer_gone(self, peer: Peer, now: float) -> None:
-        """The connection of a client or worker is lost."""
+        """The connection of a client or worker is lost; results that were queued for it are owed again."""
+        for uuid in peer.unsent:
+            job = self._state.jobs.get(uuid)
+            if job is not None and job.client.peer is peer:
+                job.client.owed.update((slot, None) for slot in job.slots.values() if slot.state == FINAL)
         self._clients.gone(peer)
         self._liveness.gone(peer, now)
         self._settle(now)
@@ -141,6 +191,7 @@ class Dispatcher:
 
         They are lost: who registers again within the grace keeps what it has.
         """
+        self._results.send_acknowledgements(now, at_once=True)
         found = self._liveness.disconnect(names, reason, now)
         self._settle(now)
         return found
@@ -161,14 +212,24 @@ class Dispatcher:
         if state.timers.due <= now:
             state.timers.run(now)
             self._settle(now)
-        if state.safe:
-            self._results.send_acknowledgements()
-        forget = self._results.sweep(now)
-        return min(forget, state.timers.due)
+        again = self._results.send_acknowledgements(now) if state.safe else inf
+        return min(again, self._results.sweep(now), state.timers.due)
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
-        """Take up what the store kept; once, before anything else."""
+        """Take up what the store kept; once, before anything else. ``to_read`` then tells of closed jobs."""
         self._restore.take(snapshot, now)
+        self._recall.begin(snapshot.closed, now)
+        self._settle(now)
+
+    def to_read(self) -> list[str]:
+        """Closed jobs that are to be read from the store next, what somebody waits for first; [] when all are."""
+        return self._recall.wanted()
+
+    def was_read(self, uuids: Iterable[str], rows: Iterable[JobRow], now: float) -> None:
+        """``rows`` is what the store has of the jobs ``uuids``, which ``to_read`` told; ages as of the snapshot."""
+        for row in rows:
+            self._restore.remember(row, self._recall.since)
+        self._recall.done(uuids, now)
         self._settle(now)
 
     def unstored(self, uuids: Iterable[str], error: str, now: float) -> None:
@@ -203,7 +264,8 @@ class Dispatcher:
         """Every job, oldest first unless ``newest_first``; to be read before anything else happens."""
         ttl_s = self._state.config.result_ttl_s
         jobs = self._state.jobs.values()
-        return (listing.job_view(job, ttl_s, now) for job in (reversed(jobs) if newest_first else jobs))
+        for job in reversed(jobs) if newest_first else jobs:
+            yield listing.job_view(job, ttl_s, now)
 
     def job(self, uuid: str, now: float) -> JobView | None:
         """One job; None when it is not known."""
@@ -214,6 +276,14 @@ class Dispatcher:
         """The recorded results of a job so far, in the order of its slots; [] when it is not known."""
         job = self._state.jobs.get(uuid)
         return listing.result_views(job) if job is not None else []
+
+    def knows_worker(self, name: str) -> bool:
+        """True when a worker of that name is, or was, there."""
+        return self._state.roster.knows(name)
+
+    def remembers(self, identity: bytes, holder: str) -> bool:
+        """True when this client has a job that is remembered."""
+        return self._clients.has(identity, holder)
 
     def may_see(self, principal: Principal, uuid: str) -> bool:
         """True when the job is known and ``principal`` is whose it is, or an owner."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.clients import Clients
     from broker.nfp.dispatch.expiry import Deadlines
     from broker.nfp.dispatch.pushes import Kinds
+    from broker.nfp.dispatch.relays import Relays
     from broker.nfp.dispatch.roster import Worker
     from broker.nfp.dispatch.state import State
     from broker.nfp.frames import Packet
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 EVERY_SERVICE = "all"
 """Deployed NorFab's name for every service together."""
+_IN_USE = "this uuid is in use"
 
 
 class Plan(NamedTuple):
@@ -46,16 +48,23 @@ class Plan(NamedTuple):
 class Intake:
     """Accepts jobs."""
 
-    __slots__ = ("_assignment", "_clients", "_deadlines", "_kinds", "_state")
+    __slots__ = ("_assignment", "_clients", "_deadlines", "_kinds", "_relays", "_state")
 
     def __init__(
-        self, state: State, clients: Clients, kinds: Kinds, assignment: Assignment, deadlines: Deadlines
+        self,
+        state: State,
+        clients: Clients,
+        kinds: Kinds,
+        assignment: Assignment,
+        deadlines: Deadlines,
+        relays: Relays,
     ) -> None:
         self._state = state
         self._clients = clients
         self._kinds = kinds
         self._assignment = assignment
         self._deadlines = deadlines
+        self._relays = relays
 
     def post(self, peer: Peer, packet: Packet, now: float) -> None:
         """A POST."""
@@ -63,6 +72,9 @@ class Intake:
         known = state.jobs.get(packet.uuid)
         if known is not None:
             self._again(known, peer, packet, answers, now)
+            return
+        if len(self._relays) and packet.uuid in self._relays:
+            self._refuse(answers, peer, packet, 400, _IN_USE)
             return
         if state.journal.broken:
             self._refuse(answers, peer, packet, 500, f"the broker cannot store jobs: {state.journal.broken}")
@@ -113,7 +125,7 @@ class Intake:
         slots = self._add_slots(job, plan.slots, now)
         job.after = state.journal.position
         self._deadlines.watch(job, now)
-        state.tell("submitted", job, size=job.size)
+        state.tell("submitted", job, size=len(job.body))
         client.answers.submitted(peer, job)
         for slot in slots:
             self._assignment.place(slot, now)
@@ -123,11 +135,10 @@ class Intake:
             state.tell("queued", job)
 
     def _add_slots(self, job: Job, names: Iterable[str], now: float) -> list[Slot]:
-        for name in names:
-            job.slots[name] = Slot(job, name, now)
-            self._state.journal.put(SlotAdded(job.uuid, name))
-        slots = list(job.slots.values())
-        job.open = len(slots)
+        slots = [Slot(job, name, now) for name in names]
+        self._assignment.count(job, slots)
+        for slot in slots:
+            self._state.journal.put(SlotAdded(job.uuid, slot.name))
         return slots
 
     # -- the same again -------------------------------------------------------------------------
@@ -138,10 +149,10 @@ class Intake:
             job.holder == peer.principal.holder
             and job.service == packet.service
             and job.target == packet.target
-            and job.body == packet.data
+            and job.has_body(packet.data)
         )
         if not same:
-            self._refuse(answers, peer, packet, 400, "this uuid is in use")
+            self._refuse(answers, peer, packet, 400, _IN_USE)
             return
         self._state.counts.duplicates += 1
         self._move(job, peer, now)
@@ -192,10 +203,10 @@ class Intake:
             worker = roster.workers.get(name)
             if worker is not None and (denied := self._denied(who, service, worker, task)):
                 return Plan(denied=denied)
-        known = tuple(name for name in names if roster.knows(name))
+        known = dict.fromkeys(name for name in names if roster.knows(name))
         if not known:
             return Plan(names)
-        return Plan(known, True, tuple(name for name in names if name not in known))
+        return Plan(tuple(known), True, tuple(name for name in names if name not in known))
 
     def _denied(self, who: Principal | None, service: str, worker: Worker, task: str) -> str:
         """Why this worker must not be used; a worker of another service is what that service's rules allow."""
@@ -217,7 +228,9 @@ class Intake:
                 plan = self._plan(job.principal, job.service, job.target, job.task)
                 if plan.slots:
                     self._assignment.stop_gathering(job)
-                    for slot in self._add_slots(job, plan.slots, now):
+                    slots = self._add_slots(job, plan.slots, now)
+                    job.after = self._state.journal.position  # a restarted broker must know whom we name
+                    for slot in slots:
                         self._assignment.place(slot, now)
 
 

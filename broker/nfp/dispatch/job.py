@@ -26,6 +26,11 @@ FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 EXPIRED: Final = "expired"
 
+JOB_BYTES: Final = 1536
+"""What a job costs in memory beside bodies: the object, its uuid and strings, its places in tables."""
+SLOT_BYTES: Final = 512
+"""The same of a slot; a queue of its own for each name is not in it."""
+
 
 class Slot:
     """One worker's part of a job: exactly one result is recorded for it.
@@ -37,6 +42,7 @@ class Slot:
         given: every worker it was ever given to, with the latest attempt there: each may still bring the result.
         strangers: those of ``given`` that said since that they do not know the job.
         attempt: of the latest dispatch, 0 before the first.
+        repeat: whether it may be run again when the worker that has accepted it is lost.
         since: when it began to wait.
         queue: where it waits.
         asked: body of the input request that the client has not answered, else None.
@@ -53,6 +59,7 @@ class Slot:
         "job",
         "name",
         "queue",
+        "repeat",
         "run",
         "since",
         "state",
@@ -70,6 +77,7 @@ class Slot:
         self.given: dict[str, int] = {}
         self.strangers: frozenset[str] = frozenset()
         self.attempt = 0
+        self.repeat = True
         self.since = now
         self.queue: FairQueue | None = None
         self.asked: Any = None
@@ -86,13 +94,27 @@ class Run:
     Attributes:
         heard: when the worker last said something about it.
         asked: when the unanswered GET was sent, 0.0 with none.
+        doubtful: it is asked by GET when nothing more is heard about it, even if its worker pushes results.
         check: the GET asks whether the worker has the job from an earlier attempt; POST follows if not.
+        told: the client was told that the worker has it (201).
         ready: body of the worker's result_ready event, whose result is on its way to us; else None.
         holds: a credit of the worker is in use for it.
         ended: when it ceased to be current, 0.0 before.
     """
 
-    __slots__ = ("asked", "attempt", "check", "ended", "heard", "holds", "ready", "slot", "worker")
+    __slots__ = (
+        "asked",
+        "attempt",
+        "check",
+        "doubtful",
+        "ended",
+        "heard",
+        "holds",
+        "ready",
+        "slot",
+        "told",
+        "worker",
+    )
 
     def __init__(self, slot: Slot, worker: Worker, attempt: int, now: float) -> None:
         self.slot = slot
@@ -100,7 +122,9 @@ class Run:
         self.attempt = attempt
         self.heard = now
         self.asked = 0.0
+        self.doubtful = False
         self.check = False
+        self.told = False
         self.ready: Any = None
         self.holds = False
         self.ended = 0.0
@@ -117,11 +141,13 @@ class Job:
         fate: cancelled or expired once that was decided, else "".
         told: the client was told that it is dispatched (202).
         owner: for any: the worker the client was told of, "" before.
-        size: bytes of its body and of its recorded results.
+        body: b"" once it is closed.
+        size: bytes it costs: its body, its recorded results, ``JOB_BYTES``, and ``SLOT_BYTES`` for each slot.
         after: the commit that makes the job durable.
     """
 
     __slots__ = (
+        "_digest",
         "added_at",
         "after",
         "body",
@@ -175,13 +201,29 @@ class Job:
         self.state = OPEN
         self.fate = ""
         self.timer: Timer | None = None
-        self.size = len(added.body)
+        self.size = JOB_BYTES + len(added.body)
         self.after = 0
+        self._digest: tuple[int, int] | None = None
 
     @property
     def target_text(self) -> str:
         """The target as deployed NorFab writes it."""
         return render(self.target, array=True)
+
+    def drop_body(self) -> None:
+        """Nobody is given the job any more: what is kept of the body tells only whether another one is the same.
+
+        Only whose job it is may ask, so that the hash need not withstand anybody: it is the quickest there is.
+        """
+        self._digest = (len(self.body), hash(self.body))
+        self.size -= len(self.body)
+        self.body = b""
+
+    def has_body(self, body: bytes) -> bool:
+        """Whether it was submitted with this body."""
+        if self._digest is None:
+            return self.body == body
+        return self._digest == (len(body), hash(body))
 
     def named(self, names: tuple[str, ...]) -> list[Slot]:
         """The slots that ``names`` mean; a worker that has or had the slot for any means that one. () means all."""

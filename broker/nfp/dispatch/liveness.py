@@ -7,12 +7,14 @@ it had goes to others. One timer for each worker: nothing here is done for all w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.nfp.bodies import WorkerOpen
 from broker.nfp.contract import FEATURES
 from broker.nfp.dispatch.job import FINAL, WAITING, Run
 from broker.nfp.dispatch.roster import ALIVE, EXPECTED, LOST, Worker
+from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
 from broker.nfp.dispatch.wires import disconnect, wire_of
 from broker.nfp.names import Command
 from broker.nfp.records import WorkerLeft, WorkerSeen
@@ -23,13 +25,19 @@ if TYPE_CHECKING:
     from broker.nfp.bodies import HeldJob
     from broker.nfp.contract import Peer
     from broker.nfp.dispatch.assignment import Assignment
+    from broker.nfp.dispatch.claims import Claims
     from broker.nfp.dispatch.intake import Intake
     from broker.nfp.dispatch.progress import Progress
+    from broker.nfp.dispatch.recall import Recall
     from broker.nfp.dispatch.relays import Relays
     from broker.nfp.dispatch.results import Results
     from broker.nfp.dispatch.state import State
+    from broker.nfp.dispatch.wires import Wire
     from broker.nfp.frames import Packet
 
+OFFERED_MAX: Final = 200_000
+"""Jobs, tasks and resources in all OPENs whose READY has not come: anybody may send one, workers send READY at once.
+When there are more, the oldest OPENs are dropped."""
 SCOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
 SCOLDED_MAX: Final = 1024
@@ -37,14 +45,24 @@ SCOLDED_MAX: Final = 1024
 _NOTHING: Final = WorkerOpen()
 
 
+class _Offer(NamedTuple):
+    said: WorkerOpen
+    timer: Timer
+    weight: int
+
+
 class Liveness:
     """Who is there."""
 
     __slots__ = (
         "_assignment",
+        "_claims",
+        "_ended",
         "_intake",
+        "_offered",
         "_offers",
         "_progress",
+        "_recall",
         "_relays",
         "_results",
         "_scolded",
@@ -59,6 +77,8 @@ class Liveness:
         intake: Intake,
         progress: Progress,
         relays: Relays,
+        claims: Claims,
+        recall: Recall,
     ) -> None:
         self._state = state
         self._results = results
@@ -66,8 +86,13 @@ class Liveness:
         self._intake = intake
         self._progress = progress
         self._relays = relays
-        self._offers: dict[Peer, WorkerOpen] = {}
+        self._claims = claims
+        self._recall = recall
+        self._offers: dict[Peer, _Offer] = {}
+        self._offered = 0
         self._scolded: dict[str, float] = {}
+        self._ended: set[Peer] = set()
+        """Connections that were told DISCONNECT for an unexpected command, until they are lost."""
 
     # -- coming ---------------------------------------------------------------------------------
 
@@ -76,13 +101,36 @@ class Liveness:
         worker = self._state.roster.workers.get(peer.name)
         return worker if worker is not None and worker.wire is not None and worker.wire.peer is peer else None
 
-    def opened(self, peer: Peer, offer: WorkerOpen, now: float) -> None:
-        """OPEN of a worker: kept until its READY. After READY it is unexpected."""
+    def opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
+        """OPEN of a worker: kept until its READY, for one hold time at most. After READY it is unexpected: False."""
         worker = self.of(peer)
         if worker is not None:
             self.unexpected(worker, "OPEN after READY", now)
-        else:
-            self._offers[peer] = offer
+            return False
+        if peer in self._ended:
+            self._offend(peer, "OPEN after DISCONNECT")
+            return False
+        self._forget_offer(peer)
+        if not (peer.principal.owner or self._state.access.may_work(peer.principal)):
+            return True  # its READY will be refused
+        weight = 1 + len(offer.jobs) + len(offer.tasks) + len(offer.resources)
+        while self._offers and self._offered + weight > OFFERED_MAX:
+            self._forget_offer(next(iter(self._offers)))
+        timer = self._state.timers.at(now + self._state.config.hold_s, self._never_came, peer)
+        self._offers[peer] = _Offer(offer, timer, weight)
+        self._offered += weight
+        return True
+
+    def _never_came(self, peer: Peer, now: float) -> None:
+        self._forget_offer(peer)
+
+    def _forget_offer(self, peer: Peer) -> WorkerOpen:
+        offer = self._offers.pop(peer, None)
+        if offer is None:
+            return _NOTHING
+        self._state.timers.cancel(offer.timer)
+        self._offered -= offer.weight
+        return offer.said
 
     def ready(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY: registers, once for each connection."""
@@ -91,16 +139,22 @@ class Liveness:
         if worker is not None and worker.wire is not None and worker.wire.peer is peer:
             self.unexpected(worker, "a second READY", now)
             return
-        if worker is not None and worker.key != peer.principal.key:
+        if peer in self._ended:
+            self._offend(peer, "READY after DISCONNECT")
+            return
+        if worker is not None and worker.key != peer.principal.key and worker.wire is not None:
             self._refuse(peer, packet, f"the name {peer.name} belongs to another key")
             return
         if not self._state.access.may_offer(peer.principal, packet.service):
             self._refuse(peer, packet, f"this key may not offer {packet.service}")
             return
+        if worker is not None and worker.key != peer.principal.key:
+            self.bury(worker, "was somebody else", now)  # who is away: names are proven before this
+            worker = None
         if worker is not None and worker.service.name != packet.service:
             self.bury(worker, f"offers {packet.service} now", now)
             worker = None
-        offer = self._offers.pop(peer, _NOTHING)
+        offer = self._forget_offer(peer)
         if worker is None:
             service = roster.service(packet.service, now)
             worker = Worker(peer.name, service, packet.dialect, peer.principal.key, now)
@@ -134,6 +188,7 @@ class Liveness:
         """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
         wire = worker.wire
         assert wire is not None
+        self._claims.clear(worker)
         for uuid, run in list(worker.runs.items()):
             run.heard = now
             run.asked = 0.0
@@ -147,21 +202,28 @@ class Liveness:
             for uuid, held in offer.jobs.items():
                 self._holds(worker, uuid, held, now)
 
+    def _still_holds(self, worker: Worker, wire: Wire, uuid: str, held: HeldJob, now: float) -> None:
+        if worker.wire is wire:
+            self._holds(worker, uuid, held, now)
+
     def _holds(self, worker: Worker, uuid: str, held: HeldJob, now: float) -> None:
         state, wire = self._state, worker.wire
-        job = state.jobs.get(uuid)
         assert wire is not None
-        if job is None:
-            state.claims[uuid] = worker.name
+        if uuid in state.unread:
+            self._recall.later(uuid, partial(self._still_holds, worker, wire, uuid, held))
             return
-        slot = job.given_to(worker.name)
-        if slot is None:
+        job = state.jobs.get(uuid)
+        slot = job.given_to(worker.name) if job is not None else None
+        if job is None or slot is None:
+            self._claims.lay(worker, uuid, running=held.state == "running")
+            if job is not None:
+                self._assignment.claimed(job, worker, now)
             return
         if slot.state == FINAL:
             if held.state == "done":
                 self._results.acknowledge(worker, uuid)
             elif wire.cancels:
-                wire.request(Command.DELETE, job, held.attempt, b"")
+                wire.request(Command.DELETE, job, held.attempt, b"", slot.after)
             return
         run = worker.runs.get(uuid)
         if run is None and slot.state == WAITING:
@@ -170,7 +232,11 @@ class Liveness:
             run = Run(slot, worker, slot.given[worker.name], now)
         if slot.run is run:
             self._progress.accept(run)
-        if held.state == "done":
+        if held.state != "done":
+            return
+        if wire.pushes:  # it sends its result anyway, which may be large: it is asked when nothing comes
+            run.doubtful = True
+        else:
             self._progress.ask(run, now)
 
     # -- being there ----------------------------------------------------------------------------
@@ -220,6 +286,9 @@ class Liveness:
 
     def unregistered(self, peer: Peer, packet: Packet, now: float) -> None:
         """Somebody speaks as a worker that is none here: DISCONNECT makes it register at once."""
+        if peer in self._ended:
+            self._offend(peer, f"{packet.command.name} after DISCONNECT")
+            return
         last = self._scolded.get(peer.name)
         self._state.counts.unexpected += 1
         if last is not None and now - last < SCOLD_S:
@@ -229,13 +298,24 @@ class Liveness:
             self._scolded = recent if len(recent) < SCOLDED_MAX else {}
         self._scolded[peer.name] = now
         peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
+        self._state.offended(peer, "unexpected", f"{packet.command.name} without READY")
 
     def unexpected(self, worker: Worker, what: str, now: float) -> None:
-        """A valid command at a wrong time: DISCONNECT, and nothing more to it (NFP, "Opening and Closing")."""
-        self._state.counts.unexpected += 1
-        if worker.wire is not None:
-            worker.wire.disconnect(what)
+        """A valid command at a wrong time: DISCONNECT, and nothing more to it (NFP, "Opening and Closing").
+
+        It has to come back on a new connection; whatever it says on this one counts against it.
+        """
+        wire = worker.wire
+        if wire is not None:
+            wire.disconnect(what)
+            self._ended.add(wire.peer)
         self.lose(worker, now)
+        if wire is not None:
+            self._offend(wire.peer, what)
+
+    def _offend(self, peer: Peer, what: str) -> None:
+        self._state.counts.unexpected += 1
+        self._state.offended(peer, "unexpected", what)
 
     def goodbye(self, worker: Worker, now: float) -> None:
         """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
@@ -246,7 +326,8 @@ class Liveness:
 
     def gone(self, peer: Peer, now: float) -> None:
         """The connection is lost."""
-        self._offers.pop(peer, None)
+        self._forget_offer(peer)
+        self._ended.discard(peer)
         worker = self.of(peer)
         if worker is not None:
             self.lose(worker, now)
@@ -271,8 +352,7 @@ class Liveness:
                 self._assignment.give_back(run, why, now)
             else:
                 self._results.let_go(run)
-        if worker.name in state.claims.values():
-            state.claims = {uuid: name for uuid, name in state.claims.items() if name != worker.name}
+        self._claims.clear(worker)
         state.roster.remove(worker, now)
         state.journal.put(WorkerLeft(worker.name))
 

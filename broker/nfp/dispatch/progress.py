@@ -17,26 +17,32 @@ from broker.nfp.records import Accepted
 if TYPE_CHECKING:
     from broker.nfp.contract import Peer
     from broker.nfp.dispatch.assignment import Assignment
+    from broker.nfp.dispatch.claims import Claims
     from broker.nfp.dispatch.relays import Relays
     from broker.nfp.dispatch.results import Results
     from broker.nfp.dispatch.roster import Worker
     from broker.nfp.dispatch.state import State
-    from broker.nfp.frames import Packet
+    from broker.nfp.frames import Body, Packet
 
 _AT_WORK: Final = frozenset({102, 201, 202, 300})
 """Codes of a worker that has the job and has not finished."""
+_SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "result_ready"})
+"""What a worker's event may be told as: all other kinds are the broker's own words (see ``JobEvent``)."""
 
 
 class Progress:
     """Listens to workers."""
 
-    __slots__ = ("_assignment", "_relays", "_results", "_state")
+    __slots__ = ("_assignment", "_claims", "_relays", "_results", "_state")
 
-    def __init__(self, state: State, results: Results, assignment: Assignment, relays: Relays) -> None:
+    def __init__(
+        self, state: State, results: Results, assignment: Assignment, relays: Relays, claims: Claims
+    ) -> None:
         self._state = state
         self._results = results
         self._assignment = assignment
         self._relays = relays
+        self._claims = claims
 
     # -- whose is it ----------------------------------------------------------------------------
 
@@ -45,20 +51,24 @@ class Progress:
         job = self._state.jobs.get(packet.uuid)
         if job is None:
             self._state.counts.unroutable += 1
+            self._claims.heard(worker, packet)
             return None
         run = worker.runs.get(packet.uuid)
         if run is None:
             slot = job.given_to(worker.name)
             if slot is None:
-                self._forged(peer, packet)
+                if self._claims.heard(worker, packet):
+                    self._state.counts.unroutable += 1
+                else:
+                    self._forged(peer, packet)
                 return None
             if slot.state == WAITING:
                 run = self._assignment.adopt(slot, worker, now)
             else:
                 run = Run(slot, worker, slot.given[worker.name], now)
         attempt = bodies.read_token(packet.client) if packet.client is not None else 0
-        if attempt > run.slot.given[worker.name]:
-            self._forged(peer, packet)
+        if attempt > run.slot.given[worker.name]:  # another broker's: it was ours after that one was lost
+            self._state.counts.unroutable += 1
             return None
         if attempt:
             run.attempt = attempt
@@ -68,7 +78,7 @@ class Progress:
     def _forged(self, peer: Peer, packet: Packet) -> None:
         self._state.counts.forged += 1
         self._state.offended(
-            peer, f"{packet.command.name} about a job it was not given: {packet.uuid[:64]!r}"
+            peer, "forged", f"{packet.command.name} about a job it was not given: {packet.uuid[:64]!r}"
         )
 
     # -- RESPONSE -------------------------------------------------------------------------------
@@ -83,6 +93,7 @@ class Progress:
         wire, code = worker.wire, packet.status
         assert wire is not None
         asked, run.asked = run.asked, 0.0
+        run.doubtful = False
         if code in _AT_WORK:
             self._at_work(run, packet)
         elif code == 404 or (asked and code in wire.unknown):
@@ -97,7 +108,17 @@ class Progress:
             return
         self.accept(run)
         if packet.status == 201:
-            run.slot.job.client.answers.accepted(run, packet)
+            self._tell_accepted(run, packet.body)
+
+    def _tell_accepted(self, run: Run, body: Body) -> None:
+        """201 to the client, once, in front of every event: a worker may say it only when the job has run a while."""
+        if run.told:
+            return
+        run.told = True
+        job = run.slot.job
+        if body is None:
+            body = bodies.accepted(job.uuid, run.worker.service.name, run.worker.name)
+        job.client.answers.accepted(job, body)
 
     def accept(self, run: Run) -> None:
         """The worker of a current run has the job, by whatever it said."""
@@ -107,7 +128,9 @@ class Progress:
         slot.state = ACCEPTED
         run.check = False
         job, worker = slot.job, run.worker.name
-        self._state.journal.put(Accepted(job.uuid, slot.name, worker, run.attempt))
+        slot.repeat = self._assignment.may_repeat(run)  # for good, whatever the worker says when it is back
+        # an older token may have been echoed: the store knows the attempt under way only
+        self._state.journal.put(Accepted(job.uuid, slot.name, worker, slot.given[worker], slot.repeat))
         self._state.tell("accepted", job, worker, run.attempt)
 
     def _unknown(self, run: Run, now: float) -> None:
@@ -150,12 +173,14 @@ class Progress:
             slot.asked = packet.body
         elif kind == "input_response":
             slot.asked = None
-        self._state.tell(kind or "progress", slot.job, worker.name, run.attempt, body=packet.body)
+        told = kind if kind in _SPOKEN else "progress"
+        self._state.tell(told, slot.job, worker.name, run.attempt, body=packet.body)
         if kind == "result_ready" and worker.wire is not None and not worker.wire.pushes:
             run.ready = packet.body
             self._results.free_credit(run)
             self.ask(run, now)
         else:
+            self._tell_accepted(run, None)
             slot.job.client.answers.event(run, kind, packet)
 
     def _event_of_other(self, run: Run, kind: str) -> None:
@@ -179,21 +204,23 @@ class Progress:
             return
         self.accept(run)
         self._state.tell("stream", run.slot.job, worker.name, run.attempt, body=packet.body)
+        self._tell_accepted(run, None)
         run.slot.job.client.answers.stream(run, packet)
 
     # -- asking ---------------------------------------------------------------------------------
 
     def ask(self, run: Run, now: float) -> None:
-        """GET: what became of it. When it cannot be sent, the next look at the worker tries again."""
+        """GET: what became of it. When it cannot be sent, a later look at the worker tries again."""
         worker = run.worker
         if worker.wire is not None and ask(worker.wire, run.slot.job, run.attempt):
             run.asked = now
             worker.sent = now
+        else:
+            run.doubtful = True
 
     def look_after(self, worker: Worker, now: float) -> None:
         """Now and then: workers that do not push are asked, credits of what is over return."""
         config = self._state.config
-        wire = worker.wire
         for run in list(worker.runs.values()) if worker.runs else ():
             if run.slot.run is not run:
                 if now - run.ended >= config.hold_s:
@@ -201,5 +228,11 @@ class Progress:
             elif run.asked:
                 if now - run.asked >= config.hold_s:
                     self._assignment.give_back(run, "did not answer", now)
-            elif wire is not None and not wire.pushes and (run.ready or now - run.heard >= config.probe_s):
+            elif self._to_be_asked(run, now):
                 self.ask(run, now)
+
+    def _to_be_asked(self, run: Run, now: float) -> bool:
+        wire = run.worker.wire
+        if wire is None or (wire.pushes and not run.doubtful):
+            return False
+        return run.ready is not None or now - run.heard >= self._state.config.probe_s

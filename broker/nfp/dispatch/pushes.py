@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.nfp import bodies
-from broker.nfp.dispatch.answers import Answers, Strict
-from broker.nfp.dispatch.job import ACCEPTED, FINAL
-from broker.nfp.dispatch.rewriting import error_for_norfab, result_for_norfab, waits_for_input
+from broker.nfp.dispatch.answers import NOT_GIVEN, Answers, Strict
+from broker.nfp.dispatch.job import ACCEPTED, FINAL, OPEN
+from broker.nfp.dispatch.rewriting import error_for_norfab, names_worker, result_for_norfab, waits_for_input
 from broker.nfp.frames import Body, Packet, status_text
 from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.records import Owned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.job import Job, Run, Slot
     from broker.nfp.dispatch.state import State
 
+_BROKER: Final = Sender.BROKER
+_EVENT: Final = Command.EVENT
+_NORFAB: Final = Dialect.NORFAB
 _NAMING: Final = frozenset({"input_request", "result_ready"})
 """Events that a deployed client drops unless it knows the worker."""
 
@@ -32,21 +36,22 @@ class Deployed(Answers):
 
     __slots__ = ()
 
-    def results(self, peer: Peer, job: Job, slots: Sequence[Slot]) -> None:
+    def results(self, peer: Peer, job: Job, slots: Sequence[Slot]) -> bool:
         """One answer for each slot; never an error while the job may still end well."""
+        sent = True
         if not slots:
-            self._respond(peer, job.service, job.uuid, *self._none_of(job), job.after)
+            sent = self._respond(peer, job.service, job.uuid, *self._none_of(job), job.after)
         for slot in slots:
             if slot.state == FINAL and not self._withheld(slot):
-                self._respond_result(peer, slot)
+                sent &= self._answer_result(peer, slot)
             else:
-                self._respond(peer, job.service, job.uuid, *self._under_way(slot), job.after)
+                sent &= self._respond(peer, job.service, job.uuid, *self._under_way(slot), job.after)
+        return sent
 
     def _none_of(self, job: Job) -> tuple[int, bytes]:
         if job.open:
             return 300, bodies.progress(job.uuid, job.service, "")
-        error = "this job was not given to the workers that were named"
-        return 404, bodies.failed(404, job.uuid, job.service, job.target_text, error)
+        return 404, bodies.failed(404, job.uuid, job.service, job.target_text, NOT_GIVEN)
 
     def _under_way(self, slot: Slot) -> tuple[int, bytes]:
         job, run = slot.job, slot.run
@@ -55,6 +60,13 @@ class Deployed(Answers):
             return 102, waits_for_input(slot, worker)
         state = "STARTED" if slot.state == ACCEPTED else "PENDING"
         return 300, bodies.progress(job.uuid, job.service, worker, state)
+
+    def _answer_result(self, peer: Peer, slot: Slot) -> bool:
+        """What finds no room is sent once there is, to the client whose job it is."""
+        sent = self._respond_result(peer, slot)
+        if not sent and slot.job.client.peer is peer:
+            slot.job.client.owed[slot] = None
+        return sent
 
     def _respond_result(self, peer: Peer, slot: Slot) -> bool:
         job = slot.job
@@ -68,19 +80,16 @@ class Deployed(Answers):
         if job.client.peer is not None:
             self.submitted(job.client.peer, job)
 
-    def accepted(self, run: Run, packet: Packet) -> None:
-        """The worker's 201 as it came."""
-        job = run.slot.job
-        peer = job.client.peer
-        if peer is not None:
-            after = self._state.journal.position
-            self._respond(peer, job.service, job.uuid, packet.status, packet.body, after)
+    def accepted(self, job: Job, body: Body) -> None:
+        """201 as it came: that the worker has the job does not depend on our record of it."""
+        if job.client.peer is not None:
+            self._respond(job.client.peer, job.service, job.uuid, 201, body)
 
     def event(self, run: Run, kind: str, packet: Packet) -> None:
         """As it came; the owner is named first where the event would be lost otherwise."""
         if kind in _NAMING:
             self._name(run.slot, run.worker.name)
-        self._forward(run.slot.job, Command.EVENT, packet.body)
+        self._forward(run.slot.job, _EVENT, packet.body)
 
     def stream(self, run: Run, packet: Packet) -> None:
         """As it came: what was streamed by one worker cannot be continued by another, so the owner is settled."""
@@ -92,7 +101,7 @@ class Deployed(Answers):
         self._name(slot, slot.worker)
         job = slot.job
         if ready is not None and slot.status == 200 and not self._renamed(slot):
-            if not self._forward(job, Command.EVENT, ready, slot.after):
+            if not self._forward(job, _EVENT, ready, slot.after):
                 job.client.owed[slot] = None
         elif not self._withheld(slot):
             self._push(slot)
@@ -118,8 +127,8 @@ class Deployed(Answers):
             client.owed[slot] = None
 
     def _withheld(self, slot: Slot) -> bool:
-        """An error of one worker while others may still bring results."""
-        return slot.status != 200 and slot.job.open > 0
+        """An error of one worker until the job is closed: others may still bring results."""
+        return slot.status != 200 and slot.job.state == OPEN and len(slot.job.slots) > 1
 
     def _renamed(self, slot: Slot) -> bool:
         return not slot.name and bool(slot.job.owner) and slot.job.owner != slot.worker
@@ -130,13 +139,16 @@ class Deployed(Answers):
         if slot.name or job.owner or not worker:
             return
         job.owner = worker
+        if slot.state != FINAL:
+            self._state.journal.put(Owned(job.uuid, worker))
+        job.after = self._state.journal.position  # a restarted broker must know whom the client was told of
         if job.client.peer is not None:
             self.submitted(job.client.peer, job)
 
     def _forward(self, job: Job, command: Command, body: Body, after: int = 0) -> bool:
         peer = job.client.peer
         packet = Packet(
-            Sender.BROKER,
+            _BROKER,
             command,
             dialect=self.dialect,
             service=job.service,
@@ -162,8 +174,11 @@ class Own(Deployed):
             super().event(run, kind, packet)
 
     def recorded(self, slot: Slot, ready: Any) -> None:
-        """The result itself."""
-        self._name(slot, slot.worker)
+        """The result itself; of one that says whose it is the client need not be told before."""
+        if not slot.name and slot.status == 200 and not slot.job.owner and names_worker(slot):
+            slot.job.owner = slot.worker
+        else:
+            self._name(slot, slot.worker)
         self._push(slot)
 
     def closed(self, job: Job) -> None:
@@ -188,8 +203,8 @@ class PushedStrict(Strict):
         job = run.slot.job
         peer = job.client.peer
         event = Packet(
-            Sender.BROKER,
-            Command.EVENT,
+            _BROKER,
+            _EVENT,
             dialect=self.dialect,
             service=job.service,
             uuid=job.uuid,
@@ -234,10 +249,10 @@ class Kinds:
     def of(self, peer: Peer) -> Answers:
         """By how it speaks, and what its OPEN asked for."""
         pushed = "push" in peer.features
-        if peer.dialect is Dialect.NORFAB:
+        if peer.dialect is _NORFAB:
             return self._own if pushed else self._deployed
         return self._pushed_strict if pushed else self._strict
 
     def absent(self, dialect: Dialect) -> Answers:
         """Of a client that was not heard since the start: nothing can be sent to it anyway."""
-        return self._deployed if dialect is Dialect.NORFAB else self._strict
+        return self._deployed if dialect is _NORFAB else self._strict

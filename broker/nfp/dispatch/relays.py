@@ -56,6 +56,9 @@ class Relays:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, uuid: str) -> bool:
+        return uuid in self._waiting
+
     def management(self, peer: Peer, packet: Packet, now: float) -> None:
         """A request for ``mmi.service.worker``: one answer, an object of what each worker said."""
         workers = [
@@ -88,7 +91,8 @@ class Relays:
         return True
 
     def _unfit(self, packet: Packet) -> str:
-        if packet.uuid in self._waiting or packet.uuid in self._state.jobs:
+        state = self._state
+        if packet.uuid in self._waiting or packet.uuid in state.jobs or packet.uuid in state.unread:
             return "this uuid is in use"
         return "too many requests wait for workers" if len(self._waiting) >= RELAYS_MAX else ""
 

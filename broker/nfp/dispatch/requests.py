@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.nfp.dispatch.job import CANCELLED, FINAL, Job
+from broker.nfp import bodies
+from broker.nfp.dispatch.answers import NOT_GIVEN
+from broker.nfp.dispatch.job import CANCELLED, FINAL, Job, Slot
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broker.nfp.contract import Peer
     from broker.nfp.dispatch.assignment import Assignment
     from broker.nfp.dispatch.clients import Clients
@@ -56,10 +60,9 @@ class Requests:
         if job is not None:
             assert packet.target is not None
             slots = job.named(packet.target.names)
-            if job.client.peer is peer:
+            if answers.results(peer, job, slots) and job.client.peer is peer:
                 for slot in slots:
                     job.client.owed.pop(slot, None)
-            answers.results(peer, job, slots)
         elif (
             packet.uuid in self._state.jobs
             or not peer.principal.owner
@@ -70,7 +73,7 @@ class Requests:
             answers.refused(peer, packet, 400, _UNKNOWN)
 
     def delete(self, peer: Peer, packet: Packet, now: float) -> None:
-        """DELETE: what has no result yet ends at once; workers that understand it are told."""
+        """DELETE: what has no result yet ends at once; workers that understand it are told. What is over stays so."""
         answers = self._kinds.of(peer)
         job = self._find(peer, packet)
         self._clients.known(peer, now)
@@ -81,7 +84,12 @@ class Requests:
         assert packet.target is not None
         if not job.slots and not packet.target.names:
             self._assignment.settle_nowhere(job, now)
-        slots = [slot for slot in job.named(packet.target.names) if slot.state != FINAL]
+        meant = job.named(packet.target.names)
+        if not meant:
+            self._state.counts.unroutable += 1
+            answers.refused(peer, packet, 400, NOT_GIVEN)
+            return
+        slots = [slot for slot in meant if slot.state != FINAL]
         running = [slot.run.worker.name for slot in slots if slot.run is not None]
         if slots:
             job.fate = CANCELLED
@@ -89,7 +97,7 @@ class Requests:
             self._state.counts.cancelled += 1
             self._assignment.withdraw(slot)
             self._results.give_up(slot, 417, "cancelled", now)
-        answers.cancelled(peer, job, running)
+        answers.cancelled(peer, job, running, "CANCELLED" if slots else _end_of(meant))
 
     def put(self, peer: Peer, packet: Packet, now: float) -> None:
         """PUT: to the workers that run it. There is no answer: a deployed client would take an error for the end."""
@@ -113,8 +121,12 @@ class Requests:
             return
         for slot in job.slots.values():
             self._assignment.withdraw(slot)
-            if slot.run is not None:
-                self._results.let_go(slot.run)
+            run = slot.run
+            if run is not None:
+                wire = run.worker.wire
+                if wire is not None and wire.cancels:
+                    wire.request(Command.DELETE, job, run.attempt, b"")
+                self._results.let_go(run)
         if not job.slots:
             self._assignment.stop_gathering(job)
         self._results.remove(job)
@@ -124,3 +136,9 @@ class Requests:
         if client.peer is not None:
             asked = Packet(Sender.CLIENT, Command.POST, service=job.service, target=job.target, uuid=uuid)
             client.answers.refused(client.peer, asked, 500, f"the broker cannot store jobs: {error}")
+
+
+def _end_of(slots: Iterable[Slot]) -> str:
+    """How these, which are all over, have ended."""
+    failed = [slot.status for slot in slots if slot.status != 200]
+    return bodies.FAILED.get(failed[0], "FAILED") if failed else "COMPLETED"

@@ -1,4 +1,4 @@
-"""After a restart: what the store kept becomes jobs and workers again (NFP, "Reliability").
+"""After a restart: what the store kept becomes jobs and workers again (NFP, "Reliability"); closed jobs later.
 
 Nothing is given to anybody here: no worker is there yet. Those of the snapshot are expected for one hold time; what
 they had stays theirs until then, and is settled when they register. Queued requests wait a whole queue ttl from now
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.nfp.dispatch.job import ACCEPTED, DISPATCHED, FINAL, OPEN, Job, Slot
+from broker.nfp.dispatch.job import ACCEPTED, DISPATCHED, FINAL, SLOT_BYTES, Job, Slot
 from broker.nfp.dispatch.roster import Worker
 
 if TYPE_CHECKING:
@@ -47,18 +47,23 @@ class Restore:
     def take(self, snapshot: Snapshot, now: float) -> None:
         """Everything in ``snapshot``."""
         roster = self._state.roster
+        for name in snapshot.known:
+            roster.remember(name, now)
         for seen in snapshot.workers:
             service = roster.service(seen.service, now)
             self._liveness.expect(Worker(seen.name, service, seen.dialect, seen.key, now), now)
         rows = sorted(snapshot.jobs, key=lambda row: row.age_s, reverse=True)
-        closed = sorted((row for row in rows if row.state != OPEN), key=lambda row: -row.closed_age_s)
         for row in rows:
             self._state.jobs[row.added.uuid] = self._job(row, now)
-        for row in closed:
-            self._results.keep(self._state.jobs[row.added.uuid])
         for row in rows:
-            if row.state == OPEN:
-                self._resume(row, now)
+            self._resume(row, now)
+
+    def remember(self, row: JobRow, now: float) -> None:
+        """A closed job; it is older than those that were remembered before."""
+        job = self._job(row, now)
+        job.drop_body()
+        if not self._results.keep_earlier(job):
+            self._clients.tidy(job.client)
 
     def _job(self, row: JobRow, now: float) -> Job:
         added = row.added
@@ -66,10 +71,12 @@ class Restore:
         job = Job(added, client, self._principal(added.holder), now - row.age_s)
         job.state = row.state
         job.closed_at = now - row.closed_age_s
+        job.told = any(each.workers for each in row.slots)
         for each in row.slots:
             job.slots[each.slot] = slot = Slot(job, each.slot, now)
             _fill(slot, each)
-            job.size += len(slot.body)
+            job.owner = job.owner or each.owner
+            job.size += SLOT_BYTES + len(slot.body)
             job.open += slot.state != FINAL
         return job
 
@@ -86,8 +93,9 @@ class Restore:
         job = state.jobs[row.added.uuid]
         job.client.open += 1
         state.open_jobs += 1
+        state.open_slots += job.open
         state.open_bytes += job.size
-        job.told = any(each.workers for each in row.slots)
+
         if not job.slots:
             self._assignment.gather(job, now)
         for each in row.slots:
@@ -110,7 +118,7 @@ class Restore:
             service = roster.service(slot.job.service, now)
             worker = Worker(row.worker, service, slot.job.dialect, "", now)
         run = self._assignment.bind(slot, worker, row.attempt, now)
-        slot.state = row.state
+        slot.state, slot.repeat = row.state, row.repeat
         if gone:
             self._assignment.give_back(run, "has left", now)
             roster.tidy(worker.service)

@@ -7,7 +7,7 @@ that it is done, for one hold time at most, and is told to stop when it understa
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.nfp import bodies
 from broker.nfp.dispatch.job import CANCELLED, DONE, EXPIRED, FAILED, FINAL, OPEN, Job, Run, Slot
@@ -19,23 +19,26 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.roster import Worker
     from broker.nfp.dispatch.state import State
 
+ACKNOWLEDGE_S: Final = 0.02
+"""Workers that bring one result after the other are told in such intervals which are safe: one packet costs both sides
+as much as a hundred uuids in it, and all a worker does with the news is to forget sooner."""
+
 
 class Results:
     """Records results and closes jobs."""
 
-    __slots__ = ("_clients", "_state")
+    __slots__ = ("_acknowledged_at", "_clients", "_state")
 
     def __init__(self, state: State, clients: Clients) -> None:
         self._state = state
         self._clients = clients
+        self._acknowledged_at = -inf
 
     # -- a slot ---------------------------------------------------------------------------------
 
     def brought(self, run: Run, status: int, text: str, body: bytes, now: float) -> None:
         """The worker of ``run`` brought the first final result of a slot that stands in no queue."""
-        slot, worker = run.slot, run.worker
-        if slot.run is not None and slot.run is not run:
-            self.detach(slot.run, now)
+        slot, worker, other = run.slot, run.worker, run.slot.run
         ready = run.ready
         self.let_go(run)
         if status == 200:
@@ -43,15 +46,18 @@ class Results:
         else:
             worker.failed += 1
         self._finish(slot, worker.name, run.attempt, status, text, body, ready, now)
+        if other is not None and other is not run:
+            self.detach(other, now)
 
     def give_up(self, slot: Slot, status: int, error: str, now: float) -> None:
         """The broker ends a slot that stands in no queue; ``error`` is for people."""
         job = slot.job
-        worker = slot.run.worker.name if slot.run is not None else slot.name
-        if slot.run is not None:
-            self.detach(slot.run, now)
+        run = slot.run
+        worker = run.worker.name if run is not None else slot.name
         body = bodies.failed(status, job.uuid, job.service, job.target_text, error, worker=worker)
         self._finish(slot, "", slot.attempt, status, "", body, None, now)
+        if run is not None:
+            self.detach(run, now)
 
     def _finish(
         self,
@@ -71,6 +77,7 @@ class Results:
         job.size += len(body)
         state.open_bytes += len(body)
         job.open -= 1
+        state.open_slots -= 1
         state.counts.finished += 1
         if status != 200:
             state.counts.failed += 1
@@ -84,9 +91,11 @@ class Results:
     # -- a worker's part in it ------------------------------------------------------------------
 
     def detach(self, run: Run, now: float) -> None:
-        """``run`` is not current any more: somebody else's result counts, or nobody's."""
+        """``run`` is not current any more: somebody else's result counts, or nobody's.
+
+        That is recorded before: a worker must not give up what a restarted broker would still count on.
+        """
         worker = run.worker
-        run.slot.run = None
         if worker.wire is None:
             self.let_go(run)
             return
@@ -111,16 +120,21 @@ class Results:
             self._state.freed.append(worker)
 
     def acknowledge(self, worker: Worker, uuid: str) -> None:
-        """Have ``worker`` told that its result is safe, if it wants to know: at the end of the turn, all in one."""
+        """Have ``worker`` told that its result is safe, if it wants to know: at the end of a turn, many in one."""
         if worker.wire is not None and worker.wire.records:
             self._state.safe.setdefault(worker, []).append(uuid)
 
-    def send_acknowledgements(self) -> None:
-        """End of a turn."""
+    def send_acknowledgements(self, now: float, *, at_once: bool = False) -> float:
+        """End of a turn: at once after a pause, else together. Returns when to be called again, inf for no need."""
+        due = self._acknowledged_at + ACKNOWLEDGE_S
+        if now < due and not at_once:
+            return due
+        self._acknowledged_at = now
         safe, self._state.safe = self._state.safe, {}
         for worker, uuids in safe.items():
             if worker.wire is not None:  # else it asks again when it is back
                 worker.wire.recorded(uuids, self._state.journal.position)
+        return inf
 
     # -- a job ----------------------------------------------------------------------------------
 
@@ -137,10 +151,11 @@ class Results:
         job.timer = None
         state.journal.put(Closed(job.uuid, job.state))
         job.client.answers.closed(job)
-        self.keep(job)
         state.open_jobs -= 1
         state.open_bytes -= job.size
         job.client.open -= 1
+        job.drop_body()
+        self.keep(job)
         kind = job.state if job.state in (CANCELLED, EXPIRED) else "closed"
         state.tell(kind, job, status=max(statuses))
 
@@ -150,8 +165,27 @@ class Results:
         state.closed.append(job)
         state.kept_bytes += job.size
         job.client.kept += 1
-        while state.kept_bytes > state.config.results_max_bytes and state.closed[0] is not job:
+        config = state.config
+        while state.closed[0] is not job and (
+            state.kept_bytes > config.results_max_bytes or len(state.closed) > config.results_max_jobs
+        ):
             self._forget(state.closed.popleft())
+
+    def keep_earlier(self, job: Job) -> bool:
+        """A job that was closed before all others here is remembered; False: there is no room, it is forgotten."""
+        state, config = self._state, self._state.config
+        if state.closed and (
+            state.kept_bytes + job.size > config.results_max_bytes
+            or len(state.closed) >= config.results_max_jobs
+        ):
+            state.counts.forgotten += 1
+            state.journal.put(Forgotten(job.uuid))
+            return False
+        state.jobs[job.uuid] = job
+        state.closed.appendleft(job)
+        state.kept_bytes += job.size
+        job.client.kept += 1
+        return True
 
     def sweep(self, now: float) -> float:
         """Forget what was kept long enough. Returns when the next one is due."""
@@ -184,6 +218,7 @@ class Results:
         state.timers.cancel(job.timer)
         if job.state == OPEN:
             state.open_jobs -= 1
+            state.open_slots -= job.open
             state.open_bytes -= job.size
             job.client.open -= 1
         else:

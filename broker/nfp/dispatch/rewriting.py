@@ -42,10 +42,15 @@ def result_for_norfab(slot: Slot) -> bytes:
     """The recorded 200 of ``slot`` as ``{worker: {...}}``, under the name its client knows the worker by."""
     job, worker, body = slot.job, slot.worker, slot.body
     known = job.owner if not slot.name and job.owner else worker
-    if known == worker and body.startswith(b'{"%s":' % worker.encode()):
+    if known == worker and names_worker(slot):
         return body
     inner = _inner(worker, body)
     return _encode({known: _wrapped(slot) if inner is None else inner})
+
+
+def names_worker(slot: Slot) -> bool:
+    """True for a recorded result of the form ``{worker: ...}`` in the plainest spelling."""
+    return slot.body.startswith(b'{"%s":' % slot.worker.encode())
 
 
 def _inner(worker: str, body: bytes) -> msgspec.Raw | None:

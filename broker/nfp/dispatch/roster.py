@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from broker.nfp.dispatch.queues import FairQueue
+from broker.nfp.records import KNOWN_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,9 +21,6 @@ ALIVE: Final = "alive"
 LOST: Final = "lost"
 EXPECTED: Final = "expected"
 
-KNOWN_MAX: Final = 65_536
-"""Names of former workers that are remembered: a request may name one of them and wait."""
-
 
 class Worker:
     """A worker that is there or waited for.
@@ -33,6 +31,7 @@ class Worker:
         limit: jobs it is given at a time.
         busy: credits in use.
         runs: by job, what it was given and has not finished.
+        claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
         choked: its queue was full: it gets nothing until it is heard again.
         heard, sent: when anything last came from or went to it.
         since: when it got into its present state.
@@ -42,6 +41,7 @@ class Worker:
     __slots__ = (
         "busy",
         "choked",
+        "claims",
         "dialect",
         "done",
         "failed",
@@ -77,6 +77,7 @@ class Worker:
         self.limit = 1
         self.busy = 0
         self.runs: dict[str, Run] = {}
+        self.claims: dict[str, bool] = {}
         self.choked = False
         self.turn = False
         self.heard = self.sent = self.since = now

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.job import Job, Slot
     from broker.nfp.dispatch.roster import Worker
 
-Offended = Callable[[Peer, str], None]
-"""A peer did what only a broken or hostile one does; the text says what. It counts against the peer."""
+Offended = Callable[[Peer, str, str], None]
+"""A peer did what only a broken or hostile one does; a word for the counters, and a text that says what. It counts
+against the peer, which may be gone when this returns."""
 
 
-def ignore(peer: Peer, offence: str) -> None:
+def ignore(peer: Peer, kind: str, offence: str) -> None:
     """Nobody counts offences."""
 
 
@@ -32,9 +33,12 @@ class State:
     Attributes:
         jobs: open and closed ones, by uuid, in the order they came.
         closed: closed jobs, the one that is forgotten next first.
-        claims: jobs that a worker said it holds and nobody has asked us for (yet): uuid -> name.
+        unread: uuids of closed jobs that are still to be read from the store.
+        claims: jobs that workers said they hold and were not given here: uuid -> those workers by name.
         waiting: by holder, how many of its jobs have a slot that waits.
-        open_bytes, kept_bytes: bodies of open and of closed jobs.
+        waiting_slots: by holder, how many slots of its jobs wait.
+        open_jobs, open_slots: how many have not ended.
+        open_bytes, kept_bytes: what open and closed jobs cost, see ``Job.size``.
         freed: workers that may have a free credit.
         returned: slots that wait again and stand in no queue yet.
         safe: results to acknowledge, by worker.
@@ -53,11 +57,14 @@ class State:
         "offended",
         "open_bytes",
         "open_jobs",
+        "open_slots",
         "returned",
         "roster",
         "safe",
         "timers",
+        "unread",
         "waiting",
+        "waiting_slots",
         "watch",
     )
 
@@ -74,9 +81,11 @@ class State:
         self.roster = Roster()
         self.jobs: dict[str, Job] = {}
         self.closed: deque[Job] = deque()
-        self.claims: dict[str, str] = {}
+        self.unread: dict[str, None] = {}
+        self.claims: dict[str, dict[str, Worker]] = {}
         self.waiting: dict[str, int] = {}
-        self.open_bytes = self.kept_bytes = self.open_jobs = 0
+        self.waiting_slots: dict[str, int] = {}
+        self.open_bytes = self.kept_bytes = self.open_jobs = self.open_slots = 0
         self.freed: list[Worker] = []
         self.returned: list[Slot] = []
         self.safe: dict[Worker, list[str]] = {}

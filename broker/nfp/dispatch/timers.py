@@ -7,6 +7,8 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Final
 
+AGAIN_S: Final = 1.0
+"""A worker whose timer is lost is never buried, a job without its timer never expires: a failed one is tried again."""
 _SWEEP_MIN: Final = 256
 """Cancelled entries below this many are not worth a sweep."""
 
@@ -61,7 +63,11 @@ class Timers:
         return self._heap[0][0] if self._heap else inf
 
     def run(self, now: float) -> None:
-        """Call what is due. Timers added meanwhile for now or earlier run too."""
+        """Call what is due. Timers added meanwhile for now or earlier run too.
+
+        One that fails is called again ``AGAIN_S`` later; the first failure is raised once all others were called.
+        """
+        failure: Exception | None = None
         while self._heap and self._heap[0][0] <= now:
             timer = heappop(self._heap)[2]
             call, what = timer.call, timer.what
@@ -70,4 +76,16 @@ class Timers:
                 continue
             timer.call = timer.what = None
             timer.when = inf
-            call(what, now)
+            try:
+                call(what, now)
+            except Exception as error:
+                failure = failure or error
+                self._put_back(timer, now + AGAIN_S, call, what)
+        if failure is not None:
+            raise failure
+
+    def _put_back(self, timer: Timer, when: float, call: Callable[[Any, float], None], what: Any) -> None:
+        """The same timer, which its owner may cancel."""
+        self._order += 1
+        timer.call, timer.what, timer.when = call, what, when
+        heappush(self._heap, (when, self._order, timer))

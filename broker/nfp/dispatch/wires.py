@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from broker.nfp import bodies
 from broker.nfp.frames import Body, Packet
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.job import Job
 
 _BROKER: Final = Sender.BROKER
+_GET: Final = Command.GET
 _POST: Final = Command.POST
 _NOTHING: Final = b"{}"
 """The body of a GET to deployed workers, which do not read it."""
@@ -33,7 +34,7 @@ class Wire:
 
     __slots__ = ("cancels", "lists", "peer", "pushes", "records", "service", "strict", "unknown")
 
-    dialect: Dialect
+    dialect: ClassVar[Dialect]
 
     def __init__(self, peer: Peer, service: str, features: frozenset[str]) -> None:
         self.peer = peer
@@ -84,7 +85,7 @@ class AddressWire(Wire):
     """Deployed NorFab's form. The address is echoed and carries the attempt."""
 
     __slots__ = ()
-    dialect = Dialect.NORFAB
+    dialect: ClassVar[Dialect] = Dialect.NORFAB
 
     def post(self, job: Job, attempt: int, after: int) -> bool:
         """The job itself."""
@@ -105,7 +106,7 @@ class PlainWire(Wire):
     """The text's form: the same frames as a client's, target ``any``. It has no PUT."""
 
     __slots__ = ()
-    dialect = Dialect.SEED
+    dialect: ClassVar[Dialect] = Dialect.SEED
 
     def __init__(self, peer: Peer, service: str, features: frozenset[str]) -> None:
         super().__init__(peer, service, features)
@@ -136,7 +137,7 @@ class PlainWire(Wire):
 
 def ask(wire: Wire, job: Job, attempt: int) -> bool:
     """GET: what became of it."""
-    return wire.request(Command.GET, job, attempt, _NOTHING)
+    return wire.request(_GET, job, attempt, _NOTHING)
 
 
 def wire_of(peer: Peer, dialect: Dialect, service: str, features: frozenset[str]) -> Wire:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 from broker.errors import HeadgateError
-from broker.nfp.files.tree import SCHEME, URL_BYTES_MAX
+from broker.nfp.urls import is_url
 
 URLS_MAX: Final = 256
 """Different URLs in the arguments of one job."""
@@ -24,17 +24,6 @@ Arguments = tuple[list[Any], dict[str, Any]]
 
 class FetchFailed(HeadgateError):
     """A file that the arguments name could not be fetched; the text says which and why. The task is not run."""
-
-
-def is_url(value: object) -> bool:
-    """True for a text that is an ``nf://`` URL as a whole, and not merely mentions one."""
-    return (
-        isinstance(value, str)
-        and value.startswith(SCHEME)
-        and len(value) > len(SCHEME)
-        and len(value) <= URL_BYTES_MAX
-        and value.isprintable()
-    )
 
 
 def urls_in(value: Any) -> list[str]:
@@ -97,7 +86,10 @@ async def _fetched(url: str, fetch: Fetch) -> str:
     except FetchFailed:
         raise
     except Exception as error:
-        raise FetchFailed(f"fetching {url[:256]!r} failed: {str(error) or type(error).__name__}") from error
+        text = str(error) or type(error).__name__
+        raise FetchFailed(
+            text if text.startswith(url) else f"fetching {url[:256]!r} failed: {text}"
+        ) from error
 
 
 def _read(url: str, path: str) -> str:

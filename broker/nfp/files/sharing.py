@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from broker.nfp.files.digests import Changed, Digests
 from broker.nfp.files.reading import Reading
-from broker.nfp.files.tree import Missing, TooLarge, Tree, Unsafe, names_of
+from broker.nfp.files.tree import Missing, TooLarge, Tree
+from broker.nfp.urls import Unsafe, names_of
 
 T = TypeVar("T")
 

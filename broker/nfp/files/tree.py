@@ -15,17 +15,14 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-SCHEME: Final = "nf://"
+from broker.nfp.urls import DEPTH_MAX, url_of
+
 DENY_ALWAYS: Final = ("*.key_secret", "*.db*", "private_keys", "__norfab__")
 """Names never served whatever the settings say: secret keys, stores with what lies beside them, deployed NorFab's."""
 DENY_DEFAULT: Final = (".*", "__*__")
 """Besides them, by default: hidden names, folders like deployed NorFab's."""
-URL_BYTES_MAX: Final = 4096
-"""As long as a path may be."""
-DEPTH_MAX: Final = 64
-"""Folders inside each other."""
 ENTRIES_MAX: Final = 100_000
 """Names in one listing or walk."""
 FILE_MAX_BYTES: Final = 4 << 30
@@ -33,10 +30,6 @@ FILE_MAX_BYTES: Final = 4 << 30
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-
-
-class Unsafe(ValueError):
-    """A URL that cannot name a file here."""
 
 
 class Missing(FileNotFoundError):
@@ -52,39 +45,6 @@ class Opened(NamedTuple):
 
     fd: int
     facts: os.stat_result
-
-
-def names_of(url: Any) -> tuple[str, ...]:
-    """The names below the root; () is the root itself.
-
-    Raises:
-        Unsafe: no text, not ``nf://``, a name ``..``, a NUL, too long or too deep.
-
-    >>> names_of("nf://a//b/./c.txt")
-    ('a', 'b', 'c.txt')
-    """
-    if not isinstance(url, str):
-        raise Unsafe(f"url of type {type(url).__name__}, expected a text")
-    shown = repr(url[:64])
-    if not url.startswith(SCHEME):
-        raise Unsafe(f"{shown} - invalid URL format, expected {SCHEME}path")
-    if len(url.encode("utf-8", "surrogatepass")) > URL_BYTES_MAX:
-        raise Unsafe(f"{shown} - URL of {len(url)} characters, expected at most {URL_BYTES_MAX} bytes")
-    names = [name for name in url[len(SCHEME) :].replace("\\", "/").split("/") if name not in ("", ".")]
-    if ".." in names or any("\0" in name for name in names):
-        raise Unsafe(f"{shown} - invalid URL path")
-    if len(names) > DEPTH_MAX:
-        raise Unsafe(f"{shown} - {len(names)} names, expected at most {DEPTH_MAX}")
-    try:
-        "".join(names).encode()
-    except UnicodeEncodeError as error:
-        raise Unsafe(f"{shown} - not UTF-8") from error
-    return tuple(names)
-
-
-def url_of(names: Sequence[str]) -> str:
-    """The inverse of ``names_of``."""
-    return SCHEME + "/".join(names)
 
 
 class Tree:

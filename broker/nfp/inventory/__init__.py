@@ -15,11 +15,13 @@ Rooms::
     merging      mappings into one
     redaction    what those may see who may not see values
     datastore    the file and those it names: loading, reloading, one worker's merged mapping
+    reader       that in a thread, for a broker with others to answer
     service      ``sid.service.broker``
 """
 
 from broker.nfp.inventory.datastore import Datastore
+from broker.nfp.inventory.reader import Reader
 from broker.nfp.inventory.redaction import redacted
 from broker.nfp.inventory.service import InventoryService
 
-__all__ = ["Datastore", "InventoryService", "redacted"]
+__all__ = ["Datastore", "InventoryService", "Reader", "redacted"]

@@ -1,4 +1,4 @@
-"""The inventory file and those it names: loaded, watched, merged for one worker."""
+"""The inventory file and those it names: loaded, looked at again, merged for one worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("headgate")
 FILE_BYTES_MAX: Final = 16 << 20
 """Of one file: a thousand devices of 16 KiB each."""
 FILES_MAX: Final = 20_000
-"""Files named: each is looked at when somebody asks, to see whether it changed."""
+"""Files named: each is looked at, in the reader's thread, when somebody asks, to see whether it changed."""
 CHECK_S: Final = 1.0
 """Files are not looked at more often than this."""
 SECTIONS: Final = ("broker", "workers", "topology", "logging", "client", "hooks", "plugins")
@@ -56,6 +56,9 @@ NOTHING: Final = Loaded({})
 
 class Datastore:
     """Inventory data from ``path``; without one, there is nothing for anybody.
+
+    ``load`` and ``look`` read files and take their time; they may be called in a thread, one at a time, while others
+    are answered from what was read before.
 
     Args:
         path: the YAML file; files it names lie in its folder or below.
@@ -117,7 +120,6 @@ class Datastore:
 
     def get_inventory(self, name: str) -> dict[str, Any] | None:
         """What the worker ``name`` is given; None when no pattern fits it, or those that do give nothing."""
-        self._look()
         items: list[Item] = []
         for pattern in self._loaded.patterns:
             if pattern.fits(name):
@@ -128,20 +130,28 @@ class Datastore:
     def whole(self, *, redacted: bool = False) -> dict[str, Any]:
         """Everything at the top of the file, as deployed NorFab shows it; files appear by name.
 
-        ``redacted`` leaves keys and shape and hides every value.
+        ``redacted`` hides what looks like a secret (see ``redaction``).
         """
-        self._look()
         shown = {section: self._loaded.whole.get(section) or {} for section in SECTIONS}
-        return without_secrets(shown, everything=True) if redacted else copied(shown)  # type: ignore[no-any-return]
+        return without_secrets(shown, everything=False) if redacted else copied(shown)  # type: ignore[no-any-return]
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Read anew what changed since; a fault keeps what there was and is logged once."""
-        now = self._clock()
-        if self._path is None or now - self._checked < self._check_s:
+    @property
+    def watched(self) -> bool:
+        """Whether there is a file at all."""
+        return self._path is not None
+
+    @property
+    def due(self) -> bool:
+        """Whether the last look was ``check_s`` ago."""
+        return self._path is not None and self._clock() - self._checked >= self._check_s
+
+    def look(self) -> None:
+        """Read anew what changed since, if a look is due; a fault keeps what there was and is logged once."""
+        if not self.due:
             return
-        self._checked = now
+        self._checked = self._clock()
         if all(_stamp(path) == known for path, known in self._stamps.items()):
             return
         try:

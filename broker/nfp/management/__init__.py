@@ -1,6 +1,6 @@
 """What the broker answers itself: management, its jobs, events by subscription, accounting.
 
-``mmi`` and ``workers``, ``process``, ``logs``: the text's management interface and deployed NorFab's. ``jobs``: the
+``mmi`` and ``workers``, ``logs``: the text's management interface and deployed NorFab's. ``jobs``: the
 job list. ``events`` over ``hub`` over ``ring``: subscriptions with replay. ``accounting``: who used how much.
 ``desk``: what these services share; ``managed``: what they need of the broker.
 """

@@ -13,15 +13,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker.nfp.contract import JobEvent, Journal
-from broker.nfp.records import Used
+from broker.nfp.records import ACCOUNTS_MAX, OTHERS, Used
 
 FLUSH_S: Final = 10.0
 """How much activity a killed broker may forget."""
-ACCOUNTS_MAX: Final = 10_000
-"""Accounts in memory; what comes beyond is added up under ``OTHER``, so that made-up keys cost nothing."""
 OPEN_MAX: Final = 200_000
 """Jobs under way, more than a broker takes; one whose end is never told, as it was not stored, makes room some day."""
-OTHER: Final = "(others)"
 
 
 class Account(NamedTuple):
@@ -84,6 +81,14 @@ class Accounting:
         self._totals: dict[Account, Tally] = {}
         self._fresh: dict[Account, Tally] = {}
         self._open: dict[str, _Open] = {}
+        self._acts: dict[str, Callable[[JobEvent], None]] = {
+            "submitted": self._submitted,
+            "dispatched": self._dispatched,
+            "stream": self._streamed,
+            "finished": self._finished,
+            "returned": self._stopped,
+            **dict.fromkeys(("closed", "expired", "cancelled"), self._ended),
+        }
         self.restore(known)
 
     def restore(self, known: Iterable[Used]) -> None:
@@ -94,38 +99,41 @@ class Accounting:
 
     def happened(self, event: JobEvent) -> None:
         """Add ``event`` up."""
-        kind = event.kind
-        if kind == "submitted":
-            job = self._job(event)
-            tally = self._tally(job.account)
-            tally.jobs += 1
-            tally.bytes_in += event.size
-        elif kind == "dispatched":
-            self._job(event).running[event.worker] = self._clock()
-        elif kind == "finished":
-            self._finished(event)
-        elif kind == "stream":
-            self._tally(self._job(event).account).bytes_out += event.size or len(event.body)
-        elif kind == "returned":
-            self._stop(event, self._job(event))
-        elif kind in ("closed", "expired", "cancelled"):
-            self._ended(event)
-            if self._fresh and self._clock() - self._flushed_at >= FLUSH_S:
-                self.flush()
+        act = self._acts.get(event.kind)
+        if act is not None:
+            act(event)
+
+    def _submitted(self, event: JobEvent) -> None:
+        tally = self._tally(self._job(event).account)
+        tally.jobs += 1
+        tally.bytes_in += event.size
+
+    def _dispatched(self, event: JobEvent) -> None:
+        self._job(event).running[event.worker] = self._clock()
+
+    def _streamed(self, event: JobEvent) -> None:
+        self._tally(self._job(event).account).bytes_out += event.size or len(event.body)
 
     def _finished(self, event: JobEvent) -> None:
         job = self._job(event)
         self._tally(job.account).bytes_out += event.size
         job.failed |= event.status >= 400
-        self._stop(event, job)
+        self._stopped(event)
 
-    def _stop(self, event: JobEvent, job: _Open) -> None:
+    def _stopped(self, event: JobEvent) -> None:
+        """A worker has ended its part, or lost it."""
+        job = self._job(event)
         started = job.running.pop(event.worker, None)
         if started is not None:
             self._tally(job.account).busy_s += max(0.0, self._clock() - started)
 
     def _ended(self, event: JobEvent) -> None:
         """The last event of a job is one of closed, expired and cancelled."""
+        self._add_up(event)
+        if self._fresh and self._clock() - self._flushed_at >= FLUSH_S:
+            self.flush()
+
+    def _add_up(self, event: JobEvent) -> None:
         job = self._open.pop(event.uuid, None)
         if job is None:
             return
@@ -147,9 +155,19 @@ class Accounting:
         tally = self._fresh.get(account)
         if tally is None:
             if account not in self._totals and len(self._totals) + len(self._fresh) >= ACCOUNTS_MAX:
-                account = Account(OTHER, "", OTHER)
+                self._fold()
             tally = self._fresh.setdefault(account, Tally())
         return tally
+
+    def _fold(self) -> None:
+        """Add up the smallest accounts under ``OTHERS``, as the store does with its own."""
+        self.flush()
+        others = Account(OTHERS, "", OTHERS)
+        rest = self._totals.setdefault(others, Tally())
+        found = sorted(self._totals, key=lambda each: (self._totals[each].busy_s, self._totals[each].jobs))
+        for account in found[: len(found) - ACCOUNTS_MAX // 2]:
+            if account != others:
+                rest.add(self._totals.pop(account))
 
     def flush(self) -> None:
         """Write down what is new; call it before the end."""

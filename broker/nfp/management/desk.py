@@ -6,17 +6,20 @@ management call but 200, are told an unknown task as its broker does: the text a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from broker.nfp.contract import Answer, Call
+from broker.nfp.contract import Answer, Call, Later
 from broker.nfp.names import Code, Dialect
 from broker.nfp.principal import Standing
 
+log = logging.getLogger("headgate")
 Task = Callable[[Call], Any]
-"""Returns what becomes JSON. Raises ``Refused``."""
+"""Returns what becomes JSON, or a ``Deferred``. Raises ``Refused``."""
 
 _RANK: Final = {Standing.GUEST: 0, Standing.USER: 1, Standing.OWNER: 2}
 
@@ -27,6 +30,15 @@ class Refused(Exception):
     def __init__(self, text: str, status: int = Code.UNKNOWN) -> None:
         self.status = status
         super().__init__(text)
+
+
+class Deferred(NamedTuple):
+    """What a task returns that cannot answer at once."""
+
+    begin: Callable[[Callable[[Any], None]], None]
+    """Calls the function it is given with some outcome, now or later."""
+    finish: Callable[[Any], Any]
+    """Makes of the outcome what becomes JSON. Raises ``Refused``."""
 
 
 class Desk:
@@ -46,7 +58,7 @@ class Desk:
         """Their names."""
         return sorted(self._tasks)
 
-    def call(self, call: Call) -> Answer:
+    def call(self, call: Call) -> Answer | Later:
         """Answer ``call``; whatever a task raises besides ``Refused`` is the caller's to answer with 500."""
         found = self._tasks.get(call.task)
         if found is None:
@@ -55,9 +67,24 @@ class Desk:
         if _RANK[call.peer.principal.standing] < _RANK[least]:
             return refusal(f"not allowed: {self.name} {call.task} needs the {least.value} role")
         try:
-            return Answer(Code.OK, msgspec.json.encode(task(call)))
+            said = task(call)
+            if isinstance(said, Deferred):
+                return partial(self._defer, call, said)
+            return Answer(Code.OK, msgspec.json.encode(said))
         except Refused as error:
             return refusal(str(error), error.status)
+
+    def _defer(self, call: Call, said: Deferred, answer: Callable[[Answer], None]) -> None:
+        said.begin(lambda outcome: answer(self._finished(call, said, outcome)))
+
+    def _finished(self, call: Call, said: Deferred, outcome: Any) -> Answer:
+        try:
+            return Answer(Code.OK, msgspec.json.encode(said.finish(outcome)))
+        except Refused as error:
+            return refusal(str(error), error.status)
+        except Exception as error:
+            log.exception("%s: %s %s failed", call.peer.name, self.name, call.task)
+            return refusal(f"{type(error).__name__}: {error}", Code.ERROR)
 
     def _unknown(self, call: Call) -> Answer:
         shown = call.task[:64]

@@ -92,7 +92,7 @@ class Events(Desk):
                 "uuid": one.wish.uuid,
                 "service": one.wish.service,
                 "kinds": sorted(one.wish.kinds),
-                "next": one.next,
+                "next": self._hub.reached(one),
                 "dropped": one.dropped,
             }
             for one in self._hub.subscriptions(peer)

@@ -1,15 +1,16 @@
 """Who is told about jobs: subscriptions of peers with replay, and listeners in this process (NFP, "NFP/Broker-PUB").
 
-Theory of operation. Events are numbered and held by the ring; a subscription is a filter and the number it has come
-to. It is delivered from the ring: at once while its peer takes everything, later (``pump``) while the peer's queue
-is long. Only what the ring forgets before it could be delivered is lost, and that is counted exactly: the next thing
-the subscriber gets says so (kind ``gap``). A replay is a subscription that begins at an older number, so the same
-holds. Each delivery asks again whether the peer may see the job.
+Theory of operation. Events are numbered and held by the ring; a subscription is a filter, and while it is *behind* the
+number it has come to. One that is not behind gets what it wants at once, and is asked about nothing else: those for one
+job are found by its uuid. One whose peer's queue is long, or that replays, is behind, and is delivered from the ring
+later (``pump``). Only what the ring forgets before it could be delivered is lost, and that is counted exactly: the next
+thing the subscriber gets says so (kind ``gap``). Each delivery asks again whether the peer may see the job.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -20,10 +21,10 @@ from broker.nfp.frames import Packet
 from broker.nfp.management.ring import HELD_MAX, HELD_MAX_BYTES, Entry, Ring
 from broker.nfp.names import EVENTS, Command, Dialect, Sender
 
-SUBSCRIPTIONS_PER_PEER: Final = 16
-"""A dashboard needs one or two."""
-SUBSCRIPTIONS_MAX: Final = 4096
-"""In all: each is asked for every event."""
+SUBSCRIPTIONS_PER_HOLDER: Final = 16
+"""On however many connections: a dashboard needs one or two."""
+SUBSCRIPTIONS_MAX: Final = 256
+"""In all: those for more than one job are asked about every event."""
 BACKLOG_MAX: Final = 1000
 """Packets that may wait for a peer before its events wait in the ring instead, so that its results still find room."""
 TURN_MAX: Final = 256
@@ -58,15 +59,17 @@ class Subscription:
 
     Attributes:
         peer, wish, ident: whose, what, and its name, the uuid of the request that made it.
-        next: the number to look at next.
+        next: the number to look at next, while it is behind.
+        holder: whose job it counts as.
         lost: events it wanted, was allowed to see and will never get, not yet told.
         dropped: all it ever lost.
     """
 
-    __slots__ = ("dropped", "first_lost", "ident", "last_lost", "lost", "next", "peer", "wish")
+    __slots__ = ("dropped", "first_lost", "holder", "ident", "last_lost", "lost", "next", "peer", "wish")
 
     def __init__(self, peer: Peer, wish: Wish, ident: str, begin: int) -> None:
         self.peer = peer
+        self.holder = peer.principal.holder
         self.wish = wish
         self.ident = ident
         self.next = begin
@@ -144,7 +147,11 @@ class EventHub:
         self._later = later
         self._due = False
         self._by_peer: dict[int, list[Subscription]] = {}
+        self._by_holder: Counter[str] = Counter()
+        self._by_uuid: dict[str, dict[Subscription, None]] = {}
+        """Under "": those for more than one job."""
         self._all: dict[Subscription, None] = {}
+        self._behind: dict[Subscription, None] = {}
         self._listeners: dict[Listener, None] = {}
 
     # -- what happens -----------------------------------------------------------------------------
@@ -156,20 +163,29 @@ class EventHub:
         if self._all:
             self._deliver(entry)
         while ring.overflowing:
-            self._forget(ring.drop())
+            forgotten = ring.drop()
+            if self._behind:
+                self._forget(forgotten)
         if self._listeners:
             for listener in tuple(self._listeners):
                 listener(event, entry.sequence)
 
     def _deliver(self, entry: Entry) -> None:
-        for subscription in tuple(self._all):
-            if subscription.next == entry.sequence and not subscription.matches(entry.event):
-                subscription.next += 1  # the most frequent case costs nothing more
-            elif self._advance(subscription) or subscription.next <= entry.sequence:
-                self._schedule(RETRY_S)
+        event, behind = entry.event, self._behind
+        for subscription in tuple(behind):
+            self._advance(subscription)
+        for uuid in ("", event.uuid):
+            for subscription in tuple(self._by_uuid.get(uuid, ())):
+                if subscription.next > entry.sequence or subscription in behind:
+                    continue  # it is through, or has to wait
+                if subscription.matches(event):
+                    subscription.next = entry.sequence
+                    self._advance(subscription)
+        if behind:
+            self._schedule(RETRY_S)
 
     def _forget(self, entry: Entry) -> None:
-        for subscription in self._all:
+        for subscription in self._behind:
             if subscription.next <= entry.sequence:
                 before = subscription.dropped
                 subscription.missed(entry)
@@ -181,10 +197,9 @@ class EventHub:
         Returns: True when a peer with room still has something to get: call again soon.
         """
         more = False
-        for subscription in tuple(self._all):
+        for subscription in tuple(self._behind):
             more |= self._advance(subscription)
-        waiting = more or any(one.next <= self.ring.last or one.lost for one in self._all)
-        if waiting:
+        if self._behind:
             self._schedule(0.0 if more else RETRY_S)
         return more
 
@@ -203,10 +218,12 @@ class EventHub:
         if not peer.alive:
             self.gone(peer)
             return False
+        self._behind[subscription] = None
         for _ in range(TURN_MAX):
             if subscription.lost and not self._tell_gap(subscription):
                 return False
             if subscription.next > ring.last:
+                del self._behind[subscription]
                 return False
             entry = ring[subscription.next]
             if subscription.matches(entry.event):
@@ -214,7 +231,7 @@ class EventHub:
                     return False
                 self.delivered += 1
             subscription.next += 1
-        return subscription.next <= ring.last
+        return True
 
     def _send(self, peer: Peer, packet: Packet) -> bool:
         return self._backlog(peer) < self._backlog_max and peer.send(packet)
@@ -258,14 +275,19 @@ class EventHub:
         begin, gap = self.begin(since, epoch)
         self._forget_the_gone()
         self.unsubscribe(peer, ident)
-        mine = self._by_peer.get(id(peer), [])
-        if len(mine) >= SUBSCRIPTIONS_PER_PEER:
-            raise ValueError(f"{peer.name} has {len(mine)} subscriptions, at most {SUBSCRIPTIONS_PER_PEER}")
+        holder = peer.principal.holder
+        has = self._by_holder[holder]
+        if has >= SUBSCRIPTIONS_PER_HOLDER:
+            raise ValueError(f"{holder} has {has} subscriptions, at most {SUBSCRIPTIONS_PER_HOLDER}")
         if len(self._all) >= SUBSCRIPTIONS_MAX:
             raise ValueError(f"{len(self._all)} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
         subscription = Subscription(peer, wish, ident, begin)
         self._by_peer.setdefault(id(peer), []).append(subscription)
+        self._by_holder[holder] += 1
+        self._by_uuid.setdefault(wish.uuid, {})[subscription] = None
         self._all[subscription] = None
+        if begin <= self.ring.last:
+            self._behind[subscription] = None
         self._schedule(0.0)
         return Subscribed(ident, begin - 1, gap)
 
@@ -292,10 +314,21 @@ class EventHub:
         ended = [one for one in mine if not ident or one.ident == ident]
         for one in ended:
             mine.remove(one)
-            del self._all[one]
+            self._forget_subscription(one)
         if not mine:
             self._by_peer.pop(id(peer), None)
         return len(ended)
+
+    def _forget_subscription(self, one: Subscription) -> None:
+        del self._all[one]
+        self._behind.pop(one, None)
+        same = self._by_uuid[one.wish.uuid]
+        del same[one]
+        if not same:
+            del self._by_uuid[one.wish.uuid]
+        self._by_holder[one.holder] -= 1
+        if not self._by_holder[one.holder]:
+            del self._by_holder[one.holder]
 
     def _forget_the_gone(self) -> None:
         """A subscription that nothing matches is not noticed to be nobody's."""
@@ -305,7 +338,12 @@ class EventHub:
 
     def gone(self, peer: Peer) -> None:
         """The connection of ``peer`` has ended, and its subscriptions with it."""
-        self.unsubscribe(peer)
+        if self._all:
+            self.unsubscribe(peer)
+
+    def reached(self, subscription: Subscription) -> int:
+        """The number it looks at next."""
+        return subscription.next if subscription in self._behind else self.ring.last + 1
 
     def subscriptions(self, peer: Peer | None = None) -> list[Subscription]:
         """Those of ``peer``, or all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
@@ -86,10 +86,13 @@ class ManagedBroker(Protocol):
         """Everything the broker counts."""
 
     def inventory(self, *, redacted: bool) -> Any:
-        """All of the inventory, as JSON can write it."""
+        """All of the inventory, as JSON can write it; ``redacted``: without what looks like a secret."""
 
-    def reload(self) -> Mapping[str, Any]:
-        """Read the inventory again and return what is told about it; raises when it is wrong, and keeps the old one."""
+    def look(self, then: Callable[[Any], None]) -> None:
+        """Call ``then(None)`` once the inventory is as fresh as it gets in a moment."""
+
+    def reload(self, then: Callable[[Any], None]) -> None:
+        """Read the inventory again; ``then`` gets what is told about it, or an exception: then the old one is kept."""
 
     def disconnect(self, names: Sequence[str] | None, reason: str) -> list[str]:
         """DISCONNECT these workers, None for all; returns the names of those that were there."""

@@ -2,7 +2,8 @@
 
 Tasks of the text: show_broker, show_workers, show_clients, show_services; restart, shutdown, disconnect (owners only).
 Tasks of deployed NorFab, answered in its shapes: show_workers, get_stats, get_status, show_broker_version,
-show_broker_inventory, get_logs. Ours: unpin, reload (owners only), show_usage.
+show_broker_inventory, get_logs (owners, and whom a rule allows it: logs tell names, keys and paths of others).
+Ours: unpin, reload (owners only), show_usage.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any, Final
 
 from broker import __version__
 from broker.nfp.contract import Call
+from broker.nfp.figures import ProcessFigures
 from broker.nfp.management import workers as lines
-from broker.nfp.management.desk import Desk, Refused, deployed, number, text, words
+from broker.nfp.management.desk import Deferred, Desk, Refused, deployed, number, text, words
 from broker.nfp.management.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management.managed import ManagedBroker
-from broker.nfp.management.process import ProcessFigures
 from broker.nfp.names import MMI_BROKER
 from broker.nfp.principal import Standing
 
@@ -34,7 +35,7 @@ class Mmi(Desk):
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._process = ProcessFigures()
-        everybody, users, owners = Standing.GUEST, Standing.USER, Standing.OWNER
+        everybody, owners = Standing.GUEST, Standing.OWNER
         super().__init__(
             MMI_BROKER,
             {
@@ -47,7 +48,7 @@ class Mmi(Desk):
                 "show_usage": (everybody, self._show_usage),
                 "get_stats": (everybody, self._get_stats),
                 "get_status": (everybody, self._get_status),
-                "get_logs": (users, self._get_logs),
+                "get_logs": (everybody, self._get_logs),  # the rules keep it for owners, unless one spells it
                 "restart": (owners, lambda call: self._leave(call, restart=True)),
                 "shutdown": (owners, lambda call: self._leave(call, restart=False)),
                 "disconnect": (owners, self._disconnect),
@@ -118,7 +119,11 @@ class Mmi(Desk):
         ]
 
     def _show_inventory(self, call: Call) -> Any:
-        return self._broker.inventory(redacted=not call.peer.principal.owner)
+        """Owners see all of it, users what does not look like a secret; a rule for guests does not open it to them."""
+        principal = call.peer.principal
+        if principal.standing is Standing.GUEST:
+            raise Refused("not allowed: the inventory is not for guests")
+        return Deferred(self._broker.look, lambda _: self._broker.inventory(redacted=not principal.owner))
 
     def _show_usage(self, call: Call) -> list[dict[str, Any]]:
         principal = call.peer.principal
@@ -182,11 +187,15 @@ class Mmi(Desk):
             raise Refused("unpin needs the name of a peer")
         return {"unpinned": self._broker.unpin(name)}
 
-    def _reload(self, call: Call) -> dict[str, Any]:
-        try:
-            return dict(self._broker.reload())
-        except (OSError, ValueError) as error:
-            raise Refused(f"the inventory was not reloaded: {error}") from error
+    def _reload(self, call: Call) -> Deferred:
+        """Answered once it was read."""
+        return Deferred(self._broker.reload, _reloaded)
+
+
+def _reloaded(outcome: Any) -> dict[str, Any]:
+    if isinstance(outcome, Exception):
+        raise Refused(f"the inventory was not reloaded: {outcome}") from outcome
+    return dict(outcome)
 
 
 @cache

@@ -14,9 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from broker.nfp.contract import JobEvent
+from broker.nfp.principal import told_userid
 
-HELD_MAX: Final = 20_000
-"""Events held: minutes of a busy broker."""
+HELD_MAX: Final = 8192
+"""Events held, as the setting ``events_ring`` says by default."""
 HELD_MAX_BYTES: Final = 32 << 20
 """Bytes of worker's words held, each event counted with ``ENTRY_BYTES`` more."""
 ENTRY_BYTES: Final = 512
@@ -62,8 +63,8 @@ def numbered(sequence: int, event: JobEvent, time_s: float) -> Entry:
 def told(entry: Entry, epoch: str) -> dict[str, Any]:
     """What subscribers read.
 
-    Keys: ``kind``, ``uuid``, ``service``, ``task``, ``holder``, ``userid``, ``worker``, ``attempt``, ``status``,
-    ``size`` (bytes of what was left out or passed), ``time`` (wall clock seconds), ``sequence``, ``epoch`` and
+    Keys: ``kind``, ``uuid``, ``service``, ``task``, ``holder``, ``userid`` (null: none), ``worker``, ``attempt``,
+    ``status``, ``size`` (bytes left out or passed), ``time`` (wall clock seconds), ``sequence``, ``epoch`` and
     ``event``: what the worker said, null when it said nothing or no JSON.
     """
     event = entry.event
@@ -73,7 +74,7 @@ def told(entry: Entry, epoch: str) -> dict[str, Any]:
         "service": event.service,
         "task": event.task,
         "holder": event.holder,
-        "userid": event.userid,
+        "userid": told_userid(event.userid),
         "worker": event.worker,
         "attempt": event.attempt,
         "status": event.status,

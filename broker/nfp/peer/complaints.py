@@ -15,6 +15,8 @@ from broker.transport.curve import CurveClient
 log = logging.getLogger("headgate")
 HANGUPS: Final = 3
 """A broker that so often in a row hangs up during the handshake refuses us."""
+REASONS_MAX: Final = 16
+"""Different reasons that are said about a broker until it answers: two may take turns, new ones must not go on."""
 
 
 class Complaints:
@@ -23,7 +25,7 @@ class Complaints:
     def __init__(self, name: str) -> None:
         self._name = name
         self._hangups: dict[str, int] = {}
-        self._said: dict[str, str] = {}
+        self._said: dict[str, set[str]] = {}
 
     def forget(self, broker: str) -> None:
         """It answers now."""
@@ -45,8 +47,9 @@ class Complaints:
             text = f"{text} {_hangup(curve)}"
         elif isinstance(error, LinkRefused) and curve is not None:
             text = f"{text}; our key {curve.certificate.public_key} is probably not on its list"
-        if self._said.get(broker) != text:
-            self._said[broker] = text
+        said = self._said.setdefault(broker, set())
+        if text not in said and len(said) < REASONS_MAX:
+            said.add(text)
             level = (
                 logging.ERROR if isinstance(error, (LinkRefused, LinkEnded, ConfigError)) else logging.WARNING
             )

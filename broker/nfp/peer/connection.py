@@ -98,8 +98,16 @@ class Connection:
         self._sock = hub.open(zmq.DEALER)
         self._send: Any = self._sock.send
         self._recv: Any = self._sock.recv
-        self._pump = Pump(hub, self._sock, self)
-        self._monitor = Monitor(hub, self._sock, _EVENTS, self._happened)
+        try:
+            self._pump = Pump(hub, self._sock, self)
+        except BaseException:
+            hub.close(self._sock, 0)
+            raise
+        try:
+            self._monitor = Monitor(hub, self._sock, _EVENTS, self._happened)
+        except BaseException:  # such as no descriptor left
+            self._pump.close(0)
+            raise
         try:
             tune(self._sock, MESSAGE_BYTES)
             join_curve(self._sock, plan.curve)

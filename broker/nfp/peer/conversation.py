@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from broker.errors import DecodeError, LinkError
 from broker.nfp.frames import Packet, decode, encode
 from broker.nfp.names import Command, Sender
+from broker.nfp.opening import read_any
 from broker.nfp.peer.channel import Receiver, Traffic
 
 if TYPE_CHECKING:
@@ -141,10 +140,7 @@ class Conversation:
             self._early.append(packet)
 
     def _answered(self, packet: Packet) -> None:
-        try:
-            opened = msgspec.json.decode(packet.data)
-        except (msgspec.MsgspecError, UnicodeError):
-            opened = None
+        opened = read_any(packet.data)
         if not isinstance(opened, dict):
             self._traffic.invalid += 1
             log.warning("%s: the OPEN of %s is no JSON object", self._channel.name, self.broker)

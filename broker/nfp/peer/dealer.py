@@ -105,6 +105,7 @@ class DealerChannel:
             raise RuntimeError(f"the channel of {self.name} was started before")
         loop = asyncio.get_running_loop()
         self._brokers = Brokers(self._endpoints, self._failover_s, loop.time())
+        self.trouble = f"{self.broker}: no answer yet"
         self._task = loop.create_task(self._run(receiver, open_body), name=f"channel of {self.name}")
 
     def send(self, packet: Packet) -> bool:

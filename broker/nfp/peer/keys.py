@@ -25,6 +25,8 @@ from broker.transport.zeromq.address import Endpoint, is_local, numeric, parse
 _STEM_MAX: Final = 150
 """Characters of a file's name taken from a peer's; leaves room for endings within the 255 of a file system."""
 _KEY_CHARACTERS: Final = 40
+PLAINTEXT: Final = ""
+"""In place of a broker's key: no encryption, whatever keys lie about."""
 
 
 def default_base_dir() -> Path:
@@ -118,6 +120,7 @@ def credentials(
     *,
     key: Certificate | str | Path | None = None,
     server_key: Mapping[str, str | Path] | str | Path | None = None,
+    insecure: bool = False,
 ) -> tuple[Certificate | None, Mapping[str, str]]:
     """What a ``DealerChannel`` of the peer ``name`` needs: its own key pair and the public key of each broker.
 
@@ -126,7 +129,9 @@ def credentials(
         name: of the peer.
         endpoints: of its brokers.
         key: our key pair or its file; None: the one in ``base_dir``, made when there is none.
-        server_key: of all brokers or by endpoint, as Z85 or as a file; None: ``broker.key`` in ``base_dir``.
+        server_key: of all brokers or by endpoint, as Z85 or as a file; None: ``broker.key`` in ``base_dir`` or else
+            in the default folder; "": speak plaintext, although there may be such a file.
+        insecure: plaintext may go to another machine.
 
     Returns (None, {}), plaintext, when no key of a broker is known and every endpoint is on this machine.
 
@@ -134,12 +139,19 @@ def credentials(
         ConfigError: a key is wrong, or one is missing for an endpoint of another machine.
     """
     folder = Path(base_dir) if base_dir is not None else default_base_dir()
-    if isinstance(server_key, Mapping):
+    if server_key == PLAINTEXT:
+        known: Mapping[str, str] = {}
+    elif isinstance(server_key, Mapping):
         known = {endpoint: broker_key(given) for endpoint, given in server_key.items()}
     else:
-        one = broker_key(server_key) if server_key is not None else found_broker_key(folder)
+        found = (
+            None
+            if server_key is not None
+            else found_broker_key(folder) or found_broker_key(default_base_dir())
+        )
+        one = broker_key(server_key) if server_key is not None else found
         known = dict.fromkeys(endpoints, one) if one is not None else {}
-    if not known and not needs_curve(endpoints):
+    if not known and (insecure or not needs_curve(endpoints)):
         return None, {}
     missing = [endpoint for endpoint in endpoints if endpoint not in known]
     if missing:

@@ -13,13 +13,17 @@
     census      connections by key, and those that libzmq keeps silent behind an earlier one of the same identity
     peers       RouterPeer: one connection and its outbox
     outbox      a bounded queue whose messages may wait for a commit
+    door        what a router asks of the broker
+    reception   who may come under which name
     pins        a name belongs to the first key that used it
     penalty     invalid messages, counted and forgiven
+    failures    handshakes that failed, told without flooding the log
     corridor    one message: decode, refuse or hand on to clients or workers
     clients     what clients send
     workers     what workers send
     greeting    the answer to OPEN
     nudges      DISCONNECT to the workers of an earlier run
+    recollection  closed jobs of an earlier run are read while the broker works
     household   workers in this process: the file service
     local       LocalPeer and LocalChannel: clients and workers in this process
     seams       the dispatcher, as far as clients and workers know it

@@ -13,11 +13,11 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from broker.errors import ConfigError, LinkBroken
+from broker.errors import ConfigError, LinkBroken, LinkClosed
 from broker.nfp.contract import Internal, Peer
 from broker.nfp.dispatch import Dispatcher
 from broker.nfp.frames import Body, Packet
-from broker.nfp.inventory import Datastore, InventoryService
+from broker.nfp.inventory import Datastore, InventoryService, Reader
 from broker.nfp.management import Accounting, EventHub, LogRing, Watches, internal_services
 from broker.nfp.names import Sender
 from broker.nfp.principal import Principal, Standing
@@ -25,6 +25,7 @@ from broker.nfp.records import JobAdded, Op, Snapshot
 from broker.nfp.server.clients import Clients
 from broker.nfp.server.config import access_of, dispatch_config
 from broker.nfp.server.corridor import Corridor, Judged
+from broker.nfp.server.door import Door
 from broker.nfp.server.greeting import Greeting
 from broker.nfp.server.household import Household
 from broker.nfp.server.keys import BrokerKeys, prepare
@@ -32,9 +33,11 @@ from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
 from broker.nfp.server.nudges import Nudges
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.overview import Overview
-from broker.nfp.server.peers import RouterPeer, name_of
+from broker.nfp.server.peers import RouterPeer
 from broker.nfp.server.penalty import Offences
 from broker.nfp.server.pins import Pins
+from broker.nfp.server.reception import Reception, needed
+from broker.nfp.server.recollection import Recollection
 from broker.nfp.server.router import NfpRouter, Tuning
 from broker.nfp.server.turns import Turns
 from broker.nfp.server.workers import Workers
@@ -80,7 +83,7 @@ class NfpBroker:
         self._closed = False
         self._limits = Limits(settings.peer_queue_bytes, settings.peer_queue_msgs)
         self._nudges: Nudges | None = None
-        self._dropped = 0
+        self.dropped = 0
         self._put_together()
 
     def _put_together(self) -> None:
@@ -93,9 +96,19 @@ class NfpBroker:
                 sync=settings.sync,
                 on_commit=self._committed,
                 on_failed=self._unstored,
+                on_stuck=self._stuck,
             )
-        self.pins = Pins(self.store, self._in_use)
         self.access = access_of(settings, self.keys)
+        self.pins = Pins(
+            self.store,
+            self._in_use,
+            self.access.keys_of,
+            self.access.is_listed,
+            lambda name, key: needed(self.dispatcher, name, key),
+            self.loop.time,
+        )
+        self.reception = Reception(self.access, self.pins, self._in_use)
+        self.welcome = self.reception.welcome
         self.hub = EventHub(
             self.epoch,
             held_max=settings.events_ring,
@@ -117,7 +130,9 @@ class NfpBroker:
             sent=self._sent,
             overtaking=lambda: bool(self.store.broken),
         )
+        self._recollection = Recollection(self.dispatcher, self.store, self.reception.recalled)
         self.datastore = Datastore(settings.inventory)
+        self.reader = Reader(self.datastore, self.loop)
         self.household = Household(settings, self.local_channel)
         greeting = Greeting(settings.keepalive_ms, settings.multiplier, self.epoch)
         self.overview = Overview(self)
@@ -126,7 +141,13 @@ class NfpBroker:
         self.corridor = Corridor(self.clients, self.workers, self.offences, self._greet)
 
     def _services(self) -> list[Internal]:
-        inventory = InventoryService(self.datastore, self.access, self.pins.key_of)
+        inventory = InventoryService(
+            self.datastore,
+            self.access,
+            self.pins.key_of,
+            self.reader.look,
+            unlisted=self.settings.inventory_unlisted,
+        )
         return [*internal_services(self.overview), inventory]
 
     # -- start and stop ------------------------------------------------------------------------
@@ -139,13 +160,15 @@ class NfpBroker:
         """
         log.addHandler(self.log)
         try:
-            self.datastore.load()
+            await self.reader.start()
             snapshot = await self.store.open()
             self.pins.restore(snapshot.pins)
+            self.reception.recalled(snapshot.jobs)
             self.accounting.restore(await self.store.usage())
             self.dispatcher.restore(snapshot, self.loop.time())
             self._nudges = self._nudges_to(snapshot)
             await self._listen()
+            self._recollection.start()
             self.household.start()
         except BaseException:
             await self._close()
@@ -163,7 +186,10 @@ class NfpBroker:
         if settings.worker_endpoint is not None:
             places = [
                 (settings.endpoint, Corridor(self.clients, None, self.offences, self._greet)),
-                (settings.worker_endpoint, Corridor(None, self.workers, self.offences, self._greet)),
+                (
+                    settings.worker_endpoint,
+                    self.corridor,
+                ),  # workers have requests, too: for inventory, files, others
             ]
         for uri, corridor in places:
             try:
@@ -173,7 +199,7 @@ class NfpBroker:
             check_secrecy([endpoint], curve, settings.insecure)
             if endpoint.scheme == "ipc":
                 check_free(endpoint)
-            house = _Door(self, corridor)
+            house = Door(self, corridor)
             self.routers.append(NfpRouter(hub(), endpoint, uri, house, self.turns, tuning))
 
     def _nudges_to(self, snapshot: Snapshot) -> Nudges:
@@ -208,6 +234,8 @@ class NfpBroker:
         self._closed = True
         if self._nudges is not None:
             self._nudges.close()
+        await self._recollection.stop()
+        self.reader.close()
         await self.household.stop()
         await self.store.close()
         for local in list(self.locals.values()):
@@ -236,6 +264,11 @@ class NfpBroker:
         self.loop.call_later(_POLL_S, self._left.set)
 
     # -- who is there --------------------------------------------------------------------------
+
+    @property
+    def called(self) -> int:
+        """How often a worker of an earlier run was told to register again."""
+        return self._nudges.sent if self._nudges is not None else 0
 
     @property
     def endpoints(self) -> Sequence[str]:
@@ -273,9 +306,14 @@ class NfpBroker:
         return peer
 
     def local_channel(self, name: str, sender: Sender, principal: Principal = HERE) -> LocalChannel:
-        """A channel for the libraries of workers and clients (see ``peer.channel``)."""
+        """A channel for the libraries of workers and clients (see ``peer.channel``).
+
+        It is made anew when the broker has cut it, and may be started again once it was closed.
+        """
 
         def enter(called: str, on_packet: OnPacket) -> LocalPeer:
+            if self.stopping:
+                raise LinkClosed(f"{called}: the broker stops")
             return self.local_peer(principal, called, on_packet)
 
         return LocalChannel(name, sender, enter)
@@ -289,23 +327,6 @@ class NfpBroker:
         """See ``router.House``."""
         if self._nudges is not None:
             self._nudges.arrived(key)
-
-    def welcome(self, identity: bytes, key: str, address: str) -> Principal | None:
-        """See ``router.House``."""
-        name = name_of(identity)
-        principal = self.access.principal_of(key, name)
-        if principal is None:
-            return None
-        if not self.pins.fits(name, key):
-            owner = self.pins.key_of(name) or "a peer in this process"
-            log.warning("%s: refused as %r: the name belongs to %s, not to key %r", address, name, owner, key)
-            return None
-        if name.encode() != identity and self._in_use(name):
-            log.warning(
-                "%s: refused: its identity is written like the name %r, which is in use", address, name
-            )
-            return None
-        return principal
 
     def submitted(self, peer: LocalPeer, packet: Packet) -> None:
         """See ``local.LocalHouse``."""
@@ -321,17 +342,25 @@ class NfpBroker:
         self.lost(peer, self.loop.time())
         self.turns.soon()
 
+    def has_room(self, peer: Peer) -> None:
+        """See ``router.House``."""
+        if peer.alive:
+            self.dispatcher.has_room(peer, self.loop.time())
+            self.turns.soon()
+
     def lost(self, peer: Peer, now: float) -> None:
         """A connection is lost."""
         try:
             self.dispatcher.peer_gone(peer, now)
+            self.pins.left(peer.name)
+            self.hub.gone(peer)
         except Exception:
             log.exception("the loss of %r could not be handled", peer)
 
     def _greet(self, peer: Judged, packet: Packet, now: float) -> None:
         """The first valid message of a peer."""
-        if len(peer.identity) != 5 or peer.identity[:1] != b"\0":  # libzmq's own names are nobody's
-            self.pins.pin(peer.name, peer.principal.key)
+        if not self.reception.admit(peer, packet.sender):
+            return
         if packet.sender is Sender.WORKER:
             peer.worker = True
             if self._nudges is not None:
@@ -339,9 +368,9 @@ class NfpBroker:
         else:
             self.clients.greet(peer, packet, now)
 
-    def _offended(self, peer: Peer, text: str) -> None:
+    def _offended(self, peer: Peer, kind: str, text: str) -> None:
         """The dispatcher saw what only a broken or hostile peer does."""
-        self.corridor.invalid(peer, "forged", text, self.loop.time())  # type: ignore[arg-type]  # all of ours are
+        self.corridor.invalid(peer, kind, text, self.loop.time())  # type: ignore[arg-type]  # all of ours are
 
     def _sent(self) -> None:
         for router in self.routers:
@@ -352,30 +381,19 @@ class NfpBroker:
     def _committed(self, number: int) -> None:
         self.turns.commit_done(number)
 
+    def _stuck(self) -> None:
+        """The disk does not answer: what does not wait for it may leave."""
+        self.turns.retry()
+
     def _unstored(self, error: str, ops: list[Op]) -> list[Op]:
         """A commit failed: new jobs are refused, everything else is tried again."""
         refused = {op.uuid for op in ops if isinstance(op, JobAdded)}
         if refused:
             for peer in self.peers():
-                self._dropped += peer.drop(refused)
+                self.dropped += peer.drop(refused)
             self.dispatcher.unstored(refused, error, self.loop.time())
         self.turns.retry()
         return [op for op in ops if getattr(op, "uuid", "") not in refused]
-
-
-class _Door:
-    """What one router asks of the broker (see ``router.House``)."""
-
-    def __init__(self, broker: NfpBroker, corridor: Corridor) -> None:
-        self._access = broker.access
-        self.arrived = broker.arrived
-        self.welcome = broker.welcome
-        self.handle = corridor.handle
-        self.gone = broker.lost
-
-    def known(self, key: str) -> bool:
-        """See ``House.known``."""
-        return self._access.principal_of(key, "") is not None
 
 
 def _backlog(peer: Peer) -> int:

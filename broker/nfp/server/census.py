@@ -83,6 +83,11 @@ class Census:
         """Whether a connection of ``key`` is there, or not put away yet."""
         return key in self._keys
 
+    def host(self, fd: int) -> str:
+        """Where the connection ``fd`` comes from; "" when that was not to be seen any more."""
+        seen = self._seen.get(fd)
+        return seen.host if seen is not None else ""
+
     def accepted(self, fd: int) -> None:
         """A connection was made."""
         self.ended(fd)

@@ -10,13 +10,15 @@ import msgspec
 
 from broker.nfp import bodies, opening
 from broker.nfp.access import Access
-from broker.nfp.contract import FEATURES, Answer, Call, Internal, Peer
+from broker.nfp.contract import FEATURES, Answer, Call, Internal, Later, Peer
 from broker.nfp.frames import Packet, status_text
 from broker.nfp.names import INTERNAL, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
 from broker.nfp.server.greeting import Greeting
 from broker.nfp.server.seams import Dispatch
 
 log = logging.getLogger("headgate")
+_OPEN: Final = Command.OPEN
+_MMI: Final = Command.MMI
 CLIENT_FEATURES: Final = FEATURES & {"push"}
 
 
@@ -28,7 +30,7 @@ class Clients:
         services: the broker's own.
 
     Attributes:
-        denied: requests to the broker's own services that the rules refused.
+        denied: requests to the broker's own services, and to the workers' management, that the rules refused.
     """
 
     def __init__(
@@ -42,13 +44,18 @@ class Clients:
 
     def handle(self, peer: Peer, packet: Packet, now: float) -> None:
         """Act on ``packet``."""
-        if packet.command is Command.OPEN:
+        command, service = packet.command, packet.service
+        if command is _OPEN:
             self._open(peer, packet, now)
-        elif packet.service in INTERNAL:
-            answer(peer, packet, self._ask(peer, packet))
-        elif packet.service == MMI_WORKER:
-            self._dispatch.relay_mmi(peer, packet, now)
-        elif packet.command is Command.MMI:
+        elif service in INTERNAL:
+            said = self._ask(peer, packet)
+            if isinstance(said, Answer):
+                answer(peer, packet, said)
+            else:
+                said(lambda late: answer(peer, packet, late))
+        elif service == MMI_WORKER:
+            self._manage_workers(peer, packet, now)
+        elif command is _MMI:
             answer(peer, packet, _refusal(Code.UNKNOWN, f"{packet.service} is not managed by MMI"))
         else:
             self._dispatch.client(peer, packet, now)
@@ -68,15 +75,29 @@ class Clients:
         peer.send(self._greeting.answer(packet, peer.features))
         self._dispatch.client_seen(peer, now)
 
-    def _ask(self, peer: Peer, packet: Packet) -> Answer:
+    def _manage_workers(self, peer: Peer, packet: Packet, now: float) -> None:
+        """Whatever command it comes by, workers get it as MMI: so the rules are asked here."""
+        refused = self._denied(peer, packet.service, bodies.read_request(packet.data).task)
+        if refused is not None:
+            answer(peer, packet, refused)
+            return
+        self._dispatch.relay_mmi(peer, packet, now)
+
+    def _denied(self, peer: Peer, service: str, task: str) -> Answer | None:
+        if self._access.may_call(peer.principal, service, task):
+            return None
+        self.denied += 1
+        return _refusal(Code.UNKNOWN, self._access.denial(peer.principal, service, task))
+
+    def _ask(self, peer: Peer, packet: Packet) -> Answer | Later:
         service = self._services.get(packet.service)
         if service is None:
             return _refusal(Code.UNKNOWN, f"this broker has no service {packet.service}")
         raw = packet.data
         asked = bodies.read_request(raw)
-        if not self._access.may_call(peer.principal, packet.service, asked.task):
-            self.denied += 1
-            return _refusal(Code.UNKNOWN, self._access.denial(peer.principal, packet.service, asked.task))
+        refused = self._denied(peer, packet.service, asked.task)
+        if refused is not None:
+            return refused
         call = Call(packet.service, asked.task, asked.args, asked.kwargs, packet.uuid, peer, raw)
         try:
             return service.call(call)

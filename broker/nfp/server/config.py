@@ -36,6 +36,12 @@ def dispatch_config(settings: NfpSection) -> DispatchConfig:
         job_ttl_s=settings.job_ttl_s,
         result_ttl_s=settings.result_ttl_s,
         results_max_bytes=settings.results_max_bytes,
+        results_max_jobs=settings.results_max_jobs,
         queue_max=settings.queue_max,
         queue_per_client=settings.queue_per_client,
+        slots_per_client=settings.slots_per_client,
+        jobs_max=settings.jobs_max,
+        slots_max=settings.slots_max,
+        open_max_bytes=settings.open_max_bytes,
+        attempts_max=settings.attempts_max,
     )

@@ -75,13 +75,18 @@ class Corridor:
             if not peer.greeted:
                 peer.greeted = True
                 self._greet(peer, packet, now)
+                if not peer.alive:  # it was cut
+                    return
             family.handle(peer, packet, now)
         except InvalidPacket as error:
             self.invalid(peer, error.kind, str(error), now)
         except Exception as error:
             self._offences.failures += 1
             log.exception("%s: %r could not be handled", peer.name, packet)
-            family.broke(peer, packet, error)
+            try:
+                family.broke(peer, packet, error)
+            except Exception:
+                log.exception("%s could not be told so", peer.name)
 
     def invalid(self, peer: Judged, kind: str, text: str, now: float) -> None:
         """Drop a message, count it, and cut who sends too many."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,10 @@ log = logging.getLogger("headgate")
 PATIENCE_S: Final = 1.0
 """How long what they are doing may take once the broker leaves: a transfer is resumed from the next one."""
 
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+"""Before a worker that ended is started again: twice as long each time, up to this; who lived longer begins anew."""
+
 Channels = Callable[[str, Sender], LocalChannel]
 
 
@@ -35,7 +40,8 @@ class Household:
         self._channels = channels
         self._files: FileService | None = None
         self._workers: list[Worker] = []
-        self._tasks: list[asyncio.Task[str]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._leaving = asyncio.Event()
 
     def start(self) -> None:
         """Begin.
@@ -59,13 +65,13 @@ class Household:
         loop = asyncio.get_running_loop()
         for worker in self._workers:
             worker.drain_s = PATIENCE_S
-            task = loop.create_task(worker.run(), name=worker.name)
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
+            worker.resident = True
+            self._tasks.append(loop.create_task(self._keep(worker), name=worker.name))
 
     async def stop(self) -> None:
         """End, within ``PATIENCE_S`` or a little more. Harmless twice."""
         tasks, self._tasks = self._tasks, []
+        self._leaving.set()
         for worker in self._workers:
             worker.stop()
         if tasks:
@@ -76,6 +82,20 @@ class Household:
         if self._files is not None:
             self._files.close()
 
-    def _ended(self, task: asyncio.Task[str]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s ended", task.get_name(), exc_info=task.exception())
+    async def _keep(self, worker: Worker) -> None:
+        """Let ``worker`` run, and again whenever it ends."""
+        clock, pause_s = asyncio.get_running_loop().time, FIRST_PAUSE_S
+        while not self._leaving.is_set():
+            began = clock()
+            try:
+                await worker.run()
+            except Exception:
+                log.exception("%s failed", worker.name)
+            if self._leaving.is_set():
+                return
+            if clock() - began > LONGEST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning("%s has ended and is started again in %g s", worker.name, pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -16,14 +16,15 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
-from broker.nfp.server.outbox import Limits, Outbox, Waiting
+from broker.nfp.server.outbox import LESSER, Limits, Outbox, Waiting
 from broker.nfp.server.penalty import Penalty
 from broker.nfp.server.turns import Turns
 
 log = logging.getLogger("headgate")
 _HEAD_BYTES: Final = 200
 """What a packet counts in a queue besides its body."""
-_LESSER: Final = frozenset({Command.EVENT, Command.STREAM})
+AGAIN_S: Final = 1.0
+"""Whom the broker cut comes back after so long."""
 OnPacket = Callable[[Packet], None]
 
 
@@ -32,12 +33,17 @@ class LocalHouse(Protocol):
 
     loop: asyncio.AbstractEventLoop
     turns: Turns
+    dropped: int
+    """Messages that found no room, or whose job could not be stored."""
 
     def submitted(self, peer: LocalPeer, packet: Packet) -> None:
         """A packet of a local peer. Must not raise."""
 
     def left_here(self, peer: LocalPeer) -> None:
         """A local peer has gone."""
+
+    def has_room(self, peer: Peer) -> None:
+        """See ``router.House``."""
 
 
 class LocalPeer(Peer):
@@ -71,6 +77,7 @@ class LocalPeer(Peer):
         self.on_lost: Callable[[str], None] = _nobody
         self._house = house
         self._outbox: Outbox[Packet] = Outbox(limits)
+        self._hungry = False
         self._out: deque[Packet] = deque()
         self._in: deque[Packet] = deque()
 
@@ -82,10 +89,12 @@ class LocalPeer(Peer):
         """Messages and bytes that wait for a commit."""
         return len(self._outbox), self._outbox.size
 
-    @property
-    def dropped(self) -> int:
-        """Messages that found no room or whose job could not be stored."""
-        return self._outbox.dropped
+    def roomy(self) -> bool:
+        """See ``Peer.roomy``."""
+        if self.alive and not self._outbox.crowded:
+            return True
+        self._hungry = True
+        return False
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         """See ``Peer.send``."""
@@ -93,10 +102,11 @@ class LocalPeer(Peer):
         if not self.alive:
             return False
         if not self._outbox.has_room(packet.command, size):
-            self._outbox.dropped += 1
+            self._house.dropped += 1
+            self._hungry |= packet.command not in LESSER
             return False
         self._outbox.put(Waiting(after, packet.uuid, size, packet))
-        self._house.turns.touch(self)
+        self._house.turns.touch(self, after)
         return True
 
     def drop(self, uuids: Container[str]) -> int:
@@ -114,9 +124,11 @@ class LocalPeer(Peer):
     def flush(self) -> None:
         """Let go what may leave (see ``turns.Sender``)."""
         outbox, turns = self._outbox, self._house.turns
-        while (waiting := outbox.due(turns.committed)) is not None:
-            self._let_go(waiting.form)
-            outbox.taken()
+        for packet in outbox.due(turns.committed):
+            self._let_go(packet)
+        if self._hungry and not outbox.crowded:
+            self._hungry = False
+            self._house.loop.call_soon(self._house.has_room, self)
         if not len(outbox):
             return
         turns.hold(self)
@@ -136,6 +148,7 @@ class LocalPeer(Peer):
         """Leave. Harmless twice."""
         if self.alive:
             self.alive = False
+            self.unsent = self._outbox.uuids()
             self._outbox.clear()
             self._out.clear()
             self._in.clear()
@@ -191,11 +204,13 @@ class LocalChannel:
         self._open_body: Callable[[], dict[str, Any]] = dict
         self._connected = False
         self._closed = False
+        self._again: asyncio.TimerHandle | None = None
 
     def start(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
         """See ``Channel.start``."""
         self._receiver = receiver
         self._open_body = open_body
+        self._closed = False
         self._begin()
 
     def send(self, packet: Packet) -> bool:
@@ -224,6 +239,9 @@ class LocalChannel:
     async def close(self) -> None:
         """See ``Channel.close``."""
         self._closed = True
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._peer is not None:
             for _ in range(2):  # what was submitted is acted on in the next turn
                 await asyncio.sleep(0)
@@ -235,7 +253,11 @@ class LocalChannel:
     def _begin(self) -> None:
         if self._closed:
             return
-        self._peer = peer = self._enter(self.name, self._came)
+        try:
+            self._peer = peer = self._enter(self.name, self._came)
+        except LinkClosed as error:
+            self.trouble = str(error)
+            return
         peer.on_lost = self._ended
         body = msgspec.json.encode(self._open_body())
         peer.submit(Packet(self._sender, Command.OPEN, body=body))
@@ -268,6 +290,8 @@ class LocalChannel:
     def _ended(self, why: str) -> None:
         """The broker ended it, and does not want it back at once."""
         self._peer = None
+        if not self._closed:
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._begin)
         was, self._connected = self._connected, False
         self.trouble = why
         if was and self._receiver is not None:

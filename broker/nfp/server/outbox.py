@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterator
+from math import ceil
 from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from broker.nfp.names import Command
 
 Form = TypeVar("Form")
 EVENT_SHARE = 0.75
 """Events and streams may fill this much of a queue: a result, which is not sent twice, still finds room."""
-_LESSER = frozenset({Command.EVENT, Command.STREAM})
+LESSER = frozenset({Command.EVENT, Command.STREAM})
+"""What may be lost on the way to a peer that is full."""
 
 
 class Limits(NamedTuple):
@@ -21,7 +25,7 @@ class Limits(NamedTuple):
     msgs: int
 
 
-class Waiting(NamedTuple, Generic[Form]):
+class Waiting(msgspec.Struct, Generic[Form], eq=False, gc=False):
     """A message in a queue: it leaves once the commit ``after`` is done."""
 
     after: int
@@ -34,16 +38,16 @@ class Outbox(Generic[Form]):
     """A FIFO bounded in bytes and messages.
 
     Attributes:
-        size: bytes that wait. dropped: messages that found no room, or whose job could not be stored.
+        size: bytes that wait.
     """
 
-    __slots__ = ("_limits", "_queue", "dropped", "size")
+    __slots__ = ("_lesser_limits", "_limits", "_queue", "size")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._lesser_limits = Limits(int(limits.size_bytes * EVENT_SHARE), ceil(limits.msgs * EVENT_SHARE))
         self._queue: deque[Waiting[Form]] = deque()
         self.size = 0
-        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -52,23 +56,44 @@ class Outbox(Generic[Form]):
         """Whether a message of ``size`` bytes may be queued; a single one always may."""
         if not self._queue:
             return True
-        share = EVENT_SHARE if command in _LESSER else 1.0
+        limits = self._lesser_limits if command in LESSER else self._limits
+        return len(self._queue) < limits.msgs and self.size + size <= limits.size_bytes
+
+    @property
+    def crowded(self) -> bool:
+        """True while more than half of it is in use: what can wait should."""
         limits = self._limits
-        return len(self._queue) < limits.msgs * share and self.size + size <= limits.size_bytes * share
+        return 2 * len(self._queue) > limits.msgs or 2 * self.size > limits.size_bytes
+
+    @property
+    def head(self) -> Waiting[Form] | None:
+        """What leaves next."""
+        return self._queue[0] if self._queue else None
+
+    def uuids(self) -> frozenset[str]:
+        """What the messages in it are about."""
+        return frozenset(each.uuid for each in self._queue)
+
+    def put_first(self, waiting: Waiting[Form]) -> None:
+        """Queue, in front of everything: a message that has nothing to do with the others."""
+        self._queue.appendleft(waiting)
+        self.size += waiting.size
 
     def put(self, waiting: Waiting[Form]) -> None:
         """Queue, at the end."""
         self._queue.append(waiting)
         self.size += waiting.size
 
-    def due(self, committed: int) -> Waiting[Form] | None:
-        """What may leave next, None when nothing may yet."""
+    def due(self, committed: int) -> Iterator[Form]:
+        """What may leave, in order. Each has left once the next one is asked for; who stops keeps the last one here."""
         queue = self._queue
-        return queue[0] if queue and queue[0].after <= committed else None
-
-    def taken(self) -> None:
-        """What ``due`` said has left."""
-        self.size -= self._queue.popleft().size
+        while queue and queue[0].after <= committed:
+            waiting = queue[0]
+            yield waiting.form
+            if self._queue is not queue:  # it was cleared meanwhile
+                return
+            queue.popleft()
+            self.size -= waiting.size
 
     def drop(self, uuids: Container[str]) -> int:
         """Forget what waits for a commit about ``uuids``, which failed; returns how many messages."""
@@ -104,5 +129,4 @@ class Outbox(Generic[Form]):
         lost = len(self._queue) - len(kept)
         self._queue = kept
         self.size = sum(each.size for each in kept)
-        self.dropped += lost
         return lost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.nfp.dispatch import ClientView, JobView, ResultView, ServiceView, WorkerView
@@ -104,10 +104,15 @@ class Overview:
             "peers": sum(1 for _ in broker.peers()),
             "refused_keys": sum(router.gate.denied for router in routers),
             "failed_handshakes": sum(router.failed for router in routers),
-            "unsent": sum(router.dropped for router in routers),
+            "cut_as_dead": sum(router.census.cut for router in routers),
+            "unsent": sum(router.dropped for router in routers) + broker.dropped,
             "failures": broker.offences.failures,
+            "denied": broker.clients.denied,
             "pins": len(broker.pins),
+            "pins_in_memory": broker.pins.passing,
             "pin_violations": broker.pins.violations,
+            "names_refused": broker.pins.refused,
+            "workers_called": broker.called,
             "invalid": broker.offences.total,
             "cut": broker.offences.cut,
             "unstored_ops": broker.store.lost,
@@ -117,12 +122,16 @@ class Overview:
         return counts
 
     def inventory(self, *, redacted: bool) -> Any:
-        """All of the inventory."""
+        """All of the inventory; ``redacted``: without what looks like a secret."""
         return self._broker.datastore.whole(redacted=redacted)
 
-    def reload(self) -> Mapping[str, Any]:
-        """Read the inventory again."""
-        return self._broker.datastore.load()
+    def look(self, then: Callable[[Any], None]) -> None:
+        """See ``Reader.look``."""
+        self._broker.reader.look(then)
+
+    def reload(self, then: Callable[[Any], None]) -> None:
+        """See ``Reader.reload``."""
+        self._broker.reader.reload(then)
 
     def disconnect(self, names: Sequence[str] | None, reason: str) -> list[str]:
         """DISCONNECT these workers."""

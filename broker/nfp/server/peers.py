@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from broker.nfp.contract import Peer
-from broker.nfp.frames import Body, Packet, encode
+from broker.nfp.frames import FRAMES_MAX, Body, Packet, encode
 from broker.nfp.names import Command, Dialect
-from broker.nfp.server.outbox import Outbox, Waiting
+from broker.nfp.server.outbox import LESSER, Outbox, Waiting
 from broker.nfp.server.penalty import Penalty
 from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.tuning import MORE_NOBLOCK, NOBLOCK
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from broker.nfp.server.router import NfpRouter
 
 log = logging.getLogger("headgate")
-_LESSER: Final = frozenset({Command.EVENT, Command.STREAM})
+_KEEPALIVE: Final = Command.KEEPALIVE
+
+_FLAGS: Final = tuple((*[MORE_NOBLOCK] * (count - 1), NOBLOCK) for count in range(FRAMES_MAX + 1))
+"""By the number of a message's frames: more follow, but for the last one."""
 
 
 def name_of(identity: bytes) -> str:
@@ -52,9 +55,12 @@ class RouterPeer(Peer):
     """
 
     __slots__ = (
+        "_hungry",
         "_outbox",
         "_router",
         "_send",
+        "_stuck",
+        "_stuck_s",
         "address",
         "alive",
         "connected_s",
@@ -69,6 +75,7 @@ class RouterPeer(Peer):
         "penalty",
         "principal",
         "tag",
+        "unsent",
         "worker",
     )
 
@@ -81,6 +88,7 @@ class RouterPeer(Peer):
         self.dialect = Dialect.NORFAB
         self.features: frozenset[str] = frozenset()
         self.alive = True
+        self.unsent = ()
         self.tag = tag
         self.address = address
         self.fd = fd
@@ -93,6 +101,9 @@ class RouterPeer(Peer):
         self._router = router
         self._send: Any = router.send
         self._outbox: Outbox[list[Body]] = Outbox(router.limits)
+        self._hungry = False
+        self._stuck: Waiting[list[Body]] | None = None
+        self._stuck_s = 0.0
 
     def __repr__(self) -> str:
         return f"<{self.name} at {self.address}>"
@@ -102,13 +113,15 @@ class RouterPeer(Peer):
         """Messages and bytes in the outbox."""
         return len(self._outbox), self._outbox.size
 
-    @property
-    def dropped(self) -> int:
-        """Messages that found no room or whose job could not be stored."""
-        return self._outbox.dropped
+    def roomy(self) -> bool:
+        """See ``Peer.roomy``."""
+        if self.alive and not self._outbox.crowded:
+            return True
+        self._hungry = True
+        return False
 
     def send(self, packet: Packet, after: int = 0) -> bool:
-        """See ``Peer.send``. A peer that leaves no room even for a result does not read: it is cut."""
+        """See ``Peer.send``. A peer that has no room even for a result, and takes nothing, does not read: it is cut."""
         if not self.alive:
             return False
         try:
@@ -119,14 +132,14 @@ class RouterPeer(Peer):
             return False
         size = sum(map(len, frames))
         outbox = self._outbox
-        if not outbox.has_room(packet.command, size):
-            outbox.dropped += 1
+        if not outbox.has_room(packet.command, size) and not self._makes_room(packet.command, size):
             self._router.dropped += 1
-            if packet.command not in _LESSER:
-                self._overflow()
             return False
-        outbox.put(Waiting(after, packet.uuid, size, frames))
-        self._router.turns.touch(self)
+        if packet.command is _KEEPALIVE and self._gated:
+            outbox.put_first(Waiting(0, "", size, frames))  # a slow disk makes nobody seem dead
+        else:
+            outbox.put(Waiting(after, packet.uuid, size, frames))
+        self._router.turns.touch(self, after)
         return True
 
     def drop(self, uuids: Container[str]) -> int:
@@ -145,12 +158,15 @@ class RouterPeer(Peer):
             outbox.clear()
             return
         committed = self._router.turns.committed
-        while (waiting := outbox.due(committed)) is not None:
-            if not self._offer(waiting.form):
-                return
-            outbox.taken()
-        if len(outbox):
-            self._flush_gated(committed)
+        for frames in outbox.due(committed):
+            if not self._offer(frames):
+                break
+        else:
+            if len(outbox):
+                self._flush_gated(committed)
+        if self._hungry and not outbox.crowded:
+            self._hungry = False
+            self._router.has_room(self)
 
     def _flush_gated(self, committed: int) -> None:
         turns = self._router.turns
@@ -164,6 +180,8 @@ class RouterPeer(Peer):
     def lost(self) -> None:
         """Nothing is sent any more: the connection is gone."""
         self.alive = False
+        if len(self._outbox):
+            self.unsent = self._outbox.uuids()
         self._router.dropped += self._outbox.clear()
         self._router.turns.forget(self)
         self._router.pump.waiting.pop(self, None)
@@ -185,13 +203,35 @@ class RouterPeer(Peer):
                 raise
             self._router.leave(self)
             return False
-        last = len(frames) - 1
-        for frame in frames[:last]:
-            send(frame, MORE_NOBLOCK)
-        send(frames[last], NOBLOCK)
+        any(
+            map(send, frames, _FLAGS[len(frames)])
+        )  # send returns None: all of them, without a loop in Python
         self._router.sent += 1
         return True
 
-    def _overflow(self) -> None:
-        messages, size = self.waiting
-        self.cut(f"does not read: {messages} messages, {size} bytes are waiting")
+    @property
+    def _gated(self) -> bool:
+        """Whether the next message waits for the disk."""
+        head = self._outbox.head
+        return head is not None and head.after > self._router.turns.committed
+
+    def _makes_room(self, command: Command, size: int) -> bool:
+        """What this turn has queued may not have been offered yet."""
+        outbox, router = self._outbox, self._router
+        if self not in router.pump.waiting:
+            self.flush()
+            if self.alive and outbox.has_room(command, size):
+                return True
+        if self.alive and command not in LESSER:
+            self._hungry = True
+            self._check_progress()
+        return False
+
+    def _check_progress(self) -> None:
+        """Cut it when it had no room before and nothing has left since, for as long as a silent peer is waited for."""
+        head, now = self._outbox.head, self._router.now()
+        if self._gated or head is not self._stuck:
+            self._stuck, self._stuck_s = head, now
+        elif now - self._stuck_s >= self._router.stall_s:
+            messages, size = self.waiting
+            self.cut(f"does not read: {messages} messages, {size} bytes are waiting")

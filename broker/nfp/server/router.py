@@ -17,6 +17,7 @@ from broker.errors import ConfigError
 from broker.nfp.frames import Body
 from broker.nfp.principal import Principal
 from broker.nfp.server.census import Census
+from broker.nfp.server.failures import Failures
 from broker.nfp.server.gate import NfpGate
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.peers import RouterPeer
@@ -80,6 +81,9 @@ class House(Protocol):
     def gone(self, peer: RouterPeer, now: float) -> None:
         """Its connection is lost, and everything that came over it was handled."""
 
+    def has_room(self, peer: RouterPeer) -> None:
+        """Its queue is at most half full again, after something found no room."""
+
 
 class NfpRouter:
     """The socket at one endpoint.
@@ -87,6 +91,7 @@ class NfpRouter:
     Attributes:
         endpoint: where it listens, with the port it was given. contact: what peers dial.
         received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed.
+        stall_s: a queue that is full and stands still for so long is of a peer that does not read.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class NfpRouter:
     ) -> None:
         self.turns = turns
         self.limits = tuning.limits
+        self.stall_s = tuning.hold_ms / 1000
         self.now: Callable[[], float] = hub.loop.time
         self.received = 0
         self.sent = 0
@@ -106,6 +112,8 @@ class NfpRouter:
         self._leaving: dict[RouterPeer, int] = {}
         self._gone: dict[str, None] = {}
         self.census = Census(hub.loop, SILENT_BEATS * tuning.beat_ms / 1000, self._put_away)
+        self._failures = Failures(hub.loop, asked)
+        self._failure = ""
         self.gate = NfpGate(hub.loop, asked, known=house.known, busy=self._busy, granted=self._granted)
         self._hub = hub
         sock = hub.open(zmq.ROUTER)
@@ -123,7 +131,7 @@ class NfpRouter:
             self.close()
             raise
         self.endpoint = bound(sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")).text
-        self.contact = contact(bound(self.endpoint), parse(asked).host)
+        self.contact = self._failures.where = contact(bound(self.endpoint), parse(asked).host)
 
     def _bind(self, sock: zmq.Socket[bytes], endpoint: Endpoint, tuning: Tuning) -> None:
         tune(sock, tuning.message_bytes)
@@ -152,6 +160,10 @@ class NfpRouter:
         self._monitor.drain()
         return self.census.has(key)
 
+    def has_room(self, peer: RouterPeer) -> None:
+        """Say so, in a turn of its own: whoever is sending now need not expect it."""
+        self._hub.loop.call_soon(self._house.has_room, peer)
+
     def has(self, identity: bytes) -> bool:
         """Whether somebody who spoke has this identity."""
         return identity in self._peers
@@ -161,11 +173,11 @@ class NfpRouter:
     def take(self) -> int:
         """Read one message and keep it for ``deliver`` (drain.Owner)."""
         recv = self._recv
-        frame = head = recv(NOBLOCK, copy=False)
+        frame = head = recv(NOBLOCK, False)
         frames: list[Body] = []
         size = 0
         while frame.more:
-            frame = recv(NOBLOCK, copy=False)
+            frame = recv(NOBLOCK, False)
             length = len(frame)
             size += length
             if len(frames) < FRAMES_MAX:
@@ -180,6 +192,15 @@ class NfpRouter:
     def deliver(self, drained: bool) -> None:
         """Handle what was taken; lost peers end after their last message (drain.Owner)."""
         arrived, self._arrived = self._arrived, []
+        if not arrived and not self._leaving and drained:
+            return
+        self.turns.begin()
+        try:
+            self._hand_on(arrived, drained)
+        finally:
+            self.turns.finish()
+
+    def _hand_on(self, arrived: list[tuple[RouterPeer, list[Body] | None]], drained: bool) -> None:
         self.received += len(arrived)
         now = self.now()
         house = self._house
@@ -187,14 +208,15 @@ class NfpRouter:
             if frames is None:
                 house.gone(peer, now)
             elif not peer.deaf:
-                house.handle(peer, frames, now)
-        for peer, turns in list(self._leaving.items()):
+                try:
+                    house.handle(peer, frames, now)
+                except Exception:  # those behind it must not pay for it
+                    log.exception("%s: a message of %s could not be handled", self.contact, peer)
+        for peer, turns in list(self._leaving.items()) if self._leaving else ():
             self._leaving[peer] = turns + 1
             if drained or turns >= _PATIENCE_TURNS:
                 self._forget(peer)
                 house.gone(peer, now)
-        if arrived or not drained:
-            self.turns.finish()
 
     def _meet(self, head: zmq.Frame) -> RouterPeer | None:
         """The first message of a connection: who is it? None when it is not to be heard (any more)."""
@@ -279,19 +301,21 @@ class NfpRouter:
         elif event == zmq.EVENT_DISCONNECTED:
             peer = self._by_fd.get(value)
             if peer is None:
+                self._tell_failure(self.census.host(value))
                 self.census.ended(value)
             else:
                 self.leave(peer)
         elif event != zmq.EVENT_CLOSED:
             self.failed += 1
             if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the gate has told why
-                log.warning(
-                    "%s: a connection failed in its handshake (event %#x, code %#x): one side without CURVE, or with"
-                    " another key of this broker?",
-                    self.contact,
-                    event,
-                    value,
-                )
+                self._failure = f"event {event:#x}, code {value:#x}"
+
+    def _tell_failure(self, address: str) -> None:
+        """A connection has ended; that its handshake had failed, libzmq told just before."""
+        if self._failure:
+            why = f"{self._failure}: one side without CURVE, or with another key of this broker?"
+            self._failure = ""
+            self._failures.add(address, why)
 
     def _accepted(self, fd: int) -> None:
         """A new connection; one that had the descriptor before has ended, whether it was told or not."""
@@ -309,6 +333,7 @@ class NfpRouter:
         if self.pump.closed:
             return
         self.census.close()
+        self._failures.close()
         self.gate.close()
         self._hub.unguard(self._domain)
         self._monitor.close()

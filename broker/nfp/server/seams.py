@@ -15,8 +15,9 @@ class Dispatch(Protocol):
 
     def client(self, peer: Peer, packet: Packet, now: float) -> None: ...  # noqa: D102
     def worker(self, peer: Peer, packet: Packet, now: float) -> None: ...  # noqa: D102
-    def worker_opened(self, peer: Peer, offer: WorkerOpen, now: float) -> None: ...  # noqa: D102
+    def worker_opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool: ...  # noqa: D102
     def client_seen(self, peer: Peer, now: float) -> None: ...  # noqa: D102
+    def has_room(self, peer: Peer, now: float) -> None: ...  # noqa: D102
     def peer_gone(self, peer: Peer, now: float) -> None: ...  # noqa: D102
     def relay_mmi(self, peer: Peer, packet: Packet, now: float) -> None: ...  # noqa: D102
     def disconnect_workers(  # noqa: D102

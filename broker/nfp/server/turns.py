@@ -11,6 +11,12 @@ from typing import Protocol
 log = logging.getLogger("headgate")
 
 
+class Commit(Protocol):
+    """The store's; see ``store.thread.StoreThread.commit``."""
+
+    def __call__(self, *, waited: bool) -> None: ...  # noqa: D102
+
+
 class Sender(Protocol):
     """A peer with an outbox."""
 
@@ -34,7 +40,7 @@ class Turns:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        commit: Callable[[], None],
+        commit: Commit,
         tick: Callable[[float], float],
         sent: Callable[[], None],
         overtaking: Callable[[], bool],
@@ -49,17 +55,25 @@ class Turns:
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._within = False
+        self._waited = False
         self.committed = 0
 
-    def touch(self, sender: Sender) -> None:
-        """``sender`` has something to send: it is flushed at the end of the turn."""
+    def begin(self) -> None:
+        """Whoever calls this calls ``finish``: until then nothing has to be done to have the turn end."""
+        self._within = True
+
+    def touch(self, sender: Sender, after: int = 0) -> None:
+        """``sender`` has something to send, behind the commit ``after``: it is flushed at the end of the turn."""
         self._touched[sender] = None
-        if self._handle is None:
+        if after > self.committed:
+            self._waited = True
+        if not self._within:
             self.soon()
 
     def soon(self) -> None:
-        """End the turn soon: something was put or queued outside of one."""
-        if self._handle is None and not self._closed:
+        """End the turn soon: something was put or queued, perhaps outside of one."""
+        if self._handle is None and not self._within and not self._closed:
             self._handle = self._loop.call_soon(self.finish)
 
     def forget(self, sender: Sender) -> None:
@@ -87,8 +101,14 @@ class Turns:
             self._handle = None
         if self._closed:
             return
+        self._within = True  # what the timers have to say leaves with the rest
         self._run_timers()
-        self._commit()
+        waited, self._waited = self._waited, False
+        try:
+            self._commit(waited=waited)
+        except Exception:
+            log.exception("a commit could not be begun")
+        self._within = False
         if self._touched:
             self.flush()
 
@@ -100,7 +120,10 @@ class Turns:
         """Flush who was touched."""
         touched, self._touched = self._touched, {}
         for sender in touched:
-            sender.flush()
+            try:
+                sender.flush()
+            except Exception:  # the others must not pay for it
+                log.exception("%r could not be flushed", sender)
         self._sent()
 
     def close(self) -> None:

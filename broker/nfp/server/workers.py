@@ -11,6 +11,7 @@ from broker.nfp.names import Command
 from broker.nfp.server.greeting import Greeting
 from broker.nfp.server.seams import Dispatch
 
+_OPEN: Final = Command.OPEN
 WORKER_FEATURES: Final = FEATURES - {"push"}
 
 
@@ -27,13 +28,13 @@ class Workers:
 
     def handle(self, peer: Peer, packet: Packet, now: float) -> None:
         """Act on ``packet``."""
-        if packet.command is not Command.OPEN:
+        if packet.command is not _OPEN:
             self._dispatch.worker(peer, packet, now)
             return
         offer = opening.read_worker(packet.body)
         peer.features = offer.features & WORKER_FEATURES
-        self._dispatch.worker_opened(peer, offer, now)
-        peer.send(self._greeting.answer(packet, peer.features))
+        if self._dispatch.worker_opened(peer, offer, now):
+            peer.send(self._greeting.answer(packet, peer.features))
 
     def broke(self, peer: Peer, packet: Packet, error: Exception) -> None:
         """Nothing to say: a worker expects no answer."""

@@ -17,7 +17,7 @@ Topics, payloads JSON objects; who calls is what the broker stamped (``principal
     nfp.run               the same with {"service", "task"} in the payload: for tasks called cancel or disconnect, and
                           for the services jobs, services and workers
     nfp.jobs.list         {"state", "service", "mine", "limit": 100}: the latest jobs that the caller may see
-    nfp.jobs.show         {"uuid"}
+    nfp.jobs.show         {"uuid"}; here and there ``failed`` names the workers whose task failed
     nfp.jobs.count        {}: how many of each state
     nfp.jobs.result       {"uuid"}: the results so far
     nfp.jobs.attach       {"uuid"}: events from now on and all results, as if it were submitted here

@@ -116,7 +116,10 @@ class Face:
             assert handle is not None
             error = await handle.wait_ended()
             log.warning("the link of NFP to the broker at %s has ended: %s", self._uri, error)
-            await self._leave()
+            try:
+                await self._leave()
+            except Exception:
+                log.exception("the link of NFP to %s could not be closed in order", self._uri)
             await self._again()
             log.info("NFP is back at the broker at %s", self._uri)
 
@@ -129,6 +132,8 @@ class Face:
                 return
             except (HeadgateError, OSError) as error:
                 log.debug("no link to %s yet: %s", self._uri, error)
+            except Exception:
+                log.exception("the link of NFP to %s could not be made", self._uri)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _writable(self) -> None:

@@ -12,12 +12,11 @@ from base64 import b64encode
 from collections import deque
 from typing import Any, Final
 
-import msgspec
-
 from broker.errors import RpcError
-from broker.nfp.client.outcome import Failure, Outcome
 from broker.nfp.frames import Packet
 from broker.nfp.names import INTERNAL, MMI_WORKER, Code, Command
+from broker.nfp.opening import read_any
+from broker.nfp.outcome import Failure, Outcome
 from broker.nfp.service.topics import errnum_of
 from broker.nfp.targets import Target
 
@@ -96,7 +95,7 @@ class Follower:
 
     def _told_by_broker(self, status: int, data: bytes) -> None:
         """A service of the broker's own: its answer is the result, whatever it looks like."""
-        value = _json(data)
+        value = read_any(data)
         if status != Code.OK:
             text = value.get("error") if isinstance(value, dict) else None
             self.outcome.error = Failure(status, str(text or f"status {status}"))
@@ -121,7 +120,7 @@ class Follower:
 
     def event(self, data: bytes) -> None:
         """What a worker said on the way."""
-        said = _json(data)
+        said = read_any(data)
         if not isinstance(said, dict) or self.over or not self.outcome.event(said):
             return
         record = {
@@ -212,10 +211,3 @@ class Follower:
         self._records.append((record, size))
         self._bytes += size
         self._fresh.set()
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return msgspec.json.decode(data) if data else None
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from broker.errors import ProtocolError, RpcError
-from broker.nfp.dispatch.views import JobView, ServiceView, WorkerView
+from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.management.jobs import failed_workers
 from broker.nfp.names import NAME_BYTES_MAX, Code
-from broker.nfp.principal import Principal, Standing
+from broker.nfp.principal import Principal, Standing, told_userid
 from broker.nfp.targets import Target, parse, render
 from broker.wire.payload import decode_json
 
@@ -153,25 +154,36 @@ def errnum_of(status: int, text: str) -> int:
 # ---------------------------------------------------------------- views
 
 
-def job_row(view: JobView) -> dict[str, Any]:
-    """A job for people and dashboards."""
+Results = Callable[[str], list[ResultView]]
+"""The recorded results of a job."""
+
+
+def _none(_uuid: str) -> list[ResultView]:
+    return []
+
+
+def job_row(view: JobView, results: Results = _none) -> dict[str, Any]:
+    """A job for people and dashboards; ``failed`` are the workers whose task failed."""
     return {
         "uuid": view.uuid,
         "service": view.service,
         "task": view.task,
         "target": render(view.target, array=False),
         "holder": view.holder,
-        "userid": view.userid,
+        "userid": told_userid(view.userid),
         "client": view.client,
         "state": view.state,
         "age": round(view.age_s, 3),
         "remaining": round(view.remaining_s, 3),
         "asked": list(view.asked),
         "slots": [slot._asdict() for slot in view.slots],
+        "failed": failed_workers(view, results),
     }
 
 
-def listed(newest: Iterable[JobView], which: WhichJobs, principal: Principal) -> dict[str, Any]:
+def listed(
+    newest: Iterable[JobView], which: WhichJobs, principal: Principal, results: Results = _none
+) -> dict[str, Any]:
     """Those of ``newest`` (newest first) that ``principal`` may see; ``more``: there may be further ones."""
     found: list[dict[str, Any]] = []
     for number, view in enumerate(newest):
@@ -183,7 +195,7 @@ def listed(newest: Iterable[JobView], which: WhichJobs, principal: Principal) ->
             and (not which.state or view.state == which.state)
             and (not which.service or view.service == which.service)
         ):
-            found.append(job_row(view))
+            found.append(job_row(view, results))
     return {"jobs": found, "more": False}
 
 

@@ -9,14 +9,13 @@
     schema      the broker's tables, and the one statement that writes a group
     groups      operations -> rows
     snapshot    rows -> what a broker starts from
-    listing     accounting and lists of jobs
+    listing     accounting, and names of former workers
     shelf       jobs of a worker or a client: cards with a state, bodies, retention
 
 The stores of the worker and of the client (``worker.store``, ``client.store``) are built on shelf.
 """
 
 from broker.nfp.store.journal import NoStore, Store
-from broker.nfp.store.listing import Listed
 from broker.nfp.store.writer import NotStored
 
-__all__ = ["Listed", "NoStore", "NotStored", "Store"]
+__all__ = ["NoStore", "NotStored", "Store"]

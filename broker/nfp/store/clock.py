@@ -46,7 +46,6 @@ CREATE TABLE clock (
 INSERT INTO clock VALUES (1, 0, 0, 0, '-');
 """
 """When the last commit was, on every clock; part of each store's schema."""
-SAVE: Final = "UPDATE clock SET at = ?, wall = ?, boot = ?, boot_id = ?"
 
 
 class Moment(NamedTuple):

@@ -67,7 +67,7 @@ class Schema(NamedTuple):
 class Database:
     """An open file and its lock; ``connection`` is in autocommit mode and for one thread at a time."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: _Lock) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: Lock) -> None:
         self.path = path
         self.connection = connection
         self._lock = lock
@@ -97,7 +97,7 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
             f"{place}: its folder cannot be made: {error.filename}: {error.strerror}", error.errno
         ) from error
     try:
-        lock = _Lock(place, schema.what)
+        lock = Lock(place, schema.what)
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror or error}", error.errno) from error
     try:
@@ -171,8 +171,12 @@ def make_room(connection: sqlite3.Connection, error: Exception) -> bool:
 # -- opening --------------------------------------------------------------------------------------
 
 
-class _Lock:
-    """``FILE.lock``, held."""
+class Lock:
+    """``PATH.lock``, held for this process; ``what`` it guards is told to others.
+
+    Raises:
+        ConfigError: it is held already. OSError: the file cannot be opened.
+    """
 
     def __init__(self, path: Path, what: str) -> None:
         name = path.with_name(f"{path.name}.lock")
@@ -198,6 +202,7 @@ class _Lock:
             os.pwrite(self._file, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
+        """Let go of it; idempotent."""
         with _holding:
             if self._file is not None:
                 os.close(self._file)

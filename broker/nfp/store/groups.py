@@ -14,7 +14,7 @@ from broker.nfp.records import Op
 from broker.nfp.store.clock import StoreClock
 from broker.nfp.store.database import transaction
 from broker.nfp.store.intake import PORTION_BYTES, Bodies, column, encode
-from broker.nfp.store.schema import ADDED, BACK, ENDED, GIVEN, TAKE_IN, TAKEN
+from broker.nfp.store.schema import ADDED, BACK, ENDED, GIVEN, TAKE_IN, TAKEN, TAKEN_ONCE
 
 TTL_MAX_S: Final = 1e12
 """JSON has no infinity."""
@@ -24,7 +24,7 @@ class Portion:
     """What one statement writes."""
 
     __slots__ = (
-        "bodies", "closed", "forgotten", "jobs", "pins", "results", "steps", "used", "workers",
+        "bodies", "closed", "forgotten", "gone", "jobs", "owned", "pins", "results", "seen", "steps", "used",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -35,18 +35,18 @@ class Portion:
         self.closed: list[records.Closed] = []
         self.forgotten: dict[str, None] = {}
         self.used: list[records.Used] = []
-        self.workers: dict[str, records.WorkerSeen | None] = {}
+        self.seen: dict[str, records.WorkerSeen] = {}
+        self.gone: dict[str, None] = {}
         self.pins: dict[str, records.Pinned] = {}
+        self.owned: list[records.Owned] = []
 
     def row(self) -> tuple[str | bytes | None, ...]:
         """The columns of the intake behind those of the clock."""
-        seen = [worker for worker in self.workers.values() if worker is not None]
-        gone = [name for name, worker in self.workers.items() if worker is None]
         pinned = [pin for pin in self.pins.values() if pin.key]
         unpinned = [pin.name for pin in self.pins.values() if not pin.key]
         lists: tuple[list[Any], ...] = (
             self.jobs, self.steps, self.results, self.closed, list(self.forgotten), self.used,
-            seen, gone, pinned, unpinned,
+            list(self.seen.values()), list(self.gone), pinned, unpinned, self.owned,
         )  # fmt: skip
         return self.bodies.joined(), *map(column, lists)
 
@@ -67,11 +67,15 @@ def _dispatched(portion: Portion, op: records.Dispatched) -> None:
 
 
 def _accepted(portion: Portion, op: records.Accepted) -> None:
-    portion.steps.append((TAKEN, op))
+    portion.steps.append((TAKEN if op.repeat else TAKEN_ONCE, op))
 
 
 def _returned(portion: Portion, op: records.Returned) -> None:
     portion.steps.append((BACK, op))
+
+
+def _owned(portion: Portion, op: records.Owned) -> None:
+    portion.owned.append(op)
 
 
 def _finished(portion: Portion, op: records.Finished) -> None:
@@ -88,11 +92,12 @@ def _forgotten(portion: Portion, op: records.Forgotten) -> None:
 
 
 def _worker_seen(portion: Portion, op: records.WorkerSeen) -> None:
-    portion.workers[op.name] = op
+    portion.seen[op.name] = op
+    portion.gone.pop(op.name, None)
 
 
 def _worker_left(portion: Portion, op: records.WorkerLeft) -> None:
-    portion.workers[op.name] = None
+    portion.gone[op.name] = None
 
 
 def _pinned(portion: Portion, op: records.Pinned) -> None:
@@ -109,6 +114,7 @@ _SORT: Final[dict[type, Callable[[Portion, Any], None]]] = {
     records.Dispatched: _dispatched,
     records.Accepted: _accepted,
     records.Returned: _returned,
+    records.Owned: _owned,
     records.Finished: _finished,
     records.Closed: _closed,
     records.Forgotten: _forgotten,

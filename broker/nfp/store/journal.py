@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from broker.nfp.records import Op, Snapshot, Used
+from broker.nfp.records import JobRow, Op, Snapshot, Used
 from broker.nfp.store import groups, listing, snapshot
 from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import Database, Sync, give_back, open_database
 from broker.nfp.store.intake import attach
-from broker.nfp.store.listing import Listed
 from broker.nfp.store.schema import INTAKE, SCHEMA
 from broker.nfp.store.thread import RETRY_S, StoreThread
 
@@ -35,6 +34,7 @@ class Store(StoreThread[Op]):
         on_failed: called with the reason and all operations that are not written, at each failure; returns those to
             keep and try again each second. For an operation that can never be written (a body above SQLite's 1 GB)
             it is called with that one alone, and what it returns is ignored. Default: keeps all.
+        on_stuck: called when the disk does not answer and ``broken`` says so.
         clock: the machine's; tests bring their own.
 
     Attributes:
@@ -49,29 +49,40 @@ class Store(StoreThread[Op]):
         sync: Sync = "normal",
         on_commit: Callable[[int], None] | None = None,
         on_failed: Callable[[str, list[Op]], list[Op]] | None = None,
+        on_stuck: Callable[[], None] | None = None,
         clock: Clock | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
         self.path = os.fspath(path)
         self._clock = StoreClock(clock)
+        self._read_at = 0.0
         super().__init__(
             partial(self._open_file, sync),
             self._write_group,
             loop,
             on_commit=on_commit,
             on_failed=on_failed,
+            on_stuck=on_stuck,
             tidy=self._clean_up,
             name="nfp store",
             retry_s=retry_s,
         )
 
     async def open(self) -> Snapshot:
-        """Open the file and return what is in it.
+        """Open the file and return what is in it, but for closed jobs: of those the uuids (see ``closed``).
 
         Raises:
             ConfigError: another broker uses it, it is damaged, of a newer version, not ours, or cannot be written.
         """
         return await self.start(self._read_all)
+
+    async def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+        """Those of these jobs that are there, with ages as of the snapshot; for ``Snapshot.closed``.
+
+        Raises:
+            NotStored: the file cannot be read.
+        """
+        return await self.ask(partial(self._read_named, uuids))
 
     async def usage(self) -> list[Used]:
         """Sums of all ``Used`` put so far, by holder, key and service.
@@ -81,35 +92,24 @@ class Store(StoreThread[Op]):
         """
         return await self.ask(listing.usage)
 
-    async def jobs(
-        self, *, state: str = "", service: str = "", holder: str = "", limit: int = 100
-    ) -> list[Listed]:
-        """Jobs in the file, the latest first, without bodies; "" of an argument means any.
-
-        Args:
-            state: open, done, failed, cancelled or expired.
-            service: of this one.
-            holder: of this one.
-            limit: at most so many, and never more than ``LIST_MAX``.
-
-        Raises:
-            NotStored: the file cannot be read.
-        """
-        return await self.ask(partial(listing.jobs, state=state, service=service, holder=holder, limit=limit))
-
     # -- in the thread -------------------------------------------------------------------------
 
     def _open_file(self, sync: Sync) -> Database:
         return attach(open_database(self.path, SCHEMA, sync), INTAKE, self._clock, self._write_group)
 
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
-        return snapshot.read(connection, self._clock.now())
+        self._read_at = self._clock.now()
+        return snapshot.read(connection, self._read_at)
+
+    def _read_named(self, uuids: Sequence[str], connection: sqlite3.Connection) -> list[JobRow]:
+        return snapshot.named(connection, self._read_at, uuids)
 
     def _write_group(self, connection: sqlite3.Connection, operations: list[Op]) -> None:
         groups.write(connection, operations, self._clock)
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
         listing.fold_usage(connection)
+        listing.forget_workers(connection)
         return give_back(connection)
 
 
@@ -131,20 +131,18 @@ class NoStore:
     def put(self, op: Op) -> None:
         """Forgets ``op``."""
 
-    def commit(self) -> None:
+    def commit(self, *, waited: bool = True) -> None:
         """Has nothing to do."""
 
     async def durable(self) -> None:
         """Returns at once."""
 
-    async def usage(self) -> list[Used]:
-        """Nothing was counted."""
+    async def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+        """Nothing was kept."""
         return []
 
-    async def jobs(
-        self, *, state: str = "", service: str = "", holder: str = "", limit: int = 100
-    ) -> list[Listed]:
-        """Nothing was kept."""
+    async def usage(self) -> list[Used]:
+        """Nothing was counted."""
         return []
 
     async def close(self, timeout_s: float = 0.0) -> int:

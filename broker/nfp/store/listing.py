@@ -1,51 +1,18 @@
-"""Questions to the broker's file: accounting and lists of jobs."""
+"""What adds up in the broker's file: accounting, and names of workers that left."""
 
 from __future__ import annotations
 
 import sqlite3
-from typing import Final, NamedTuple
+from typing import Final
 
-from broker.nfp.records import Used
+from broker.nfp.records import ACCOUNTS_MAX, KNOWN_MAX, OTHERS, Used
 from broker.nfp.store.database import transaction
 
-USAGE_ROWS_MAX: Final = 20_000
-"""Rows of accounting: anybody with a new key makes one. Beyond it the smallest are added up under ``OTHERS``."""
-OTHERS: Final = "others"
-LIST_MAX: Final = 10_000
-"""Jobs in one list."""
-
 _COLUMNS: Final = "holder, key, service, jobs, failed, bytes_in, bytes_out, busy_s"
-
-
-class Listed(NamedTuple):
-    """A job in a list."""
-
-    uuid: str
-    service: str
-    task: str
-    holder: str
-    userid: int
-    state: str
-    """open, done, failed, cancelled or expired."""
-    submitted_s: float
-    """Wall clock."""
-    slots: int
-    finished: int
-    """Slots with a result."""
-
-
-_JOBS: Final = """
-SELECT j.uuid, j.service, j.task, j.holder, j.userid, coalesce(c.state, 'open') AS state, j.submitted_s,
-    (SELECT count(*) FROM slots s WHERE s.job = j.id),
-    (SELECT count(*) FROM slots s JOIN results r ON r.slot = s.id WHERE s.job = j.id)
-FROM jobs j LEFT JOIN closed c ON c.job = j.id
-WHERE (?1 = '' OR coalesce(c.state, 'open') = ?1) AND (?2 = '' OR j.service = ?2) AND (?3 = '' OR j.holder = ?3)
-ORDER BY j.id DESC LIMIT ?4
-"""
 _FOLD: Final = """
 INSERT INTO usage
-SELECT ?, '', service, sum(jobs), sum(failed), sum(bytes_in), sum(bytes_out), sum(busy_s)
-    FROM usage WHERE (holder, key, service) IN folded GROUP BY service
+SELECT ?1, '', ?1, sum(jobs), sum(failed), sum(bytes_in), sum(bytes_out), sum(busy_s)
+    FROM usage WHERE (holder, key, service) IN folded HAVING count(*) > 0
 ON CONFLICT (holder, key, service) DO UPDATE SET
     jobs = jobs + excluded.jobs, failed = failed + excluded.failed, bytes_in = bytes_in + excluded.bytes_in,
     bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s
@@ -58,15 +25,19 @@ def usage(connection: sqlite3.Connection) -> list[Used]:
     return [Used(*row) for row in rows]
 
 
-def jobs(
-    connection: sqlite3.Connection, *, state: str, service: str, holder: str, limit: int
-) -> list[Listed]:
-    """See ``Store.jobs``."""
-    return [Listed(*row) for row in connection.execute(_JOBS, (state, service, holder, min(limit, LIST_MAX)))]
+def forget_workers(connection: sqlite3.Connection, known_max: int = KNOWN_MAX) -> None:
+    """Delete the names of workers that left first when there are too many."""
+    count = connection.execute("SELECT count(*) FROM workers WHERE gone IS NOT NULL").fetchone()[0]
+    if count > known_max:
+        connection.execute(
+            "DELETE FROM workers WHERE name IN"
+            " (SELECT name FROM workers WHERE gone IS NOT NULL ORDER BY gone LIMIT ?)",
+            (count - known_max,),
+        )
 
 
-def fold_usage(connection: sqlite3.Connection, rows_max: int = USAGE_ROWS_MAX) -> None:
-    """Add up the smallest users of each service under ``OTHERS`` when there are too many rows."""
+def fold_usage(connection: sqlite3.Connection, rows_max: int = ACCOUNTS_MAX) -> None:
+    """Add up the smallest under ``OTHERS`` when there are too many rows, as ``Accounting`` does in memory."""
     count = connection.execute("SELECT count(*) FROM usage").fetchone()[0]
     if count <= rows_max:
         return

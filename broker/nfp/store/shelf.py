@@ -1,7 +1,8 @@
 """Jobs of a worker or of a client on disk: cards with a state, bodies attached to them, retention.
 
 The loop's thread knows all cards (small) and decides everything; the file only repeats what it is told. Bodies are in
-the file alone, read when somebody asks. Whatever is put in one turn of the loop goes into one commit, by itself.
+the file alone, read when somebody asks. What is put goes into a commit by itself, a few milliseconds later unless
+somebody waits for it (``durable``): a job that begins, ends and is recorded meanwhile costs one commit.
 
 Retention. A card that is *settled* is dropped ``keep_s`` after its end, or earlier, the oldest first, while there
 are more than ``keep_jobs`` or ``keep_bytes``. One that has ended but is not settled (a result nobody has confirmed)
@@ -322,8 +323,9 @@ class Shelf:
             self._flush = self._loop.call_soon(self._commit)
 
     def _commit(self) -> None:
+        """Who waits for it has said so (``durable``); the rest may share a commit with what comes next."""
         self._flush = None
-        self._thread.commit()
+        self._thread.commit(waited=False)
 
     def _open_file(self, path: str | os.PathLike[str], schema: Schema, sync: Sync) -> Database:
         return attach(open_database(path, schema, sync), _INTAKE, self._clock, partial(_write, self._clock))
@@ -342,22 +344,22 @@ def _write(clock: StoreClock, connection: sqlite3.Connection, operations: list[_
 
 
 def _rows(operations: Iterable[_Op]) -> Iterator[tuple[Any, ...]]:
-    """Numbers are never used twice, so sorting by kind changes nothing."""
+    """Numbers are never used twice, so sorting by kind changes nothing; of a card only the latest state is written."""
     joined = Bodies()
-    cards: list[Card] = []
+    cards: dict[int, Card] = {}
     bodies: list[tuple[int, str, int, int]] = []
     dropped: list[_Dropped] = []
     for op in operations:
         if type(op) is Card:
-            cards.append(op)
+            cards[op.number] = op
         elif type(op) is _Body:
             if joined.size and joined.size + len(op.body) > PORTION_BYTES:
-                yield joined.joined(), column(cards), column(bodies), None
-                joined, cards, bodies = Bodies(), [], []
+                yield joined.joined(), column(list(cards.values())), column(bodies), None
+                joined, cards, bodies = Bodies(), {}, []
             bodies.append((op.number, op.name, *joined.place(op.body)))
         elif type(op) is _Dropped:
             dropped.append(op)
-    yield joined.joined(), column(cards), column(bodies), column(dropped)
+    yield joined.joined(), column(list(cards.values())), column(bodies), column(dropped)
 
 
 def _read_all(connection: sqlite3.Connection) -> tuple[list[Card], list[tuple[int, str, int]], list[Kept]]:

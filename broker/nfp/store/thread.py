@@ -35,6 +35,10 @@ RETRY_S: Final = 1.0
 """Between two attempts to write what could not be written: soon enough for people, rare enough for a sick disk."""
 CLOSE_S: Final = 5.0
 """How long ``close`` waits for the last group and for the end of the thread."""
+LATER_S: Final = 0.005
+"""How long what nobody waits for may stay in memory to share a commit; a kill loses it, as if it came so much later."""
+HANGS_S: Final = 2.0
+"""A commit that takes so long means a disk that hangs, or is too slow: new jobs are refused until it is done."""
 PATIENCE_S: Final = 0.005
 """A group takes well below a millisecond; one that is older probably waits for the interpreter."""
 GIVE_WAY_S: Final = 0.001
@@ -42,7 +46,8 @@ GIVE_WAY_S: Final = 0.001
 BEHIND_OPS: Final = 100_000
 """So many operations behind a commit under way mean a disk that cannot follow: new jobs are refused."""
 WAITING_OPS_MAX: Final = 1_000_000
-"""What is put beyond that is lost to the store (counted, logged): memory ends before patience does."""
+"""What is put beyond that is lost to the store (counted, logged): memory ends before patience does. The store is then
+broken until a restart: it can no longer be said of anything that it is all there."""
 
 Operation = TypeVar("Operation")
 Answer = TypeVar("Answer")
@@ -59,6 +64,7 @@ class StoreThread(Generic[Operation]):
         on_commit: called with the number of a commit that is done.
         on_failed: called with the reason and all that is not written; returns what to keep and try again. For an
             operation that can never be written it is called with that one alone, and what it returns is ignored.
+        on_stuck: called when a commit has taken ``HANGS_S`` and ``broken`` says so.
         tidy: called in the thread after ``TIDY_AFTER_S`` without work; True when there is more to do.
         name: of the thread, for people.
         retry_s: see ``RETRY_S``.
@@ -78,6 +84,7 @@ class StoreThread(Generic[Operation]):
         *,
         on_commit: Callable[[int], None] | None = None,
         on_failed: Callable[[str, list[Operation]], list[Operation]] | None = None,
+        on_stuck: Callable[[], None] | None = None,
         tidy: Callable[[sqlite3.Connection], bool] | None = None,
         name: str = "store",
         retry_s: float = RETRY_S,
@@ -89,6 +96,7 @@ class StoreThread(Generic[Operation]):
         self._loop = loop
         self._on_commit = on_commit
         self._on_failed = on_failed
+        self._on_stuck = on_stuck
         self._retry_s = retry_s
         self._pending: list[Operation] = []
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -97,7 +105,11 @@ class StoreThread(Generic[Operation]):
         )
         self._busy = self._writer.busy
         self._under_way = False
-        self._since = 0.0
+        self._asked = False
+        self._since = self._begun = 0.0
+        self._incomplete = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._closing = False
@@ -134,12 +146,15 @@ class StoreThread(Generic[Operation]):
             self.position += 1
         pending.append(op)
 
-    def commit(self) -> None:
-        """Make durable what was put, now or right behind the commit that is under way. Never waits for the disk."""
+    def commit(self, *, waited: bool = True) -> None:
+        """Make durable what was put, now or right behind the commit that is under way. Never waits for the disk.
+
+        ``waited`` False: nobody waits for it, so it goes with what comes next, or after ``LATER_S``.
+        """
         if not self._under_way:
-            if self._pending and not self._closing:
-                self._hand_over()
+            self._next(waited)
             return
+        self._asked |= waited
         if len(self._pending) > BEHIND_OPS:
             self._fall_behind()
         if not self.broken and time.monotonic() - self._since > PATIENCE_S:
@@ -185,6 +200,9 @@ class StoreThread(Generic[Operation]):
         if self._thread is None or self._closing:
             return len(self._pending)
         self._closing = True
+        for timer in (self._later, self._watch):
+            if timer is not None:
+                timer.cancel()
         until = self._loop.time() + timeout_s
         if self._retry is not None:
             self._try_again()
@@ -207,12 +225,43 @@ class StoreThread(Generic[Operation]):
 
     # -- groups, in the loop's thread ----------------------------------------------------------
 
+    def _next(self, waited: bool) -> None:
+        """Nothing is under way: hand over what is there, or see to it that it is handed over in time."""
+        if not self._pending or self._closing:
+            return
+        if waited:
+            self._hand_over()
+        elif self._later is None:
+            self._later = self._loop.call_later(LATER_S, self._late)
+
+    def _late(self) -> None:
+        self._later = None
+        if not self._under_way:
+            self._next(True)
+
     def _hand_over(self) -> None:
         operations, self._pending = self._pending, []
         self._under_way = True
-        self._since = time.monotonic()
+        self._asked = False
+        self._since = self._begun = time.monotonic()
+        if self._watch is None and not self._closing:
+            self._watch = self._loop.call_later(HANGS_S, self._look)
         self._busy.acquire(blocking=False)  # free unless a start failed: the thread lets go after each group
         self._writer.queue.put(Group(self.position, operations))
+
+    def _look(self) -> None:
+        """Once in ``HANGS_S`` while there is work: does the disk still answer?"""
+        self._watch = None
+        if not self._under_way or self.broken or self._closing:
+            return
+        left = self._begun + HANGS_S - time.monotonic()
+        if left > 0 or not self._busy.locked():  # written, and the news of it is on the way
+            self._watch = self._loop.call_later(max(left, PATIENCE_S), self._look)
+            return
+        self.broken = f"{self._name}: the disk has not answered for {HANGS_S:g} s"
+        log.error("%s", self.broken)
+        if self._on_stuck is not None:
+            self._on_stuck()
 
     def _give_way(self) -> None:
         if self._busy.acquire(timeout=GIVE_WAY_S):
@@ -227,26 +276,41 @@ class StoreThread(Generic[Operation]):
         if excess > 0:
             del self._pending[WAITING_OPS_MAX:]
             self.lost += excess
+            if not self._incomplete:
+                self._incomplete = True
+                self.broken = f"{self._name}: operations were lost waiting for the disk; restart the broker"
+                log.error("%s", self.broken)
 
     def _committed(self, number: int) -> None:
         self._under_way = False
         self.committed = number
-        if self.broken:
+        if self.broken and not self._incomplete:
             log.warning("%s: writes again", self._name)
             self.broken = ""
         self._wake_waiters(number)
         if self._on_commit is not None:
-            self._on_commit(number)
-        if self._pending and not self._under_way:
+            self._tell_owner(self._on_commit, number)
+        if self._under_way:
+            return
+        if self._closing and self._pending:
             self._hand_over()
-        elif not self._under_way:
+        elif self._closing:
             self._settle()
+        else:
+            self._next(self._asked)
+
+    def _tell_owner(self, on_commit: Callable[[int], None], number: int) -> None:
+        try:
+            on_commit(number)
+        except Exception:  # the next group must not wait for it
+            log.exception("%s: its owner failed at a commit", self._name)
 
     def _failed(self, operations: list[Operation], text: str) -> None:
         """Nothing of the group was written: refuse what the owner refuses, try the rest again."""
         if not self.broken:
             log.error("%s; tried again each %g s", text, self._retry_s)
-        self.broken = text
+        if not self._incomplete:
+            self.broken = text
         self._refuse_waiters(text)
         self._pending = operations + self._pending
         self._pending = self._sifted(text, self._pending)

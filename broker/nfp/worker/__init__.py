@@ -4,7 +4,7 @@
 
     from broker.nfp.worker import Worker
 
-    worker = Worker("dummy", name="w1", broker="tcp://127.0.0.1:5555", state_dir="state")
+    worker = Worker("dummy", name="w1")    # the broker and its key on this machine; elsewhere broker=, server_key=
 
     @worker.task
     def ping(n=1):                         # an ordinary function runs in a thread
@@ -16,13 +16,14 @@
         job.progress("copying", resource=device)
         if not await job.ask(f"reload {device}?"):
             return "not reloaded"
-        ...
+        return "reloaded"
 
     worker.main()                          # until SIGTERM; or `await worker.run()`
 
 ::
 
     worker       Worker: settings, tasks, run and main
+    naming       what it is called when nobody says
     tasks        the functions and their schemas
     context      JobContext, ThreadContext: what a task sees of its job
     results      Result: what a task brings, in NorFab's form
@@ -32,12 +33,12 @@
     delivery     what goes to the broker; results until they are safe
     running      slots: runs tasks
     threads      threads for ordinary functions
+    versions     files that arguments name: one path for each content
     jobs         the jobs in memory
     keeping      the seam to the store of jobs
     store        jobs in SQLite
     builtin      tasks that every worker has
     management   mmi.service.worker
-    process      what the operating system says of this process
 """
 
 from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext

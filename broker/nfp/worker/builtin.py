@@ -12,8 +12,7 @@ import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
+from broker.nfp.opening import read_any
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.jobs import ASKING, DONE, FAILED, RUNNING, WAITING, Job
 from broker.nfp.worker.keeping import KeptJob
@@ -149,7 +148,7 @@ class _Builtin:
             "args": asked.args,
             "kwargs": asked.kwargs,
             "timeout": asked.timeout_s,
-            "result_data": _json(body) if result else None,
+            "result_data": read_any(body) if result and body else None,
             "job_events": told if events else [],
         }
 
@@ -185,12 +184,3 @@ def _row(
         "started_timestamp": started,
         "completed_timestamp": ended,
     }
-
-
-def _json(body: bytes | None) -> Any:
-    if not body:
-        return None
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -136,6 +135,8 @@ class Duty:
 
     def _posted_again(self, job: Job, packet: Packet) -> None:
         """A duplicate is answered by state, not run twice."""
+        if job.stored and packet.client != job.client:
+            self._store.readdressed(job.uuid, packet.client)  # a later life answers under this attempt
         job.readdress(packet)
         if job.ended:
             self.jobs.unrecorded(job)
@@ -252,10 +253,7 @@ class Duty:
         job = self.jobs.get(packet.uuid)
         if job is None or job.ended or len(job.puts) >= PUTS_MAX:
             return
-        try:
-            job.puts.append(msgspec.json.decode(packet.data))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            job.puts.append(packet.data)
+        job.puts.append(bodies.read_any(packet.data, packet.data))
         if job.put_came is not None:
             job.put_came()
 
@@ -281,7 +279,7 @@ class Duty:
             job = Job(each.uuid, each.client, each.service, Dialect.NORFAB, each.body)
             job.idempotent, job.stored, job.accepted = each.idempotent, True, True
             job.received_s, job.started_s = each.received_s, each.started_s
-            job.deadline -= max(0.0, time.time() - each.received_s)
+            job.deadline -= each.age_s
             self.jobs.add(job)
             if each.state == "done":
                 job.end(each.status, each.result, failed=False)

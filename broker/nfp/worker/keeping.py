@@ -26,6 +26,8 @@ class KeptJob(NamedTuple):
     received_s: float = 0.0
     started_s: float = 0.0
     ended_s: float = 0.0
+    age_s: float = 0.0
+    """Since it came; no step of the wall clock changes it."""
 
 
 class JobStore(Protocol):
@@ -43,6 +45,9 @@ class JobStore(Protocol):
 
     def accepted(self, job: KeptJob) -> bool:
         """A job came. False: its uuid is there already and stays as it is."""
+
+    def readdressed(self, uuid: str, client: bytes | None) -> None:
+        """A job that is here came again, with another attempt in its address."""
 
     def started(self, uuid: str) -> None:
         """Its task begins now."""
@@ -94,6 +99,9 @@ class NoStore:
     def accepted(self, job: KeptJob) -> bool:
         """See ``JobStore``."""
         return True
+
+    def readdressed(self, uuid: str, client: bytes | None) -> None:
+        """See ``JobStore``."""
 
     def started(self, uuid: str) -> None:
         """See ``JobStore``."""

@@ -1,6 +1,8 @@
-"""``mmi.service.worker``: what an owner may ask a worker itself (NFP, "Worker Management Interface").
+"""``mmi.service.worker``: what may be asked of a worker itself (NFP, "Worker Management Interface").
 
-The broker passes such requests on, and lets owners only.
+The broker passes such requests on and asks its rules before: without any, show_* is for users and owners, restart,
+shutdown and disconnect are for owners, and guests get nothing. A resident worker, one that lives in its broker's
+process, leaves with the broker and not before.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ def shutdown(shift: Shift) -> dict[str, str]:
 
 def disconnect(shift: Shift) -> dict[str, str]:
     """Say goodbye to the broker and connect anew, once the answer has left."""
+    if shift.resident:
+        return _RESIDENT
     shift.loop.call_later(_LEAVE_AFTER_S, _reconnect, shift)
     return {"status": "disconnecting"}
 
@@ -79,7 +83,12 @@ _LEAVE_AFTER_S = 0.1
 """So that the answer leaves first."""
 
 
+_RESIDENT = {"error": "this worker lives in its broker's process and leaves with the broker"}
+
+
 def _leave(shift: Shift, how: str) -> dict[str, str]:
+    if shift.resident:
+        return _RESIDENT
     shift.loop.call_later(_LEAVE_AFTER_S, shift.stop, how)
     return {"status": "restarting" if how == "restart" else "shutting down"}
 

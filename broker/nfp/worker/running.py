@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from broker.nfp.files.fetching import FetchFailed
 from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext, Way
 from broker.nfp.worker.jobs import RUNNING, Job
 from broker.nfp.worker.results import Result, clock_text, encode, tidy
@@ -211,7 +212,9 @@ def _no_task(name: str, tasks: Tasks) -> str:
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback, from the task's own function on."""
+    """The traceback, from the task's own function on; of a task that did not begin, what was missing."""
+    if isinstance(error, FetchFailed):
+        return str(error)
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.errors import HeadgateError
+from broker.nfp.figures import ProcessFigures
 from broker.nfp.names import Dialect
 from broker.nfp.opening import DIALECT
+from broker.nfp.urls import SCHEME
 from broker.nfp.worker import builtin, management
 from broker.nfp.worker.duty import Duty
 from broker.nfp.worker.jobs import DONE, FAILED, RUNNING, WAITING
 from broker.nfp.worker.keeping import JobStore
-from broker.nfp.worker.process import Process
 from broker.nfp.worker.running import Runner
 from broker.nfp.worker.tasks import Task, Tasks
 
@@ -28,10 +30,10 @@ FEATURES: Final = ("recorded", "delete", "jobs")
 """What our OPEN asks for (see ``contract.FEATURES``)."""
 INVENTORY_S: Final = 10.0
 """One attempt to get the inventory; deployed NorFab's workers wait 30 s and then go on without."""
-
-
 RETRY_S: Final = 1.0
 """Between two attempts."""
+VERSIONS: Final = "versions"
+"""Folder of files that arguments name, in ``base_dir``."""
 
 
 class Means(NamedTuple):
@@ -39,6 +41,7 @@ class Means(NamedTuple):
 
     ``client`` makes the worker's own client, None: it has none, so neither inventory nor files. ``slots``: jobs at a
     time. ``inventory``: whether it is asked for before READY. ``base_dir``: where state is kept, "" for nowhere.
+    ``resident``: it lives in its broker's process, and management cannot end it.
     """
 
     channel: Channel
@@ -52,6 +55,7 @@ class Means(NamedTuple):
     client: Callable[[], NfpClient] | None
     base_dir: str = ""
     accept_after_s: float | None = None
+    resident: bool = False
 
 
 class Shift:
@@ -71,6 +75,7 @@ class Shift:
         self.inventory: dict[str, Any] = {}
         self.inventory_status: str | None = None
         self.store = means.store
+        self.resident = means.resident
         self.how = ""
         self.tasks = Tasks()
         for task in means.tasks:
@@ -79,9 +84,10 @@ class Shift:
         timing = {} if means.accept_after_s is None else {"accept_after_s": means.accept_after_s}
         self.duty = Duty(means.channel, means.service, self.tasks, means.store, self._manage, **timing)
         self._means = means
-        self._process = Process()
+        self._process = ProcessFigures()
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
+        self._entering = asyncio.Lock()
         self.duty.runner = self.runner = Runner(
             self.tasks,
             self.duty.delivery,
@@ -136,11 +142,13 @@ class Shift:
 
     async def client(self) -> NfpClient:
         """The worker's own client, ``NAME-NFPClient``, connected when it is first needed."""
-        if self._client is None:
-            if self._means.client is None:
-                raise RuntimeError(f"worker {self.name} has no client of its own")
-            self._client = self._means.client()
-            await self._client.__aenter__()
+        if self._means.client is None:
+            raise RuntimeError(f"worker {self.name} has no client of its own")
+        async with self._entering:  # jobs that need it at once get the same one, and not before it is open
+            if self._client is None:
+                client = self._means.client()
+                await client.__aenter__()
+                self._client = client
         return self._client
 
     async def _take_inventory(self) -> bool:
@@ -180,11 +188,11 @@ class Shift:
         if self._means.client is None or not any(_mentions(value) for value in (*args, *kwargs.values())):
             return args, kwargs
         from broker.nfp.files.fetching import localise
+        from broker.nfp.worker.versions import Versions
 
-        return await localise((args, kwargs), self._fetch, as_text=task.nf_text)
-
-    async def _fetch(self, url: str) -> str:
-        return str((await (await self.client()).fetch(url)).path)
+        client = await self.client()
+        folder = (client.state_dir or Path.cwd()) / VERSIONS
+        return await localise((args, kwargs), Versions(client, folder).fetch, as_text=task.nf_text)
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -208,7 +216,7 @@ class Shift:
             "name": self.name,
             "role": "worker",
             "status": "stopping" if self.how else "active",
-            "process": self._process.stats(),
+            "process": self._process.read(),
             "messaging": {
                 "sent": traffic.sent,
                 "received": traffic.received,
@@ -239,5 +247,5 @@ class Shift:
 def _mentions(value: Any) -> bool:
     """Whether ``value`` may hold an ``nf://`` URL: a quick look, before the thorough one."""
     if isinstance(value, str):
-        return value.startswith("nf://")
+        return value.startswith(SCHEME)
     return isinstance(value, (list, tuple, dict))

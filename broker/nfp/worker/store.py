@@ -80,7 +80,7 @@ class SqliteJobStore:
         Raises:
             ConfigError: another process uses the file, it is damaged, of a newer version, or cannot be written.
         """
-        return [_job(kept) for kept in await self._shelf.open()]
+        return [self._job(kept) for kept in await self._shelf.open()]
 
     def accepted(self, job: KeptJob) -> bool:
         """A job came. False: its uuid is there already and stays as it is."""
@@ -123,7 +123,7 @@ class SqliteJobStore:
             self._shelf.change(uuid, "cancelled", more=_text(more), settled=True)
 
     def readdressed(self, uuid: str, client: bytes | None) -> None:
-        """A known job came again, with another attempt in its address."""
+        """A job that is here came again, with another attempt in its address."""
         if uuid in self._shelf.cards:
             more = self._more(uuid)
             more.client = _hex(client)
@@ -153,12 +153,12 @@ class SqliteJobStore:
             NotStored: the file cannot be read.
         """
         kept = await self._shelf.read(uuid)
-        return _job(kept) if kept is not None else None
+        return self._job(kept) if kept is not None else None
 
     async def listing(self, last: int) -> list[KeptJob]:
         """The newest ``last`` jobs, newest first, without bodies and results."""
         newest = sorted(self._shelf.cards.values(), key=lambda card: -card.number)[:last]
-        return [_job(Kept(card, {})) for card in newest]
+        return [self._job(Kept(card, {})) for card in newest]
 
     async def close(self) -> None:
         """Write what is left and end."""
@@ -167,24 +167,24 @@ class SqliteJobStore:
     def _more(self, uuid: str) -> _More:
         return _more.decode(self._shelf.cards[uuid].more)
 
-
-def _job(kept: Kept) -> KeptJob:
-    card: Card = kept.card
-    more = _more.decode(card.more)
-    return KeptJob(
-        card.uuid,
-        None if more.client is None else bytes.fromhex(more.client),
-        card.service,
-        card.task,
-        kept.bodies.get(_BODY, b""),
-        more.idempotent,
-        card.state,
-        more.status,
-        kept.bodies.get(_RESULT, b""),
-        card.submitted_s,
-        more.started_s,
-        more.ended_s,
-    )
+    def _job(self, kept: Kept) -> KeptJob:
+        card: Card = kept.card
+        more = _more.decode(card.more)
+        return KeptJob(
+            card.uuid,
+            None if more.client is None else bytes.fromhex(more.client),
+            card.service,
+            card.task,
+            kept.bodies.get(_BODY, b""),
+            more.idempotent,
+            card.state,
+            more.status,
+            kept.bodies.get(_RESULT, b""),
+            card.submitted_s,
+            more.started_s,
+            more.ended_s,
+            self._shelf.age_s(card),
+        )
 
 
 def _hex(client: bytes | None) -> str | None:

@@ -6,17 +6,17 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from broker.errors import ConfigError
-from broker.nfp.names import INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
+from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
-from broker.nfp.peer.keys import check_name, credentials, default_base_dir, own_certificate, peer_file
+from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
 from broker.nfp.worker.keeping import JobStore, NoStore
+from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.shift import Means, Shift
 from broker.nfp.worker.tasks import Tasks, make
 from broker.transport.curve import Certificate
@@ -31,16 +31,13 @@ DRAIN_S: Final = 30.0
 """How long running jobs may take once the worker is told to leave."""
 SLOTS_MAX: Final = 64
 """Jobs at a time; a broker of ours gives no more."""
-CLIENT_SUFFIX: Final = "-NFPClient"
-"""A worker's own client has a name and a key of its own, as with deployed NorFab."""
 
 
 class Worker:
     """A worker of one service.
 
     Args:
-        service: what it offers. name: its identity, unique among all workers; default ``SERVICE-HOST-PID``, which
-            suits workers without state.
+        service: what it offers. name: its identity, unique among all workers; default: see ``take_name``.
         broker: addresses in order of preference; None: see ``peer.brokers.chosen``.
         server_key, key: see ``peer.keys.credentials``.
         state_dir: where jobs and keys are kept; None: jobs in memory only, the key in the default folder.
@@ -53,7 +50,8 @@ class Worker:
 
     Attributes:
         inventory: what the broker's has for this worker; {} before it runs. slots: ``jobs_at_a_time``. store: False
-        keeps jobs in memory although there is a ``state_dir``. These and the others may be changed before it runs.
+        keeps jobs in memory although there is a ``state_dir``. resident: it lives in its broker's process, and
+        management cannot end it. These and the others may be changed before it runs.
 
     Raises:
         ConfigError: a name that cannot be.
@@ -79,7 +77,8 @@ class Worker:
         channel: Channel | None = None,
     ) -> None:
         self.service = _check_service(service)
-        self.name = check_name(name or f"{service}-{socket.gethostname()}-{os.getpid()}"[:NAME_BYTES_MAX])
+        self._naming = Naming(service, name or (channel.name if channel is not None else ""))
+        self.name = check_name(name or (channel.name if channel is not None else self._naming.first))
         self.brokers = chosen(broker, os.environ)
         self.server_key = server_key
         self.key = key
@@ -87,6 +86,7 @@ class Worker:
         self.resources = list(resources)
         self.slots = jobs_at_a_time
         self.store = True
+        self.resident = False
         self.ask_inventory = inventory
         self.files = files
         self.drain_s = drain_s
@@ -164,13 +164,30 @@ class Worker:
         """
         if self._shift is not None:
             raise RuntimeError(f"worker {self.name} runs already")
-        shift = Shift(self._means())
-        self._shift = shift
-        self.inventory = shift.inventory
+        self.take_name()
         try:
+            shift = Shift(self._means())
+            self._shift = shift
+            self.inventory = shift.inventory
             return await shift.work(self._begin)
         finally:
             self._shift = None
+            self._naming.release()
+
+    def take_name(self) -> str:
+        """Settle what it is called, until ``run``, which does so too, is over.
+
+        A worker without a name is called ``SERVICE-HOST``, or ``SERVICE-HOST-2`` and so on where others that share its
+        folder are called so at present: started again it finds its jobs, and its broker knows it. Where no folder can
+        be written, and none was asked for, it is ``SERVICE-HOST-PID``.
+
+        Raises:
+            ConfigError: the folder cannot be used.
+        """
+        if self._channel is None:
+            folder = self.state_dir or default_base_dir()
+            self.name = self._naming.take(folder, self.name, must=self.state_dir is not None)
+        return self.name
 
     def stop(self) -> None:
         """Finish what runs, within ``drain_s``, and leave; to be called in the loop's thread. Harmless twice."""
@@ -239,11 +256,17 @@ class Worker:
     def _means(self) -> Means:
         if not 1 <= self.slots <= SLOTS_MAX:
             raise ConfigError(f"{self.slots} jobs at a time, expected 1 to {SLOTS_MAX}")
+        certificate: Certificate | None = None
         keys: Mapping[str, str] = {}
         channel = self._channel
         if channel is None:
             certificate, keys = credentials(
-                self.state_dir, self.name, self.brokers, key=self.key, server_key=self.server_key
+                self.state_dir,
+                self.name,
+                self.brokers,
+                key=self.key,
+                server_key=self.server_key,
+                insecure=self.insecure,
             )
             channel = self._dial(certificate, keys)
         has_client = self._channel is None and (self.files or self.ask_inventory)
@@ -256,8 +279,9 @@ class Worker:
             self.slots,
             self.drain_s,
             self.ask_inventory,
-            (lambda: self._make_client(keys)) if has_client else None,
+            (lambda: self._make_client(certificate, keys)) if has_client else None,
             str(self.state_dir or "") if self.store else "",
+            resident=self.resident,
         )
 
     def _dial(self, certificate: Certificate | None, keys: Mapping[str, str]) -> Channel:
@@ -279,16 +303,17 @@ class Worker:
 
         return SqliteJobStore(peer_file(self.state_dir, self.name, ".db"))
 
-    def _make_client(self, keys: Mapping[str, str]) -> NfpClient:
+    def _make_client(self, certificate: Certificate | None, keys: Mapping[str, str]) -> NfpClient:
+        """Its key is the worker's: who lists that one has listed both names."""
         from broker.nfp.client.client import NfpClient
 
-        name = self.name + CLIENT_SUFFIX
+        name = self.name + CLIENT_OF_WORKER
         folder = self.state_dir or default_base_dir()
         return NfpClient(
             name,
             broker=self.brokers,
-            server_key=dict(keys) or None,
-            key=own_certificate(folder, name) if keys else None,
+            server_key=dict(keys) or PLAINTEXT,
+            key=certificate,
             state_dir=folder,
             failover_s=self.failover_s,
             insecure=self.insecure,

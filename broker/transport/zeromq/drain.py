@@ -140,7 +140,10 @@ class Pump:
     def _retry(self) -> None:
         waiting, self.waiting = self.waiting, {}
         for link in waiting:
-            link.flush()
+            try:
+                link.flush()
+            except Exception:  # the others must not pay for it
+                log.exception("%r could not be flushed", link)
         if self.waiting and not self.closed:
             self._retry_later()
 

@@ -39,11 +39,16 @@ class Monitor:
         self._report = report
         place = f"inproc://monitor-{next(_numbers)}"
         self._sock = hub.open(zmq.PAIR)
-        self._sock.set(zmq.RCVHWM, 0)
-        sock.monitor(place, events)
-        self._sock.connect(place)
-        self._fd = int(self._sock.get(zmq.FD))
-        hub.loop.add_reader(self._fd, self.drain)
+        try:
+            self._sock.set(zmq.RCVHWM, 0)
+            sock.monitor(place, events)
+            self._sock.connect(place)
+            self._fd = int(self._sock.get(zmq.FD))
+            hub.loop.add_reader(self._fd, self.drain)
+        except BaseException:  # such as no descriptor left
+            sock.disable_monitor()
+            hub.close(self._sock, 0)
+            raise
         hub.loop.call_soon(self.drain)  # what connect took in is not signalled again
 
     def drain(self) -> None:

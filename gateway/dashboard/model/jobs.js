@@ -54,13 +54,15 @@ export class Jobs {
     const known = new Set(rows.map(({ uuid }) => uuid));
     for (const uuid of this.#jobs.keys()) if (!known.has(uuid)) this.#jobs.delete(uuid);
     for (const row of rows) {
+      const failed = new Set(row.failed); // what is brought as a result may say that the task failed
       const job = this.#job(row.uuid, row.service, row.task, now - row.age * 1000);
       for (const slot of row.slots) {
         const name = slot.worker || slot.slot;
-        if (name) this.#part(job, name, slot.state === 'final', slot.status >= 400);
+        if (name) this.#part(job, name, slot.state === 'final', slot.status >= 400 || failed.has(name));
       }
       const started = row.slots.some(({ state }) => state !== 'waiting');
-      job.state = row.state !== 'open' ? row.state : row.asked.length ? 'waiting' : started ? 'running' : 'queued';
+      const state = row.state === 'done' && failed.size ? 'failed' : row.state;
+      job.state = state !== 'open' ? state : row.asked.length ? 'waiting' : started ? 'running' : 'queued';
     }
   }
 

@@ -1,5 +1,6 @@
 """The client verbs of NFP against a broker made by hand, as a person calls them."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,10 @@ import pytest
 
 from broker.cli import exits
 from broker.cli.main import main
+from broker.cli.nfp.following import show_results
 from broker.cli.nfp.session import Session
+from broker.cli.screen import Screen
+from broker.errors import LinkBroken
 from broker.transport import curve
 from tests.unit.nfp.client.fake_broker import FakeBroker, until
 
@@ -92,9 +96,23 @@ def test_a_failed_task(broker, capsys):
     assert lines(capsys)[0].startswith("w1: failed: Traceback")
 
 
+def test_every_error_of_a_failed_task_is_shown(capsys):
+    results = {"w1": {"failed": True, "errors": ["first", "second\n"]}, "w2": {"failed": True, "errors": []}}
+    assert show_results(Screen(as_json=False), results) == exits.FAILED
+    assert lines(capsys) == ["w1: failed: first", "second", "w2: failed: it does not say why"]
+
+
 def test_results_that_do_not_come(ours, capsys):
     assert nfp("run", "dummy", "never", "--timeout", "0.3") == exits.TIMEOUT
     assert "nothing final within 0.3 s; no result of w1, w2" in capsys.readouterr().err
+
+
+def test_a_job_that_nobody_takes(ours, capsys):
+    assert nfp("run", "nosuch", "x", "--timeout", "0.5") == exits.TIMEOUT
+    assert "it stayed in the queue: no worker of the service 'nosuch' took it" in capsys.readouterr().err
+    ours.ignore = 1000
+    assert nfp("run", "dummy", "x", "--timeout", "0.5") == exits.TIMEOUT
+    assert "no broker has confirmed that it has it" in capsys.readouterr().err
 
 
 def test_detach_and_take_up(ours, capsys):
@@ -216,6 +234,16 @@ def test_jobs(ours, capsys):
     assert any(line.split() == ["task", "ping"] for line in lines(capsys))
 
 
+@pytest.mark.parametrize(("target", "state"), [("w1", "task failed"), ("w1,w2", "2 of 2 failed")])
+def test_a_job_whose_task_failed_is_not_shown_as_done(target, state, ours, capsys):
+    assert nfp("run", "dummy", "fail", "--target", target) == exits.FAILED
+    capsys.readouterr()
+    assert nfp("jobs") == 0
+    assert f" {state} " in lines(capsys)[1]
+    assert nfp("jobs", "--json") == 0
+    assert values(capsys)[0]["failed"] == target.split(",")
+
+
 def test_cancel(ours, capsys):
     assert nfp("run", "dummy", "never", "--uuid", "u", "--detach") == 0
     capsys.readouterr()
@@ -223,6 +251,15 @@ def test_cancel(ours, capsys):
     assert lines(capsys) == ["u cancelled"]
     assert nfp("jobs", "cancel", "u") == exits.FAILED
     assert "job 'u' is not known" in capsys.readouterr().err
+
+
+def test_one_id_that_is_unknown_does_not_keep_the_others(ours, capsys):
+    assert nfp("run", "dummy", "never", "--uuid", "u", "--detach") == 0
+    capsys.readouterr()
+    assert nfp("jobs", "cancel", "nosuch", "u") == exits.FAILED
+    said = capsys.readouterr()
+    assert "job 'nosuch' is not known" in said.err
+    assert said.out.splitlines() == ["u cancelled"]
 
 
 def test_a_job_that_is_over_cannot_be_cancelled(ours, capsys):
@@ -243,6 +280,12 @@ def test_services(broker, capsys):
     assert nfp("services", "dummy", "--json") == 0
     (value,) = values(capsys)
     assert [service["name"] for service in value["services"]] == ["dummy"]
+
+
+def test_a_service_that_nobody_offers(broker, capsys):
+    assert nfp("services", "nosuch") == exits.FAILED
+    assert "no worker offers 'nosuch'" in capsys.readouterr().err
+    assert nfp("services", "nosuch", "--json") == exits.FAILED
 
 
 def test_services_watch_and_json(ours):
@@ -283,6 +326,12 @@ def test_fetch(broker, capsys, tmp_path, monkeypatch):
     assert lines(capsys) == ["deep/a.bin"]
     assert nfp("fetch", "--details", "nf://deep/a.bin") == 0
     assert lines(capsys)[0].startswith("nf://deep/a.bin 3000 bytes " + ("sha256" if broker.push else "md5"))
+
+
+@pytest.mark.parametrize("url", ["http://a", "nf://", "nf://a/../../b"])
+def test_a_url_that_names_no_file_is_refused_before_a_broker_is_asked(url, capsys):
+    assert nfp("fetch", url, "--broker", "tcp://127.0.0.1:1") == exits.USAGE
+    assert "is no nf:// URL of a file" in capsys.readouterr().err
 
 
 def test_fetch_of_nothing(ours, capsys):
@@ -366,7 +415,7 @@ def test_the_owners_key_is_taken_where_it_is(base):
     curve.save(owner, base / "owner.key_secret")
     assert session()._own_key() == base / "owner.key_secret"
     assert session(key="mine.key_secret")._own_key() == "mine.key_secret"
-    assert session(plain=True)._given_server_key() is None
+    assert session(plain=True)._given_server_key() == ""
 
 
 def test_two_calls_are_two_clients():
@@ -383,8 +432,53 @@ def test_nobody_there(monkeypatch, capsys):
     assert "is a broker running at tcp://127.0.0.1:1?" in said[1]
 
 
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_every_broker_of_the_list_gets_its_time(brokers, monkeypatch, capsys):
+    monkeypatch.setattr("broker.cli.nfp.session.CONNECT_S", 0.2)
+    waited = []
+
+    async def wait_connected(self, timeout_s):
+        waited.append(timeout_s)
+        await asyncio.sleep(timeout_s)
+        raise LinkBroken("nobody")
+
+    monkeypatch.setattr("broker.nfp.client.client.NfpClient.wait_connected", wait_connected)
+    where = [word for port in range(1, brokers + 1) for word in ("--broker", f"tcp://127.0.0.1:{port}")]
+    assert nfp("services", *where) == exits.NO_CONNECTION
+    assert 0.1 * brokers < sum(waited) < 0.4 * brokers
+
+
+@pytest.mark.parametrize("words", [("run", "dummy", "ping"), ("fetch", "nf://a")])
+def test_the_timeout_is_for_the_connection_too(words, monkeypatch, capsys):
+    waited = []
+
+    async def wait_connected(self, timeout_s):
+        waited.append(timeout_s)
+        await asyncio.sleep(timeout_s)
+        raise LinkBroken("nobody")
+
+    monkeypatch.setattr("broker.nfp.client.client.NfpClient.wait_connected", wait_connected)
+    assert nfp(*words, "--timeout", "0.3", "--broker", "tcp://127.0.0.1:1") == exits.NO_CONNECTION
+    assert 0.1 < sum(waited) < 0.6
+
+
 def test_plaintext_and_a_key(capsys):
     assert nfp("services", "--no-curve", "--server-key", "x" * 40) == exits.USAGE
+
+
+def test_plaintext_where_keys_lie_about(base, ours, capsys):
+    base.mkdir(parents=True)
+    curve.save(curve.generate().public, base / "broker.key")
+    assert nfp("services", "--no-curve", "--json") == 0
+    assert values(capsys)
+    assert nfp("services", "--no-curve", "--name", "me") == 0
+    assert os.listdir(base) == ["broker.key"]
+
+
+def test_no_key_is_sought_but_in_the_base_directory(base, ours, tmp_path):
+    base.mkdir(parents=True)
+    curve.save(curve.generate().public, base / "broker.key")
+    assert nfp("services", "--base-dir", str(tmp_path / "other")) == 0
 
 
 def test_plaintext_to_another_machine_is_refused(monkeypatch, capsys):

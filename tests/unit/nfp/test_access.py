@@ -34,6 +34,15 @@ def test_listed_keys() -> None:
     assert access.principal_of("c" * 40, "n") is None
 
 
+def test_a_listed_name_is_its_keys_and_so_is_its_own_clients() -> None:
+    listed = [Key("K", "w1"), Key("L", "w1"), Key("M", "w2-NFPClient"), Key("N", "w3", "none"), Key("O")]
+    access = Access(listed)
+    assert access.keys_of("w1") == access.keys_of("w1-NFPClient") == {"K", "L"}
+    assert access.keys_of("w2-NFPClient") == {"M"}
+    for free in ("w2", "w3", "w1-NFPClient-NFPClient", "O", ""):
+        assert access.keys_of(free) == set()
+
+
 @pytest.mark.parametrize("unlisted", ["owner", "user", "guest"])
 def test_unlisted_keys(unlisted: str) -> None:
     access = Access(unlisted=unlisted)

@@ -263,3 +263,21 @@ def test_tokens(client: bytes, shown: bytes) -> None:
 )
 def test_no_token(address: bytes) -> None:
     assert bodies.read_token(address) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "failed"),
+    [
+        (b'{"w1":{"result":1,"failed":true}}', True),
+        (b'{"w1":{"failed":false},"w2":{"failed":true}}', True),
+        (b'{"w1":{"failed":false}}', False),
+        (b'{"w1":{"failed":"true"}}', False),
+        (b'{"w1":{"result":{"failed":true}}}', False),
+        (b'{"failed":true}', False),
+        (b"", False),
+        (b"\xff", False),
+        (b"[" * 100_000, False),
+    ],
+)
+def test_a_result_may_say_that_its_task_failed(body: bytes, failed: bool) -> None:
+    assert bodies.says_failed(body) is failed

@@ -8,7 +8,7 @@ import zmq
 from broker.nfp import frames as room
 from broker.nfp.frames import InvalidPacket, Packet, decode, encode, parse_status
 from broker.nfp.names import Command, Dialect, Sender
-from broker.nfp.targets import ANY, Target, parse, render
+from broker.nfp.targets import ALL, ANY, Target, parse, render
 from tests.vectors import NfpMessage, nfp
 
 VALID = [message for message in nfp() if "error" not in message.decoded]
@@ -92,7 +92,7 @@ def client(*frames: bytes, header: bytes = b"NFPC01") -> list[bytes]:
         (client(b"0x04", b"s", b"all", b"u" * 256, b""), "uuid"),
         (client(b"0x04", b"s", b"all", b"a\nb", b""), "encoding"),
         (client(b"0x04", b"s\0", b"all", UUID, b""), "encoding"),
-        (client(b"0x04", b"s", b"", UUID, b""), "target"),
+        (client(b"0x04", b"s", b",", UUID, b""), "target"),
         (client(b"0x04", b"s", b"a\0b", UUID, b""), "target"),
         (client(b"0x04", b"s", b'["\\u0000"]', UUID, b""), "target"),
         (client(b"0x04", b"s", b'["\\ud800"]', UUID, b""), "target"),
@@ -151,6 +151,30 @@ def test_body_in_several_frames() -> None:
     assert (answer.body, answer.sequence) == (b"ab", None)
     relayed = decode(client(b"\x04", b"c1", b"", UUID, b"a", b"b", header=b"NFPB01"))
     assert (relayed.client, relayed.body) == (b"c1", b"ab")
+
+
+@pytest.mark.parametrize("command", [b"\x05", b"\x08"])
+def test_status_without_content(command: bytes) -> None:
+    """The text: "a status frame followed by zero or more content frames"."""
+    answer = decode(client(command, b"s", UUID, b"200 OK", header=b"NFPW01"))
+    assert (answer.status, answer.data) == (200, b"")
+    addressed = decode(client(command, b"c1", b"", UUID, b"200 OK", header=b"NFPW01"))
+    assert (addressed.client, addressed.uuid, addressed.data) == (b"c1", "5eed", b"")
+    assert encode(answer) == client(command, b"s", UUID, b"200 OK", b"", header=b"NFPW01")
+    for frames in ([b"\x05", b"s", UUID], [b"\x05", b"c1", b"", UUID], [b"0x05", b"s", UUID, b"200"]):
+        with pytest.raises(InvalidPacket) as caught:
+            decode(client(*frames, header=b"NFPW01"))
+        assert caught.value.kind == "arity"
+
+
+@pytest.mark.parametrize("command", [b"\x04", b"\x06", b"\x07", b"0x04", b"0x11"])
+def test_no_target_is_all(command: bytes) -> None:
+    """The text: "all (default)"; in a message of the broker an empty fourth frame follows an address."""
+    packet = decode(client(command, b"s", b"", UUID, b"{}"))
+    assert (packet.target, packet.service, packet.client) == (ALL, "s", None)
+    assert encode(packet)[4] == b"all"
+    relayed = decode(client(command, b"c1#1", b"", UUID, b"{}", header=b"NFPB01"))
+    assert (relayed.target, relayed.client) == (None, b"c1#1")
 
 
 def test_sequence_of_a_subscription() -> None:

@@ -108,3 +108,16 @@ def test_lists_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ).encode()
     seen = read_worker(body)
     assert (len(seen.resources), len(seen.tasks), len(seen.jobs)) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"plain", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
+def test_what_is_no_json_counts_as_unread(body: bytes) -> None:
+    assert opening.read_any(body) is None
+    assert opening.read_any(body, "unread") == "unread"
+    assert opening.read_object(body) == {}
+
+
+def test_what_is_json_is_read() -> None:
+    assert opening.read_any(b"null", "unread") is None
+    assert opening.read_any(memoryview(b'{"a":[1]}')) == {"a": [1]}
+    assert (opening.read_object(b'{"a":1}'), opening.read_object(b"[1]")) == ({"a": 1}, {})

@@ -331,6 +331,7 @@ class FakeBroker:
             "age_s": 1.0,
             "remaining_s": 60.0,
             "workers": job["workers"],
+            "failed": [worker for worker, said in job["results"].items() if said[worker]["failed"]],
             "attempts": 1,
             "asked": [],
             "userid": 0,

@@ -1,12 +1,17 @@
 """The same names for ordinary threads."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
 
+import broker.nfp.client
 from broker.errors import HeadgateError
-from broker.nfp.client import JobFailed, TaskFailed
-from broker.nfp.client.blocking import BlockingClient
+from broker.nfp.client import BlockingClient, JobFailed, TaskFailed
+from broker.nfp.peer.keys import default_base_dir
+from broker.transport import curve
+from tests.live.nfp import nfp_broker
 from tests.unit.nfp.client.running import SOON
 
 
@@ -109,3 +114,33 @@ def test_closed(ours):
 def test_errors(norfab):
     with BlockingClient("c", broker=norfab.endpoint) as client, pytest.raises(JobFailed):
         client.run("nobody", "ping")
+
+
+def test_it_is_loaded_when_it_is_asked_for():
+    program = (
+        "import sys, broker.nfp.client as c; print('broker.nfp.client.blocking' in sys.modules);"
+        "print(c.BlockingClient.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "broker.nfp.client.blocking"]
+    assert not hasattr(broker.nfp.client, "Nonsense")
+
+
+def test_without_arguments_beside_a_broker_in_the_usual_folder(rundir, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(rundir))
+    home = default_base_dir()
+    files = rundir / "files"
+    files.mkdir()
+    (files / "a").write_bytes(b"abc")
+    with nfp_broker(rundir, base_dir=str(home), files=str(files)) as live:
+        monkeypatch.setenv("HEADGATE_NFP", live.endpoint)
+        monkeypatch.chdir(rundir)
+        owner = curve.load(home / "owner.key_secret")
+        for options in ({}, {"name": "me"}, {"name": "me"}, {"state_dir": rundir / "s"}, {"key": owner}):
+            with BlockingClient(**options) as nfp:
+                assert nfp.wait_connected(10).startswith("tcp://127.0.0.1:")
+                assert nfp.fetch("nf://a", rundir / "here").path.read_bytes() == b"abc"
+        with BlockingClient() as nfp:
+            assert nfp.fetch("nf://a").path.read_bytes() == b"abc"
+        # who has a name of its own has a key of its own, and nobody else leaves one
+        assert sorted(path.name for path in home.glob("peers/*.key_secret")) == ["me.key_secret"]

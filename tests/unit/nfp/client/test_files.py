@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 
 import pytest
 
 from broker.errors import HeadgateError
-from broker.nfp.client import FetchFailed, NfpClient
-from broker.nfp.client.fetching import destination_of, names_of
+from broker.nfp.client import FetchFailed, JobTimeout, NfpClient
+from broker.nfp.client.fetching import destination_of, path_of
 from broker.nfp.client.transfer import PIPELINE, Details, part_of
 from broker.nfp.names import Command
 from tests.unit.nfp.client.fake_broker import FakeBroker
@@ -187,7 +188,7 @@ def test_where_a_file_goes(tmp_path):
 )
 def test_what_names_no_file_is_refused(url):
     with pytest.raises(HeadgateError, match="no nf:// URL"):
-        names_of(url)
+        path_of(url)
 
 
 def test_a_callback_that_raises_ends_the_transfer(broker, tmp_path):
@@ -222,3 +223,35 @@ def test_a_chunk_of_the_wrong_size_ends_the_attempt(broker, tmp_path):
     assert found.path.read_bytes() == broker.files[URL]
     assert tasks(broker).count("fetch_file") == 2
     assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_several_clients_fetch_to_one_place_at_once(broker, tmp_path, times):
+    async def one(name):
+        async with NfpClient(name, broker=broker.endpoint, limits=SOON) as client:
+            return await client.fetch(URL, tmp_path / "a", chunk_bytes=CHUNK)
+
+    async def main():
+        async with asyncio.timeout(WITHIN_S):
+            return await asyncio.gather(*(one(f"c{each}") for each in range(times)))
+
+    found = asyncio.run(main())
+    assert (tmp_path / "a").read_bytes() == broker.files[URL]
+    assert sorted(each.cached for each in found) == [False] + [True] * (times - 1)
+    assert tasks(broker).count("fetch_file") == 1
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_partial_file_that_another_writes_is_waited_for_until_the_deadline(broker, tmp_path):
+    with open(part(broker, tmp_path / "a"), "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(FetchFailed, match="another program that fetches the same file"):
+            fetch(broker, tmp_path / "a", timeout_s=1.5)
+    (found,) = fetch(broker, tmp_path / "a")
+    assert found.path.read_bytes() == broker.files[URL]
+
+
+def test_a_transfer_that_takes_too_long_is_no_error_of_the_disk(broker, tmp_path):
+    broker._chunk = lambda *_: None
+    with pytest.raises(JobTimeout, match="nothing final"):
+        fetch(broker, tmp_path / "a", timeout_s=1.5)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from broker.errors import ConfigError, HeadgateError, LinkClosed
-from broker.nfp.client import JobCancelled, JobFailed, JobTimeout, Limits, NfpClient, TaskFailed
+from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, TaskFailed
 from broker.nfp.names import Command
 from tests.unit.nfp.client.fake_broker import FakeBroker
 from tests.unit.nfp.client.running import SOON, WITHIN_S, run
@@ -312,39 +312,7 @@ def test_an_error_of_one_of_several_workers_waits_for_the_others(ours):
     assert set(run(work, ours)) == {"w2"}
 
 
-# -- cancelling --------------------------------------------------------------------------------------
-
-
-def test_cancel(ours):
-    async def work(client):
-        job = await client.submit("dummy", "never", uuid="u")
-        await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
-        assert await job.cancel()
-        with pytest.raises(JobCancelled):
-            await job
-        return job.status, await job.cancel()
-
-    assert run(work, ours) == ("cancelled", False)
-    assert ours.count("DELETE") == 1
-
-
-def test_cancel_where_nobody_answers(norfab):
-    async def work(client):
-        job = await client.submit("dummy", "never", uuid="u")
-        await asyncio.to_thread(norfab.wait_for, lambda b: "u" in b.jobs)
-        return await job.cancel(), job.status
-
-    assert run(work, norfab, limits=Limits(answer_s=0.1)) == (False, "cancelled")
-
-
-def test_a_run_that_is_not_awaited_any_more_is_cancelled(ours):
-    async def work(client):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await client.run("dummy", "never")
-        await asyncio.to_thread(ours.wait_for, lambda b: b.count("DELETE") == 1)
-
-    run(work, ours)
+# -- leaving ----------------------------------------------------------------------------------------
 
 
 def test_leaving_tells_whoever_waits(ours):

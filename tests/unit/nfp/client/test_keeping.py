@@ -1,6 +1,7 @@
 """Jobs that survive the client that submitted them."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -105,6 +106,20 @@ def test_a_deadline_goes_on_while_nobody_is_there(ours, tmp_path):
         return job.status
 
     assert lives(ours, tmp_path, first, second)[1] == "expired"
+
+
+def test_what_nobody_takes_up_ends_with_its_deadline(ours, tmp_path):
+    async def first(client):
+        await client.submit("dummy", "never", uuid="u", timeout_s=0.3)
+        await client.submit("dummy", "never", uuid="v", timeout_s=60)
+
+    async def second(client):
+        store = client._keeping.store
+        return store.state("u"), store.state("v")
+
+    lives(ours, tmp_path, first)
+    time.sleep(0.3)  # the deadline passes while nobody is there
+    assert lives(ours, tmp_path, second) == [("expired", "open")]
 
 
 def test_a_name_is_used_once_at_a_time(ours, tmp_path):

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from broker.nfp.client.outcome import Failure, Outcome, Told, worker_of
+from broker.nfp.outcome import Failure, Outcome, Told, worker_of
 from broker.nfp.targets import ALL, ANY, Target
 
 
@@ -44,6 +44,14 @@ def test_any_is_complete_with_one_result_but_one_of_each_service_is_not():
         outcome.answer(202, said(workers=[]))
         outcome.answer(200, results(a=1))
     assert (one.complete, each.complete) == (True, False)
+
+
+def test_who_brought_the_one_result_need_not_have_been_named():
+    outcome = Outcome("s", ANY)
+    outcome.answer(202, said(workers=[]))
+    outcome.answer(200, results(a=1))
+    outcome.answer(200, results(b=2))
+    assert outcome.workers == ("a",)
 
 
 def test_names_are_complete_without_202():

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from broker.errors import LinkBroken
 from broker.nfp.client import Limits, NfpClient, RequestFailed
 from tests.unit.nfp.client.running import WITHIN_S, run
 
@@ -38,6 +39,46 @@ def test_an_error_is_raised(ours):
     with pytest.raises(RequestFailed, match=r"mmi\.service\.broker: no task 'nonsense'") as caught:
         run(lambda c: c.mmi("nonsense"), ours)
     assert caught.value.status == 400
+
+
+def test_a_question_whose_answer_was_lost_is_asked_again_unless_it_changes_something(ours):
+    answer, ours._mmi = ours._mmi, lambda client, packet: None
+
+    async def work(client):
+        asked = asyncio.gather(client.mmi("restart"), client.mmi("show_workers"), return_exceptions=True)
+        await asyncio.to_thread(ours.wait_for, lambda b: b.count("MMI") == 2)
+        ours._mmi = answer
+        client._channel.reopen("for a test")
+        return await asked
+
+    restarted, shown = run(work, ours)
+    assert len(shown) == 4
+    assert isinstance(restarted, LinkBroken)
+    assert "the connection was lost before the answer; it may have been done" in str(restarted)
+    assert ours.count("MMI") == 3
+
+
+def test_an_open_that_is_answered_late_repeats_no_restart(ours):
+    ours._mmi = lambda client, packet: None
+
+    async def work(client):
+        asked = asyncio.gather(client.mmi("restart", timeout_s=0.5), return_exceptions=True)
+        await asyncio.to_thread(ours.wait_for, lambda b: b.count("MMI") == 1)
+        client._receiving.connected(ours.endpoint, client.opened)  # the same conversation, known better
+        return (await asked)[0]
+
+    assert isinstance(run(work, ours), TimeoutError)
+    assert ours.count("MMI") == 1
+
+
+def test_a_request_to_restart_waits_for_the_connection(ours):
+    async def work(client):
+        assert not client.is_connected
+        with pytest.raises(RequestFailed, match="no task 'restart'"):
+            await client.mmi("restart")
+
+    run(work, ours)
+    assert ours.count("MMI") == 1
 
 
 def test_no_answer_in_time():

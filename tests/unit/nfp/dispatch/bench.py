@@ -22,6 +22,7 @@ from broker.nfp.records import (
     JobAdded,
     JobRow,
     Op,
+    Owned,
     Returned,
     SlotAdded,
     SlotRow,
@@ -55,6 +56,8 @@ class FakePeer:
         self.features = features
         self.alive = True
         self.room: int | None = None
+        self.spare: int | None = None
+        self.unsent: frozenset[str] = frozenset()
         self.waiting: list[tuple[Packet, int]] = []
 
     def send(self, packet: Packet, after: int = 0) -> bool:
@@ -65,6 +68,10 @@ class FakePeer:
             self.room -= 1
         self.waiting.append((packet, after))
         return True
+
+    def roomy(self) -> bool:
+        """``spare`` is how many more packets that can wait fit."""
+        return self.spare is None or len(self.waiting) < self.spare
 
     def take(self, committed: int | None = None) -> list[Packet]:
         """What may leave, in order."""
@@ -100,16 +107,20 @@ class FakeJournal:
         """Everything of one kind that was ever put."""
         return [op for op in [*self.ops, *self.pending] if isinstance(op, kind)]
 
-    def snapshot(self, age_s: float = 0.0) -> Snapshot:
-        """What is durable; jobs are ``age_s`` old."""
+    def book(self) -> Book:
+        """What is durable."""
         book = Book()
         for op in self.ops:
             book.take(op)
-        jobs = tuple(
-            JobRow(added, 0.0, age_s, book.closed.get(uuid, "open"), 0.0, tuple(book.slots[uuid].values()))
-            for uuid, added in book.jobs.items()
+        return book
+
+    def snapshot(self, age_s: float = 0.0) -> Snapshot:
+        """What a broker starts from; jobs are ``age_s`` old."""
+        book = self.book()
+        jobs = tuple(book.row(uuid, age_s) for uuid in book.jobs if uuid not in book.closed)
+        return Snapshot(
+            jobs, tuple(book.workers.values()), (), tuple(reversed(book.closed)), tuple(book.known)
         )
-        return Snapshot(jobs, tuple(book.workers.values()))
 
 
 class Book:
@@ -120,6 +131,12 @@ class Book:
         self.slots: dict[str, dict[str, SlotRow]] = {}
         self.closed: dict[str, str] = {}
         self.workers: dict[str, WorkerSeen] = {}
+        self.known: dict[str, None] = {}
+
+    def row(self, uuid: str, age_s: float = 0.0) -> JobRow:
+        """A job as a broker gets it."""
+        state, slots = self.closed.get(uuid, "open"), tuple(self.slots[uuid].values())
+        return JobRow(self.jobs[uuid], 0.0, age_s, state, 0.0, slots)
 
     def take(self, op: Op) -> None:
         if isinstance(op, JobAdded):
@@ -137,8 +154,15 @@ class Book:
             del self.jobs[op.uuid], self.slots[op.uuid], self.closed[op.uuid]
         elif isinstance(op, WorkerSeen):
             self.workers[op.name] = op
+            self.known.pop(op.name, None)
         elif isinstance(op, WorkerLeft):
             self.workers.pop(op.name, None)
+            self.known[op.name] = None
+        elif isinstance(op, Owned):
+            row = self.slots[op.uuid][""]
+            assert not row.owner
+            assert row.state != "final"
+            self.slots[op.uuid][""] = row._replace(owner=op.worker)
         elif isinstance(op, Dispatched | Accepted | Returned | Finished):
             self._slot(op)
 
@@ -153,14 +177,13 @@ class Book:
         elif isinstance(op, Accepted):
             assert row.state == "dispatched"
             assert row.worker == op.worker
-            row = row._replace(state="accepted")
+            row = row._replace(state="accepted", repeat=op.repeat)
         elif isinstance(op, Returned):
             assert row.state in ("dispatched", "accepted")
-            row = row._replace(state="waiting")
+            row = row._replace(state="waiting", repeat=True)
         else:
-            row = SlotRow(
-                op.slot, op.worker, op.attempt, "final", op.status, op.status_text, op.body, row.workers
-            )
+            result = (op.worker, op.attempt, "final", op.status, op.status_text, op.body)
+            row = SlotRow(op.slot, *result, row.workers, row.owner)
         rows[op.slot] = row
 
 
@@ -188,6 +211,7 @@ class Bench:
         self.watch = FakeWatch()
         self.offences: list[tuple[str, str]] = []
         self.due = 0.0
+        self.age_s = 0.0
         self.made = 0
         self._start()
 
@@ -197,20 +221,34 @@ class Bench:
             self.journal,
             self.access,
             self.watch,
-            lambda peer, text: self.offences.append((peer.name, text)),
+            lambda peer, kind, text: self.offences.append((peer.name, kind, text)),
         )
 
     @property
     def counts(self) -> Any:
         return self.dispatcher.counts
 
-    def restart(self, *, age_s: float = 0.0, down_s: float = 0.0) -> None:
-        """The broker is killed and started again: what was not committed is lost."""
+    def restart(self, *, age_s: float = 0.0, down_s: float = 0.0, recall: bool = True) -> None:
+        """The broker is killed and started again: what was not committed is lost.
+
+        ``recall`` False leaves closed jobs unread.
+        """
         self.journal.pending.clear()
         self.now += down_s
         self._start()
+        self.age_s = age_s
         self.dispatcher.restore(self.journal.snapshot(age_s), self.now)
         self.end_turn()
+        while recall and self.recall():
+            pass
+
+    def recall(self) -> bool:
+        """Some closed jobs are read from the store, as what was committed tells them; False when all are."""
+        book = self.journal.book()
+        uuids = self.dispatcher.to_read()
+        self.dispatcher.was_read(uuids, [book.row(uuid, self.age_s) for uuid in uuids], self.now)
+        self.end_turn()
+        return bool(uuids)
 
     def end_turn(self) -> None:
         self.due = self.dispatcher.tick(self.now)

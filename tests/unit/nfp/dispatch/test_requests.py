@@ -1,9 +1,12 @@
 """Duplicates, GET, DELETE, PUT, rights, and what is told to whom."""
 
+import json
+
 import pytest
 
 from broker.nfp.access import Access, Rule
 from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.dispatch.job import JOB_BYTES, SLOT_BYTES
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Standing
@@ -11,7 +14,7 @@ from broker.nfp.records import Dispatched, Forgotten, JobAdded
 from broker.nfp.targets import ALL
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, said, story, the
 
-POST, DELETE = Command.POST, Command.DELETE
+POST, DELETE, RESPONSE = Command.POST, Command.DELETE, Command.RESPONSE
 
 
 def finished_job(bench: Bench, client: FakePeer) -> str:
@@ -301,14 +304,14 @@ def test_a_job_that_could_not_be_stored_is_taken_back():
         bench.post(client, service=service, target=target)
         for service, target in (("net", "any"), ("net", "any"), ("nobody", "all"))
     )
-    for peer in (worker, client):
-        peer.waiting.clear()  # as the server drops what waits for the commit
+    the(worker.take(), Command.POST)  # that it may run twice, so its POST did not wait
+    client.waiting.clear()  # as the server drops what waits for the commit
     uuids = [running, waiting, gathering]
     bench.dispatcher.unstored(uuids, "disk full", bench.now)
     assert story(client.take()) == ["500"] * 3
     assert [bench.dispatcher.job(uuid, bench.now) for uuid in uuids] == [None] * 3
     assert bench.dispatcher.workers(bench.now)[0].busy == 0
-    assert worker.take() == []
+    assert story(worker.take()) == ["DELETE"]
     assert [view.name for view in bench.dispatcher.services()] == ["net"]
 
 
@@ -324,7 +327,8 @@ def test_results_are_forgotten_after_their_time():
 
 
 def test_results_are_forgotten_for_room():
-    bench = Bench(DispatchConfig(results_max_bytes=300))
+    room = 2 * (JOB_BYTES + SLOT_BYTES) + 300
+    bench = Bench(DispatchConfig(results_max_bytes=room))
     worker, client = bench.register("w1", ours=True), bench.client()
     uuids = []
     for _ in range(4):
@@ -333,8 +337,34 @@ def test_results_are_forgotten_for_room():
         bench.finish(worker, post, "x" * 60)
     kept = [uuid for uuid in uuids if bench.dispatcher.job(uuid, bench.now) is not None]
     assert kept == uuids[-len(kept) :]
-    assert 0 < len(kept) < 4
-    assert bench.dispatcher._state.kept_bytes <= 300
+    assert len(kept) == 2
+    assert bench.dispatcher._state.kept_bytes <= room
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_so_many_jobs_are_remembered_and_no_more(most):
+    bench = Bench(DispatchConfig(results_max_jobs=most))
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuids = []
+    for _ in range(5):
+        uuids.append(bench.post(client))
+        bench.finish(worker, next(packet for packet in worker.take() if packet.command is POST))
+    assert [op.uuid for op in bench.journal.of(Forgotten)] == uuids[:-most]
+
+
+def test_a_job_costs_more_than_its_body():
+    """A job without body takes memory as well, and so does each worker it is for."""
+    names = [f"n{number}" for number in range(20)]
+    bench = Bench(DispatchConfig(open_max_bytes=JOB_BYTES + 20 * SLOT_BYTES))
+    client = bench.client()
+    bench.post(client, target=json.dumps(names), body=b"")
+    assert story(client.take()) == ["300"]
+    uuid = bench.post(client, body=b"")
+    assert b"bytes of open jobs" in the(client.take(), RESPONSE).data
+    bench.delete(client, "job1")
+    bench.post(client, uuid, body=b"")
+    assert story(client.take()) == ["300"]
+    assert bench.dispatcher._state.open_slots == 1
 
 
 # -- clients that vanish --------------------------------------------------------------------------
@@ -385,6 +415,39 @@ def test_a_full_client_loses_events_and_keeps_results():
     bench.dispatcher.client_seen(client, bench.now)
     assert story(client.take())[-2:] == ["202[w1]", "200"]
     assert story(bench.get(client, uuid)) == ["200"]
+
+
+def test_an_answer_that_finds_no_room_is_still_owed():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.client()
+    uuid = bench.post(client)
+    client.take()
+    client.room = 1  # for the 202 that names the worker
+    bench.finish(worker, the(worker.take(), POST))
+    client.take()
+    client.room = 0
+    assert bench.get(client, uuid) == []
+    client.room = None
+    bench.dispatcher.client_seen(client, bench.now)
+    assert story(client.take())[-1] == "200"
+    assert story(bench.get(client, uuid)) == ["200"]
+    bench.dispatcher.client_seen(client, bench.now)
+    assert client.take() == []
+
+
+def test_the_uuid_of_a_request_that_was_passed_on_is_in_use():
+    """A worker's answer to it would be taken for the job's result, or the other way round."""
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    owner = bench.client("boss", standing=Standing.OWNER)
+    bench.get(owner, "old", target="w1")
+    asked = the(worker.take(), Command.GET)
+    client = bench.client()
+    bench.post(client, "old")
+    assert said(the(client.take(), RESPONSE))["error"] == "this uuid is in use"
+    bench.answer(worker, asked, 200, result_body("w1"))
+    bench.post(client, "old")
+    assert story(client.take()) == ["202[]"]
 
 
 def test_management_of_workers_is_asked_of_those_that_have_it():

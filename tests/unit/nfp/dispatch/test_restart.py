@@ -6,7 +6,7 @@ from broker.nfp.access import Access, Task
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
-from broker.nfp.records import Finished
+from broker.nfp.records import Accepted, Finished
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, said, story, the
 
 POST, GET = Command.POST, Command.GET
@@ -85,6 +85,44 @@ def test_a_worker_that_had_left_is_not_waited_for():
     assert bench.dispatcher.services() == []
 
 
+def test_what_must_not_run_twice_is_not_after_a_restart_either():
+    """What the worker's OPEN said was decided when it accepted the job, and is known although it never comes back."""
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True, tasks={"ping": False}), bench.own_client()
+    uuid = bench.post(client, timeout=500)
+    bench.accept(worker, the(worker.take(), POST))
+    bench.restart()
+    other = bench.register("w2", ours=True)
+    for _ in range(8):
+        bench.pass_time(2)
+        bench.dispatcher.worker(other, _keepalive(), bench.now)
+    assert POST not in [packet.command for packet in other.take()]
+    result = bench.journal.of(Finished)[-1]
+    assert (result.uuid, result.status) == (uuid, 408)
+    assert b"not declared idempotent" in result.body
+
+
+@pytest.mark.parametrize("later", [{}, {"ping": True}])
+def test_a_worker_that_comes_back_with_other_words_changes_nothing(later):
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True, tasks={"ping": False}), bench.own_client()
+    bench.post(client, timeout=500)
+    bench.accept(worker, the(worker.take(), POST))
+    bench.restart()
+    back = bench.register("w1", ours=True, tasks=later)
+    assert POST not in [packet.command for packet in back.take()]
+    assert bench.journal.of(Finished)[-1].status == 408
+
+
+def test_what_was_only_dispatched_is_given_to_another_after_a_restart():
+    bench = Bench()
+    bench.register("w1", ours=True, tasks={"ping": False})
+    uuid = bench.post(bench.own_client(), timeout=500)
+    bench.restart()
+    bench.register("w1", ours=True, tasks={"ping": False}, limit=1)
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].attempt == 2
+
+
 def test_what_waited_still_waits_in_order():
     bench = Bench()
     client = bench.client()
@@ -134,7 +172,8 @@ def test_a_result_that_comes_after_the_restart_is_pushed_to_the_client_that_is_b
     uuid = stages(bench, bench.register("w1", ours=True), "accepted")
     bench.restart()
     back = bench.register("w1", ours=True, jobs={uuid: (1, "done")})
-    bench.answer(back, the(back.take(), GET), 200, result_body("w1"))
+    assert back.take() == []  # it sends its result anyway
+    bench.answer(back, Packet(Sender.BROKER, POST, client=b"c1#1", uuid=uuid), 200, result_body("w1"))
     client = bench.own_client()
     bench.dispatcher.client_seen(client, bench.now)
     assert story(client.take()) == ["202[w1]", "200"]
@@ -149,9 +188,120 @@ def test_attempts_go_on():
     assert the(second.take(), POST).client == b"c1#2"
     bench.restart()
     late = bench.register("w1", ours=True, jobs={uuid: (1, "done")})
-    bench.answer(late, the(late.take(), GET), 200, result_body("w1"))  # given once: it still counts
+    sent = Packet(Sender.BROKER, POST, client=b"c1#1", uuid=uuid)
+    bench.answer(late, sent, 200, result_body("w1"))  # given once: it still counts
     assert bench.journal.of(Finished)[0].attempt == 1
     assert bench.dispatcher.job(uuid, bench.now).state == "done"
+
+
+def test_names_of_workers_that_had_left_are_still_known():
+    bench = Bench()
+    worker = bench.register("w2", ours=True)
+    bench.say(worker, Packet(Sender.WORKER, Command.DISCONNECT, service="net"))
+    bench.register("w1", ours=True)
+    bench.restart()
+    client = bench.client()
+    bench.post(client, target='["w1","w2","w3"]')
+    answer = client.take()[0]
+    assert (story([answer]), said(answer)["missing"]) == (["202[w1,w2]"], ["w3"])
+
+
+@pytest.mark.parametrize("names", [Command.STREAM, Command.EVENT])
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_an_owner_that_was_told_keeps_its_name_over_a_restart(names, lost):
+    """A deployed client waits for the worker it was told of, whoever brings the result."""
+    bench = Bench()
+    first, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    post = the(first.take(), POST)
+    if names is Command.STREAM:
+        bench.answer(first, post, 200, b"chunk", Command.STREAM)
+    else:
+        bench.event(first, post, "input_request")
+    assert [told for told in story(client.take()) if told != "201"] == ["202[]", "202[w1]", names.name]
+    if lost == "before":
+        bench.lose(first)
+        bench.pass_time(3)
+    bench.restart()
+    bench.pass_time(16)
+    back = bench.client()
+    bench.dispatcher.client_seen(back, bench.now)
+    second = bench.register("w2")
+    post = the(second.take(), POST)
+    bench.event(second, post, "result_ready")
+    bench.answer(second, the(second.take(), GET), 200, result_body("w2", "mine"))
+    out = back.take()
+    assert story(out) == ["200"]
+    assert said(out[0]) == {"w1": {"result": "mine", "failed": False}}
+    assert said(bench.get(back, uuid, target='["w1"]')[0]) == said(out[0])
+    bench.restart()
+    assert said(bench.get(bench.client(), uuid, target='["w1"]')[0]) == said(out[0])
+
+
+def test_nobody_is_told_of_an_owner_that_a_restarted_broker_would_not_know():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    bench.post(client)
+    post = the(worker.take(), POST)
+    bench.journal.commit = lambda: None
+    client.take()
+    bench.answer(worker, post, 200, b"chunk", Command.STREAM)
+    told = story(client.take(bench.journal.committed))
+    assert set(told) <= {"201"}
+    assert story(client.take())[-2:] == ["202[w1]", "STREAM"]
+
+
+def test_nobody_is_told_of_gathered_workers_that_a_restarted_broker_would_not_know():
+    bench = Bench()
+    client = bench.client()
+    bench.post(client, target="all")
+    client.take()
+    bench.journal.commit = lambda: None
+    bench.register("w1")
+    assert client.take(bench.journal.committed) == []
+    assert story(client.take()) == ["202[w1]"]
+
+
+def test_a_worker_is_told_to_stop_once_a_restarted_broker_would_know_why():
+    bench = Bench()
+    client = bench.client()
+    worker = bench.register("w1", ours=True)
+    uuid = bench.post(client)
+    bench.accept(worker, the(worker.take(), POST))
+    bench.journal.commit = lambda: None
+    bench.delete(client, uuid)
+    assert worker.take(bench.journal.committed) == []
+    assert the(worker.take(), Command.DELETE).uuid == uuid
+
+
+def test_a_worker_that_lost_the_race_is_told_once_the_result_is_safe():
+    bench = Bench()
+    first = bench.register("w1", ours=True)
+    uuid = bench.post(bench.client(), timeout=500)
+    post = the(first.take(), POST)
+    bench.lose(first)
+    bench.pass_time(3)
+    second = bench.register("w2", ours=True)
+    the(second.take(), POST)
+    back = bench.register("w1", ours=True)
+    bench.journal.commit = lambda: None
+    bench.finish(back, post)
+    assert second.take(bench.journal.committed) == []
+    assert the(second.take(), Command.DELETE).uuid == uuid
+
+
+def test_an_older_token_in_a_201_does_not_make_the_store_forget_the_acceptance():
+    """A deployed worker answers a second POST with the address of the first."""
+    bench = Bench(access=Access(tasks=[Task("net", "ping", False)]))
+    worker = bench.register("w1")
+    uuid = bench.post(bench.client(), timeout=500)
+    first = the(worker.take(), POST)
+    bench.lose(worker)
+    back = bench.register("w1")
+    bench.answer(back, the(back.take(), GET), 404, b"{}")
+    assert the(back.take(), POST).client == b"c1#2"
+    bench.accept(back, first)
+    assert bench.journal.of(Accepted) == [Accepted(uuid, "", "w1", 2, False)]
 
 
 def test_rights_of_before_are_judged_anew():
@@ -174,7 +324,15 @@ def test_what_was_not_committed_never_was():
     bench.end_turn = lambda: None
     client = bench.client()
     uuid = bench.post(client)
-    assert worker.take(bench.journal.committed) == []
+    assert client.take(bench.journal.committed) == []
+    post = the(worker.take(bench.journal.committed), POST)
     del bench.end_turn
     bench.restart()
     assert bench.dispatcher.job(uuid, bench.now) is None
+    back = bench.register("w1", ours=True, jobs={uuid: (1, "running")})
+    bench.finish(back, post)  # of a job that was never promised to anybody
+    assert (bench.counts.unroutable, bench.counts.forged, bench.offences) == (1, 0, [])
+    bench.register("w2", ours=True)
+    again = bench.client()
+    bench.post(again, uuid)
+    assert the(back.take(), POST).uuid == uuid  # the one that has it is asked, and does not run it again

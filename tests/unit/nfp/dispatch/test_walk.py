@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.nfp.access import Access, Task
 from broker.nfp.names import SEED_CODES, Command
 from broker.nfp.records import Accepted, Closed, Dispatched, Finished, JobAdded, SlotAdded
 from tests.unit.nfp.dispatch.bench import Bench, result_body, said, story, the
@@ -46,7 +47,7 @@ def test_what_is_written_down():
 
 
 def test_nothing_leaves_before_its_commit():
-    bench = Bench()
+    bench = Bench(access=Access(tasks=[Task("net", "ping", False)]))
     worker, client = bench.register("w1"), bench.client()
     worker.take()
     commit, bench.journal.commit = bench.journal.commit, lambda: None
@@ -57,9 +58,32 @@ def test_nothing_leaves_before_its_commit():
     post = the(worker.take(bench.journal.committed), POST)
     assert story(client.take(bench.journal.committed)) == ["202[]"]
     bench.finish(worker, post)
-    assert client.take(bench.journal.committed)[1:] == []
+    assert client.take(bench.journal.committed) == []
     commit()
-    assert story(client.take(bench.journal.committed)) == ["200"]
+    assert story(client.take(bench.journal.committed)) == ["202[w1]", "200"]
+
+
+def test_a_task_that_may_run_twice_need_not_wait_for_its_record():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    worker.take()
+    commit, bench.journal.commit = bench.journal.commit, lambda: None
+    bench.post(client)
+    bench.accept(worker, the(worker.take(bench.journal.committed), POST))
+    assert client.take(bench.journal.committed) == []
+    commit()
+    assert story(client.take(bench.journal.committed)) == ["202[]", "201"]
+
+
+def test_its_dispatch_waits_when_the_job_is_stored_without_it():
+    """Else the job would be known after a kill, and its worker would speak of what it was never given."""
+    bench = Bench()
+    client = bench.client()
+    bench.post(client)
+    bench.journal.commit = lambda: None
+    worker = bench.register("w1")
+    assert worker.take(bench.journal.committed) == []
+    assert story(worker.take()) == ["POST"]
 
 
 def test_our_client_gets_the_result_pushed_and_no_announcement():
@@ -69,6 +93,14 @@ def test_our_client_gets_the_result_pushed_and_no_announcement():
     post = the(worker.take(), POST)
     bench.event(worker, post, "result_ready")
     bench.answer(worker, the(worker.take(), GET), 200, result_body("w1"))
+    assert story(client.take()) == ["202[]", "200"]  # whose result it is, it says
+
+
+def test_our_client_is_told_whose_result_it_is_when_that_is_not_in_it():
+    bench = Bench()
+    worker, client = bench.register("w1", seed=True), bench.own_client()
+    bench.post(client)
+    bench.answer(worker, the(worker.take(), POST), 200, b"[1]")
     assert story(client.take()) == ["202[]", "202[w1]", "200"]
 
 
@@ -168,6 +200,36 @@ def test_all_of_a_service():
     assert story(client.take()) == ["200"] * 3
 
 
+@pytest.mark.parametrize("ours", [False, True])
+def test_201_stands_in_front_of_every_event_and_comes_once(ours):
+    """Our worker says it when the job has run a while, an event may be earlier."""
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    client = bench.own_client() if ours else bench.client()
+    bench.post(client, target="all")
+    post = the(worker.take(), POST)
+    bench.event(worker, post, "progress")
+    bench.accept(worker, post)
+    bench.event(worker, post, "progress")
+    out = client.take()
+    assert story(out) == ["202[w1]", "201", "EVENT", "EVENT"]
+    assert said(out[1]) == {"worker": "w1", "uuid": post.uuid, "status": "ACCEPTED", "service": "net"}
+
+
+def test_whoever_gets_the_job_next_accepts_it_anew():
+    bench = Bench()
+    first, client = bench.register("w1", ours=True), bench.own_client()
+    bench.post(client)
+    bench.accept(first, the(first.take(), POST))
+    bench.lose(first)
+    bench.pass_time(2.1)
+    second = bench.register("w2", ours=True)
+    bench.event(second, the(second.take(), POST))
+    out = client.take()
+    assert story(out) == ["202[]", "201", "201", "EVENT"]
+    assert [said(packet)["worker"] for packet in out[1:3]] == ["w1", "w2"]
+
+
 def test_a_stream_names_its_owner_first_and_keeps_its_order():
     bench = Bench()
     worker, client = bench.register("w1"), bench.client()
@@ -176,8 +238,8 @@ def test_a_stream_names_its_owner_first_and_keeps_its_order():
     for chunk in (b"one", b"\xfftwo"):
         bench.answer(worker, post, 200, chunk, Command.STREAM)
     out = client.take()
-    assert story(out) == ["202[]", "202[w1]", "STREAM", "STREAM"]
-    assert [packet.data for packet in out[2:]] == [b"one", b"\xfftwo"]
+    assert story(out) == ["202[]", "201", "202[w1]", "STREAM", "STREAM"]
+    assert [packet.data for packet in out[3:]] == [b"one", b"\xfftwo"]
 
 
 def test_a_question_names_its_owner_and_put_goes_there():
@@ -187,7 +249,7 @@ def test_a_question_names_its_owner_and_put_goes_there():
     uuid = bench.post(client)
     post = the(workers["w1"].take(), POST)
     bench.event(workers["w1"], post, "input_request", extras={"input_request": {"id": "q", "question": "?"}})
-    assert story(client.take()) == ["202[]", "202[w1]", "EVENT"]
+    assert story(client.take()) == ["202[]", "201", "202[w1]", "EVENT"]
     polled = bench.get(client, uuid, target='["w1"]')
     assert (polled[0].status, said(polled[0])["input_request"]["id"]) == (102, "q")
     bench.request(client, Command.PUT, uuid, target="any", body=b'{"input_id":"q"}')

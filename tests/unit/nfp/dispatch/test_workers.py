@@ -5,6 +5,7 @@ import pytest
 from broker.nfp.access import Access, Key, Task
 from broker.nfp.bodies import WorkerOpen
 from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.dispatch.results import ACKNOWLEDGE_S
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Dispatched, Finished, Returned, WorkerLeft, WorkerSeen
@@ -37,17 +38,31 @@ def test_a_second_ready_is_answered_with_disconnect(seed):
     goodbye = the(worker.take(), DISCONNECT)
     assert (goodbye.service, goodbye.body is None) == ("net", not seed)
     bench.post(bench.client())
+    for late in (worker_says(Command.READY, seed, service="net"), keepalive(seed)):
+        bench.say(worker, late)
+    assert not bench.dispatcher.worker_opened(worker, WorkerOpen(), bench.now)
     assert worker.take() == []  # nothing more to that worker
-    bench.say(worker, worker_says(Command.READY, seed, service="net"))
-    the(worker.take(), POST)  # it registered anew
+    assert [about[:2] for about in bench.offences] == [("w1", "unexpected")] * 4
+    the(bench.register("w1", seed=seed).take(), POST)  # on a new connection
+
+
+def test_a_lost_connection_that_had_to_go_is_forgotten():
+    bench = Bench()
+    worker = bench.register("w1")
+    bench.say(worker, worker_says(Command.READY, service="net"))
+    bench.lose(worker)
+    worker.alive = True
+    bench.register("w1", peer=worker)
+    assert [one.status for one in bench.dispatcher.workers(bench.now)] == ["alive"]
 
 
 def test_open_after_ready_is_unexpected():
     bench = Bench()
     worker = bench.register("w1", ours=True)
-    bench.dispatcher.worker_opened(worker, WorkerOpen(), bench.now)
+    assert not bench.dispatcher.worker_opened(worker, WorkerOpen(), bench.now)
     the(worker.take(), DISCONNECT)
     assert bench.counts.unexpected == 1
+    assert bench.offences == [("w1", "unexpected", "OPEN after READY")]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +85,10 @@ def test_who_is_not_registered_is_disconnected_once_a_second(packet):
     bench.say(peer, packet)
     the(peer.take(), DISCONNECT)
     assert bench.counts.unexpected == 4
+    text = f"{packet.command.name} without READY"
+    assert (
+        bench.offences == [("w1", "unexpected", text)] * 2
+    )  # what it sent before it could hear it does not count
 
 
 def test_disconnect_of_the_unregistered_is_no_news():
@@ -96,6 +115,17 @@ def test_a_name_that_is_somebody_elses_is_refused():
     the(thief.take(), DISCONNECT)
     bench.post(bench.client())
     the(first.take(), POST)
+
+
+def test_a_name_that_was_somebody_elses_is_free_for_who_proves_it():
+    """Names are proven before: the list of keys has given it to another one while who had it was away."""
+    bench = Bench()
+    former = bench.register("w1", key="A")
+    bench.lose(former)
+    owner = bench.register("w1", key="B")
+    assert owner.take() == []
+    assert [one.status for one in bench.dispatcher.workers(bench.now)] == ["alive"]
+    assert [(each.name, each.key) for each in bench.journal.of(WorkerSeen)] == [("w1", "A"), ("w1", "B")]
 
 
 def test_a_new_connection_replaces_the_old_one():
@@ -272,10 +302,37 @@ def test_our_worker_lists_what_it_has():
     worker.take()
     bench.lose(worker)
     back = bench.register("w1", ours=True, limit=4, jobs={running: (1, "running"), done: (1, "done")})
-    out = back.take()
-    assert [(packet.command, packet.uuid) for packet in out] == [(GET, done), (POST, lost)]
-    assert out[1].client == b"c1#2"
+    post = the(back.take(), POST)  # and no GET: a result that waits there comes by itself
+    assert (post.uuid, post.client) == (lost, b"c1#2")
     assert bench.dispatcher.job(running, bench.now).slots[0].state == "accepted"
+    assert bench.dispatcher.job(done, bench.now).slots[0].state == "accepted"
+
+
+@pytest.mark.parametrize("seed", [False, True])
+def test_a_worker_that_pushes_is_asked_all_the_same_when_what_it_has_is_in_doubt(seed):
+    """A result that was promised does not come; the question what it has found no room."""
+    bench = Bench()
+    worker = bench.register("w1", seed=seed, ours=not seed)
+    uuid = bench.post(bench.client(), timeout=900)
+    worker.take()
+    bench.lose(worker)
+    peer = FakePeer("w1", worker.dialect)
+    peer.room = 0 if seed else None
+    back = bench.register("w1", seed=seed, ours=not seed, jobs={uuid: (1, "done")}, peer=peer)
+    peer.room = None
+    asked = []
+    for _ in range(7):  # it looks now and then: between 10 and 12.5 s after it is back
+        assert asked == [] or bench.now >= 1000 + bench.config.probe_s
+        bench.pass_time(2)
+        bench.say(back, keepalive(seed))
+        asked += [packet for packet in back.take() if packet.command is GET]
+    assert [packet.uuid for packet in asked] == [uuid]
+    for _ in range(3):
+        bench.pass_time(2)
+        bench.say(back, keepalive(seed))
+    assert GET not in [packet.command for packet in back.take()]
+    bench.answer(back, asked[0], 200, result_body("w1"))
+    assert bench.dispatcher.job(uuid, bench.now).state == "done"
 
 
 def test_after_its_death_what_it_lists_and_nobody_has_stays_with_it():
@@ -375,6 +432,26 @@ def two_workers_at_one_job(bench: Bench, **kind):
     return client, uuid, (first, old), (second, new)
 
 
+def test_results_that_follow_one_another_are_acknowledged_together():
+    bench = Bench()
+    worker, client = bench.register("w1", ours=True), bench.own_client()
+    done = []
+    for _ in range(4):
+        done.append(bench.post(client))
+        bench.finish(worker, the(worker.take(), POST))
+        if len(done) == 1:
+            assert said(the(worker.take(), Command.RESPONSE)) == done  # nothing to wait for
+    assert worker.take() == []
+    assert bench.due <= bench.now + ACKNOWLEDGE_S
+    bench.pass_time(ACKNOWLEDGE_S)
+    assert said(the(worker.take(), Command.RESPONSE)) == done[1:]
+    bench.post(client)
+    bench.finish(worker, the(worker.take(), POST))
+    assert worker.take() == []
+    bench.dispatcher.disconnect_workers(None, "the broker stops", bench.now)
+    assert story(worker.take()) == ["200", "DISCONNECT"]
+
+
 @pytest.mark.parametrize("winner", [0, 1])
 def test_the_first_final_result_wins(winner):
     bench = Bench()
@@ -386,6 +463,7 @@ def test_the_first_final_result_wins(winner):
     assert (DELETE in [packet.command for packet in loser.take()]) == (loser.name == "w2")
     bench.finish(loser, other, "late")
     assert client.take() == []
+    bench.pass_time(ACKNOWLEDGE_S)
     assert said(the(loser.take(), Command.RESPONSE)) == [uuid]  # it need not keep it
     assert bench.counts.late == 1
     assert [(op.worker, op.attempt) for op in bench.journal.of(Finished)] == [(worker.name, 1 + winner)]
@@ -396,7 +474,7 @@ def test_the_first_announcement_of_deployed_workers_wins():
     client, _, (first, old), (second, new) = two_workers_at_one_job(bench)
     bench.event(first, old, "result_ready")
     bench.answer(first, the(first.take(), GET), 200, result_body("w1"))
-    assert story(client.take()) == ["202[w1]", "200"]
+    assert story(client.take()) == ["200"]
     bench.event(second, new, "result_ready")
     assert GET not in [packet.command for packet in second.take()]
     assert bench.counts.late == 1
@@ -445,19 +523,32 @@ def test_what_a_worker_says_about_others_jobs_is_dropped(command, form):
     bench.say(liar, worker_says(command, uuid=uuid, status=200, body=result_body("w1", "lie"), **form))
     assert client.take() == []
     assert bench.counts.forged == 1
-    assert [name for name, _ in bench.offences] == ["w2"]
+    assert [about[:2] for about in bench.offences] == [("w2", "forged")]
     assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "dispatched"
 
 
-def test_an_attempt_that_was_never_made_is_a_lie():
+def test_an_attempt_that_was_never_made_counts_for_nothing():
+    """Another broker made it: until the worker hears of ours it says so, which is no offence."""
     bench = Bench()
     worker, client = bench.register("w1"), bench.client()
     uuid = bench.post(client)
     bench.say(
         worker, worker_says(Command.RESPONSE, client=b"c1#2", uuid=uuid, status=200, body=result_body("w1"))
     )
-    assert bench.counts.forged == 1
+    assert (bench.counts.unroutable, bench.counts.forged, bench.offences) == (1, 0, [])
     assert bench.dispatcher.job(uuid, bench.now).state == "open"
+
+
+@pytest.mark.parametrize("kind", ["submitted", "closed", "cancelled", "a b\n", "x.y", "p" * 70_000, ""])
+def test_what_a_worker_calls_its_event_is_told_as_one_of_a_few_kinds(kind):
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    uuid = bench.post(client)
+    post = the(worker.take(), POST)
+    client.take()
+    bench.event(worker, post, kind)
+    assert bench.watch.kinds(uuid) == ["submitted", "dispatched", "accepted", "progress"]
+    assert said(the(client.take(), Command.EVENT))["event_type"] == kind  # its client gets it as it came
 
 
 def test_what_nobody_asked_for_is_counted():

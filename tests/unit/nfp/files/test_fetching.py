@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from broker.nfp.files import fetching
-from broker.nfp.files.fetching import FetchFailed, is_url, localise, urls_in
+from broker.nfp.files.fetching import FetchFailed, localise, urls_in
+from broker.nfp.urls import is_url
 
 
 class Cache:
@@ -78,8 +79,14 @@ def test_what_is_a_url(value, is_one):
 
 def test_a_file_that_cannot_be_fetched_stops_the_task_with_its_name(tmp_path):
     cache = Cache(tmp_path, a=b"A")
-    with pytest.raises(FetchFailed, match="'nf://none' failed: nf://none is not there"):
+    with pytest.raises(FetchFailed, match=r"^nf://none is not there$"):
         run(([], {"x": ["nf://a", "nf://none"]}), cache)
+
+    async def fetch(url):
+        raise OSError("the disk is gone")
+
+    with pytest.raises(FetchFailed, match=r"^fetching 'nf://a' failed: the disk is gone$"):
+        run((["nf://a"], {}), fetch)
 
 
 def test_text_must_be_text_and_not_too_long(tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from broker.nfp.files.tree import DEPTH_MAX, Missing, TooLarge, Tree, Unsafe, names_of, url_of
+from broker.nfp.files.tree import Missing, TooLarge, Tree
+from broker.nfp.urls import DEPTH_MAX, Unsafe, names_of, url_of
 
 
 @pytest.fixture

@@ -135,11 +135,15 @@ def test_a_change_is_seen_within_the_interval(write: Write) -> None:
     found = opened(write("workers: {w: [one.yaml]}"), clock)
     assert found.get_inventory("w") == {"n": 1}
     write("n: 2", "one.yaml")
+    found.look()
     assert found.get_inventory("w") == {"n": 1}, "not looked at again so soon"
     clock.now += datastore.CHECK_S
+    assert found.get_inventory("w") == {"n": 1}, "answered without a look at files"
+    found.look()
     assert found.get_inventory("w") == {"n": 2}
     write("workers: {v: [one.yaml]}")
     clock.now += datastore.CHECK_S
+    found.look()
     assert (found.get_inventory("w"), found.get_inventory("v")) == (None, {"n": 2})
 
 
@@ -155,6 +159,7 @@ def test_only_what_changed_is_read(write: Write, monkeypatch: pytest.MonkeyPatch
     )
     write("m: 2", "two.yaml")
     clock.now += 10
+    found.look()
     assert found.get_inventory("w") == {"n": 1, "m": 2}
     assert seen == ["two.yaml"]
 
@@ -167,6 +172,7 @@ def test_a_fault_keeps_what_there_was(write: Write, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.ERROR, "headgate"):
         for _ in range(3):
             clock.now += 10
+            found.look()
             assert found.get_inventory("w") == {"n": 1}
     assert len(caplog.records) == 1, "said once, not at each look"
     assert f"{path}:2: " in caplog.text
@@ -175,6 +181,7 @@ def test_a_fault_keeps_what_there_was(write: Write, caplog: pytest.LogCaptureFix
         found.load()
     write("workers: {w: [{n: 3}]}")
     clock.now += 10
+    found.look()
     assert found.get_inventory("w") == {"n": 3}
     assert found.problem == ""
 
@@ -184,10 +191,12 @@ def test_a_file_that_appears_heals(write: Write) -> None:
     found = opened(write("workers: {}"), clock)
     write("workers: {w: [late.yaml]}")
     clock.now += 10
+    found.look()
     assert found.get_inventory("w") is None
     assert "'late.yaml' cannot be read" in found.problem
     write("n: 1", "late.yaml")
     clock.now += 10
+    found.look()
     assert found.get_inventory("w") == {"n": 1}
 
 
@@ -349,3 +358,16 @@ def test_files_are_limited(write: Write, monkeypatch: pytest.MonkeyPatch) -> Non
     assert ":1: more than 2 files" in fault(write("workers: {w: [a.yaml, b.yaml, c.yaml]}"))
     write("#" * 65, "a.yaml")
     assert "'a.yaml' is larger than 64 bytes" in fault(write("workers: {w: [a.yaml]}"))
+
+
+def test_users_see_the_whole_without_its_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(
+        "workers: {w1: [{service: nornir, password: word, url: 'http://u:p@h/'}]}\nbroker: {token: t}"
+    )
+    datastore = Datastore(path, environ={})
+    datastore.load()
+    shown = datastore.whole(redacted=True)
+    assert shown["workers"] == {"w1": [{"service": "nornir", "password": "***", "url": "http://***@h/"}]}
+    assert shown["broker"] == {"token": "***"}
+    assert datastore.whole()["broker"] == {"token": "t"}

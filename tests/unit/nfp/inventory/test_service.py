@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.nfp.access import Access, Rule
+from broker.nfp.access import Access, Key, Rule
 from broker.nfp.contract import Answer, Call
 from broker.nfp.frames import Packet
 from broker.nfp.inventory import Datastore, InventoryService
@@ -48,7 +48,13 @@ def service(tmp_path: Path, *rules: Rule) -> InventoryService:
 def ask(
     inventory: InventoryService, asker: Asker, task: str = "get_inventory", *args: Any, **kwargs: Any
 ) -> Answer:
-    return inventory.call(Call(SID, task, args, kwargs, "5eed", asker, b""))
+    answer = inventory.call(Call(SID, task, args, kwargs, "5eed", asker, b""))
+    if isinstance(answer, Answer):
+        return answer
+    answers: list[Answer] = []
+    answer(answers.append)
+    (said,) = answers
+    return said
 
 
 def test_name(tmp_path: Path) -> None:
@@ -88,6 +94,60 @@ def test_who_may_not(tmp_path: Path, name: str, principal: Principal) -> None:
     said = json.loads(answer.body)
     assert said["error"].startswith("not allowed: the inventory of 'w1'")
     assert b"word" not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "status"),
+    [
+        ("w1-NFPClient", "K2", 200),  # listed as that client
+        ("w1", "K1", 200),  # listed as a worker
+        ("w1-NFPClient", "K7", 200),  # another worker: it could come as w1, too
+        ("w1-NFPClient", "K8", 400),  # a client's key, named otherwise
+        ("w1-NFPClient", "K9", 400),  # not listed
+    ],
+)
+def test_a_free_name_makes_nobody_a_worker(tmp_path: Path, name: str, key: str, status: int) -> None:
+    """Where only listed keys may be workers, others read no inventory by taking a worker's name."""
+    path = tmp_path / "inventory.yaml"
+    path.write_text(f"workers: {{w1: [{json.dumps(DATA)}]}}")
+    datastore = Datastore(path, environ={})
+    datastore.load()
+    keys = [
+        Key("K1", "w1", services=("nornir",)),
+        Key("K2", "w1-NFPClient"),
+        Key("K7", "w7", services=("*",)),
+        Key("K8", "c8"),
+    ]
+    access = Access(keys, offer_unlisted=False)
+    inventory = InventoryService(datastore, access, lambda name: {"w1": "K1"}.get(name, ""))
+    principal = access.principal_of(key, name)
+    assert principal is not None
+    assert ask(inventory, Asker(name, principal), name="w1").status == status
+
+
+@pytest.mark.parametrize(
+    ("unlisted", "worker", "name", "key", "status"),
+    [
+        (True, "K5", "w1-NFPClient", "K6", 200),  # nobody is listed: the name is trusted
+        (True, "K1", "w1-NFPClient", "K6", 400),  # the worker is listed, its client is not
+        (True, "K1", "w1-NFPClient", "K2", 200),
+        (False, "K5", "w1-NFPClient", "K6", 400),
+        (False, "K5", "w1", "K5", 400),
+        (False, "K1", "w1", "K1", 200),
+        (False, "K1", "w1-NFPClient", "K2", 200),
+    ],
+)
+def test_listed_keys_and_others(
+    tmp_path: Path, unlisted: bool, worker: str, name: str, key: str, status: int
+) -> None:
+    """``worker`` is the key that w1 is pinned to; K1 and K2 are listed."""
+    datastore = Datastore(None)
+    access = Access([Key("K1", "lab 1", services=("*",)), Key("K2", "lab 2", services=("*",))])
+    pinned = {"w1": worker}
+    inventory = InventoryService(datastore, access, lambda name: pinned.get(name, ""), unlisted=unlisted)
+    principal = access.principal_of(key, name)
+    assert principal is not None
+    assert ask(inventory, Asker(name, principal), name="w1").status == status
 
 
 def test_a_rule_lets_others_see_what_is_no_secret(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ def asked(desk, task, peer, ident, kwargs):
 
 def reply(desk, task, peer=None, ident="u1", /, **kwargs):
     answer = desk.call(asked(desk, task, peer, ident, kwargs))
+    if callable(answer):
+        answers = []
+        answer(answers.append)
+        (answer,) = answers
     return answer.status, msgspec.json.decode(answer.body)
 
 
@@ -130,9 +134,13 @@ class FakeBroker:
     def inventory(self, *, redacted):
         return {"workers": {"w1": {"password": "***" if redacted else "open sesame"}}}
 
-    def reload(self):
+    def look(self, then):
+        self.done.append("look")
+        then(None)
+
+    def reload(self, then):
         self.done.append("reload")
-        return {"workers": 1}
+        then({"workers": 1})
 
     def disconnect(self, names, reason):
         self.done.append(("disconnect", names))

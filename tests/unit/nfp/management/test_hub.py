@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
+from broker.identity import USERID_UNKNOWN
 from broker.nfp.frames import decode, encode
-from broker.nfp.management.hub import SUBSCRIPTIONS_PER_PEER, EventHub, Gap, Wish
+from broker.nfp.management.hub import SUBSCRIPTIONS_PER_HOLDER, EventHub, Gap, Subscription, Wish
 from broker.nfp.management.ring import BODY_MAX_BYTES
 from broker.nfp.names import Dialect
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakePeer, event
@@ -204,16 +205,63 @@ def test_subscriptions_of_the_gone_take_no_room_even_when_nothing_matches(monkey
 
 def test_subscriptions_are_bounded_and_replaced_by_name():
     hub, peer = EventHub("e1"), FakePeer()
-    for number in range(SUBSCRIPTIONS_PER_PEER):
+    for number in range(SUBSCRIPTIONS_PER_HOLDER):
         hub.subscribe(peer, ALL, f"s{number}")
     with pytest.raises(ValueError, match="at most"):
         hub.subscribe(peer, ALL, "one more")
     hub.subscribe(peer, Wish(uuid="other"), "s0")
     hub.happened(event())
-    assert len(peer.sent) == SUBSCRIPTIONS_PER_PEER - 1
+    assert len(peer.sent) == SUBSCRIPTIONS_PER_HOLDER - 1
     assert hub.unsubscribe(peer, "s1") == 1
-    assert hub.unsubscribe(peer) == SUBSCRIPTIONS_PER_PEER - 1
+    assert hub.unsubscribe(peer) == SUBSCRIPTIONS_PER_HOLDER - 1
     assert hub.subscriptions(peer) == []
+
+
+def test_subscriptions_are_counted_by_holder_on_all_connections():
+    hub = EventHub("e1")
+    peers = [FakePeer(f"c{number}") for number in range(SUBSCRIPTIONS_PER_HOLDER)]
+    for peer in peers:
+        hub.subscribe(peer, ALL, "s1")
+    with pytest.raises(ValueError, match="uid:1000 has 16"):
+        hub.subscribe(FakePeer("one more"), ALL, "s1")
+    hub.subscribe(FakePeer(principal=BERT), ALL, "s1")
+    hub.gone(peers[0])
+    hub.subscribe(FakePeer("one more"), ALL, "s1")
+
+
+def test_a_subscription_for_one_job_is_asked_about_no_other(monkeypatch):
+    hub, one, wide = EventHub("e1"), FakePeer("one"), FakePeer("wide")
+    hub.subscribe(one, Wish(uuid="j1"), "s1")
+    hub.subscribe(wide, ALL, "s1")
+    hub.pump()
+    asked, matches = [], Subscription.matches
+
+    def noted(self, event):
+        asked.append((self.peer.name, event.uuid))
+        return matches(self, event)
+
+    monkeypatch.setattr(Subscription, "matches", noted)
+    for uuid in ("j2", "j1", "j2"):
+        hub.happened(event(uuid=uuid))
+    assert {uuid for name, uuid in asked if name == "one"} == {"j1"}
+    assert numbers(one.take()) == [2]
+    assert numbers(wide.take()) == [1, 2, 3]
+    hub.gone(one)
+    hub.happened(event(uuid="j1"))
+    assert one.take() == []
+
+
+def test_a_subscription_for_one_job_that_fell_behind_catches_up_in_order():
+    hub, peer = EventHub("e1"), FakePeer(room=1)
+    hub.subscribe(peer, Wish(uuid="j1"), "s1")
+    hub.pump()
+    for number in range(6):
+        hub.happened(event(uuid=f"j{number % 2}"))
+    assert numbers(peer.take()) == [2]
+    peer.room = None
+    hub.pump()
+    hub.happened(event(uuid="j1"))
+    assert numbers(peer.take()) == [4, 6, 7]
 
 
 def test_the_ring_is_bounded_in_bytes_and_leaves_long_bodies_out():
@@ -241,3 +289,11 @@ def test_listeners_in_this_process_get_everything_until_they_end():
     end()
     hub.happened(event())
     assert heard == [(1, b"result")]
+
+
+def test_who_has_no_userid_is_told_without_one():
+    hub, peer = EventHub("e"), FakePeer(principal=OWNER)
+    hub.subscribe(peer, ALL, "s1")
+    hub.happened(event(userid=USERID_UNKNOWN))
+    hub.happened(event(userid=7))
+    assert [body["userid"] for _, body in peer.take()] == [None, 7]

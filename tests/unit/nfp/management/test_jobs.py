@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.identity import USERID_UNKNOWN
 from broker.nfp.dispatch.views import SlotView
 from broker.nfp.management import jobs as room
 from broker.nfp.management.jobs import Jobs
@@ -90,6 +91,18 @@ def test_show_brings_slots_attempts_and_results():
     assert "results" not in reply(Jobs(broker), "show", uuid="a", results=False)[1]
 
 
+def test_a_result_that_says_that_its_task_failed_is_told(monkeypatch):
+    slot = SlotView("", "w1", 1, "final", 200, 4)
+    broker = broker_with(*(job_view(uuid, state="done", slots=(slot,)) for uuid in "abc"), job_view("open"))
+    bad = b'{"w1":{"result":null,"failed":true,"errors":["no"]}}'
+    broker.found = {"a": [bad], "b": [b'{"w1":{"result":1,"failed":false}}'], "c": [b"\xff"], "open": [bad]}
+    told = {job["uuid"]: job["failed"] for job in reply(Jobs(broker), "list")[1]["jobs"]}
+    assert told == {"a": ["w1"], "b": [], "c": [], "open": []}
+    assert reply(Jobs(broker), "show", uuid="a")[1]["failed"] == ["w1"]
+    monkeypatch.setattr(room, "LOOKED_INTO_BYTES", 10)
+    assert reply(Jobs(broker), "show", uuid="a")[1]["failed"] == []
+
+
 def test_large_results_are_left_to_get(monkeypatch):
     monkeypatch.setattr(room, "RESULTS_MAX_BYTES", 10)
     broker = broker_with(job_view("a"))
@@ -108,3 +121,8 @@ def test_a_job_of_somebody_else_is_as_unknown_as_none():
     assert reply(Jobs(broker), "show")[0] == 400
     assert reply(Jobs(broker), "show", BOSS, uuid="b")[0] == 200
     assert ANNA.may_see(reply(Jobs(broker), "show", uuid="a")[1]["holder"])
+
+
+def test_a_job_of_a_key_without_userid_says_so():
+    broker = broker_with(job_view("a"), job_view("b", userid=USERID_UNKNOWN))
+    assert [job["userid"] for job in reply(Jobs(broker), "list", BOSS)[1]["jobs"]] == [None, 1000]

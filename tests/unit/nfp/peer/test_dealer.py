@@ -12,11 +12,13 @@ import zmq
 from broker.errors import ConfigError, LinkClosed
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
-from broker.nfp.peer import dealer
+from broker.nfp.peer import connection, dealer
 from broker.nfp.peer.connection import OUT_MSGS, Connection
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.targets import ANY
 from broker.transport.curve import generate
+from broker.transport.zeromq.address import parse
+from broker.transport.zeromq.hub import hub
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 
 
@@ -391,6 +393,60 @@ def test_a_machine_without_descriptors_does_not_end_the_channel(monkeypatch, cap
             broker.answer_open("c1")
             await until(lambda: story.kinds() == ["connected"])
             assert "Too many open files" in caplog.text
+            await way.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("part", ["the monitor", "what the monitor reads", "the pump"])
+def test_a_connection_that_cannot_be_made_leaves_no_socket(monkeypatch, part):
+    def none_left(*about):
+        if about[1] is not None:  # switching a monitor off takes none
+            raise zmq.ZMQError(errno.EMFILE)
+
+    async def main():
+        the_hub = hub()
+        kept = the_hub.open(zmq.PAIR)  # the last one would end the hub
+        if part == "the monitor":
+            monkeypatch.setattr(connection, "Monitor", none_left)
+        elif part == "the pump":
+            monkeypatch.setattr(connection, "Pump", none_left)
+        else:
+            monkeypatch.setattr(zmq.Socket, "monitor", none_left)
+        made = the_hub._open
+        with pytest.raises(zmq.ZMQError):
+            Connection(the_hub, connection.Plan(parse("tcp://127.0.0.1:1"), b"c1", None), None)
+        assert the_hub._open == made
+        the_hub.close(kept, 0)
+
+    asyncio.run(main())
+
+
+def test_an_open_that_cannot_be_read_is_dropped():
+    async def main():
+        story = Story()
+        with RawBroker() as broker:
+            way = channel(broker.endpoint, open_timeout_s=PATIENCE_S)
+            way.start(story, dict)
+            await broker.take_open()
+            broker.say("c1", Command.OPEN, body=b"[" * 100_000)
+            await until(lambda: way.traffic.invalid == 1)
+            assert story.kinds() == []
+            broker.answer_open("c1")
+            await until(lambda: story.kinds() == ["connected"])
+            await way.close()
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_says_nothing_is_named_while_it_is_waited_for():
+    async def main():
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            endpoint = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+            way = channel(endpoint)
+            assert way.trouble == "not started"
+            way.start(Story(), dict)
+            assert way.trouble == f"{endpoint}: no answer yet"
             await way.close()
 
     asyncio.run(main())

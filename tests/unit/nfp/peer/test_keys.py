@@ -66,7 +66,8 @@ def test_which_endpoints_need_curve():
     assert keys.needs_curve(["tcp://broker.example:1"])
 
 
-def test_what_a_channel_needs(tmp_path):
+def test_what_a_channel_needs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     here, away = ["tcp://127.0.0.1:1"], ["tcp://broker.example:1", "tcp://127.0.0.1:1"]
     theirs = generate().public_key
     assert keys.credentials(tmp_path, "w1", here) == (None, {})
@@ -79,5 +80,22 @@ def test_what_a_channel_needs(tmp_path):
         assert (found.public_key, known) == (given.public_key, dict.fromkeys(away, theirs))
     with pytest.raises(ConfigError, match=r"broker\.example:1: the broker's public key is not known"):
         keys.credentials(tmp_path, "w1", away)
+    keys.default_base_dir().mkdir(parents=True)
+    for folder in (keys.default_base_dir(), tmp_path):  # the second one goes first
+        made = generate().public
+        save(made, folder / "broker.key")
+        assert keys.credentials(tmp_path, "w1", away)[1] == dict.fromkeys(away, made.public_key)
+
+
+def test_plaintext_on_purpose(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    away = ["tcp://broker.example:1"]
+    assert keys.credentials(tmp_path, "w1", away, insecure=True) == (None, {})
     save(generate().public, tmp_path / "broker.key")
-    assert keys.credentials(tmp_path, "w1", away)[1].keys() == set(away)
+    assert keys.credentials(tmp_path, "w1", away, insecure=True)[1].keys() == set(away)
+    for endpoints, insecure in ((["tcp://127.0.0.1:1"], False), (away, True)):
+        plain = keys.credentials(tmp_path, "w2", endpoints, server_key=keys.PLAINTEXT, insecure=insecure)
+        assert plain == (None, {})
+    with pytest.raises(ConfigError, match="not known"):
+        keys.credentials(tmp_path, "w2", away, server_key=keys.PLAINTEXT)
+    assert not (tmp_path / "peers" / "w2.key_secret").exists()

@@ -15,6 +15,7 @@ class RecordingPeer:
         self.dialect = Dialect.NORFAB
         self.features = frozenset()
         self.alive = True
+        self.unsent = ()
         self.penalty = Penalty()
         self.greeted = False
         self.worker = False
@@ -24,6 +25,9 @@ class RecordingPeer:
 
     def send(self, packet, after=0):
         self.sent.append(packet)
+        return True
+
+    def roomy(self):
         return True
 
     def cut(self, why):
@@ -63,9 +67,13 @@ class RecordingDispatch:
 
     def worker_opened(self, peer, offer, now):
         self._note("worker_opened", peer, offer)
+        return peer.name != "told to go"
 
     def client_seen(self, peer, now):
         self._note("client_seen", peer, None)
+
+    def has_room(self, peer, now):
+        self._note("has_room", peer, None)
 
     def peer_gone(self, peer, now):
         self._note("peer_gone", peer, None)

@@ -29,6 +29,7 @@ class ScriptedHouse:
         self.foreign: set[tuple[bytes, str]] = set()
         self.came: list[tuple[str, list[bytes]]] = []
         self.ended: list[str] = []
+        self.relieved: list[str] = []
         self.arrivals: list[str] = []
         self.peers: list = []
         self.on_message: Callable = lambda peer, frames: None
@@ -51,6 +52,9 @@ class ScriptedHouse:
     def gone(self, peer, now) -> None:
         self.ended.append(peer.name)
 
+    def has_room(self, peer) -> None:
+        self.relieved.append(peer.name)
+
     def messages(self, name: str) -> list[bytes]:
         return [bytes(frames[-1]) for who, frames in self.came if who == name]
 
@@ -64,7 +68,7 @@ class Stage:
         self.broken = ""
         self.turns = Turns(
             loop,
-            commit=lambda: None,
+            commit=lambda *, waited: None,
             tick=lambda now: float("inf"),
             sent=lambda: self.router.pump.sent(),
             overtaking=lambda: bool(self.broken),

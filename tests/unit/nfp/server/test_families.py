@@ -101,6 +101,22 @@ def test_a_service_of_the_broker_that_breaks_is_told():
     assert msgspec.json.decode(answers[0].body)["error"] == "ValueError: it broke"
 
 
+def test_an_answer_that_takes_its_time_is_sent_when_it_is_there():
+    on = Setting()
+    waiting = []
+    on.service.call = lambda call: waiting.append
+    for dialect, commands in (
+        (Dialect.NORFAB, [Command.RESPONSE, Command.MMI]),
+        (Dialect.SEED, [Command.RESPONSE]),
+    ):
+        assert on.say(request(Command.POST, "u1", service=MMI_BROKER, dialect=dialect)) == []
+        on.peer.dialect = Dialect.NORFAB
+        waiting.pop()(Answer(200, b"[]"))
+        assert [(a.command, a.uuid, a.dialect, a.data) for a in on.peer.sent] == [
+            (command, "u1", dialect, b"[]") for command in commands
+        ]
+
+
 def test_what_is_not_there_is_answered():
     on = Setting()
     assert on.say(request(Command.POST, "u", service=SID))[0].status == 400
@@ -122,6 +138,51 @@ def test_rules_hold_for_the_brokers_own_services():
         allowed.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"shutdown"}'))[0].status
         == 200
     )
+
+
+@pytest.mark.parametrize("command", [Command.POST, Command.GET, Command.MMI])
+@pytest.mark.parametrize(
+    ("standing", "task", "passed"),
+    [
+        (Standing.GUEST, "show_workers", False),
+        (Standing.GUEST, "shutdown", False),
+        (Standing.USER, "show_workers", True),
+        (Standing.USER, "shutdown", False),
+        (Standing.USER, "restart", False),
+        (Standing.USER, "disconnect", False),
+        (Standing.OWNER, "shutdown", True),
+    ],
+)
+def test_workers_are_managed_by_whom_the_rules_let(command, standing, task, passed):
+    on = Setting()
+    on.peer.principal = on.peer.principal._replace(standing=standing)
+    body = b'{"task":"%s"}' % task.encode()
+    answers = on.say(request(command, "u", service=MMI_WORKER, target="all", body=body))
+    assert on.dispatch.names == (["relay_mmi"] if passed else [])
+    said = [] if passed else [(Command.RESPONSE, 400), (Command.MMI, 400)]
+    assert [(answer.command, answer.status) for answer in answers] == said
+    assert on.clients.denied == (not passed)
+    if command is not Command.MMI and not passed:
+        (strict,) = on.say(request(command, "u", service=MMI_WORKER, body=body, dialect=Dialect.SEED))
+        assert (strict.command, strict.status) == (Command.RESPONSE, 400)
+
+
+def test_a_rule_lets_users_end_workers():
+    on = Setting(Access(rules=[Rule(services=(MMI_WORKER,), tasks=("shutdown",))]))
+    on.say(request(Command.MMI, "u", service=MMI_WORKER, body=b'{"task":"shutdown"}'))
+    on.say(request(Command.MMI, "u", service=MMI_WORKER, body=b'{"task":"restart"}'))
+    assert on.dispatch.names == ["relay_mmi"]
+
+
+@pytest.mark.parametrize("standing", [Standing.GUEST, Standing.USER])
+def test_logs_are_for_owners_unless_a_rule_spells_them(standing):
+    logs = request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"get_logs"}')
+    for rules, status in (((), 400), ([Rule()], 400), ([Rule(tasks=("get_logs",))], 200)):
+        on = Setting(Access(rules=rules))
+        on.peer.principal = on.peer.principal._replace(standing=standing)
+        assert on.say(logs)[0].status == status
+        on.peer.principal = on.peer.principal._replace(standing=Standing.OWNER)
+        assert on.say(logs)[0].status == 200
 
 
 @pytest.mark.parametrize("dialect", BOTH)
@@ -160,6 +221,18 @@ def test_a_failure_is_answered_and_costs_nobody_else():
     assert on.say(ready()) == []
     assert on.offences.failures == 2
     assert on.peer.cuts == []
+
+
+def test_a_peer_that_cannot_be_told_of_a_failure_costs_nobody_else_either(caplog):
+    on = Setting()
+    on.dispatch.failure = KeyError("bug")
+
+    def send(packet, after=0):
+        raise ValueError("this one, too")
+
+    on.peer.send = send
+    on.say(request(Command.POST, "u"))
+    assert "could not be told so" in caplog.text
 
 
 @pytest.mark.parametrize(

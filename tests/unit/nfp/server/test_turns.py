@@ -19,7 +19,7 @@ class Sender:
 def made(log, tick=lambda now: inf):
     return Turns(
         asyncio.get_running_loop(),
-        commit=lambda: log.append("commit"),
+        commit=lambda *, waited: log.append("commit at once" if waited else "commit"),
         tick=tick,
         sent=lambda: log.append("sent"),
         overtaking=lambda: False,
@@ -46,6 +46,43 @@ def test_one_commit_and_one_flush_for_a_turn():
     asyncio.run(story())
 
 
+def test_within_a_turn_nobody_asks_for_its_end():
+    async def story():
+        log = []
+        turns = made(log)
+        turns.begin()
+        turns.touch(Sender(log, "one"))
+        turns.soon()
+        await asyncio.sleep(0)
+        assert log == []
+        turns.finish()
+        assert log == ["commit", "one", "sent"]
+        turns.soon()
+        await asyncio.sleep(0)
+        assert log[3:] == ["commit"]
+        turns.close()
+
+    asyncio.run(story())
+
+
+def test_what_a_timer_says_leaves_in_the_same_turn():
+    async def story():
+        log = []
+
+        def tick(now):
+            turns.touch(Sender(log, "late"))
+            return inf
+
+        turns = made(log, tick)
+        turns.finish()
+        assert log == ["commit", "late", "sent"]
+        await asyncio.sleep(0)
+        assert len(log) == 3
+        turns.close()
+
+    asyncio.run(story())
+
+
 def test_who_waits_for_a_commit_is_flushed_after_it():
     async def story():
         log = []
@@ -61,6 +98,22 @@ def test_who_waits_for_a_commit_is_flushed_after_it():
         assert log.count("gated") == 3
         turns.commit_done(6)
         assert log.count("gated") == 3
+        turns.close()
+
+    asyncio.run(story())
+
+
+def test_a_commit_that_nobody_waits_for_may_come_later():
+    async def story():
+        log = []
+        turns = made(log)
+        sender = Sender(log, "one")
+        turns.touch(sender, 1)
+        turns.finish()
+        turns.commit_done(1)
+        turns.touch(sender, 1)
+        turns.finish()
+        assert [each for each in log if each.startswith("commit")] == ["commit at once", "commit", "commit"]
         turns.close()
 
     asyncio.run(story())
@@ -117,5 +170,52 @@ def test_a_timer_that_fails_is_tried_again(caplog):
         assert log == ["commit"]
         turns.close()
         assert "a timer of the dispatcher failed" in caplog.text
+
+    asyncio.run(story())
+
+
+def test_a_sender_that_fails_costs_no_other_one_its_turn(caplog):
+    async def story():
+        log = []
+        turns = made(log)
+
+        class Broken(Sender):
+            def flush(self):
+                raise ValueError("broken")
+
+        for sender in (Broken(log, "first"), Sender(log, "second")):
+            turns.touch(sender)
+        turns.finish()
+        assert log == ["commit", "second", "sent"]
+        for sender in (Broken(log, "first"), Sender(log, "third")):
+            turns.hold(sender)
+        turns.commit_done(1)
+        assert log[-2:] == ["third", "sent"]
+        assert caplog.text.count("could not be flushed") == 2
+        turns.close()
+
+    asyncio.run(story())
+
+
+def test_a_commit_that_cannot_begin_does_not_end_the_turns(caplog):
+    async def story():
+        log = []
+
+        def commit(**_):
+            raise ValueError("broken")
+
+        turns = Turns(
+            asyncio.get_running_loop(),
+            commit=commit,
+            tick=lambda now: inf,
+            sent=lambda: None,
+            overtaking=lambda: False,
+        )
+        turns.touch(Sender(log, "one"))
+        turns.finish()
+        turns.touch(Sender(log, "two"))
+        await asyncio.sleep(0)
+        assert log == ["one", "two"]
+        turns.close()
 
     asyncio.run(story())

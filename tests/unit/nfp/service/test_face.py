@@ -120,3 +120,26 @@ def test_a_name_that_is_taken_and_a_broker_that_is_not_there(tmp_path):
         await listener.stop()
 
     run(script)
+
+
+def test_nothing_that_goes_wrong_while_it_connects_ends_the_attempts(tmp_path, caplog):
+    async def script():
+        flux, listener = await start(f"local://{tmp_path}/s")
+        face = Face(FakeBroker(), f"local://{tmp_path}/s")
+        await face.start()
+        real, failures = face._connect, [ValueError("one"), KeyError("two")]
+
+        async def failing():
+            if failures:
+                raise failures.pop()
+            await real()
+
+        face._connect = failing
+        flux.services["nfp"].close("cut by the test")
+        await until(lambda: face.connections == 2)
+        assert caplog.text.count("could not be made") == 2
+        await face.stop()
+        await until(lambda: not flux.links)
+        await listener.stop()
+
+    run(script)

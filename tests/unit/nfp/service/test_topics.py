@@ -1,9 +1,10 @@
 """Views for people: what is listed, how far one request looks, what whom a worker's row tells."""
 
-from broker.nfp.dispatch.views import WorkerView
+from broker.identity import USERID_UNKNOWN
+from broker.nfp.dispatch.views import ResultView, SlotView, WorkerView
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.service.topics import LOOKED_AT_MAX, WhichJobs, asked, counted, listed, worker_row
+from broker.nfp.service.topics import LOOKED_AT_MAX, WhichJobs, asked, counted, job_row, listed, worker_row
 from tests.unit.nfp.service.desk import job_view
 
 ME = Principal("uid:7", Standing.USER, 7)
@@ -52,3 +53,15 @@ def test_what_a_worker_has_and_covers_is_not_for_everybody():
         (False, True),
         (False, False),
     ]
+
+
+def test_a_job_of_a_key_without_userid_says_so():
+    assert job_row(job_view("u1", userid=7), lambda uuid: [])["userid"] == 7
+    assert job_row(job_view("u1", userid=USERID_UNKNOWN), lambda uuid: [])["userid"] is None
+
+
+def test_a_job_whose_task_failed_says_so():
+    view = job_view("u1", state="done")._replace(slots=(SlotView("", "w1", 1, "final", 200, 4),))
+    bad = [ResultView("w1", 200, "OK", b'{"w1":{"failed":true}}')]
+    assert job_row(view, lambda uuid: bad)["failed"] == ["w1"]
+    assert listed([view], WhichJobs(), ME, lambda uuid: bad)["jobs"][0]["failed"] == ["w1"]

@@ -68,9 +68,17 @@ async def write(path: Path, *operations: Any, **settings: Any) -> None:
             store.put(op)
 
 
+async def whole(store: Store, found: Snapshot) -> Snapshot:
+    """``found`` with all jobs in the order they were added, as if closed ones were not read later."""
+    rows = {row.added.uuid: row for row in (*found.jobs, *await store.closed(found.closed))}
+    order = await store.ask(lambda base: base.execute("SELECT uuid FROM jobs ORDER BY id").fetchall())
+    assert len(order) == len(rows)
+    return found._replace(jobs=tuple(rows[uuid] for (uuid,) in order), closed=())
+
+
 async def read(path: Path, **settings: Any) -> Snapshot:
     async with opened(path, **settings) as store:
-        return store.found
+        return await whole(store, store.found)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from broker.nfp.store.clock import SAVE, TABLE, Clock, StoreClock
+from broker.nfp.store.clock import TABLE, Clock, StoreClock
 from tests.unit.nfp.store.samples import Clocks
 
 
@@ -28,7 +28,7 @@ def loaded(clocks, base):
 
 
 def save(clock, base):
-    base.execute(SAVE, clock.moment())
+    base.execute("UPDATE clock SET at = ?, wall = ?, boot = ?, boot_id = ?", clock.moment())
 
 
 def test_it_begins_at_zero_and_advances_with_the_machine(clocks, base):

@@ -10,12 +10,14 @@ from broker.errors import ConfigError
 from broker.nfp.contract import Journal
 from broker.nfp.names import Dialect
 from broker.nfp.records import (
+    OTHERS,
     Accepted,
     Closed,
     Dispatched,
     Finished,
     Forgotten,
     JobAdded,
+    Owned,
     Pinned,
     Returned,
     SlotAdded,
@@ -25,7 +27,7 @@ from broker.nfp.records import (
     WorkerLeft,
     WorkerSeen,
 )
-from broker.nfp.store import Listed, NoStore, Store, intake, listing
+from broker.nfp.store import NoStore, Store, intake, listing, snapshot
 from broker.nfp.store.database import open_database
 from broker.nfp.store.schema import SCHEMA
 from broker.nfp.targets import ALL, Target
@@ -88,6 +90,15 @@ def test_a_job_comes_back_as_it_was_put(path):
             SlotRow("", "w1", 1, "accepted", workers=(("w1", 1),)),
         ),
         (
+            [Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1, False)],
+            SlotRow("", "w1", 1, "accepted", workers=(("w1", 1),), repeat=False),
+        ),
+        (
+            [Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1, False), Returned("u", ""),
+             Dispatched("u", "", "w2", 2), Accepted("u", "", "w1", 1, False)],
+            SlotRow("", "w2", 2, "dispatched", workers=(("w1", 1), ("w2", 2))),
+        ),
+        (
             [SlotAdded("u", "w1"), Dispatched("u", "w1", "w1", 1), Returned("u", "w1")],
             SlotRow("w1", "w1", 1, "waiting", workers=(("w1", 1),)),
         ),
@@ -122,6 +133,41 @@ def test_a_job_comes_back_as_it_was_put(path):
 )  # fmt: skip
 def test_what_becomes_of_a_slot(path, operations, expected):
     assert slots_after(path, *operations) == (expected,)
+
+
+def test_an_owner_that_a_client_was_told_of_stays(path):
+    found = slots_after(
+        path, SlotAdded("u", ""), Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1), Owned("u", "w1"),
+        Returned("u", ""), Owned("u", "w2"), Dispatched("u", "", "w2", 2),
+    )  # fmt: skip
+    assert [(slot.owner, slot.worker, slot.state) for slot in found] == [("w1", "w2", "dispatched")]
+    run(write(path, Finished("u", "", "w2", 2, 200, "", b"r"), Closed("u", "done")))
+    assert [(slot.owner, slot.worker) for slot in run(read(path)).jobs[0].slots] == [("w1", "w2")]
+
+
+def test_closed_jobs_are_read_by_name_and_the_others_at_the_start(path):
+    async def story():
+        clocks = Clocks()
+        async with opened(path, clock=clocks.clock) as store:
+            for uuid in ("a", "b", 'c"\u2028', "d", "e"):
+                store.put(job(uuid, uuid.encode()))
+                store.put(Dispatched(uuid, "", "w", 1))
+            for uuid in ('c"\u2028', "a", "e"):
+                clocks.passes(1)
+                store.put(Finished(uuid, "", "w", 1, 200, "", uuid.encode()))
+                store.put(Closed(uuid, "done"))
+                await store.durable()
+        async with opened(path, clock=clocks.clock) as store:
+            assert [row.added.uuid for row in store.found.jobs] == ["b", "d"]
+            assert store.found.closed == ("e", "a", 'c"\u2028')
+            rows = await store.closed(['c"\u2028', "nobody", "e"])
+            assert {row.added.uuid: (row.state, row.closed_age_s, row.slots[0].body) for row in rows} == {
+                'c"\u2028': ("done", 2.0, 'c"\u2028'.encode()),
+                "e": ("done", 0.0, b"e"),
+            }
+            assert await store.closed([]) == []
+
+    run(story())
 
 
 def test_slots_stay_apart_and_in_order(path):
@@ -200,8 +246,57 @@ def test_workers_and_pins(path):
         found = await read(path)
         assert found.workers == (seen, WorkerSeen("w3", "other", Dialect.NORFAB, "K3"))
         assert found.pins == (Pinned("a", "K4"), Pinned("c", "K3"))
+        assert found.known == ("w2",)
         await write(path, WorkerLeft("w1"), WorkerLeft("w3"), Pinned("a", ""))
-        assert await read(path) == Snapshot(pins=(Pinned("c", "K3"),))
+        assert await read(path) == Snapshot(pins=(Pinned("c", "K3"),), known=("w2", "w1", "w3"))
+        await write(path, seen, WorkerLeft("w2"), WorkerLeft("nobody"))
+        assert (await read(path))[1:] == ((seen,), (Pinned("c", "K3"),), (), ("w2", "w3"))
+
+    run(story())
+
+
+def test_names_of_workers_that_left_first_are_forgotten_first(path):
+    async def story():
+        clocks = Clocks()
+        async with opened(path, clock=clocks.clock) as store:
+            for name in ("w3", "w1", "w2", "there"):
+                store.put(WorkerSeen(name, "svc", Dialect.NORFAB, ""))
+            for name in ("w3", "w1", "w2"):
+                clocks.passes(1)
+                store.put(WorkerLeft(name))
+                await store.durable()
+            await store.ask(lambda base: listing.forget_workers(base, 3))
+            assert (await store.ask(lambda base: snapshot.read(base, 0.0))).known == ("w3", "w1", "w2")
+            await store.ask(lambda base: listing.forget_workers(base, 2))
+        found = await read(path)
+        assert found.known == ("w1", "w2")
+        assert [worker.name for worker in found.workers] == ["there"]
+
+    run(story())
+
+
+def test_a_file_of_the_first_version_is_brought_to_the_present_one(path):
+    old = """
+        DROP TABLE slots; DROP TABLE workers; DROP TABLE pins; PRAGMA user_version = 1;
+        CREATE TABLE slots (
+            id INTEGER PRIMARY KEY, job INTEGER NOT NULL, slot TEXT NOT NULL, worker TEXT NOT NULL,
+            attempt INTEGER NOT NULL, state INTEGER NOT NULL, earlier TEXT NOT NULL DEFAULT '[]', UNIQUE (job, slot));
+        CREATE TABLE workers (
+            name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL) WITHOUT ROWID;
+        CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID;
+        INSERT INTO pins VALUES ('c1', 'K');
+        INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, '', 'w1', 1, 1);
+        INSERT INTO workers VALUES ('w1', 'svc', 'norfab', '')"""
+    run(write(path, job("u")))
+    base = sqlite3.connect(path)
+    base.executescript(old)
+    base.close()
+
+    async def story():
+        await write(path, Owned("u", "w1"), WorkerLeft("w1"))
+        found = await read(path)
+        assert found.jobs[0].slots == (SlotRow("", "w1", 1, "dispatched", workers=(("w1", 1),), owner="w1"),)
+        assert (found.workers, found.pins, found.known) == ((), (Pinned("c1", "K"),), ("w1",))
 
     run(story())
 
@@ -223,6 +318,10 @@ def test_usage_adds_up_over_restarts(path):
     run(story())
 
 
+def uuids(connection):
+    return [row[0] for row in connection.execute("SELECT uuid FROM jobs ORDER BY id")]
+
+
 def test_accounting_of_endless_keys_is_folded(path):
     database = open_database(path, SCHEMA)
     base = database.connection
@@ -233,37 +332,12 @@ def test_accounting_of_endless_keys_is_folded(path):
     for _ in range(2):
         listing.fold_usage(base, rows_max=20)
         found = listing.usage(base)
-        assert len(found) == 12
+        assert len(found) == 11
         assert sum(one.jobs for one in found) == 30
         assert sum(one.busy_s for one in found) == sum(range(30))
-        assert {one.service for one in found if one.holder == listing.OTHERS} == {"s0", "s1"}
+        assert [one.key + one.service for one in found if one.holder == OTHERS] == [OTHERS]
         assert {one.holder for one in found} >= {f"key:{number}" for number in range(20, 30)}
     database.close()
-
-
-def test_lists_of_jobs(path):
-    async def story():
-        clocks = Clocks()
-        async with opened(path, clock=clocks.clock) as store:
-            for op in (
-                job("a"),
-                SlotAdded("a", "w1"),
-                SlotAdded("a", "w2"),
-                job("b", holder="uid:8"),
-                job("c"),
-            ):
-                store.put(op)
-            for op in (Finished("a", "w1", "w1", 1, 200, "", b""), Closed("c", "done")):
-                store.put(op)
-            found = await store.jobs()
-            assert [one.uuid for one in found] == ["c", "b", "a"]
-            assert found[2] == Listed("a", "svc", "task", "uid:7", 7, "open", clocks.wall_s, 2, 1)
-            assert [one.uuid for one in await store.jobs(state="done")] == ["c"]
-            assert [one.uuid for one in await store.jobs(state="open", holder="uid:7")] == ["a"]
-            assert [one.uuid for one in await store.jobs(limit=1)] == ["c"]
-            assert await store.jobs(service="other") == []
-
-    run(story())
 
 
 # -- time -----------------------------------------------------------------------------------------
@@ -360,7 +434,7 @@ def test_a_body_that_sqlite_cannot_hold_costs_its_job_only(path):
             assert [ops for _text, ops in refused] == [[job("b", bytes(20_000))]]
             assert "too big" in refused[0][0]
             assert store.broken == ""
-            assert [one.uuid for one in await store.jobs()] == ["c", "a"]
+            assert await store.ask(uuids) == ["a", "c"]
 
     run(story())
 
@@ -377,7 +451,7 @@ def test_a_value_that_cannot_be_written_is_dropped_and_told(path, odd):
             await store.durable()
             assert len(refused) == 1
             assert store.lost == 1
-            assert [one.uuid for one in await store.jobs()] == ["c", "a"]
+            assert await store.ask(uuids) == ["a", "c"]
 
     run(story())
 
@@ -459,9 +533,8 @@ def test_the_store_that_is_off_has_the_same_face():
         store.put(job("u"))
         store.commit()
         await store.durable()
-        assert (store.position, await store.usage(), await store.jobs(), await store.close()) == (
+        assert (store.position, await store.usage(), await store.close()) == (
             0,
-            [],
             [],
             0,
         )
@@ -491,3 +564,16 @@ def test_offsets_into_joined_bodies():
     large = bytes(100)
     one.place(large)
     assert one.joined() is large
+
+
+def test_pins_come_back_in_the_order_of_their_last_use(path):
+    async def story():
+        clocks = Clocks()
+        async with opened(path, clock=clocks.clock) as store:
+            for name in ("b", "a", "c", "b"):
+                store.put(Pinned(name, "K"))
+                await store.durable()
+                clocks.passes(1)
+        assert [pin.name for pin in (await read(path)).pins] == ["a", "c", "b"]
+
+    run(story())

@@ -100,6 +100,45 @@ def test_nothing_is_written_before_commit(make, disk):
     run(story())
 
 
+def test_what_nobody_waits_for_shares_a_commit(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        store.put("a")
+        store.commit(waited=False)
+        await asyncio.sleep(0)
+        assert disk.groups == []
+        store.put("b")
+        store.commit()
+        await until(lambda: store.committed == 1)
+        assert disk.groups == [["a", "b"]]
+        await store.close()
+
+    run(story())
+
+
+def test_what_nobody_waits_for_is_written_soon(make, disk):
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        store.commit()
+        store.put("b")
+        store.commit(waited=False)
+        disk.free.set()
+        await until(lambda: store.committed == 1)
+        assert disk.groups == [["a"]]
+        await until(lambda: store.committed == 2)
+        assert disk.groups == [["a"], ["b"]]
+        store.put("c")
+        store.commit(waited=False)
+        assert await store.close() == 0
+        assert disk.groups[2:] == [["c"]]
+
+    run(story())
+
+
 def test_on_commit_may_put_and_commit(make):
     async def story():
         def echo(number):
@@ -376,7 +415,6 @@ def test_a_loop_that_is_gone_ends_in_peace(make, disk):
 
 def test_a_store_that_falls_behind_says_so_and_recovers(make, disk, monkeypatch):
     monkeypatch.setattr(threads, "BEHIND_OPS", 10)
-    monkeypatch.setattr(threads, "WAITING_OPS_MAX", 20)
 
     async def story():
         store = make()
@@ -388,14 +426,10 @@ def test_a_store_that_falls_behind_says_so_and_recovers(make, disk, monkeypatch)
             store.put(number)
         store.commit()
         assert store.broken == "test store: 11 operations wait for the disk"
-        for number in range(11, 25):
-            store.put(number)
-        store.commit()
-        assert store.lost == 5
         disk.free.set()
         await until(lambda: store.committed == store.position)
-        assert store.broken == ""
-        assert await store.ask(words) == ["first", *range(20)]
+        assert (store.broken, store.lost) == ("", 0)
+        assert await store.ask(words) == ["first", *range(11)]
         await store.close()
 
     run(story())
@@ -464,5 +498,90 @@ def test_a_file_that_cannot_be_opened_or_read(make, tmp_path):
         store = make()
         assert await store.start(words) == [], "nobody left the lock behind"
         await store.close()
+
+    run(story())
+
+
+def test_a_disk_that_does_not_answer_is_told_and_one_that_is_back_too(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "HANGS_S", 0.05)
+
+    async def story():
+        stuck = []
+        store = make(on_stuck=lambda: stuck.append(store.broken))
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        store.commit()
+        store.put("b")
+        for _ in range(20):
+            store.commit()  # a busy loop gives way each time, which must not make the commit look young
+            await asyncio.sleep(0.01)
+        await until(lambda: stuck)
+        assert "the disk has not answered for 0.05 s" in store.broken
+        disk.free.set()
+        await until(lambda: store.committed == 2)
+        assert store.broken == ""
+        assert len(stuck) == 1
+        assert await store.ask(words) == ["a", "b"]
+        await store.close()
+
+    run(story())
+
+
+def test_commits_in_time_are_no_disk_that_hangs(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "HANGS_S", 0.02)
+
+    async def story():
+        stuck = []
+        store = make(on_stuck=lambda: stuck.append(1))
+        await store.start(words)
+        for number in range(20):
+            store.put(str(number))
+            await store.durable()
+            await asyncio.sleep(0.005)
+        assert stuck == []
+        await store.close()
+
+    run(story())
+
+
+def test_what_was_lost_for_want_of_room_is_not_forgotten_when_the_disk_is_back(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "BEHIND_OPS", 2)
+    monkeypatch.setattr(threads, "WAITING_OPS_MAX", 5)
+
+    async def story():
+        store = make()
+        await store.start(words)
+        disk.free.clear()
+        store.put("first")
+        store.commit()
+        for number in range(8):
+            store.put(str(number))
+        store.commit()
+        assert store.lost == 3
+        assert "operations were lost" in store.broken
+        disk.free.set()
+        await until(lambda: store.committed == store.position)
+        assert "operations were lost" in store.broken
+        assert await store.ask(words) == ["first", *"01234"]
+        await store.close()
+
+    run(story())
+
+
+def test_an_owner_that_fails_at_a_commit_does_not_hold_up_the_next(make, caplog):
+    async def story():
+        def fails(number):
+            raise ValueError("broken")
+
+        store = make(on_commit=fails)
+        await store.start(words)
+        store.put("a")
+        store.commit()
+        store.put("b")
+        store.commit()
+        await until(lambda: store.committed == 2)
+        await store.close()
+        assert "failed at a commit" in caplog.text
 
     run(story())

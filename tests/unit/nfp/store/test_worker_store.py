@@ -65,11 +65,11 @@ def test_what_comes_back_after_a_restart(path, clocks):
         came = clocks.wall_s - 2
         async with opened(path, clock=clocks.clock) as store:
             assert store.found == [
-                kept("accepted", b"accepted", received_s=came),
-                kept("started", b"started", state="started", received_s=came, started_s=came + 1),
+                kept("accepted", b"accepted", received_s=came, age_s=2),
+                kept("started", b"started", state="started", received_s=came, started_s=came + 1, age_s=2),
                 kept(
                     "done", b"done", state="done", status=200, result=b"result of done", received_s=came,
-                    started_s=came + 1, ended_s=came + 2,
+                    started_s=came + 1, ended_s=came + 2, age_s=2,
                 ),
             ]  # fmt: skip
             assert store.state("recorded") == "recorded"
@@ -79,6 +79,19 @@ def test_what_comes_back_after_a_restart(path, clocks):
             assert [(job.uuid, job.body, job.result) for job in listed] == [
                 ("cancelled", b"", b""), ("recorded", b"", b""), ("done", b"", b""),
             ]  # fmt: skip
+
+    run(story())
+
+
+def test_a_step_of_the_wall_clock_makes_no_job_older(path, clocks):
+    async def story():
+        async with opened(path, clock=clocks.clock) as store:
+            store.accepted(kept("u"))
+        clocks.passes(5)
+        clocks.wall_s += 1e6
+        async with opened(path, clock=clocks.clock) as store:
+            assert [job.age_s for job in store.found] == [5]
+            assert (await store.find("u")).age_s == 5
 
     run(story())
 

@@ -91,6 +91,36 @@ def test_progress_questions_and_cancellation(tmp_path):
     asyncio.run(main())
 
 
+def test_a_listed_worker_at_an_address_of_its_own_has_inventory_and_files(tmp_path):
+    """Its own client asks where the worker is, with the worker's key: who lists that has listed both."""
+    (tmp_path / "inventory.yaml").write_text('workers:\n  "w*":\n    - {site: oslo}\n')
+    (tmp_path / "nfp" / "files").mkdir(parents=True)
+    (tmp_path / "nfp" / "files" / "note.txt").write_text("hello")
+    own = own_certificate(tmp_path / "peers", "w1")
+    settings = {
+        "inventory": str(tmp_path / "inventory.yaml"),
+        "worker_endpoint": "tcp://127.0.0.1:*",
+        "offer_unlisted": False,
+        "keys": [{"key": own.public_key, "name": "w1", "services": ["dummy"]}],
+    }
+
+    async def main():
+        async with house(tmp_path, settings=settings, inventory=True) as (broker, worker, nfp):
+            worker.brokers = [broker.endpoints[1]]
+
+            @worker.task
+            def site(job, note):
+                with open(note, encoding="utf-8") as file:
+                    return [job.inventory["site"], file.read()]
+
+            async with at_work(worker):
+                found = (await nfp.run("dummy", "site", args=["nf://note.txt"]))["w1"]
+                assert (found["errors"], found["result"]) == ([], ["oslo", "hello"])
+                assert broker.offences.total == broker.pins.violations == 0
+
+    asyncio.run(main())
+
+
 def test_inventory_files_and_management(tmp_path):
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text('workers:\n  "w*":\n    - {site: oslo}\n')
@@ -121,7 +151,7 @@ def test_inventory_files_and_management(tmp_path):
                 assert (found["errors"], found["result"]) == ([], "hello")
                 found = (await nfp.run("dummy", "text", kwargs={"note": "nf://absent"}))["w1"]
                 assert found["failed"]
-                assert "absent" in found["errors"][0]
+                assert found["errors"] == ["nf://absent: file not found"]
                 from broker.transport import curve
 
                 owner = curve.load(f"{broker.settings.base_dir}/owner.key_secret")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 
 from broker.nfp import bodies
 from broker.nfp.names import Command
@@ -132,6 +133,53 @@ def test_a_cancelled_job_does_not_come_back(tmp_path):
             async with working(worker, broker, ready=False):
                 await broker.take_only(Command.READY, Command.DISCONNECT)
                 assert broker.offers[-1]["jobs"] == {}
+
+    asyncio.run(main())
+
+
+def test_a_wall_clock_set_forward_ends_no_job(tmp_path, monkeypatch):
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+
+            @worker.task
+            async def forever():
+                await asyncio.Event().wait()
+
+            async with killed(worker, broker):
+                post(broker, "u1", "forever", timeout=60)
+                assert (await broker.take_only(Command.RESPONSE)).status == 201
+            now = time.time
+            monkeypatch.setattr(time, "time", lambda: now() + 3600)
+            worker = made(broker, state_dir=tmp_path)
+            worker.task(name="forever")(lambda: "ran again")
+            async with working(worker, broker, ready=False):
+                await broker.take_only(Command.READY, Command.DISCONNECT)
+                assert result(await broker.take_only(Command.RESPONSE))["result"] == "ran again"
+
+    asyncio.run(main())
+
+
+def test_a_later_life_answers_under_the_latest_attempt(tmp_path):
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+
+            @worker.task
+            async def forever():
+                await asyncio.Event().wait()
+
+            async with killed(worker, broker):
+                for attempt in (b"c#1", b"c#2"):
+                    post(broker, "u1", "forever", client=attempt)
+                    packet = await broker.take_only(Command.RESPONSE)
+                    assert (packet.status, packet.client) == (201, attempt)
+            worker = made(broker, state_dir=tmp_path)
+            worker.task(name="forever")(lambda: "ran again")
+            async with working(worker, broker, ready=False):
+                await broker.take_only(Command.READY, Command.DISCONNECT)
+                assert broker.offers[-1]["jobs"] == {"u1": [2, "running"]}
+                assert (await broker.take_only(Command.RESPONSE)).client == b"c#2"
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from broker.cli.exits import UsageError
+from broker.cli.main import main
 from broker.cli.nfp import worker as verb
 from broker.errors import ConfigError
 from broker.nfp.names import Command
@@ -84,6 +86,10 @@ def test_options_go_before_what_the_file_says(tmp_path):
     assert (worker.state_dir, worker.store, worker.slots, worker.drain_s) == (tmp_path, False, 4, 5.0)
     assert (worker.ask_inventory, worker.insecure, worker.resources) == (True, True, ["r1", "r2"])
     assert (worker.server_key, worker.key) == ("k", "f")
+    verb.settle(worker, verb.arguments().parse_args(["x.py", "--no-curve"]))
+    assert worker.server_key == ""
+    with pytest.raises(UsageError, match="--no-curve and --server-key"):
+        verb.settle(worker, argparse.Namespace(**{**vars(given), "no_curve": True}))
     with pytest.raises(ConfigError, match="name"):
         verb.settle(worker, argparse.Namespace(**{**vars(given), "name": "x" * 300}))
 
@@ -95,6 +101,30 @@ def test_help_names_what_it_takes(capsys):
     said = capsys.readouterr().out
     assert "FILE.py" in said
     assert "--server-key" in said
+
+
+def test_exit_codes_are_those_of_the_help(greet, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    codes = dict(
+        re.findall(r"(\d+) ([^\d]+?)(?:, (?=\d)|$)", verb.arguments().format_help().split("exit codes: ")[1])
+    )
+    assert "no such file, module or Worker" in codes["2"]
+    assert "cannot be loaded" in codes["78"]
+    assert set(codes) == {"0", "2", "78"}
+
+    def code(*words):
+        try:
+            return main(["nfp", "worker", *words])
+        except SystemExit as ended:
+            return ended.code
+
+    (tmp_path / "broken.py").write_text("def")
+    (tmp_path / "empty.py").write_text("")
+    for words in (["absent.py"], ["absent:worker"], [str(tmp_path / "empty.py")], [str(greet), "--nonsense"]):
+        assert code(*words) == 2, words
+    for words in ([str(tmp_path / "broken.py")], [str(greet), "--jobs", "100"]):
+        assert code(*words) == 78, words
+    capsys.readouterr()
 
 
 async def fetched(broker, uuid):

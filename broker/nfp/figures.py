@@ -1,4 +1,4 @@
-"""What this process uses, in the form deployed NorFab's monitoring reads."""
+"""What the operating system says of this process, in the form deployed NorFab's monitoring reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import threading
 import time
 from typing import Any, Final
 
-_FRESH_S: Final = 1.0
-"""Asked again within this, the same figures are told: counting sockets costs a walk over all of them."""
-_LISTED_MAX: Final = 20_000
-"""Descriptors looked at; with more the number of sockets is not told."""
+FRESH_S: Final = 1.0
+"""Asked again within this, the same figures are told."""
+SHARE: Final = 100
+"""Reading them takes at most one part in so many of the time: counting sockets is a walk over all of them, and who
+asks gets older figures rather than make a loop with others to serve stand still."""
+_LISTED_MAX: Final = 4096
+"""Descriptors looked at; with more the number of TCP sockets is not told."""
 
 
 class ProcessFigures:
@@ -19,36 +22,37 @@ class ProcessFigures:
 
     def __init__(self) -> None:
         self._told: dict[str, Any] = {}
-        self._told_at = 0.0
+        self._stale_at = self._began = self._cpu_at = time.monotonic()
         self._cpu_s = _cpu_s()
-        self._cpu_at = time.monotonic()
-        self._percent = 0.0
 
-    def read(self, uptime_s: float) -> dict[str, Any]:
-        """Keys as in deployed NorFab's ``get_stats``; CPU is the share of one processor since the last reading."""
+    def read(self, uptime_s: float | None = None) -> dict[str, Any]:
+        """Keys as in deployed NorFab's ``get_stats``; CPU is the share of one processor since the last reading.
+
+        ``uptime_s`` None: since this object was made.
+        """
         now = time.monotonic()
-        if not self._told or now - self._told_at >= _FRESH_S:
-            self._told = {
-                "cpu_percent": self._cpu(now),
-                "memory_rss_mbyte": _rss_mbyte(),
-                "uptime_seconds": 0,
-                "open_file_descriptors": None,
-                "tcp_sockets": None,
-                "threads": _threads(),
-            }
-            descriptors = _descriptors()
-            if descriptors is not None:
-                self._told["open_file_descriptors"] = len(descriptors)
-                self._told["tcp_sockets"] = _tcp_sockets(descriptors)
-            self._told_at = now
-        return {**self._told, "uptime_seconds": int(uptime_s)}
+        if now >= self._stale_at:
+            self._told = self._fresh(now)
+            done = time.monotonic()
+            self._stale_at = done + max(FRESH_S, SHARE * (done - now))
+        return {**self._told, "uptime_seconds": int(now - self._began if uptime_s is None else uptime_s)}
+
+    def _fresh(self, now: float) -> dict[str, Any]:
+        descriptors = _descriptors()
+        return {
+            "cpu_percent": self._cpu(now),
+            "memory_rss_mbyte": _rss_mbyte(),
+            "uptime_seconds": 0,
+            "open_file_descriptors": None if descriptors is None else len(descriptors),
+            "tcp_sockets": None if descriptors is None else _tcp_sockets(descriptors),
+            "threads": _threads(),
+        }
 
     def _cpu(self, now: float) -> float:
         used = _cpu_s()
-        if now > self._cpu_at:
-            self._percent = round(100.0 * (used - self._cpu_s) / (now - self._cpu_at), 1)
+        percent = 100.0 * (used - self._cpu_s) / max(now - self._cpu_at, 1e-3)
         self._cpu_s, self._cpu_at = used, now
-        return max(0.0, self._percent)
+        return max(0.0, round(percent, 1))
 
 
 def _cpu_s() -> float:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
-from broker.nfp.frames import Body
 from broker.nfp.names import Code
+from broker.nfp.opening import read_any, read_object
+from broker.nfp.packet import Body
 from broker.nfp.targets import Target, parse
 
 _CANCELLED = "CANCELLED"
@@ -114,7 +113,7 @@ class Outcome:
     def answer(self, status: int, body: Body) -> Told:
         """A RESPONSE with ``status``; see the codes in ``names``."""
         self.fresh.clear()
-        value = _json(body)
+        value = read_any(body)
         said = value if isinstance(value, dict) else {}
         if status == Code.OK:
             self.acknowledged = True
@@ -169,6 +168,8 @@ class Outcome:
             self.fresh.append(worker)
         if not self.fresh:
             return Told("")
+        if self._anyone and not self.workers:
+            self.workers = tuple(self.fresh)  # our broker does not say so in front of a result that does
         told = Told("finished", self.fresh[-1])
         self._assign_nameless()
         self.status = "waiting" if self.inputs else "started"
@@ -246,8 +247,7 @@ class Outcome:
 
 def worker_of(body: Body) -> str:
     """The worker that an answer or event names; "" when it names none."""
-    said = _json(body)
-    return _text(said.get("worker")) if isinstance(said, dict) else ""
+    return _text(read_object(body).get("worker"))
 
 
 def error_text(status: int, said: Mapping[str, Any]) -> str:
@@ -255,15 +255,6 @@ def error_text(status: int, said: Mapping[str, Any]) -> str:
     errors = said.get("errors")
     found = said.get("error") or (errors[0] if isinstance(errors, list) and errors else None)
     return _text(found) or _text(said.get("status")) or f"status {status}"
-
-
-def _json(body: Body) -> Any:
-    if body is None or not len(body):
-        return None
-    try:
-        return msgspec.json.decode(bytes(body))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -1,0 +1,113 @@
+"""The conversation of a client with its broker: whether there is one, and who gets what it brings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import LinkBroken, LinkClosed
+from broker.nfp.client.desk import PUSH, Desk
+from broker.nfp.client.requests import Requests
+from broker.nfp.client.subscription import Subscriptions
+from broker.nfp.names import Command
+from broker.nfp.opening import DIALECT
+
+if TYPE_CHECKING:
+    from broker.nfp.frames import Packet
+    from broker.nfp.peer.channel import Channel
+
+log = logging.getLogger("headgate")
+
+
+class Receiving:
+    """Implements ``peer.channel.Receiver`` for one client.
+
+    Attributes:
+        broker: address of the one we talk to, or talked to last. opened: what it said in its OPEN; None: deployed
+        NorFab's, or not connected yet.
+    """
+
+    def __init__(self, channel: Channel, requests: Requests, subscriptions: Subscriptions) -> None:
+        self.broker = ""
+        self.opened: dict[str, Any] | None = None
+        self._channel = channel
+        self._requests = requests
+        self._subscriptions = subscriptions
+        self._desk: Desk
+        self._connected = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, desk: Desk) -> None:
+        """Connect; the jobs of ``desk`` go over this conversation."""
+        self._desk = desk
+        self._channel.start(self, self._open_body)
+
+    async def close(self) -> None:
+        """End the conversation."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._channel.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a conversation."""
+        return self._connected.is_set()
+
+    async def wait_connected(self, timeout_s: float | None) -> str:
+        """Wait for a conversation; returns the broker's address.
+
+        Raises:
+            LinkBroken: none within ``timeout_s``; the text says why.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            why = self._channel.trouble or "no answer"
+            text = f"{self._channel.broker}: not connected within {timeout_s:g} s: {why}"
+            raise LinkBroken(text) from None
+        return self.broker
+
+    def _open_body(self) -> dict[str, Any]:
+        return {"name": self._channel.name, "dialect": DIALECT, "features": [PUSH]}
+
+    # -- peer.channel.Receiver --------------------------------------------------------------------
+
+    def received(self, packet: Packet) -> None:
+        """A packet of the broker."""
+        if packet.command is Command.EVENT and self._subscriptions.received(packet):
+            return
+        if not self._requests.received(packet) and packet.command is not Command.MMI:
+            self._desk.received(packet)
+
+    def lost(self, why: str) -> None:
+        """The conversation is over."""
+        log.info("%s: %s", self._channel.name, why)
+        self._connected.clear()
+        self._desk.lost()
+        self._requests.lost()
+
+    def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
+        """A conversation begins."""
+        self.broker, self.opened = broker, opened
+        self._connected.set()
+        self._requests.began()
+        self._desk.began(opened)
+        if len(self._subscriptions):
+            task = asyncio.get_running_loop().create_task(
+                self._subscribe_again(), name=f"events of {self._channel.name}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _subscribe_again(self) -> None:
+        try:
+            await self._subscriptions.again()
+        except (TimeoutError, LinkClosed):
+            log.warning(
+                "%s: the broker did not take the subscription; tried again when it is back",
+                self._channel.name,
+            )

@@ -1,0 +1,86 @@
+"""Jobs that workers say they hold and that nobody gave them here: another broker did, or one whose store was lost.
+
+Whoever submits such a job again must not have it run twice (NFP, "Reliability"): it goes to the worker that has it, at
+once and over its credits. Until then a job that runs there takes one of these credits, as if it had been given here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.nfp.names import FINAL_CODES, Command
+
+if TYPE_CHECKING:
+    from broker.nfp.dispatch.job import Slot
+    from broker.nfp.dispatch.roster import Worker
+    from broker.nfp.dispatch.state import State
+    from broker.nfp.frames import Packet
+
+CLAIMS_MAX: Final = 200_000
+"""Of all workers together; more than brokers take open jobs. What comes beyond is not remembered."""
+
+
+class Claims:
+    """Who claims what; ``Worker.claims`` is the same by worker."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def lay(self, worker: Worker, uuid: str, *, running: bool) -> None:
+        """``worker`` says that it holds a job: it runs, or its result waits there."""
+        claims = self._state.claims
+        if uuid in worker.claims or len(claims) >= CLAIMS_MAX:
+            return
+        claims.setdefault(uuid, {})[worker.name] = worker
+        worker.claims[uuid] = running
+        if running:
+            worker.busy += 1
+            self._state.roster.refresh(worker)
+
+    def holder(self, slot: Slot) -> Worker | None:
+        """Who is there, could be given ``slot``, and says that it has the job."""
+        claimed = self._state.claims.get(slot.job.uuid)
+        if claimed is None:
+            return None
+        if slot.name:
+            workers = [claimed[slot.name]] if slot.name in claimed else []
+        else:
+            workers = [worker for worker in claimed.values() if worker.service.name == slot.job.service]
+        return next((worker for worker in workers if worker.wire is not None), None)
+
+    def drop(self, worker: Worker, uuid: str) -> None:
+        """It is given the job here, or does not hold it any more; nothing happens when it never said so."""
+        running = worker.claims.pop(uuid, None)
+        if running is None:
+            return
+        claimed = self._state.claims[uuid]
+        del claimed[worker.name]
+        if not claimed:
+            del self._state.claims[uuid]
+        if running:
+            self._credit(worker)
+
+    def clear(self, worker: Worker) -> None:
+        """It is gone, or says anew what it holds."""
+        for uuid in list(worker.claims):
+            self.drop(worker, uuid)
+
+    def heard(self, worker: Worker, packet: Packet) -> bool:
+        """``worker`` speaks of a job that it was not given here: True when it has said that it holds it.
+
+        A final result ends its running; it may still be asked for.
+        """
+        running = worker.claims.get(packet.uuid)
+        if running is None:
+            return False
+        if running and packet.command is Command.RESPONSE and packet.status in FINAL_CODES:
+            worker.claims[packet.uuid] = False
+            self._credit(worker)
+        return True
+
+    def _credit(self, worker: Worker) -> None:
+        worker.busy -= 1
+        self._state.roster.refresh(worker)
+        self._state.freed.append(worker)

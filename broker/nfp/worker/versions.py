@@ -1,0 +1,62 @@
+"""Files that arguments name, on the worker's disk: each content of a URL has a path of its own.
+
+``FOLDER/PATH OF THE URL/DIGEST/NAME``: what a running task opens by its path stays what it was when the task began,
+whatever other jobs and other workers of this machine, which share the folder, fetch meanwhile. A content that nobody
+has asked for in ``KEPT_S`` is removed when another content of its URL comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.nfp.client.fetching import path_of
+from broker.nfp.client.transfer import MARK_CHARS, Details
+
+if TYPE_CHECKING:
+    from broker.nfp.client.client import NfpClient
+
+KEPT_S: Final = 7 * 86_400.0
+"""Longer than a task runs that was given the path."""
+
+
+class Versions:
+    """Fetches for the tasks of one worker; see the module."""
+
+    def __init__(self, client: NfpClient, folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+
+    async def fetch(self, url: str) -> Path:
+        """The path of what ``url`` holds now.
+
+        Raises:
+            FetchFailed, JobTimeout: see ``NfpClient.fetch``.
+        """
+        names = path_of(url)
+        home = self._folder.joinpath(*names)
+
+        def place(details: Details) -> Path:
+            return home / details.mark[:MARK_CHARS] / names[-1]
+
+        found = await self._client.fetch(url, place)
+        with contextlib.suppress(OSError):  # a folder that is shared by users
+            os.utime(found.path)
+        if not found.cached:
+            await asyncio.to_thread(forget, home, found.path.parent)
+        return found.path
+
+
+def forget(home: Path, fresh: Path) -> None:
+    """Remove the contents in ``home`` that nobody has asked for lately, but ``fresh``; a failure harms nobody."""
+    oldest = time.time() - KEPT_S
+    for version in home.glob("[0-9a-f]" * MARK_CHARS):
+        with contextlib.suppress(OSError):
+            used = max(path.stat().st_mtime for path in (version, *version.iterdir()))
+            if version != fresh and used < oldest:
+                shutil.rmtree(version)

@@ -1,0 +1,33 @@
+"""What the log says about a broker that cannot be reached."""
+
+import logging
+
+from broker.errors import LinkBroken, LinkEnded
+from broker.nfp.peer.complaints import HANGUPS, REASONS_MAX, Complaints
+
+
+def test_each_reason_is_said_once_until_the_broker_answers(caplog):
+    """A client without a key sees two reasons in turn, for as long as its job waits."""
+    complaints = Complaints("me")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            complaints.failed("b", LinkEnded("b hung up"), None)
+            complaints.failed("b", LinkBroken("b speaks something else"), None)
+    assert len(caplog.records) == 2
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        complaints.forget("b")
+        for _ in range(HANGUPS):
+            complaints.failed("b", LinkEnded("b hung up"), None)
+    assert [record.getMessage()[:40] for record in caplog.records] == [
+        "me: the broker b answers now",
+        "me: cannot reach the broker: b hung up a",
+    ]
+
+
+def test_ever_new_reasons_do_not_fill_the_log(caplog):
+    complaints = Complaints("me")
+    with caplog.at_level(logging.WARNING):
+        for number in range(10 * REASONS_MAX):
+            complaints.failed("b", LinkBroken(f"reason {number}"), None)
+    assert len(caplog.records) == REASONS_MAX
