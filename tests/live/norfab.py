@@ -49,7 +49,11 @@ class Side:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.ready = self._next(START_S)
+        try:
+            self.ready = self._next(START_S)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pid(self) -> int:

@@ -46,7 +46,9 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-e", "--endpoint", metavar="E", help="where peers connect (default tcp://127.0.0.1:5555)")
     add(
-        "--worker-endpoint", metavar="E", help="a second address, for workers; --endpoint is for requests then"
+        "--worker-endpoint",
+        metavar="E",
+        help="a second address, for workers; --endpoint is for requests then",
     )
     add("--key-secret", metavar="FILE", help="CURVE certificate (default: made in the base directory)")
     add("--inventory", metavar="FILE", help="YAML with what each worker is given")
@@ -127,7 +129,8 @@ def main(argv: list[str]) -> int:
         gc.collect()
         gc.freeze()
         gc.enable()
-        gc.set_threshold(20_000, 20, 50)  # a turn makes hundreds of objects that are gone at its end by themselves
+        # a turn makes hundreds of objects that are gone at its end by themselves
+        gc.set_threshold(20_000, 20, 50)
         if not given.quiet:
             print("\n".join(_said(section, broker, uri)), flush=True)
 

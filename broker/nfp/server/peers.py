@@ -130,8 +130,15 @@ class RouterPeer(Peer):
             log.debug("%s: %s", self, error)
             self._router.dropped += 1
             return False
+        outbox, router = self._outbox, self._router
+        if router.at_once and not len(outbox) and after <= router.turns.committed:
+            router.at_once -= 1
+            router.turns.left_already()
+            if self._offer(frames):
+                return True
+            if self not in router.pump.waiting:  # it is gone
+                return False
         size = sum(map(len, frames))
-        outbox = self._outbox
         if not outbox.has_room(packet.command, size) and not self._makes_room(packet.command, size):
             self._router.dropped += 1
             return False

@@ -43,6 +43,10 @@ BODY_BYTES: Final = 64 << 10
 """From this size on a frame is passed on as libzmq received it; below, counting references costs more than a copy."""
 FRAMES_MAX: Final = 10
 """Frames of one message that are kept: two more than the longest message has, so that it is seen to be too long."""
+AT_ONCE: Final = 64
+"""Messages of one turn that leave while it lasts, on the news of connections that it began with; what comes then waits
+for its end, when there is newer news. A millisecond or two, in which nobody gets through a handshake either: the gate
+is kept by the loop that is busy with this turn."""
 SILENT_BEATS: Final = 2.5
 """Intervals of ZeroMQ's own heartbeats after which a connection that brought no byte is taken for dead when another of
 its key waits."""
@@ -90,6 +94,7 @@ class NfpRouter:
 
     Attributes:
         endpoint: where it listens, with the port it was given. contact: what peers dial.
+        at_once: how many messages may leave at present without waiting for the end of the turn.
         received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed.
         stall_s: a queue that is full and stands still for so long is of a peer that does not read.
     """
@@ -103,6 +108,7 @@ class NfpRouter:
         self.now: Callable[[], float] = hub.loop.time
         self.received = 0
         self.sent = 0
+        self.at_once = 0
         self.dropped = 0
         self.failed = 0
         self._house = house
@@ -195,9 +201,12 @@ class NfpRouter:
         if not arrived and not self._leaving and drained:
             return
         self.turns.begin()
+        self.settle()
+        self.at_once = AT_ONCE
         try:
             self._hand_on(arrived, drained)
         finally:
+            self.at_once = 0
             self.turns.finish()
 
     def _hand_on(self, arrived: list[tuple[RouterPeer, list[Body] | None]], drained: bool) -> None:

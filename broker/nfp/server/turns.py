@@ -57,6 +57,7 @@ class Turns:
         self._closed = False
         self._within = False
         self._waited = False
+        self._left = False
         self.committed = 0
 
     def begin(self) -> None:
@@ -70,6 +71,10 @@ class Turns:
             self._waited = True
         if not self._within:
             self.soon()
+
+    def left_already(self) -> None:
+        """Something was sent without waiting for the end of this turn."""
+        self._left = True
 
     def soon(self) -> None:
         """End the turn soon: something was put or queued, perhaps outside of one."""
@@ -109,7 +114,7 @@ class Turns:
         except Exception:
             log.exception("a commit could not be begun")
         self._within = False
-        if self._touched:
+        if self._touched or self._left:
             self.flush()
 
     def hold(self, sender: Sender) -> None:
@@ -119,6 +124,7 @@ class Turns:
     def flush(self) -> None:
         """Flush who was touched."""
         touched, self._touched = self._touched, {}
+        self._left = False
         for sender in touched:
             try:
                 sender.flush()
