@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class NfpBroker:
+class NfpBroker(ABC):
     """One broker; ``key`` is its public key, Z85."""
 
     name = ""
@@ -49,8 +50,9 @@ class NfpBroker:
             raise
         return self
 
+    @abstractmethod
     def start(self) -> None:
-        raise NotImplementedError
+        """Start it and learn its key."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,6 +6,7 @@ nothing unasked (NFP, "NFP/Client"). The other kinds, which are pushed to, are i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from broker.nfp import bodies
@@ -28,7 +29,7 @@ _SEED_CODE: Final = {404: 400, 102: 300, 201: 202}
 """What the text has for codes it does not have; anything else is 500."""
 
 
-class Answers:
+class Answers(ABC):
     """One kind of client. Methods with ``peer`` answer whoever asked; the others push to the job's client."""
 
     __slots__ = ("_state",)
@@ -50,9 +51,9 @@ class Answers:
         """A POST: 202 when it is, or will be, dispatched; 300 when nobody is there yet."""
         self._respond(peer, job.service, job.uuid, *self._submission(job), job.after)
 
+    @abstractmethod
     def results(self, peer: Peer, job: Job, slots: Sequence[Slot]) -> bool:
         """A GET about these slots; none: none of the job's that it named. False: not all of it could be sent."""
-        raise NotImplementedError
 
     def cancelled(self, peer: Peer, job: Job, workers: Iterable[str], status: str) -> None:
         """A DELETE that was carried out; ``status`` is CANCELLED, or how the job had ended before."""
@@ -60,26 +61,27 @@ class Answers:
         self._respond(peer, job.service, job.uuid, 202, body, self._state.journal.position)
 
     # -- pushes ---------------------------------------------------------------------------------
+    # the strictest kind is told nothing unasked, so doing nothing is what these do unless a kind says otherwise
 
-    def dispatched(self, job: Job) -> None:
+    def dispatched(self, job: Job) -> None:  # noqa: B027
         """A job that nobody was there for is given to its first worker."""
 
-    def accepted(self, job: Job, body: Body) -> None:
+    def accepted(self, job: Job, body: Body) -> None:  # noqa: B027
         """A worker has the job: 201, ``body`` says which."""
 
-    def event(self, run: Run, kind: str, packet: Packet) -> None:
+    def event(self, run: Run, kind: str, packet: Packet) -> None:  # noqa: B027
         """An EVENT of the worker; ``kind`` is its event_type, "" when it has none."""
 
-    def stream(self, run: Run, packet: Packet) -> None:
+    def stream(self, run: Run, packet: Packet) -> None:  # noqa: B027
         """A STREAM of the worker."""
 
-    def recorded(self, slot: Slot, ready: Any) -> None:
+    def recorded(self, slot: Slot, ready: Any) -> None:  # noqa: B027
         """A slot is final; ``ready`` is the body of the event that announced it, None without one."""
 
-    def closed(self, job: Job) -> None:
+    def closed(self, job: Job) -> None:  # noqa: B027
         """All slots of the job are final."""
 
-    def delivered_again(self, slot: Slot) -> None:
+    def delivered_again(self, slot: Slot) -> None:  # noqa: B027
         """The client is back, or asks again for a job it submitted: the recorded result of ``slot`` once more."""
 
     # -- inner part -----------------------------------------------------------------------------

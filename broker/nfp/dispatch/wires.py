@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from broker.nfp import bodies
@@ -20,7 +21,7 @@ _NOTHING: Final = b"{}"
 """The body of a GET to deployed workers, which do not read it."""
 
 
-class Wire:
+class Wire(ABC):
     """One connection of a worker; every method tells whether the packet was queued.
 
     Attributes:
@@ -49,13 +50,13 @@ class Wire:
         """The job itself."""
         return self.request(Command.POST, job, attempt, job.body, after)
 
+    @abstractmethod
     def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
         """A request about a job it was given."""
-        raise NotImplementedError
 
+    @abstractmethod
     def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
         """A request about something that is no job of ours."""
-        raise NotImplementedError
 
     def keepalive(self) -> bool:
         """NFP, "Keepaliving"."""
