@@ -152,6 +152,7 @@ def test_the_worker_dies_while_the_broker_is_away(rundir):
     ):
         with Worker(live, "w1", "accepted") as first:
             client.say(request(POST, "u1"))
+            assert client.hear().status in (202, 300)  # from here on it must not be lost
             assert first.reached.wait(PATIENCE_S)
             live.kill()
             first.over.set()

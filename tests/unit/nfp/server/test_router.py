@@ -8,6 +8,7 @@ import zmq
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
+from broker.nfp.server import router as rooms
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.router import BODY_BYTES, FRAMES_MAX
 from tests.unit.nfp.server.stage import KEY, OTHER, received, stage, until
@@ -212,6 +213,39 @@ def test_messages_wait_for_their_commit_and_keep_their_order():
                 assert sock.poll(100) == 0
                 on.turns.commit_done(7)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
+
+    asyncio.run(story())
+
+
+def test_what_waits_for_nothing_leaves_within_the_turn_and_overtakes_nobody(monkeypatch):
+    monkeypatch.setattr(rooms, "AT_ONCE", 2)
+
+    async def story():
+        async with stage() as on:
+            waited = []
+
+            def answer(peer, frames):
+                peer.send(event(1))
+                waited.append(peer.waiting[0])
+                peer.send(event(2), after=7)
+                peer.send(event(3))
+                waited.append(peer.waiting[0])
+                on.house.on_message = lambda peer, frames: None
+
+            on.house.on_message = answer
+            with on.dealer(b"w1") as sock, on.dealer(b"w2", OTHER) as other:
+                sock.send_multipart(HELLO)
+                assert len((await received(sock))[-1]) == 1
+                assert waited == [0, 2]
+                assert sock.poll(100) == 0
+                on.turns.commit_done(7)
+                assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
+                on.house.on_message = lambda peer, frames: [
+                    (peer.send(event(number)), waited.append(peer.waiting[0])) for number in range(1, 5)
+                ]
+                other.send_multipart(HELLO)
+                assert [len((await received(other))[-1]) for _ in range(4)] == [1, 2, 3, 4]
+                assert waited[2:] == [0, 0, 1, 2]
 
     asyncio.run(story())
 
