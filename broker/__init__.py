@@ -16,6 +16,7 @@ One message's journey, room by room::
     loopthread   the thread with an event loop behind every blocking facade
 
     nfp/         a wing: jobs for workers over the NORFAB protocol, its broker, workers and clients
+    oslo/        a wing: oslo.messaging's ZeroMQ driver, the proxy of each node, the directory between them
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
 The pure rooms do no input or output and read no clock. ``errors`` and ``identity`` are what every room may use.

@@ -9,6 +9,7 @@
     drain       edge-triggered reading with a budget
     monitor     what libzmq tells of connections
     zap         who may connect (ZeroMQ RFC 27/ZAP)
+    origin      who an ipc peer is, from its address
     hub         one context and one ZAP handler per event loop
     address     endpoints, name resolution, what is loopback
     connection  one connection by its descriptor: still the same, cut it, how long it has been silent

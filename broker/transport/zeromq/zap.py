@@ -8,12 +8,12 @@ identity, and the Z85 key that CURVE proved ("" without CURVE).
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import zmq
 from zmq.utils import z85
@@ -21,11 +21,13 @@ from zmq.utils import z85
 from broker.identity import PeerInfo
 from broker.transport.curve import ClientKey, Keys, PeerKey
 from broker.transport.link import Options
+from broker.transport.zeromq.origin import credentials
 from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
 
 log = logging.getLogger("headgate")
 _connections = itertools.count(1)
 _domains = itertools.count(1)
+_ADDRESS: Final = "inproc://zeromq.zap.01"
 _GRANT: Final = (b"200", b"OK")
 _DENY: Final = (b"400", b"No access")
 
@@ -46,6 +48,19 @@ class Judge(Protocol):
 
     def hold(self, key: str, resume: Callable[[], None]) -> bool:
         """Whether to judge later, when ``resume`` is called: once, and before libzmq gives the handshake up."""
+
+
+class Loop(Protocol):
+    """What the handler needs of the loop it lives on: asyncio's will do."""
+
+    def add_reader(self, fd: int, call: Callable[[], None], /) -> Any:
+        """Call whenever ``fd`` is readable."""
+
+    def remove_reader(self, fd: int, /) -> Any:
+        """Forget ``fd``."""
+
+    def call_soon(self, call: Callable[[], None], /) -> Any:
+        """Call in the next turn."""
 
 
 def tag(key: str) -> str:
@@ -106,17 +121,8 @@ class Gate:
             if isinstance(known, ClientKey):
                 return PeerInfo(name, curve_key=key, user=known.user)
             return PeerInfo(name, curve_key=key, rank=known.rank)
-        uid, gid, pid = _credentials(address) if self._ipc else (None, None, None)
+        uid, gid, pid = credentials(address) if self._ipc else (None, None, None)
         return PeerInfo(name, uid=uid, gid=gid, pid=pid, local=self._ipc)
-
-
-def _credentials(address: str) -> tuple[int | None, int | None, int | None]:
-    """The ``:uid:gid:pid`` that libzmq puts at the end of an ipc peer's address (SO_PEERCRED)."""
-    fields = address.rsplit(":", 3)[1:]
-    if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        return None, None, None
-    uid, gid, pid = map(int, fields)
-    return uid, gid, pid
 
 
 def _key(request: list[bytes]) -> str:
@@ -127,12 +133,12 @@ def _key(request: list[bytes]) -> str:
 class Zap:
     """The one handler of a context, at the address libzmq looks for."""
 
-    def __init__(self, sock: zmq.Socket[bytes], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sock: zmq.Socket[bytes], loop: Loop) -> None:
         self._sock = sock
         self._loop = loop
         self._gates: dict[bytes, Judge] = {}
         sock.set(zmq.LINGER, 0)
-        sock.bind("inproc://zeromq.zap.01")
+        sock.bind(_ADDRESS)
         self._fd = int(sock.get(zmq.FD))
         loop.add_reader(self._fd, self._answer)
         loop.call_soon(self._answer)
@@ -150,7 +156,10 @@ class Zap:
     def close(self) -> None:
         """Stop answering."""
         self._loop.remove_reader(self._fd)
-        self._sock.close(0)
+        if not self._sock.closed:
+            with contextlib.suppress(zmq.ZMQError):  # the context has ended
+                self._sock.unbind(_ADDRESS)  # at once; closing would leave the address taken for a while
+            self._sock.close(0)
 
     def _answer(self) -> None:
         sock = self._sock

@@ -101,3 +101,14 @@ def test_replies():
             handler.close()
 
     asyncio.run(check())
+
+
+def test_a_handler_may_follow_another_at_once():
+    async def check():
+        with zmq.Context() as context:
+            for _ in range(50):
+                handler = Zap(context.socket(zmq.ROUTER), asyncio.get_running_loop())
+                handler.close()
+                handler.close()
+
+    asyncio.run(check())

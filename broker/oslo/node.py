@@ -1,0 +1,114 @@
+"""What a node's proxy is told: where to listen, who may enter, what it may hold (plain values; ``deploy/broker.toml``).
+
+``settings.oslo`` is the same for people, in TOML; the command line turns one into the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.identity import USERID_UNKNOWN, Role
+from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline
+
+DIRECTORY: Final = "directory"
+"""The room beside the pipelines that a proxy may run."""
+EVERYTHING: Final = frozenset({DIRECTORY, *map(str, Pipeline)})
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """A CURVE key and whose it is; ``rolemask`` 0 refuses it."""
+
+    key: str
+    name: str = ""
+    userid: int = USERID_UNKNOWN
+    rolemask: int = int(Role.USER)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may send where, or listen there; the first that fits decides. All but ``allow`` are globs or bits to fit.
+
+    ``action``: ``send``, ``listen`` or ``*``. ``roles``: bits of which the sender has to have one.
+    """
+
+    exchanges: tuple[str, ...] = ("*",)
+    topics: tuple[str, ...] = ("*",)
+    action: str = "*"
+    roles: int = int(Role.USER | Role.OWNER)
+    users: tuple[int, ...] = ()
+    allow: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """One node.
+
+    Attributes:
+        ipc_dir: folder of sockets for local clients and servers; made when it is missing.
+        ipc_group: group that may use it (mode 0750); "" the owner alone (mode 0700).
+        node: name of the node, unique among all.
+        host: address that the ports are bound to; "" no TCP at all.
+        advertise: host that other nodes dial; "" is ``node``.
+        ports: of the pipelines; 0 any free one (tests).
+        directory_port: of the directory; 0 any free one.
+        run: rooms that this process runs, of ``EVERYTHING``.
+        directories: ``tcp://host:port`` of other directories to announce to and to read from; () none.
+        redis: URLs of Redis servers (``redis://``, ``sentinel://HOST:PORT/SERVICE``) to share states by; () none.
+        curve_cert: path of the CURVE certificate; "" plaintext.
+        directory_key: Z85 key of the other directories; "" is our own (all proxies share a certificate).
+        insecure: allow plaintext off loopback.
+        keys, unlisted: who keys are; ``unlisted`` is the rolemask of other keys, and of TCP peers without CURVE; 0
+            refuses them.
+        rules: who may send and listen where; after them, everybody with role USER or OWNER may.
+        lease_s: a state or listener that was not renewed for so long is forgotten.
+        beat_s: how often leases are renewed.
+        keepalive: (on, idle s, count, interval s) of TCP.
+        message_bytes_max: largest frame, refused before it is allocated.
+        queue_msgs, queue_bytes: what may wait for one server in each pipeline.
+        pending_max: calls that may wait for their replies.
+    """
+
+    ipc_dir: str
+    ipc_group: str = ""
+    node: str = "localhost"
+    host: str = "127.0.0.1"
+    advertise: str = ""
+    ports: Mapping[Pipeline, int] = field(default_factory=lambda: dict(PORTS))
+    directory_port: int = DIRECTORY_PORT
+    run: frozenset[str] = EVERYTHING
+    directories: tuple[str, ...] = ()
+    redis: tuple[str, ...] = ()
+    curve_cert: str = ""
+    directory_key: str = ""
+    insecure: bool = False
+    keys: tuple[KeyEntry, ...] = ()
+    unlisted: int = int(Role.USER)
+    rules: tuple[Rule, ...] = ()
+    lease_s: float = 5.0
+    beat_s: float = 1.0
+    keepalive: tuple[bool, int, int, int] = (True, 5, 3, 2)
+    message_bytes_max: int = 64 << 20
+    queue_msgs: int = 10_000
+    queue_bytes: int = 64 << 20
+    pending_max: int = 100_000
+
+    def path(self, name: str) -> str:
+        """Endpoint of the file ``name`` in the folder."""
+        return f"ipc://{os.path.join(self.ipc_dir, name)}"
+
+
+def default_ipc_dir() -> str:
+    """``$HEADGATE_OSLO_DIR``, else ``/run/headgate/oslo`` for root, else ``$XDG_RUNTIME_DIR/headgate/oslo``, else a
+    folder in ``/tmp`` with the uid in its name.
+    """
+    named = os.environ.get("HEADGATE_OSLO_DIR")
+    if named:
+        return named
+    if os.getuid() == 0:
+        return "/run/headgate/oslo"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return os.path.join(runtime, "headgate", "oslo") if runtime else f"/tmp/headgate-oslo-{os.getuid()}"  # noqa: S108

@@ -1,0 +1,17 @@
+"""The one thread that owns the sockets, in a proxy as in an application.
+
+::
+
+    natives     the interpreter's own threads, locks and epoll, also where eventlet has replaced them
+    loop        Reactor: descriptors, timers, work from other threads
+    outbox      what waits to be sent to one peer, counted (pure)
+    reading     one message from a socket, with how many frames at most
+    pipe        Pipe: one ZeroMQ socket on a reactor, its bounded outbox, its counts
+    binding     sockets that listen: modes of files, who may enter, ports in use
+    tuning      the options of the wing's sockets, with reasons
+"""
+
+from broker.oslo.reactor.loop import Reactor, Timer
+from broker.oslo.reactor.pipe import Pipe
+
+__all__ = ["Pipe", "Reactor", "Timer"]

@@ -1,0 +1,143 @@
+"""Sockets that others connect to: files with the right modes, ports, and who may enter."""
+
+from __future__ import annotations
+
+import grp
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import zmq
+
+from broker.errors import ConfigError
+from broker.oslo.reactor.loop import Reactor
+from broker.transport.zeromq.address import Endpoint, bound, check_free, numeric, parse
+from broker.transport.zeromq.zap import Judge, Zap
+
+BACKLOG: Final = 4096
+"""Connections that may wait to be accepted: all servers of a node come back at once when its proxy does."""
+_OWNER_ONLY: Final = 0o177
+_AND_GROUP: Final = 0o117
+
+
+def bind_local(sock: zmq.Socket[bytes], endpoint: str, group: str = "") -> str:
+    """Bind at ``ipc://path``, mode 0600, or 0660 for ``group``; returns the path.
+
+    Raises:
+        ConfigError: the path is too long, in use, a file of another kind, or cannot be made; no such group.
+    """
+    where = parse(endpoint)
+    check_free(where)
+    sock.set(zmq.BACKLOG, BACKLOG)
+    before = os.umask(_AND_GROUP if group else _OWNER_ONLY)  # libzmq binds in this thread
+    try:
+        sock.bind(where.text)
+    except zmq.ZMQError as error:
+        raise ConfigError(f"cannot listen at {where.text}: {error.strerror}", error.errno) from error
+    finally:
+        os.umask(before)
+    if group:
+        give_to_group(where.host, group)
+    return where.host
+
+
+def give_to_group(path: str, group: str) -> None:
+    """Make ``path`` belong to ``group``.
+
+    Raises:
+        ConfigError: there is no such group, or we may not.
+    """
+    try:
+        os.chown(path, -1, group_id(group))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot give it to the group {group!r}: {error.strerror}", error.errno
+        ) from error
+
+
+def group_id(group: str) -> int:
+    """The number of ``group``, which may be a number itself.
+
+    Raises:
+        ConfigError: there is no such group.
+    """
+    if group.isascii() and group.isdigit():
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ConfigError(f"ipc_group {group!r}: saw no such group on this host") from None
+
+
+def resolved(host: str, port: int) -> Endpoint:
+    """Where ``host`` and ``port`` are bound; names are looked up here, once, when a proxy starts.
+
+    Raises:
+        ConfigError: the name has no address.
+    """
+    if host == "*" or numeric(host) is not None:
+        return Endpoint("tcp", host, port)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"host {host!r}: saw no address for it: {error.strerror}", error.errno) from error
+    return Endpoint("tcp", str(found[0][4][0]), port)
+
+
+def bind_tcp(sock: zmq.Socket[bytes], where: Endpoint) -> Endpoint:
+    """Bind at ``where``; returns it with the port that was given, which port 0 leaves open.
+
+    Raises:
+        ConfigError: in use, or not ours.
+    """
+    sock.set(zmq.BACKLOG, BACKLOG)
+    sock.set(zmq.IPV6, int(where.ipv6))
+    try:
+        sock.bind(where.text)
+    except zmq.ZMQError as error:
+        raise ConfigError(f"cannot listen at {where.text}: {error.strerror}", error.errno) from error
+    return bound(sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+
+
+class _House:
+    """The one ZAP handler of a reactor's context, as long as something is guarded."""
+
+    def __init__(self, reactor: Reactor, sock: zmq.Socket[bytes]) -> None:
+        self.zap = Zap(sock, reactor)
+        self.guarded = 0
+
+    def close(self) -> None:
+        """Stop answering."""
+        self.zap.close()
+
+
+_houses: WeakKeyDictionary[Reactor, _House] = WeakKeyDictionary()
+
+
+def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Judge) -> Callable[[], None]:
+    """Let ``judge`` decide who connects to ``sock``, which is not yet bound; call the result when it is closed.
+
+    Messages then have the judge's answer as their property ``User-Id``, in plaintext, too.
+    """
+    if reactor.context is None:
+        raise RuntimeError("a socket is guarded before its reactor was opened")
+    house = _houses.get(reactor)
+    if house is None:
+        house = _houses[reactor] = _House(reactor, reactor.context.socket(zmq.ROUTER))
+    domain = house.zap.add(judge)
+    house.guarded += 1
+    sock.set(zmq.ZAP_DOMAIN, domain)
+    kept = [domain]
+
+    def release() -> None:
+        if not kept:
+            return
+        house.zap.remove(kept.pop())
+        house.guarded -= 1
+        if not house.guarded and _houses.get(reactor) is house:
+            del _houses[reactor]
+            house.close()
+
+    return release

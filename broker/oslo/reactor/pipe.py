@@ -1,0 +1,398 @@
+"""One ZeroMQ socket on a reactor: read in turns with a budget, written through a bounded outbox.
+
+What libzmq does not take at once waits in the outbox, in order, counted in messages and bytes; what does not fit there
+is refused to the sender, who knows best what to do with it. A ROUTER has an outbox for each peer, so that a peer that
+does not read costs only its own messages (``RouterPipe``).
+
+Frames are copied into libzmq: sending them without a copy needs a thread of pyzmq's own, which eventlet makes green.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from enum import IntEnum
+from itertools import islice
+from typing import Any, Final
+
+import zmq
+
+from broker.oslo.reactor.loop import Reactor, Timer
+from broker.oslo.reactor.outbox import Frames, Outbox, Tally
+from broker.oslo.reactor.reading import Reading
+
+__all__ = ["Frames", "Outcome", "Pipe", "Receive", "RouterPipe"]
+
+DRAIN_MSGS: Final = 128
+"""Messages read in one turn, so that other sockets get theirs."""
+DRAIN_BYTES: Final = 8 << 20
+"""The same in bytes: copying as much takes some milliseconds."""
+FLUSH_MSGS: Final = 256
+"""Messages that waited and are sent in one turn, of one peer."""
+PEERS_TRIED: Final = 32
+"""Peers of a ROUTER that have not read for a while and are tried in one turn, in rotation."""
+RETRY_S: Final = 0.01
+"""While something waits for room it is tried this often at least: the news of room may have been swallowed."""
+OUTBOX_MSGS: Final = 10_000
+OUTBOX_BYTES: Final = 64 << 20
+TOTAL_BYTES: Final = 256 << 20
+"""What may wait in all outboxes of one ROUTER together."""
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.SNDMORE | zmq.NOBLOCK)
+
+Receive = Callable[[list[bytes], str], None]
+"""Takes the frames of one message and its origin: the property of its connection that the pipe was told to ask for."""
+
+
+class Outcome(IntEnum):
+    """What became of a message; the positive ones are accepted."""
+
+    GONE = -1
+    """No such peer (ROUTER only)."""
+    FULL = 0
+    """Nowhere to put it."""
+    QUEUED = 1
+    SENT = 2
+
+
+class Pipe:
+    """A socket that belongs to a reactor's thread.
+
+    Whoever does something else with ``sock`` than this class does (connects it further, subscribes) has to ``touch``
+    the pipe afterwards: libzmq may have taken the news of a message in on that occasion.
+
+    Args:
+        reactor: whose.
+        sock: bound or connected by the caller; closed by ``close``.
+        receive: called for each message; None: nothing is read. What it raises is reported and costs that message.
+        origin: property of the connection that ``receive`` is given, such as ``Peer-Address`` or ``User-Id``; "" none.
+        outbox_msgs: messages that may wait.
+        outbox_bytes: bytes that may wait.
+
+    Attributes:
+        sent, received: messages.
+        sent_bytes, received_bytes: their frames.
+        refused: messages that found no room.
+        room: called when an outbox that was full is empty again; not by a ROUTER.
+        flushed: called with each message that waited and has now been given to libzmq.
+        stale: asked before a message that waited is sent; True drops it, and whoever answers counts it.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: zmq.Socket[bytes],
+        receive: Receive | None = None,
+        *,
+        origin: str = "",
+        outbox_msgs: int = OUTBOX_MSGS,
+        outbox_bytes: int = OUTBOX_BYTES,
+    ) -> None:
+        self.sock = sock
+        self.sent = self.received = self.sent_bytes = self.received_bytes = self.refused = 0
+        self.room: Callable[[], None] | None = None
+        self.flushed: Callable[[Frames], None] | None = None
+        self.stale: Callable[[Frames], bool] | None = None
+        self.closed = False
+        self._reactor = reactor
+        self._receive = receive
+        # without pyzmq's check for draft sockets, a call for each frame
+        self._send: Any = super(zmq.Socket, sock).send
+        self._reading = Reading(sock, origin)
+        self._outbox = Outbox()
+        self._msgs_max = outbox_msgs
+        self._bytes_max = outbox_bytes
+        self._was_full = False
+        self._paused = False
+        self._retry: Timer | None = None
+        self._fd = int(sock.get(zmq.FD))
+        reactor.add_reader(self._fd, self.look)
+        reactor.touch(self)
+
+    # ------------------------------------------------------------ writing
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the outbox."""
+        return len(self._outbox)
+
+    def send(self, frames: Frames) -> Outcome:
+        """Send one message, or let it wait behind those that do; see ``Outcome``."""
+        if self.closed:
+            return self._full()
+        if not self._outbox:
+            self._reactor.touch(self)
+            if self._write(frames):
+                return Outcome.SENT
+        size = sum(map(len, frames))
+        if not self._outbox.fits(size, self._msgs_max, self._bytes_max):
+            return self._full()
+        self._outbox.put(frames, size)
+        self._try_later()
+        return Outcome.QUEUED
+
+    def sift_all(self, take: Callable[[Frames], bool]) -> list[Frames]:
+        """Take back what waits and fits ``take``, oldest first; the rest keeps its order."""
+        return self._outbox.sift(take)
+
+    def take_back(self) -> list[Frames]:
+        """Empty the outbox: what was never given to libzmq, oldest first."""
+        return self.sift_all(lambda _frames: True)
+
+    def _full(self) -> Outcome:
+        self.refused += 1
+        self._was_full = True
+        return Outcome.FULL
+
+    def _write(self, frames: Frames) -> bool:
+        """False: there is no room, and nothing of it was sent. The socket has to be looked at afterwards."""
+        send = self._send
+        last = len(frames) - 1
+        at = size = 0
+        try:
+            for at, frame in enumerate(frames):
+                size += len(frame)
+                send(frame, _MORE if at < last else _NOBLOCK)
+        except zmq.Again:
+            # room is only asked for at the first frame; later it means that the connection ended in between: libzmq
+            # has dropped the frames before, and drops those behind, which it wants to see all the same
+            if 0 < at < last:
+                for later in range(at + 1, last + 1):
+                    send(frames[later], _MORE if later < last else _NOBLOCK)
+            return False
+        self.sent += 1
+        self.sent_bytes += size
+        return True
+
+    def _flush(self) -> None:
+        """Send what waits, up to a budget."""
+        if not self._flush_box(self._outbox):
+            self._try_later()
+        elif self._was_full and not self.closed:
+            self._was_full = False
+            if self.room is not None:
+                self.room()
+
+    def _flush_box(self, outbox: Outbox) -> bool:
+        """False while something is left in it."""
+        for _ in range(min(len(outbox), FLUSH_MSGS)):
+            if self.stale is not None and self.stale(outbox.head):
+                outbox.pop()
+                continue
+            if not self._write(outbox.head):
+                return False
+            frames = outbox.pop()
+            if self.flushed is not None:
+                self.flushed(frames)
+                if self.closed or not outbox:
+                    break
+        if outbox and not self.closed:
+            self._reactor.touch(self)  # the budget is used up
+        return not outbox
+
+    def _try_later(self) -> None:
+        if self._retry is None and not self.closed:
+            self._retry = self._reactor.call_later(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.look()
+
+    def _blocked(self) -> bool:
+        return bool(self._outbox)
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def paused(self) -> bool:
+        """True while nothing is read: what comes waits in libzmq and at the peers."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        self._paused = value
+        if not value:
+            self._reactor.touch(self)
+
+    def look(self) -> None:
+        """Flush what waits, read what is there, up to the budgets."""
+        if self.closed:
+            return
+        readable = self._readable()
+        if self._blocked():
+            self._flush()
+            readable = self._readable()
+        if self._receive is None or self._paused or not readable:
+            return
+        self._drain(self._receive)
+        if self._blocked():
+            self._reactor.touch(self)  # reading may have taken in the news of room
+
+    def _readable(self) -> bool:
+        """Takes the news in, of room as well; the descriptor is quiet then."""
+        return not self.closed and bool(int(self.sock.get(_EVENTS)) & _POLLIN)
+
+    def _drain(self, receive: Receive) -> None:
+        size = 0
+        for turn in range(DRAIN_MSGS):
+            try:
+                if not self._reading.ready():
+                    break
+                frames, origin = self._reading.message()
+            except zmq.Again:
+                return
+            except zmq.ZMQError as error:
+                if error.errno in (errno.EINTR, errno.EPROTO):
+                    continue
+                raise
+            came = sum(map(len, frames))
+            self.received += 1
+            self.received_bytes += came
+            size += came
+            try:
+                receive(frames, origin)
+            except Exception as error:
+                self._reactor.report(error)
+            if self.closed or self._paused:
+                return
+            if size > DRAIN_BYTES:
+                break
+            if turn == 0 and not self._readable():
+                return  # asking costs a third of being told so by an exception; in a burst it is not worth it
+        self._reactor.touch(self)
+
+    # ------------------------------------------------------------ end
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the socket; libzmq goes on sending what it was given for ``linger_ms``. Harmless twice.
+
+        What waits in the outbox stays there, for ``take_back``.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self._retry is not None:
+            self._retry.cancel()
+        self._reactor.remove_reader(self._fd)
+        self._reactor.forget(self)
+        self.sock.close(linger_ms)
+
+
+class RouterPipe(Pipe):
+    """A ROUTER: the first frame of a message is whose it is; every peer has an outbox of its own.
+
+    The socket needs ROUTER_MANDATORY. ``outbox_msgs`` and ``outbox_bytes`` are those of one peer. When all of them hold
+    ``total_bytes``, a peer may still have its equal share of them: those that hold more than that are refused first.
+
+    Attributes:
+        unreachable: called with the id of a peer that is gone, when something was for it.
+        lost: the same, with what waited for it, oldest first; without it that is dropped.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: zmq.Socket[bytes],
+        receive: Receive | None = None,
+        *,
+        origin: str = "",
+        outbox_msgs: int = OUTBOX_MSGS,
+        outbox_bytes: int = OUTBOX_BYTES,
+        total_bytes: int = TOTAL_BYTES,
+    ) -> None:
+        super().__init__(
+            reactor, sock, receive, origin=origin, outbox_msgs=outbox_msgs, outbox_bytes=outbox_bytes
+        )
+        self.unreachable: Callable[[bytes], None] | None = None
+        self.lost: Callable[[bytes, list[Frames]], None] | None = None
+        self._outboxes: dict[bytes, Outbox] = {}
+        self._tally = Tally()
+        self._total_max = total_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Messages in all outboxes."""
+        return sum(map(len, self._outboxes.values()))
+
+    def waiting_for(self, peer: bytes) -> int:
+        """Messages in the outbox of ``peer``."""
+        return len(self._outboxes.get(peer, ()))
+
+    def send(self, frames: Frames) -> Outcome:
+        """See ``Pipe.send``; GONE: no such peer."""
+        if self.closed:
+            return self._full()
+        peer = frames[0]
+        outbox = self._outboxes.get(peer)
+        if outbox is None:
+            self._reactor.touch(self)
+            try:
+                if self._write(frames):
+                    return Outcome.SENT
+            except zmq.ZMQError as error:
+                return self._lost(peer, error)
+            outbox = Outbox(self._tally)
+        size = sum(map(len, frames))
+        if not outbox.fits(size, self._msgs_max, self._bytes_max) or self._exceeds_share(outbox, size):
+            return self._full()
+        outbox.put(frames, size)
+        self._outboxes[peer] = outbox
+        self._try_later()
+        return Outcome.QUEUED
+
+    def _exceeds_share(self, outbox: Outbox, size: int) -> bool:
+        if self._tally.bytes + size <= self._total_max:
+            return False
+        return outbox.cost + size > self._total_max // max(len(self._outboxes), 1)
+
+    def forget_peer(self, peer: bytes) -> int:
+        """Drop what waits for ``peer``; returns how many messages that were."""
+        return len(self.sift(peer, lambda _frames: True))
+
+    def sift(self, peer: bytes, take: Callable[[Frames], bool]) -> list[Frames]:
+        """Take back what waits for ``peer`` and fits ``take``, oldest first; the rest keeps its order."""
+        outbox = self._outboxes.get(peer)
+        if outbox is None:
+            return []
+        taken = outbox.sift(take)
+        if not outbox:
+            self._outboxes.pop(peer, None)
+        return taken
+
+    def sift_all(self, take: Callable[[Frames], bool]) -> list[Frames]:
+        """As ``sift``, of all peers, one after the other."""
+        return [frames for peer in list(self._outboxes) for frames in self.sift(peer, take)]
+
+    def _lost(self, peer: bytes, error: zmq.ZMQError) -> Outcome:
+        if error.errno != errno.EHOSTUNREACH:
+            raise error
+        waited = self.sift(peer, lambda _frames: True)
+        if self.lost is not None:
+            self._reactor.call_soon(self.lost, peer, waited)
+        if self.unreachable is not None:
+            self._reactor.call_soon(self.unreachable, peer)
+        return Outcome.GONE
+
+    def _blocked(self) -> bool:
+        return bool(self._outboxes)
+
+    def _flush(self) -> None:
+        """Send what waits, of some peers in rotation: trying those that do not read costs time, too."""
+        for peer in list(islice(self._outboxes, PEERS_TRIED)):
+            outbox = self._outboxes.pop(peer, None)
+            if outbox is None:
+                continue
+            self._outboxes[peer] = outbox  # now the last one
+            try:
+                empty = self._flush_box(outbox)
+            except zmq.ZMQError as error:
+                self._lost(peer, error)
+                continue
+            if empty and self._outboxes.get(peer) is outbox:
+                del self._outboxes[peer]
+            if self.closed:
+                return
+        if self._outboxes:
+            self._try_later()

@@ -1,0 +1,106 @@
+"""The options of the wing's sockets, with reasons. Sizes in bytes or messages, times in milliseconds unless said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import zmq
+
+from broker.transport.curve import CurveClient, CurveServer
+from broker.transport.zeromq.tuning import join_curve, serve_curve
+
+SEND_MSGS: Final = 256
+"""SNDHWM towards a node: what waits belongs into an outbox, where it is counted; what libzmq holds is lost with its
+connection."""
+RECEIVE_MSGS: Final = 512
+PUBLISH_MSGS: Final = 10_000
+"""SNDHWM of sockets that publish to local servers: a burst has to fit, since publishing drops what does not."""
+HANDSHAKE_MS: Final = 10_000
+RECONNECT_MS: Final = 20
+RECONNECT_MAX_MS: Final = 1_000
+CONNECT_MS: Final = 5_000
+MESSAGE_BYTES_MAX: Final = 64 << 20
+_DEAD_MS_MAX: Final = 6_553_500
+"""What ZMTP can say as the time to live of a heartbeat: 16 bits of tenths of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """TCP keep-alive (seed 003, "Heartbeats"): a dead connection is noticed after ``idle_s + count * interval_s``.
+
+    A value of -1 leaves that one to the system, for what libzmq does by itself its default is taken; ``on`` False
+    switches all of it off.
+    """
+
+    on: bool = True
+    idle_s: int = 5
+    count: int = 3
+    interval_s: int = 2
+
+    @property
+    def dead_ms(self) -> int:
+        """After so many milliseconds without a sign of life a peer is given up."""
+        idle_s, count, interval_s = (
+            given if given > 0 else default
+            for given, default in ((self.idle_s, 5), (self.count, 3), (self.interval_s, 2))
+        )
+        return min(1000 * (idle_s + count * interval_s), _DEAD_MS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What all sockets of one process have in common."""
+
+    keepalive: KeepAlive = KeepAlive()
+    max_bytes: int = MESSAGE_BYTES_MAX
+    curve: CurveServer | CurveClient | None = None
+
+
+def tune_tcp(sock: zmq.Socket[bytes], tuning: Tuning, *, send_msgs: int = SEND_MSGS) -> None:
+    """Set a TCP socket up before it is bound or connected: keep-alive, heartbeats, limits, CURVE if ``tuning`` has it.
+
+    ZMTP heartbeats notice a peer that is frozen, TCP keep-alive a machine that is gone; TCP_MAXRT ends a connection
+    whose data is not confirmed for as long, which keep-alive alone does not see.
+    """
+    alive = tuning.keepalive
+    sock.set(zmq.TCP_KEEPALIVE, 1 if alive.on else 0)
+    if alive.on:
+        sock.set(zmq.TCP_KEEPALIVE_IDLE, alive.idle_s)
+        sock.set(zmq.TCP_KEEPALIVE_CNT, alive.count)
+        sock.set(zmq.TCP_KEEPALIVE_INTVL, alive.interval_s)
+        dead_ms = alive.dead_ms
+        sock.set(zmq.TCP_MAXRT, dead_ms)
+        sock.set(zmq.HEARTBEAT_IVL, max(dead_ms // 4, 500))
+        sock.set(zmq.HEARTBEAT_TIMEOUT, dead_ms)
+        sock.set(zmq.HEARTBEAT_TTL, dead_ms)
+    sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    sock.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+    tune_local(sock, tuning.max_bytes, send_msgs=send_msgs)
+    if isinstance(tuning.curve, CurveServer):
+        serve_curve(sock, tuning.curve)
+    else:
+        join_curve(sock, tuning.curve)
+
+
+def tune_local(
+    sock: zmq.Socket[bytes],
+    max_bytes: int = MESSAGE_BYTES_MAX,
+    *,
+    send_msgs: int = SEND_MSGS,
+    receive_msgs: int = RECEIVE_MSGS,
+) -> None:
+    """Set up what TCP and IPC sockets share; an IPC socket needs no more."""
+    sock.set(zmq.SNDHWM, send_msgs)
+    sock.set(zmq.RCVHWM, receive_msgs)
+    sock.set(zmq.MAXMSGSIZE, max_bytes)
+    sock.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+    sock.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    sock.set(zmq.LINGER, 0)
+    if sock.type in (zmq.SUB, zmq.XSUB):
+        sock.set(zmq.SNDHWM, 0)  # what they send are subscriptions; libzmq drops those that find no room
+    if sock.type in (zmq.DEALER, zmq.PUSH):
+        # messages for a node that is away wait in the outbox, where they can be taken back
+        sock.set(zmq.IMMEDIATE, 1)
+    if sock.type == zmq.ROUTER:
+        sock.set(zmq.ROUTER_MANDATORY, 1)

@@ -1,0 +1,218 @@
+"""A ROUTER's peers: each has its own queue, the end of each is noticed, none holds the others up."""
+
+import pytest
+import zmq
+
+from broker.oslo.reactor import pipe
+from broker.oslo.reactor.outbox import MESSAGE_COST
+from broker.oslo.reactor.pipe import Outcome, RouterPipe
+from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, received
+
+BODY = b"x" * 100_000
+HWM = {"SNDHWM": 2, "RCVHWM": 2, "SNDBUF": 4096, "RCVBUF": 4096}
+
+
+@pytest.fixture
+def hand():
+    with by_hand() as it:
+        yield it
+
+
+class House:
+    """A ROUTER with some peers by name."""
+
+    def __init__(self, hand, **limits) -> None:
+        self.hand = hand
+        self.sock, self.where = hand.bound(zmq.ROUTER, ROUTER_MANDATORY=1, **HWM)
+        self.came: list[list[bytes]] = []
+        self.pipe = RouterPipe(hand.reactor, self.sock, received(self.came), **limits)
+
+    def peer(self, name: bytes) -> zmq.Socket[bytes]:
+        sock = self.hand.peer(zmq.DEALER, self.where, ROUTING_ID=name, **HWM)
+        sock.send(b"hello")
+        self.hand.until(lambda: [name, b"hello"] in self.came)
+        return sock
+
+    def stall(self, name: bytes) -> zmq.Socket[bytes]:
+        """A peer that does not read, with as much sent as it takes, and two messages waiting."""
+        sock = self.peer(name)
+        quiet = 0
+        while quiet < 5:
+            quiet = quiet + 1 if self.pipe.waiting_for(name) > 1 else 0
+            while self.pipe.waiting_for(name) < 2:
+                assert self.pipe.send([name, BODY]) in (Outcome.SENT, Outcome.QUEUED)
+            self.hand.turn(0.02)
+        return sock
+
+    def tells(self, sock: zmq.Socket[bytes]) -> bytes:
+        assert sock.poll(1000 * PATIENCE_S)
+        return sock.recv()
+
+
+def test_messages_find_their_peer(hand):
+    house = House(hand)
+    a, b = house.peer(b"a"), house.peer(b"b")
+    assert house.pipe.send([b"b", b"for b"]) is Outcome.SENT
+    assert house.pipe.send([b"a", b"for a"]) is Outcome.SENT
+    assert (house.tells(a), house.tells(b)) == (b"for a", b"for b")
+
+
+def test_a_peer_that_was_never_there_is_gone(hand):
+    house, told = House(hand), []
+    house.pipe.unreachable = told.append
+    for name in (b"nobody", b"", b"\0\0\0\0\1"):
+        assert house.pipe.send([name, b"x"]) is Outcome.GONE
+    hand.turn()
+    assert told == [b"nobody", b"", b"\0\0\0\0\1"]
+    assert house.pipe.waiting == 0
+
+
+def test_a_peer_that_does_not_read_costs_only_its_own_queue(hand):
+    house = House(hand, outbox_msgs=50)
+    house.stall(b"deaf")
+    fast = house.peer(b"fast")
+    outcomes = [house.pipe.send([b"deaf", BODY]) for _ in range(100)]
+    assert outcomes.count(Outcome.FULL) == 52
+    for number in range(100):
+        assert house.pipe.send([b"fast", b"%d" % number]) in (Outcome.SENT, Outcome.QUEUED)
+        hand.until(lambda: not house.pipe.waiting_for(b"fast"))
+        assert house.tells(fast) == b"%d" % number
+    assert house.pipe.waiting_for(b"deaf") == house.pipe.waiting == 50
+    assert house.pipe.refused == 52
+
+
+def test_order_is_kept_when_a_peer_reads_again(hand):
+    house = House(hand)
+    deaf = house.stall(b"deaf")
+    outcomes = {house.pipe.send([b"deaf", b"%d" % number, BODY]) for number in range(50)}
+    assert outcomes == {Outcome.QUEUED}
+    came = []
+
+    def read() -> bool:
+        while deaf.poll(0):
+            frames = deaf.recv_multipart()
+            if frames != [BODY]:
+                came.append(int(frames[0]))
+        return len(came) == 50
+
+    hand.until(read)
+    assert came == list(range(50))
+    assert house.pipe.waiting == 0
+    assert house.pipe.send([b"deaf", b"at once"]) is Outcome.SENT
+
+
+def test_what_waits_for_a_peer_that_ends_is_told_and_freed(hand):
+    house, lost, gone = House(hand), [], []
+    house.pipe.lost = lambda peer, frames: lost.append((peer, frames))
+    house.pipe.unreachable = gone.append
+    deaf = house.stall(b"deaf")
+    house.pipe.forget_peer(b"deaf")
+    assert house.pipe.send([b"deaf", b"1", BODY]) is Outcome.QUEUED
+    assert house.pipe.send([b"deaf", b"2", BODY]) is Outcome.QUEUED
+    deaf.close(0)
+    hand.until(lambda: lost)
+    assert lost == [(b"deaf", [[b"deaf", b"1", BODY], [b"deaf", b"2", BODY]])]
+    assert gone == [b"deaf"]
+    assert house.pipe.waiting == 0
+    assert not house.pipe._outboxes
+    assert house.pipe._tally.bytes == 0
+    assert house.pipe.send([b"deaf", b"x"]) is Outcome.GONE
+
+
+def test_without_anybody_to_tell_what_waits_for_a_peer_that_ends_is_freed_all_the_same(hand):
+    house = House(hand)
+    for number in range(5):
+        house.stall(b"deaf-%d" % number).close(0)
+    hand.until(lambda: not house.pipe.waiting)
+    assert not house.pipe._outboxes
+    assert house.pipe._tally.bytes == 0
+
+
+def test_all_outboxes_together_are_bounded_and_the_innocent_keep_their_share(hand):
+    house = House(hand, total_bytes=30 * len(BODY))
+    house.stall(b"greedy")
+    innocent = house.stall(b"innocent")
+    while house.pipe.send([b"greedy", BODY]) is Outcome.QUEUED:
+        pass
+    assert house.pipe._tally.bytes <= 30 * len(BODY)
+    assert house.pipe.waiting_for(b"greedy") >= 25
+    for _ in range(10):
+        assert house.pipe.send([b"innocent", BODY]) is Outcome.QUEUED
+    assert house.pipe.send([b"greedy", b"x"]) is Outcome.FULL
+    assert house.pipe._tally.bytes <= 2 * 30 * len(BODY)
+    while house.pipe.send([b"innocent", b"x"]) is Outcome.QUEUED:
+        assert house.pipe._tally.bytes <= 2 * 30 * len(BODY)
+    assert not innocent.closed
+
+
+def test_small_messages_count_with_what_they_cost(hand):
+    house = House(hand, total_bytes=100 * MESSAGE_COST + 3 * len(BODY), outbox_msgs=10**6)
+    house.stall(b"deaf")
+    sent = 0
+    while house.pipe.send([b"deaf", b""]) is Outcome.QUEUED:
+        sent += 1
+        assert sent < 1000
+    assert house.pipe.waiting <= 100 + 4 * (len(BODY) // MESSAGE_COST)
+
+
+def test_many_deaf_peers_are_tried_in_rotation_and_each_that_reads_is_served(hand, monkeypatch):
+    monkeypatch.setattr(pipe, "PEERS_TRIED", 2)
+    house = House(hand)
+    peers = {b"deaf-%d" % number: house.stall(b"deaf-%d" % number) for number in range(7)}
+    tries = []
+    write = house.pipe._write
+    monkeypatch.setattr(house.pipe, "_write", lambda frames: (tries.append(frames[0]), write(frames))[1])
+    house.pipe.look()
+    assert len(tries) <= 2
+    last = list(peers)[-1]
+    house.pipe.send([last, b"the last"])
+
+    def read() -> bool:
+        return bool(peers[last].poll(0)) and peers[last].recv_multipart() == [b"the last"]
+
+    hand.until(read)
+    assert house.pipe.waiting_for(last) == 0
+    assert all(house.pipe.waiting_for(name) for name in peers if name != last)
+
+
+def test_what_waits_can_be_taken_back_by_peer_or_whole(hand):
+    house = House(hand)
+    for name in (b"a", b"b"):
+        house.stall(name)
+        house.pipe.forget_peer(name)
+        for number in range(4):
+            assert house.pipe.send([name, b"%d" % number]) is Outcome.QUEUED
+    assert house.pipe.sift(b"a", lambda frames: frames[1] in (b"1", b"3")) == [[b"a", b"1"], [b"a", b"3"]]
+    assert house.pipe.sift(b"nobody", lambda _frames: True) == []
+    assert house.pipe.sift_all(lambda frames: frames[1] == b"0") == [[b"a", b"0"], [b"b", b"0"]]
+    assert house.pipe.waiting == 4
+    assert house.pipe.forget_peer(b"a") == 1
+    assert house.pipe.forget_peer(b"a") == 0
+    assert house.pipe.take_back() == [[b"b", b"1"], [b"b", b"2"], [b"b", b"3"]]
+    assert house.pipe.waiting == 0
+
+
+def test_a_callback_may_forget_the_peer_whose_queue_is_being_sent(hand):
+    house = House(hand)
+    deaf = house.stall(b"deaf")
+    for number in range(10):
+        house.pipe.send([b"deaf", b"%d" % number])
+    house.pipe.flushed = lambda frames: house.pipe.forget_peer(frames[0])
+
+    def read() -> bool:
+        while deaf.poll(0):
+            deaf.recv_multipart()
+        return not house.pipe.waiting
+
+    hand.until(read)
+    assert not house.pipe._outboxes
+    hand.until(lambda: house.pipe.send([b"deaf", b"again"]) is Outcome.SENT)
+
+
+def test_closing_with_queues_is_harmless(hand):
+    house = House(hand)
+    house.stall(b"deaf")
+    house.pipe.close()
+    assert house.pipe.send([b"deaf", b"x"]) is Outcome.FULL
+    assert house.pipe.take_back()
+    hand.turn()

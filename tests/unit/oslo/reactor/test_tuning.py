@@ -1,0 +1,101 @@
+"""Every option of the wing's sockets is set, on TCP and on IPC; a peer that is gone is noticed in time."""
+
+import pytest
+import zmq
+
+from broker.oslo.reactor import tuning
+from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
+from broker.transport.curve import CurveClient, CurveServer, generate
+
+
+@pytest.fixture
+def new():
+    """Makes sockets, and closes them at the end."""
+    context, made = zmq.Context(), []
+
+    def make(kind: int) -> zmq.Socket[bytes]:
+        made.append(context.socket(kind))
+        return made[-1]
+
+    yield make
+    for sock in made:
+        sock.close(0)
+    context.term()
+
+
+def told(sock: zmq.Socket[bytes], *names: str) -> list[int]:
+    return [sock.get(getattr(zmq, name)) for name in names]
+
+
+KEEPALIVE = ("TCP_KEEPALIVE", "TCP_KEEPALIVE_IDLE", "TCP_KEEPALIVE_CNT", "TCP_KEEPALIVE_INTVL")
+
+
+@pytest.mark.parametrize("kind", [zmq.ROUTER, zmq.DEALER, zmq.XPUB, zmq.XSUB, zmq.SUB, zmq.PUSH, zmq.PULL])
+def test_tcp_sockets_of_every_kind_notice_a_dead_connection(new, kind):
+    sock = new(kind)
+    tune_tcp(sock, Tuning(KeepAlive(True, 7, 4, 3), max_bytes=1 << 20))
+    assert told(sock, *KEEPALIVE) == [1, 7, 4, 3]
+    assert told(sock, "TCP_MAXRT", "HEARTBEAT_TIMEOUT", "HEARTBEAT_TTL") == [19_000] * 3
+    assert told(sock, "HEARTBEAT_IVL") == [4_750]
+    waiting = 0 if kind in (zmq.SUB, zmq.XSUB) else tuning.SEND_MSGS  # subscriptions are not to be dropped
+    assert told(sock, "MAXMSGSIZE", "LINGER", "SNDHWM") == [1 << 20, 0, waiting]
+    assert told(sock, "HANDSHAKE_IVL", "CONNECT_TIMEOUT") == [tuning.HANDSHAKE_MS, tuning.CONNECT_MS]
+    assert told(sock, "RECONNECT_IVL", "RECONNECT_IVL_MAX") == [tuning.RECONNECT_MS, tuning.RECONNECT_MAX_MS]
+
+
+def test_keep_alive_can_be_switched_off(new):
+    sock = new(zmq.DEALER)
+    tune_tcp(sock, Tuning(KeepAlive(on=False)))
+    assert told(sock, "TCP_KEEPALIVE", "HEARTBEAT_IVL", "TCP_MAXRT") == [0, 0, 0]
+
+
+def test_what_is_left_to_the_system_does_not_make_us_impatient(new):
+    sock = new(zmq.DEALER)
+    tune_tcp(sock, Tuning(KeepAlive(True, -1, -1, -1)))
+    assert told(sock, *KEEPALIVE) == [1, -1, -1, -1]
+    assert told(sock, "HEARTBEAT_TIMEOUT") == [11_000]
+
+
+@pytest.mark.parametrize(
+    ("alive", "dead_ms"),
+    [
+        (KeepAlive(), 11_000),
+        (KeepAlive(True, 1, 1, 1), 2_000),
+        (KeepAlive(True, -1, 10, 1), 15_000),
+        (KeepAlive(True, 7200, 9, 75), 6_553_500),
+    ],
+)
+def test_when_a_peer_is_given_up(new, alive, dead_ms):
+    assert alive.dead_ms == dead_ms
+    tune_tcp(new(zmq.DEALER), Tuning(alive))
+
+
+@pytest.mark.parametrize(
+    ("kind", "immediate"), [(zmq.DEALER, 1), (zmq.PUSH, 1), (zmq.XPUB, 0), (zmq.ROUTER, 0)]
+)
+def test_what_waits_for_a_node_that_is_away_stays_in_our_hands(new, kind, immediate):
+    sock = new(kind)
+    tune_local(sock, send_msgs=5, receive_msgs=6)
+    assert told(sock, "IMMEDIATE", "SNDHWM", "RCVHWM", "LINGER") == [immediate, 5, 6, 0]
+    sock.bind("tcp://127.0.0.1:*")
+    if kind == zmq.ROUTER:
+        with pytest.raises(zmq.ZMQError, match="Host unreachable"):  # ROUTER_MANDATORY cannot be asked for
+            sock.send_multipart([b"nobody", b"x"])
+    elif immediate:
+        with pytest.raises(zmq.Again):
+            sock.send(b"x", zmq.NOBLOCK)
+
+
+def test_curve_is_served_and_joined(new):
+    server, client = generate(), generate()
+    listening, dialing = new(zmq.ROUTER), new(zmq.DEALER)
+    tune_tcp(listening, Tuning(curve=CurveServer(server)))
+    tune_tcp(dialing, Tuning(curve=CurveClient(client, server.public_key)))
+    assert told(listening, "MECHANISM", "CURVE_SERVER") == [zmq.CURVE, 1]
+    assert told(dialing, "MECHANISM", "CURVE_SERVER") == [zmq.CURVE, 0]
+    listening.bind("tcp://127.0.0.1:*")
+    dialing.connect(listening.get_string(zmq.LAST_ENDPOINT))
+    assert dialing.poll(10_000, zmq.POLLOUT)
+    dialing.send(b"x")
+    assert listening.poll(10_000)
+    listening.recv_multipart()

@@ -1,0 +1,43 @@
+"""Ports, files, names and reasons, as the seed gives them."""
+
+from broker.oslo.names import (
+    DIRECTORY_PORT,
+    PORTS,
+    PRIORITIES,
+    REASONS,
+    Pipeline,
+    Reason,
+    cast_file,
+    control_file,
+    entry_file,
+    exit_file,
+)
+
+
+def test_the_ports_are_those_of_the_seed():
+    assert {str(pipeline): port for pipeline, port in PORTS.items()} == {
+        "call": 9501,
+        "fanout": 9502,
+        "notify": 9503,
+        "cast": 9504,
+    }
+    assert DIRECTORY_PORT not in PORTS.values()
+
+
+def test_every_pipeline_has_files_of_its_own():
+    files = [make(pipeline) for pipeline in Pipeline for make in (control_file, entry_file, exit_file)]
+    files += [cast_file(number) for number in range(3)]
+    assert len(set(files)) == len(files)
+    assert control_file(Pipeline.CALL) == "call.ctl"
+    assert entry_file(Pipeline.NOTIFY) == "notify.in"
+    assert exit_file(Pipeline.FANOUT) == "fanout.pub"
+    assert cast_file(7) == "cast-7.out"
+
+
+def test_every_reason_has_a_text_that_says_something_else():
+    assert set(REASONS) == set(Reason)
+    assert len(set(REASONS.values())) == len(Reason)
+
+
+def test_priorities_are_the_seven_of_the_notifier():
+    assert sorted(PRIORITIES) == ["audit", "critical", "debug", "error", "info", "sample", "warn"]
