@@ -1,0 +1,394 @@
+"""One Redis host: a thread that writes, renews and reads, and one that listens to its channel."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from broker.oslo.directory import wire
+from broker.oslo.directory.redis_keys import (
+    CHANNEL,
+    PLACES,
+    Age,
+    age_of,
+    lease_key,
+    read_age,
+    read_news,
+    read_place,
+    read_state,
+    state_key,
+    to_news,
+)
+from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome, Why
+from broker.oslo.frames import Malformed
+from broker.oslo.reactor import natives
+from broker.oslo.records import STATES_MAX, Change, Place, State, to_json
+
+LISTEN_S: Final = 0.25
+"""Longest wait of the listening thread until it looks whether it shall end."""
+RETRY_FIRST_S: Final = 0.1
+RETRY_LAST_S: Final = 2.0
+"""After an attempt to connect that failed; doubled each time."""
+LEASES_AT_ONCE: Final = 512
+STATES_AT_ONCE: Final = 32
+MISSING_SCANS: Final = 2
+"""A state is gone when it was missing so often in a row: after FLUSHALL its owner needs a beat to write it again."""
+UNTAKEN_MAX: Final = 4_096
+"""Messages that the reactor has not taken yet; more are dropped, and all is read again."""
+
+Opener = Callable[[], Any]
+"""Makes a client of redis-py."""
+
+
+class Host:
+    """One host. Its methods may be called by any thread and do not wait, except ``join``.
+
+    Args:
+        name: of the source.
+        label: for logs: host and port.
+        open_: makes a client.
+        node: what is read of it is dropped: we know better.
+        lease_s: of what is written.
+        beat_s: between two renewals.
+        say: takes what was read, in this host's threads: a message, or None and why the host is lost.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        open_: Opener,
+        node: str,
+        lease_s: float,
+        beat_s: float,
+        say: Callable[[Host, Message | None, str], None],
+    ) -> None:
+        self.name = name
+        self.label = label
+        self.alive = False
+        self.counts = dict.fromkeys(
+            ("connects", "losses", "writes", "renewals", "scans", "read", "heard", "malformed", "dropped"), 0
+        )
+        self._open = open_
+        self._node = node
+        self._lease_ms = max(int(lease_s * 1000), 1)
+        self._lease_s = lease_s
+        self._beat_s = beat_s
+        self._say = say
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._wanted: dict[Place, State] = {}
+        self._changes: dict[Place, Change] = {}
+        self._ended: dict[Place, Gone] = {}
+        self._untaken = 0
+        self._incarnation = 0
+        self._again = False
+        self._broken = ""
+        self._known: dict[Place, Age] = {}
+        self._missing: dict[Place, int] = {}
+        self._written: dict[Place, Age] = {}
+        self._thread: Any = None
+
+    # ------------------------------------------------------------ any thread
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = natives.start_thread(self._run, f"headgate-{self.name}")
+
+    def put(self, state: State, change: Change | None) -> None:
+        """Write ``state``; ``change`` leads to it from the one before."""
+        with self._lock:
+            self._wanted[state.place] = state
+            self._ended.pop(state.place, None)
+            if change is None or state.place in self._changes:
+                self._changes.pop(state.place, None)  # more than one: all of it is published
+            else:
+                self._changes[state.place] = change
+        self._wake.set()
+
+    def remove(self, gone: Gone) -> None:
+        """Take it back, when it was ours."""
+        with self._lock:
+            self._changes.pop(gone.place, None)
+            if self._wanted.pop(gone.place, None) is not None:
+                self._ended[gone.place] = gone
+        self._wake.set()
+
+    def read_again(self) -> None:
+        """Read all of it soon."""
+        self._again = True
+        self._wake.set()
+
+    def taken(self) -> None:
+        """The reactor took one message."""
+        with self._lock:
+            self._untaken -= 1
+
+    def stop(self) -> None:
+        """End the thread soon."""
+        self._stopping.set()
+        self._wake.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def told(self) -> dict[str, Any]:
+        """For status."""
+        return {"host": self.label, "alive": self.alive, "states": len(self._known), **self.counts}
+
+    def _tell(self, kind: Kind, body: wire.Body) -> None:
+        with self._lock:
+            if self._untaken >= UNTAKEN_MAX:
+                self.counts["dropped"] += 1
+                self._again = True
+                return
+            self._untaken += 1
+        self._say(self, Message(kind, body), "")
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        wait_s = RETRY_FIRST_S
+        while not self._stopping.is_set():
+            error = self._session()
+            if self.alive:
+                wait_s = RETRY_FIRST_S
+            if self._stopping.is_set():
+                return
+            if self.alive or not self.counts["losses"]:
+                self.alive = False
+                self.counts["losses"] += 1
+                with self._lock:
+                    self._untaken += 1
+                self._say(self, None, error)
+            self._stopping.wait(wait_s)
+            wait_s = min(wait_s * 2, RETRY_LAST_S)
+
+    def _session(self) -> str:
+        """From a connection to its loss; returns why it was lost."""
+        client = channel = None
+        listener: Any = None
+        try:
+            client = self._open()
+            self._incarnation = _incarnation(client)
+            channel = client.pubsub(ignore_subscribe_messages=False)
+            channel.subscribe(CHANNEL)
+            channel.get_message(timeout=LISTEN_S * 8)  # from here on nothing that is published is missed
+            self._broken = ""
+            self._written.clear()
+            listener = natives.start_thread(lambda: self._listen(channel), f"headgate-{self.name}-channel")
+            self.alive = True
+            self.counts["connects"] += 1
+            self._write(client)
+            self._begin(client)
+            self._stay(client)
+        except Exception as error:  # whatever it is: the thread has to try again
+            return _text(error)
+        finally:
+            self._broken = self._broken or "ended"
+            if listener is not None:
+                listener.join(LISTEN_S * 8)
+            for each in (channel, client):
+                if each is not None:
+                    with contextlib.suppress(Exception):
+                        each.close()
+        return self._broken
+
+    def _stay(self, client: Any) -> None:
+        beat_at = scan_at = time.monotonic()
+        scan_at += self._lease_s / 2
+        while not self._broken:
+            self._write(client)
+            if self._stopping.is_set():
+                return
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + self._beat_s
+                self._renew(client)
+            if now >= scan_at or self._again:
+                scan_at = now + self._lease_s / 2
+                self._scan(client)
+            self._wake.wait(max(min(beat_at, scan_at) - time.monotonic(), 0.0))
+            self._wake.clear()
+
+    def _listen(self, channel: Any) -> None:
+        try:
+            while not self._broken:
+                got = channel.get_message(timeout=LISTEN_S)
+                if got is not None and got["type"] == "message":
+                    self._heard(got["data"])
+        except Exception as error:
+            self._broken = _text(error)
+            self._wake.set()
+
+    # ------------------------------------------------------------ writing
+
+    def _write(self, client: Any) -> None:
+        with self._lock:
+            ended, self._ended = self._ended, {}
+            changes, self._changes = self._changes, {}
+            wanted = tuple(self._wanted.values())
+        try:
+            for place, gone in ended.items():
+                self._take_back(client, place, gone)
+            for state in wanted:
+                if self._written.get(state.place) != age_of(state):
+                    self._put(client, state, changes.get(state.place))
+        except BaseException:
+            with self._lock:
+                self._ended = {
+                    place: gone for place, gone in ended.items() if place not in self._wanted
+                } | self._ended
+            raise
+
+    def _put(self, client: Any, state: State, change: Change | None) -> None:
+        place = state.place
+        fits = change is not None and self._written.get(place) == (change.incarnation, change.since)
+        if fits and change is not None and change.version == state.version:
+            news = to_news(Kind.CHANGED, change)
+        else:
+            news = to_news(Kind.STATES, States((state,)))
+        with client.pipeline(transaction=True) as batch:
+            batch.set(state_key(place), to_json(state), px=self._lease_ms)
+            batch.set(lease_key(place), b"%d %d" % age_of(state), px=self._lease_ms)
+            batch.sadd(PLACES, to_json(place))
+            batch.publish(CHANNEL, news)
+            batch.execute()
+        self._written[place] = age_of(state)
+        self.counts["writes"] += 1
+
+    def _take_back(self, client: Any, place: Place, gone: Gone) -> None:
+        with client.pipeline(transaction=True) as batch:
+            batch.delete(state_key(place), lease_key(place))
+            batch.srem(PLACES, to_json(place))
+            batch.publish(CHANNEL, to_news(Kind.GONE, (gone,)))
+            batch.execute()
+        self._written.pop(place, None)
+
+    def _renew(self, client: Any) -> None:
+        places = tuple(self._written)
+        if not places:
+            return
+        with client.pipeline(transaction=False) as batch:
+            for place in places:
+                batch.pexpire(state_key(place), self._lease_ms)
+                batch.pexpire(lease_key(place), self._lease_ms)
+            batch.sadd(PLACES, *map(to_json, places))
+            kept = batch.execute()
+        self.counts["renewals"] += 1
+        lost = [place for at, place in enumerate(places) if not (kept[2 * at] and kept[2 * at + 1])]
+        for place in lost:
+            del self._written[place]
+        if lost:
+            self._write(client)
+
+    # ------------------------------------------------------------ reading
+
+    def _begin(self, client: Any) -> None:
+        """Tell all of it, from the beginning."""
+        with self._lock:
+            self._known.clear()
+        self._missing.clear()
+        self._again = False
+        self._tell(Kind.WELCOME, Welcome(self.label[:64], self._incarnation, self._lease_s))
+        self._read(client, self._ages(client))
+        self._tell(Kind.STATES, States((), complete=True))
+
+    def _scan(self, client: Any) -> None:
+        self.counts["scans"] += 1
+        if self._again:
+            self._begin(client)
+            return
+        ages = self._ages(client)
+        with self._lock:
+            newer = {place: age for place, age in ages.items() if self._known.get(place) != age}
+        self._read(client, newer)
+        with self._lock:
+            gone = self._missed(ages)
+        if gone:
+            client.srem(PLACES, *(to_json(each.place) for each in gone))
+            self._tell(Kind.GONE, gone)
+
+    def _missed(self, ages: dict[Place, Age]) -> tuple[Gone, ...]:
+        """What is known and was missing ``MISSING_SCANS`` times."""
+        missing = {place: self._missing.get(place, 0) + 1 for place in self._known.keys() - ages.keys()}
+        gone = [place for place, times in missing.items() if times >= MISSING_SCANS]
+        self._missing = {place: times for place, times in missing.items() if place not in gone}
+        return tuple(Gone(*place, self._known.pop(place)[0], Why.LEASE) for place in gone)
+
+    def _ages(self, client: Any) -> dict[Place, Age]:
+        """What is there, without what it says."""
+        places = [
+            place for place in map(read_place, client.smembers(PLACES)) if place and place[0] != self._node
+        ]
+        ages: dict[Place, Age] = {}
+        for part in _parts(places[:STATES_MAX], LEASES_AT_ONCE):
+            for place, lease in zip(part, client.mget([lease_key(each) for each in part]), strict=True):
+                age = read_age(lease)
+                if age is not None:
+                    ages[place] = age
+        return ages
+
+    def _read(self, client: Any, ages: dict[Place, Age]) -> None:
+        for part in _parts(sorted(ages), STATES_AT_ONCE):
+            states = []
+            for place, data in zip(part, client.mget([state_key(each) for each in part]), strict=True):
+                state = self._state(place, data)
+                if state is not None:
+                    states.append(state)
+            self.counts["read"] += len(states)
+            if states:
+                with self._lock:
+                    self._known.update({state.place: age_of(state) for state in states})
+                self._tell(Kind.STATES, States(tuple(states)))
+
+    def _state(self, place: Place, data: bytes | None) -> State | None:
+        if data is None:
+            return None
+        try:
+            return read_state(place, data)
+        except Malformed:
+            self.counts["malformed"] += 1
+            return None
+
+    def _heard(self, data: bytes) -> None:
+        self.counts["heard"] += 1
+        try:
+            message = read_news(data, self._node)
+        except Malformed:
+            self.counts["malformed"] += 1
+            return
+        if message is None:
+            return
+        body = message.body
+        with self._lock:
+            if message.kind is Kind.STATES:
+                self._known.update({state.place: age_of(state) for state in body.states})
+            elif message.kind is Kind.CHANGED:
+                self._known[body.place] = (body.incarnation, body.version)
+            else:
+                for gone in body:
+                    self._known.pop(gone.place, None)
+        self._tell(message.kind, body)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:160]}"
+
+
+def _incarnation(client: Any) -> int:
+    """Of the server's process: what its restart changes."""
+    try:
+        return int(str(client.info("server")["run_id"])[:15], 16)
+    except (KeyError, ValueError):
+        return 0
+
+
+def _parts(items: Sequence[Place], most: int) -> Iterable[Sequence[Place]]:
+    return (items[at : at + most] for at in range(0, len(items), most))

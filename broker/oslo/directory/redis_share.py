@@ -1,0 +1,190 @@
+"""States shared by Redis: written to all hosts, read from all that can be reached (seed 003, "directory service").
+
+Only the directory of a node speaks Redis, from threads of its own; whatever it reads is handed to the reactor. Each
+host is a source of its own in the replica, so what differs between them is settled there: the newest is in force.
+
+Keys, under ``headgate:oslo:``::
+
+    places                      set of JSON [node, pipeline]: an index, since SCAN would walk keys of others
+    lease:[node, pipeline]      "incarnation version", expires with the lease
+    state:[node, pipeline]      JSON of records.State, expires with the lease
+
+and the channel ``headgate:oslo:changes``, whose messages are the two frames of ``wire`` one behind the other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from broker.errors import ConfigError
+from broker.oslo.directory.redis_host import Host, Opener
+from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.wire import Gone, Kind, Message
+from broker.oslo.reactor.loop import Reactor
+from broker.oslo.records import Change, State
+
+log = logging.getLogger("headgate.oslo")
+
+SOCKET_S: Final = 2.0
+"""Longest wait for one answer of a host; only its own thread waits."""
+
+
+class RedisShare:
+    """All Redis hosts of one node's directory; its threads run from the beginning until ``close``.
+
+    Args:
+        reactor: whose thread is told what was read, and calls ``put`` and ``remove``.
+        urls: ``redis://[user:password@]host:port[/db]``, ``rediss://``, ``unix://``, or
+            ``sentinel://[user:password@]host:port[,host:port]/service[/db]``.
+        replica: what is fed; the sources are called ``redis:0`` and so on.
+        node: our own; what others say of it is not taken.
+        lease_s: how long a state outlives its last renewal.
+        beat_s: between two renewals.
+
+    Raises:
+        ConfigError: redis-py is not installed, or one of ``urls`` is none; its text has no password.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        urls: Iterable[str],
+        replica: Replica,
+        *,
+        node: str,
+        lease_s: float,
+        beat_s: float,
+    ) -> None:
+        self._reactor = reactor
+        self._replica = replica
+        self._seen: set[str] = set()
+        openers = [opener(url, f"redis URL {number}") for number, url in enumerate(urls, 1)]
+        self.hosts = [
+            Host(f"redis:{number}", label, open_, node, lease_s, beat_s, self._said)
+            for number, (label, open_) in enumerate(openers)
+        ]
+        for host in self.hosts:
+            host.start()
+
+    @property
+    def heard_all(self) -> bool:
+        """True once each host has told all it knows, or could not be reached."""
+        return all(host.name in self._seen for host in self.hosts)
+
+    def put(self, state: State, change: Change | None = None) -> None:
+        """One of our own pipelines announced ``state``, by ``change`` if that is all."""
+        for host in self.hosts:
+            host.put(state, change)
+
+    def remove(self, gone: Gone) -> None:
+        """One of our own pipelines has ended."""
+        for host in self.hosts:
+            host.remove(gone)
+
+    def told(self) -> list[dict[str, Any]]:
+        """For status; no password."""
+        return [host.told() for host in self.hosts]
+
+    def close(self) -> None:
+        """End all threads; each has a moment to take back what has ended. Harmless twice."""
+        for host in self.hosts:
+            host.stop()
+        for host in self.hosts:
+            host.join(SOCKET_S)
+
+    def _said(self, host: Host, message: Message | None, error: str) -> None:
+        """From a host's thread."""
+        self._reactor.call_threadsafe(self._take, host, message, error)
+
+    def _take(self, host: Host, message: Message | None, error: str) -> None:
+        host.taken()
+        now = self._reactor.now()
+        if message is None:
+            self._seen.add(host.name)
+            self._replica.source_lost(host.name, now)
+            log.warning("redis at %s: %s; what it told stays in use", host.label, error)
+            return
+        if message.kind is Kind.WELCOME:
+            log.info("redis at %s: connected", host.label)
+        if not self._replica.feed(host.name, message, now):
+            host.read_again()
+        if message.kind is Kind.STATES and message.body.complete:
+            self._seen.add(host.name)
+
+
+def library() -> Any:
+    """redis-py.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        for part in ("backoff", "retry", "sentinel"):
+            importlib.import_module(f"redis.{part}")
+        return importlib.import_module("redis")
+    except ImportError as error:
+        raise ConfigError(
+            f"Redis is configured, and redis-py cannot be imported ({error.name}): install headgate[redis]"
+        ) from None
+
+
+def opener(url: str, what: str) -> tuple[str, Opener]:
+    """(label without password, function that makes a client) of one URL.
+
+    Raises:
+        ConfigError: redis-py is missing, or this is no URL of Redis; ``what`` begins its text.
+    """
+    redis = library()
+    options: dict[str, Any] = {
+        "socket_timeout": SOCKET_S,
+        "socket_connect_timeout": SOCKET_S,
+        "retry": redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+        "protocol": 2,
+    }
+    try:
+        parts = urlsplit(url)
+        where = parts.netloc.rpartition("@")[2]
+        if parts.scheme == "sentinel":
+            return _sentinel(url, what, options)
+        if parts.scheme not in ("redis", "rediss", "unix"):
+            raise ConfigError(
+                f"{what}: saw the scheme {parts.scheme[:16]!r}, expected redis, rediss, unix or sentinel"
+            )
+        redis.connection.parse_url(url)
+    except ValueError:
+        raise ConfigError(f"{what}: expected redis://[user:password@]host:port[/db]") from None
+    return where or parts.path, lambda: redis.Redis.from_url(url, **options)
+
+
+def _sentinel(url: str, what: str, options: dict[str, Any]) -> tuple[str, Opener]:
+    redis = library()
+    parts = urlsplit(url)
+    login, _, where = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    service, _, number = parts.path.strip("/").partition("/")
+    addresses = []
+    for each in where.split(","):
+        host, _, port = each.rpartition(":")
+        if not (host and port.isascii() and port.isdigit()):
+            raise ConfigError(f"{what}: saw {each[:64]!r}, expected host:port of a sentinel")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not service or (number and not number.isdigit()):
+        raise ConfigError(f"{what}: expected sentinel://host:port[,host:port]/service[/db]")
+    if login:
+        options |= {"username": user or None, "password": password or None}
+    options["db"] = int(number or 0)
+
+    def open_() -> Any:
+        sentinel = redis.sentinel.Sentinel(
+            addresses, sentinel_kwargs={key: options[key] for key in _CONNECTION}, **options
+        )
+        return sentinel.master_for(service)
+
+    return f"{where}/{service}", open_
+
+
+_CONNECTION: Final = ("socket_timeout", "socket_connect_timeout", "retry", "protocol")

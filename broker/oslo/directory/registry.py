@@ -1,0 +1,214 @@
+"""The rules of a directory for what is announced to it: leases, who may replace what, limits (pure).
+
+An **owner** is who announces: ``LOCAL_OWNER`` for whoever can open the socket in the node's folder, the CURVE key of
+a TCP peer, or the one name of all TCP peers where there is no CURVE. While the lease of a state lives, only its owner
+may change, renew or end it; a state gives way only to a greater incarnation, or a greater version of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from broker.oslo.directory.wire import (
+    RECORDS_TOTAL_MAX,
+    Gone,
+    Kind,
+    Message,
+    States,
+    Why,
+    fits_state,
+)
+from broker.oslo.records import STATES_MAX, Beat, Change, Place, State, applied
+
+LOCAL_OWNER: Final = "ipc"
+FOREIGN: Final = "another key announced it, and its lease lives"
+STALE: Final = "a newer one is known"
+FULL: Final = "the directory is full"
+
+CATCH_UP: Final = 0.5
+"""Of a lease: when ``tick`` is later than that the process itself was stopped, and nobody's silence counts."""
+
+
+class Answer(NamedTuple):
+    """What an announcement led to."""
+
+    news: tuple[Message, ...] = ()
+    """For subscribers."""
+    resend: tuple[Place, ...] = ()
+    """For the announcer: all of these again."""
+    refused: str = ""
+    """For the announcer: why not."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    state: State
+    owner: str
+    until: float
+
+
+class Registry:
+    """States that were announced first hand, and their leases.
+
+    Args:
+        lease_s: how long an announcement or a beat is good for.
+        states_max, records_max: limits of all together; what exceeds them is refused.
+
+    Attributes:
+        counts: what happened how often.
+        records: of all states together.
+    """
+
+    def __init__(
+        self, lease_s: float, *, states_max: int = STATES_MAX, records_max: int = RECORDS_TOTAL_MAX
+    ) -> None:
+        self.counts = dict.fromkeys(
+            ("announced", "changed", "renewed", "resent", "left", "expired", "foreign", "stale", "full"), 0
+        )
+        self.records = 0
+        self._lease_s = lease_s
+        self._states_max = states_max
+        self._records_max = records_max
+        self._entries: dict[Place, _Entry] = {}
+        self._ticked: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def state(self, place: Place) -> State | None:
+        """What is announced for ``place``."""
+        entry = self._entries.get(place)
+        return None if entry is None else entry.state
+
+    def states(self) -> tuple[State, ...]:
+        """All of them."""
+        return tuple(entry.state for entry in self._entries.values())
+
+    def local_states(self) -> tuple[State, ...]:
+        """Those of this node's own pipelines: what other directories are told."""
+        return tuple(entry.state for entry in self._entries.values() if entry.owner == LOCAL_OWNER)
+
+    def owner(self, place: Place) -> str:
+        """Who announced it; "" nobody."""
+        entry = self._entries.get(place)
+        return "" if entry is None else entry.owner
+
+    # ------------------------------------------------------------ announcements
+
+    def announce(self, owner: str, state: State, now: float) -> Answer:
+        """All of what a pipeline offers."""
+        old = self._living(state.place, now)
+        if old is not None:
+            if old.owner != owner:
+                return self._refuse("foreign", FOREIGN)
+            if (state.incarnation, state.version) < (old.state.incarnation, old.state.version):
+                return self._refuse("stale", STALE)
+            if state == old.state:
+                old.until = now + self._lease_s
+                self.counts["renewed"] += 1
+                return Answer()
+        return self._put(owner, state, now, Message(Kind.STATES, States((state,))))
+
+    def change(self, owner: str, change: Change, now: float) -> Answer:
+        """What changed of it."""
+        old = self._living(change.place, now)
+        if old is None:
+            return self._resend((change.place,))
+        if old.owner != owner:
+            return self._refuse("foreign", FOREIGN)
+        if (change.incarnation, change.version) <= (old.state.incarnation, old.state.version):
+            self.counts["stale"] += 1
+            return Answer()
+        state = applied(old.state, change)
+        if state is None:
+            return self._resend((change.place,))
+        self.counts["changed"] += 1
+        return self._put(owner, state, now, Message(Kind.CHANGED, change))
+
+    def beat(self, owner: str, beats: Iterable[Beat], now: float) -> Answer:
+        """Leases are renewed; what is known in another version is asked for."""
+        missing: list[Place] = []
+        refused = ""
+        for beat in beats:
+            place = (beat.node, beat.pipeline)
+            entry = self._living(place, now)
+            if entry is None:
+                if len(self._entries) < self._states_max:
+                    missing.append(place)
+            elif entry.owner != owner:
+                self.counts["foreign"] += 1
+                refused = FOREIGN
+            elif (beat.incarnation, beat.version) < (entry.state.incarnation, entry.state.version):
+                self.counts["stale"] += 1
+            else:
+                entry.until = now + self._lease_s
+                self.counts["renewed"] += 1
+                if (beat.incarnation, beat.version) != (entry.state.incarnation, entry.state.version):
+                    missing.append(place)
+        return self._resend(tuple(missing))._replace(refused=refused)
+
+    def leave(self, owner: str, beat: Beat, now: float) -> Answer:
+        """A pipeline ends."""
+        place = (beat.node, beat.pipeline)
+        entry = self._living(place, now)
+        if entry is None or entry.state.incarnation > beat.incarnation:
+            return Answer()
+        if entry.owner != owner:
+            return self._refuse("foreign", FOREIGN)
+        self.counts["left"] += 1
+        return Answer(news=(self._remove([place], Why.LEFT),))
+
+    def tick(self, now: float) -> tuple[Message, ...]:
+        """Forget states whose lease has ended; at least every quarter of a lease."""
+        if self._ticked is not None and self._late(now):
+            for entry in self._entries.values():
+                entry.until += now - self._ticked
+        self._ticked = now
+        over = [place for place, entry in self._entries.items() if entry.until <= now]
+        if not over:
+            return ()
+        self.counts["expired"] += len(over)
+        return (self._remove(over, Why.LEASE),)
+
+    # ------------------------------------------------------------ entries
+
+    def _living(self, place: Place, now: float) -> _Entry | None:
+        """The entry of ``place``; one whose lease has ended is as good as gone, though ``tick`` has to say so."""
+        entry = self._entries.get(place)
+        return entry if entry is not None and (entry.until > now or self._late(now)) else None
+
+    def _late(self, now: float) -> bool:
+        return self._ticked is not None and now - self._ticked > CATCH_UP * self._lease_s
+
+    def _put(self, owner: str, state: State, now: float, message: Message) -> Answer:
+        old = self._entries.get(state.place)
+        records = self.records + len(state.records) - (len(old.state.records) if old is not None else 0)
+        if (
+            records > self._records_max
+            or not fits_state(state.records)
+            or (old is None and len(self._entries) >= self._states_max)
+        ):
+            return self._refuse("full", FULL)
+        self.records = records
+        if message.kind is Kind.STATES:
+            self.counts["announced"] += 1
+        self._entries[state.place] = _Entry(state, owner, now + self._lease_s)
+        return Answer(news=(message,))
+
+    def _remove(self, places: list[Place], why: str) -> Message:
+        gone = []
+        for place in places:
+            state = self._entries.pop(place).state
+            self.records -= len(state.records)
+            gone.append(Gone(state.node, state.pipeline, state.incarnation, why))
+        return Message(Kind.GONE, tuple(gone))
+
+    def _refuse(self, count: str, reason: str) -> Answer:
+        self.counts[count] += 1
+        return Answer(refused=reason)
+
+    def _resend(self, places: tuple[Place, ...]) -> Answer:
+        self.counts["resent"] += len(places)
+        return Answer(resend=places)

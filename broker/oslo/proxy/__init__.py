@@ -1,0 +1,21 @@
+"""The proxy of one node: what stands between the network and the servers of that node (seed 003, "ZMQ Proxy").
+
+::
+
+    process         all of it in one thread: rooms, signals, the service manager
+    folder          the folder of sockets: modes, one proxy for each room
+    entry           a pipeline's sockets for clients, TCP and IPC
+    desk            a pipeline's control socket, where local servers register
+    openings        these servers, and what they say then (pure)
+    roll            the registered servers of a pipeline, as the directory is told of them
+    doorman         who comes in, and what they may do (pure)
+    figures         what is counted
+    local, ways     the local servers of a pipeline, and what is known of each address (pure)
+    pending         calls that wait for their replies (pure)
+    exits           where fan-outs and notifications are published to local servers
+    subscriptions   who has subscribed to what there (pure)
+    pools           who gets a notification, and what waits for whom (pure)
+    call, cast, fanout, notify      the four pipelines
+
+Each pipeline has sockets, registrations and an announcement of its own and can run alone.
+"""

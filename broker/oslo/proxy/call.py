@@ -1,0 +1,347 @@
+"""The pipeline of calls: ROUTER to clients, ROUTER to servers (seed 003, "REQ/REP (ROUTER/DEALER) for CALL").
+
+::
+
+    client DEALER  [envelope][body]              entry ROUTER   who: stamped; where: its choice, or whose turn it is
+    proxy          [envelope][route][body]       call.ctl       route: index of the entry's pipe, the client's id there
+    server DEALER  [envelope][route][body]       call.ctl       REPLY or BEAT, only from the server that was asked
+    proxy          [envelope][body]              entry ROUTER
+
+Nothing is looked up anywhere else: a call costs a few dictionary lookups. A client is answered REFUSED when its message
+was not given to anybody; a message that was is never given to another server. Casts come this way when their sender
+wants to know that they were taken (``Flag.CONFIRM``), or when the other way is closed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import zmq
+
+from broker.identity import Credentials
+from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode, encode, refusal
+from broker.oslo.names import REASONS, Pipeline, Reason
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.desk import Desk, Link
+from broker.oslo.proxy.doorman import Doorman
+from broker.oslo.proxy.entry import Entry
+from broker.oslo.proxy.figures import Figures
+from broker.oslo.proxy.local import Local
+from broker.oslo.proxy.pending import FOREVER_S, Call, Pending
+from broker.oslo.proxy.roll import Roll
+from broker.oslo.proxy.ways import BEGIN, ID_AT, STAMP_AT, STAMP_END, TRIES_MAX, Way, Ways, stamped_for
+from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.records import Opened, Opening
+
+SWEEP_S: Final = 1.0
+"""Between two looks for calls whose time is over."""
+ORPHAN_S: Final = 2.0
+"""What a process sent just before it ended is still accepted for so long after the kernel told of its end."""
+_CALL: Final = int(Kind.CALL)
+_CAST: Final = int(Kind.CAST)
+_REPLY: Final = int(Kind.REPLY)
+_CONFIRM: Final = int(Flag.CONFIRM)
+_KIND_AT: Final = 4
+_FLAGS_AT: Final = 5
+_TTL: Final = slice(8, 12)
+_NO_TTL: Final = bytes(4)
+_INDEX: Final = tuple(bytes([index]) for index in range(4))
+_TO_SERVER: Final = 4
+"""Frames of a message in a server's queue: the router's id, envelope, route, body; control messages have one less."""
+
+
+class CallRoom:
+    """One node's pipeline of calls.
+
+    Args:
+        reactor: whose sockets these are.
+        config: see ``node``.
+        doorman: who may what.
+    """
+
+    def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
+        self.figures = Figures(reactor, "call")
+        self._reactor = reactor
+        self._config = config
+        self._doorman = doorman
+        self._pending = Pending(config.pending_max)
+        self._calls = self._pending.calls
+        self._leaving = False
+
+    def open(self) -> None:
+        """Bind everything and announce.
+
+        Raises:
+            ConfigError: a port or a file is in use, or see ``Entry``.
+        """
+        reactor, config, doorman = self._reactor, self._config, self._doorman
+        self._entry = Entry(
+            reactor, config, Pipeline.CALL, zmq.ROUTER, doorman, self._asked, figures=self.figures
+        )
+        try:
+            self._desk = Desk(
+                reactor,
+                config,
+                Pipeline.CALL,
+                doorman,
+                self.figures,
+                opened=self._opened,
+                closed=self._closed,
+                other=self._unexpected,
+                returned=self._returned,
+                gone=self._gone,
+                raw={int(Kind.REPLY): self._replied, int(Kind.BEAT): self._replied},
+                told=self.told,
+            )
+        except BaseException:
+            self._entry.close()
+            raise
+        self._desk.pipe.stale = self._stale
+        self._desk.pipe.flushed = self._flushed
+        self._roll: Roll[Link] = Roll(reactor, config, Pipeline.CALL, self._entry.endpoint, self._entry.key)
+        self._ways: Ways[Link] = Ways(doorman, self._roll.locals)
+        self._known = self._ways.known
+        self._pipes = self._entry.pipes
+        self._timer = reactor.call_later(SWEEP_S, self._sweep)
+
+    # ------------------------------------------------------------ from clients
+
+    def _asked(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        if len(frames) != 3:
+            self._bad("malformed", who, f"saw {len(frames) - 1} frames, expected envelope and body")
+            return
+        rid, head, body = frames
+        way = self._known.get((who, head[HEAD_BYTES:]))
+        if way is None or head[:_KIND_AT] != BEGIN:
+            way = self._meet(frames, who, index)
+            if way is None:
+                return
+        kind = head[_KIND_AT]
+        if kind not in (_CALL, _CAST):
+            self._bad("unexpected", who, f"saw a message of kind {kind}, expected CALL or CAST")
+            return
+        route = _INDEX[index] + rid
+        key = route + head[ID_AT:HEAD_BYTES]
+        calls = self._calls
+        if not way.allowed:
+            self._refuse(key, head, Reason.DENIED)
+        elif key in calls:
+            self._refuse(key, head, Reason.MALFORMED)
+        elif len(calls) >= self._pending.most:
+            self._refuse(key, head, Reason.BUSY)
+        else:
+            local = way.local
+            if local is None or not local.alive:
+                local = self._ways.choose(way)
+            if local is None:
+                self._refuse(key, head, Reason.NO_ROUTE)
+                return
+            ttl = head[_TTL]
+            due_s = self._reactor.now() + (FOREVER_S if ttl == _NO_TTL else int.from_bytes(ttl) / 1000)
+            outcome = self._desk.pipe.send([local.exit.rid, stamped_for(head, way, local), route, body])
+            if outcome <= Outcome.FULL:
+                self._elsewhere(local, way, head, key, body, due_s)
+            elif kind == _CALL:
+                calls[key] = Call(local.exit, due_s, _CALL)
+            else:
+                self._cast_given(local.exit, outcome, key, head, due_s)
+
+    def _meet(self, frames: list[bytes], who: Credentials, index: int) -> Way[Link] | None:
+        head = frames[1]
+        if self._leaving:
+            self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, Reason.LEAVING)
+            return None
+        try:
+            return self._ways.meet(who, head)
+        except Malformed as error:
+            self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))
+            if len(head) >= HEAD_BYTES and head[:_KIND_AT] == BEGIN:
+                self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, Reason.MALFORMED)
+            return None
+
+    def _bad(self, name: str, who: Credentials, text: str) -> None:
+        self.figures.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
+
+    def _elsewhere(
+        self, tried: Local[Link], way: Way[Link], head: bytes, key: bytes, body: bytes, due_s: float
+    ) -> None:
+        """The one that was chosen cannot take it: it was given to nobody yet, so another one may have it."""
+        full = self._desk.pipe.waiting_for(tried.exit.rid) > 0
+        for local in self._roll.locals.others(way.exchange, way.topic, way.server, TRIES_MAX):
+            if local is tried:
+                continue
+            again = [local.exit.rid, stamped_for(head, way, local), key[:-ID_BYTES], body]
+            outcome = self._desk.pipe.send(again)
+            if outcome > Outcome.FULL:
+                self.figures.count("chosen_again")
+                self._given(local.exit, outcome, key, head, due_s)
+                return
+            full = full or outcome is Outcome.FULL
+        self._refuse(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
+
+    def _given(self, link: Link, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
+        if head[_KIND_AT] == _CALL:
+            self._calls[key] = Call(link, due_s, _CALL)
+        else:
+            self._cast_given(link, outcome, key, head, due_s)
+
+    def _cast_given(self, link: Link, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
+        confirm = bool(head[_FLAGS_AT] & _CONFIRM)
+        if outcome is Outcome.QUEUED:
+            self._calls[key] = Call(link, due_s, _CAST, confirm)
+        elif confirm:
+            self._taken(key)
+
+    def _taken(self, key: bytes) -> None:
+        self.figures.count("taken")
+        self._answer(key, encode(Kind.TAKEN, id=key[-ID_BYTES:]), b"")
+
+    def _refuse(self, key: bytes, head: bytes, reason: Reason) -> None:
+        """Tell the client, unless it is a cast that wants no answer; count it either way."""
+        self.figures.count(f"refused_{reason.name.lower()}")
+        if head[_KIND_AT] == _CALL or head[_FLAGS_AT] & _CONFIRM:
+            self._answer(key, refusal(key[-ID_BYTES:], reason), REASONS[reason].encode())
+
+    def _answer(self, key: bytes, head: bytes, body: bytes) -> None:
+        if self._pipes[key[0]].send([key[1:-ID_BYTES], head, body]) <= Outcome.FULL:
+            self.figures.count("client_gone")
+
+    # ------------------------------------------------------------ from servers
+
+    def _replied(self, link: Link, frames: list[bytes]) -> None:
+        if len(frames) != _TO_SERVER or len(frames[1]) != HEAD_BYTES or not frames[2]:
+            self.figures.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
+            return
+        _rid, head, route, body = frames
+        key = route + head[ID_AT:]
+        call = self._calls.get(key)
+        if call is None or call.link is not link:
+            call = self._fitting(link, key)
+            if call is None:
+                return
+        if head[_KIND_AT] == _REPLY:
+            del self._calls[key]
+        answer = [route[1:], head[:STAMP_AT] + link.stamp + head[STAMP_END:], body]
+        if self._pipes[route[0]].send(answer) <= Outcome.FULL:
+            self.figures.count("client_gone")
+
+    def _fitting(self, link: Link, key: bytes) -> Call | None:
+        call = self._pending.fits(key, link)
+        if call is None:
+            foreign = key in self._calls
+            self.figures.count("foreign_replies" if foreign else "late_replies")
+        return call
+
+    def _unexpected(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+        text = "dropped a message of %s: saw kind %d with %d frames"
+        self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
+
+    # ------------------------------------------------------------ registrations
+
+    def _opened(self, link: Link, opening: Opening) -> Opened:
+        self._roll.enter(opening, link)
+        return Opened(self._config.node, self._roll.incarnation)
+
+    def _closed(self, link: Link, listener: str) -> None:
+        self._roll.remove(listener)
+        end = b"\0" + listener.encode()
+        waiting = self._desk.sift(link, lambda frames: len(frames) == _TO_SERVER and frames[1].endswith(end))
+        for frames in waiting:
+            self._again(frames)
+
+    def _returned(self, link: Link, messages: list[Frames]) -> None:
+        for frames in messages:
+            if len(frames) == _TO_SERVER:
+                self._again(frames)
+
+    def _again(self, frames: Frames) -> None:
+        """What waited for a listener that has ended: another one of its address, or its sender is told."""
+        _rid, head, route, body = frames
+        key = route + head[ID_AT:HEAD_BYTES]
+        call = self._calls.pop(key, None)
+        if call is None:
+            return
+        envelope = decode(head)
+        for local in self._roll.locals.others(envelope.exchange, envelope.topic, envelope.server, TRIES_MAX):
+            again = head[:HEAD_BYTES] + local.tail_for(envelope.server)
+            outcome = self._desk.pipe.send([local.exit.rid, again, route, body])
+            if outcome > Outcome.FULL:
+                self.figures.count("chosen_again")
+                self._given(local.exit, outcome, key, head, call.due_s)
+                return
+        self._refuse(key, head, Reason.NO_ROUTE)
+
+    def _gone(self, link: Link) -> None:
+        self._reactor.call_later(ORPHAN_S, self._forget, link)
+
+    def _forget(self, link: Link) -> None:
+        self.figures.count("orphaned", self._pending.forget(link))
+
+    # ------------------------------------------------------------ queues
+
+    def _stale(self, frames: Frames) -> bool:
+        """Whether the sender of what waits has given up; then it is dropped, and told so."""
+        if len(frames) != _TO_SERVER:
+            return False
+        key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
+        if not self._pending.stale(key, self._reactor.now()):
+            return False
+        self._calls.pop(key, None)
+        self._refuse(key, frames[1], Reason.EXPIRED)
+        return True
+
+    def _flushed(self, frames: Frames) -> None:
+        """What waited was given to its server: a cast is finished with that."""
+        if len(frames) != _TO_SERVER or frames[1][_KIND_AT] != _CAST:
+            return
+        key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
+        call = self._calls.pop(key, None)
+        if call is not None and call.confirm:
+            self._taken(key)
+
+    def _sweep(self) -> None:
+        self._timer = self._reactor.call_later(SWEEP_S, self._sweep)
+        for link in list(self._desk.links.values()) if self._desk.pipe.waiting else ():
+            if self._desk.pipe.waiting_for(link.rid):
+                self._desk.sift(link, self._stale)
+        expired = self._pending.expire(self._reactor.now())
+        if expired:
+            self.figures.count("expired", len(expired))
+
+    # ------------------------------------------------------------ state and end
+
+    def told(self) -> dict[str, Any]:
+        """What STATUS answers."""
+        topics = Counter(f"{record.exchange}/{record.topic}" for record in self._roll.locals.records())
+        return {
+            "pipeline": "call",
+            "node": self._config.node,
+            "incarnation": self._roll.incarnation,
+            "endpoint": self._entry.endpoint,
+            "entries": self._entry.told(),
+            **self._desk.told(),
+            "topics": dict(topics),
+            "pending": len(self._pending),
+            "counts": self.figures.told(),
+        }
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be sent, or for its reply."""
+        return bool(self._calls) or self._desk.pipe.waiting > 0 or any(pipe.waiting for pipe in self._pipes)
+
+    def stop(self, reason: str) -> None:
+        """Say that we leave: to the directory and to the servers; what comes now is refused, what waits is sent."""
+        self._leaving = True
+        self._known.clear()  # so that every message is looked at, and refused
+        self._desk.farewell(reason)
+        self._roll.leave()
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close everything. Harmless twice."""
+        self._timer.cancel()
+        self._roll.close()
+        self._entry.close(linger_ms)
+        self._desk.close(linger_ms)

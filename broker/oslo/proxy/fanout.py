@@ -1,0 +1,251 @@
+"""The FANOUT pipeline of a node: XSUB towards clients (TCP 9502 and IPC), XPUB towards servers (IPC).
+
+Seed 003, "PUB/SUB for FANOUT CAST": a client publishes once to each node that has the topic, the node publishes once to
+its servers, however many they are. A server registers by subscribing; the first subscription to a filter goes upstream
+to the clients and becomes a record of the directory, the last one's end takes both back.
+
+A message is ``[filter][envelope][body]`` on both sides. Its number (``word``) counts the messages of its filter from 1
+since the proxy's start: a server that does not read loses messages, alone, and sees by the numbers how many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import zmq
+
+from broker.identity import Credentials
+from broker.oslo.directory.link import Announcer
+from broker.oslo.frames import (
+    FANOUT_LETTER,
+    HEAD_BYTES,
+    MAGIC,
+    VERSION,
+    Envelope,
+    Kind,
+    Malformed,
+    decode,
+    numbered,
+    read_filter,
+    stamped,
+)
+from broker.oslo.names import Pipeline, Reason
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.desk import CannotOpen, Desk, Link
+from broker.oslo.proxy.doorman import Doorman
+from broker.oslo.proxy.entry import Entry
+from broker.oslo.proxy.exits import Exit, Subscriber
+from broker.oslo.proxy.figures import Figures
+from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.tuning import PUBLISH_MSGS
+from broker.oslo.records import Opened, Opening, Record, to_json
+
+NUMBERS_MAX: Final = 65_536
+"""Filters whose last number is kept while nobody hears them: a server that comes back sees what it missed."""
+PASSED_MAX: Final = 16_384
+"""Senders and addresses that were looked at and may pass; then all are forgotten and looked at again."""
+PASSED_BYTES_MAX: Final = 1024
+"""Longer envelopes are looked at each time."""
+_BEGIN: Final = MAGIC + bytes([VERSION, Kind.FANOUT])
+_BEGIN_BYTES: Final = len(_BEGIN)
+
+
+class FanoutRoom:
+    """The pipeline; nothing is opened before ``open``.
+
+    Args:
+        reactor: whose thread.
+        config: of the node.
+        doorman: who may send and listen where.
+    """
+
+    def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
+        self.figures = Figures(reactor, Pipeline.FANOUT)
+        self._reactor = reactor
+        self._config = config
+        self._doorman = doorman
+        self._records: dict[bytes, Record] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._passed: set[tuple[Credentials, bytes, bytes]] = set()
+        self._to_announce = False
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Bind everything and announce that nobody is here yet.
+
+        Raises:
+            ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
+        """
+        reactor, config, doorman, figures = self._reactor, self._config, self._doorman, self.figures
+        with contextlib.ExitStack() as undo:
+            self._entry = Entry(reactor, config, Pipeline.FANOUT, zmq.XSUB, doorman, self._came, figures)
+            undo.callback(self._entry.close)
+            self._exit = Exit(
+                reactor,
+                config,
+                Pipeline.FANOUT,
+                doorman,
+                figures,
+                allows=self._allows,
+                first=self._first,
+                last=self._last,
+                answer=self._answer,
+                send_msgs=PUBLISH_MSGS,
+                send_bytes=config.queue_bytes,
+            )
+            undo.callback(self._exit.close)
+            self._desk = Desk(
+                reactor,
+                config,
+                Pipeline.FANOUT,
+                doorman,
+                figures,
+                opened=_not_opened,
+                closed=_not_closed,
+                other=self._unexpected,
+                told=self.told,
+            )
+            undo.callback(self._desk.close)
+            entry = self._entry
+            self._announcer = Announcer(reactor, config, Pipeline.FANOUT, entry.endpoint, entry.key)
+            undo.pop_all()
+        self._announcer.set_records(())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be sent."""
+        return self._desk.pipe.waiting > 0
+
+    def stop(self, reason: str) -> None:
+        """Say that we leave, to the directory; what still comes is published."""
+        self._desk.farewell(reason)
+        self._announcer.leave()
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close everything; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
+        self._announcer.close()
+        self._entry.close()
+        self._exit.close(linger_ms)
+        self._desk.close(linger_ms)
+
+    # ------------------------------------------------------------ servers
+
+    def _allows(self, data: bytes, subscriber: Subscriber) -> bool | None:
+        address = _address(data)
+        return None if address is None else self._doorman.may_listen(subscriber.who, *address)
+
+    def _first(self, data: bytes) -> None:
+        address = _address(data)
+        if address is not None:
+            self._records[data] = Record(*address)
+            for pipe in self._entry.pipes:
+                pipe.send((b"\1" + data,))
+            self._announce_soon()
+
+    def _last(self, data: bytes) -> None:
+        if self._records.pop(data, None) is not None:
+            for pipe in self._entry.pipes:
+                pipe.send((b"\0" + data,))
+            self._announce_soon()
+            if len(self._numbers) > NUMBERS_MAX + len(self._records):
+                self._forget_numbers()
+
+    def _forget_numbers(self) -> None:
+        unheard = [data for data in self._numbers if data not in self._records]
+        for data in unheard[: len(unheard) // 2]:
+            del self._numbers[data]
+
+    def _announce_soon(self) -> None:
+        """Servers come in crowds: what one turn brings is announced together."""
+        if not self._to_announce:
+            self._to_announce = True
+            self._reactor.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        if self._to_announce:
+            self._to_announce = False
+            self._announcer.set_records(tuple(self._records.values()))
+
+    def _answer(self) -> bytes:
+        self._announce()
+        return to_json(Opened(self._config.node, self._announcer.incarnation))
+
+    # ------------------------------------------------------------ messages
+
+    def _came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        if len(frames) != 3:
+            self.figures.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
+            return
+        data, head, body = frames
+        passed = (who, data, head[HEAD_BYTES:])
+        if passed not in self._passed or head[:_BEGIN_BYTES] != _BEGIN:
+            if not self._may_pass(data, head, who):
+                return
+            if len(head) <= PASSED_BYTES_MAX:
+                if len(self._passed) >= PASSED_MAX:
+                    self._passed.clear()
+                self._passed.add(passed)
+        if data not in self._records:
+            self.figures.counts["nobody"] += 1  # it was on its way when the last server left
+            return
+        number = self._numbers.get(data, 0) + 1
+        self._numbers[data] = number
+        self.figures.counts["published"] += 1
+        self._exit.publish((data, numbered(stamped(head, who), number), body))
+
+    def _may_pass(self, data: bytes, head: bytes, who: Credentials) -> bool:
+        try:
+            envelope = decode(head)
+        except Malformed as error:
+            name = "unknown_version" if error.unknown_version else "malformed"
+            self.figures.dropped(name, "dropped a message of uid %d: %s", who.userid, error)
+            return False
+        where = f"{envelope.exchange[:64]}/{envelope.topic[:64]}"
+        if envelope.kind != Kind.FANOUT or _address(data) != (envelope.exchange, envelope.topic):
+            text = "dropped a message of kind %d for %s at the filter %r, expected a fan-out of that topic"
+            self.figures.dropped("malformed", text, envelope.kind, where, data[:64])
+        elif not self._doorman.may_send(who, envelope.exchange, envelope.topic):
+            self.figures.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
+        else:
+            return True
+        return False
+
+    def _unexpected(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+        text = "dropped a message of %s: saw kind %d with %d frames"
+        self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
+
+    # ------------------------------------------------------------ STATUS
+
+    def told(self) -> dict[str, Any]:
+        """What STATUS answers; ``topics``: connections of servers by topic."""
+        return {
+            "pipeline": "fanout",
+            "node": self._config.node,
+            "incarnation": self._announcer.incarnation,
+            "endpoint": self._entry.endpoint,
+            "entries": self._entry.told(),
+            "exit": self._exit.told(),
+            **self._desk.told(),
+            "topics": {
+                f"{record.exchange}/{record.topic}": self._exit.heard.count(data)
+                for data, record in self._records.items()
+            },
+            "counts": self.figures.told(),
+        }
+
+
+def _address(data: bytes) -> tuple[str, str] | None:
+    """Exchange and topic of a fan-out's filter; None when it is none."""
+    return read_filter(data) if data[:1] == FANOUT_LETTER else None
+
+
+def _not_opened(_link: Link, _opening: Opening) -> Opened:
+    raise CannotOpen(
+        Reason.MALFORMED, "saw OPEN, expected a subscription: that is how fan-outs are listened to"
+    )
+
+
+def _not_closed(_link: Link, _listener: str) -> None:
+    """Never: nothing is opened here."""

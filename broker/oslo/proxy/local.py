@@ -1,0 +1,116 @@
+"""The local servers of one pipeline: who is at which topic, in turns (pure).
+
+An ``Exit`` is whatever the pipeline sends through to reach a listener's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from broker.oslo.records import Record
+
+Exit = TypeVar("Exit")
+
+
+class Local(Generic[Exit]):
+    """One listener.
+
+    Attributes:
+        record: what it listens to.
+        exit: how it is reached.
+        alive: False once it was removed: whoever remembers it has to choose again.
+        tail: the address of a message for any server of its topic that it shall have.
+    """
+
+    __slots__ = ("alive", "exit", "record", "tail")
+
+    def __init__(self, record: Record, exit_: Exit) -> None:
+        self.record = record
+        self.exit = exit_
+        self.alive = True
+        self.tail = self.tail_for("")
+
+    def tail_for(self, server: str) -> bytes:
+        """The address (see ``frames``) of a message to ``server`` that this listener shall have."""
+        record = self.record
+        return f"{record.exchange}\0{record.topic}\0{server}\0{record.listener}".encode()
+
+
+class _Ring(Generic[Exit]):
+    """Listeners in turns."""
+
+    __slots__ = ("members", "next")
+
+    def __init__(self) -> None:
+        self.members: list[Local[Exit]] = []
+        self.next = 0
+
+    def remove(self, local: Local[Exit]) -> None:
+        at = self.members.index(local)
+        del self.members[at]
+        if at < self.next:
+            self.next -= 1
+
+
+class Locals(Generic[Exit]):
+    """All listeners of one pipeline on this node, each with one record."""
+
+    def __init__(self) -> None:
+        self._by_listener: dict[str, Local[Exit]] = {}
+        self._rings: dict[tuple[str, str, str], _Ring[Exit]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_listener)
+
+    def add(self, record: Record, exit_: Exit) -> Local[Exit]:
+        """One more listener; its id must be new."""
+        local = Local(record, exit_)
+        self._by_listener[record.listener] = local
+        for server in {"", record.server}:
+            self._rings.setdefault((record.exchange, record.topic, server), _Ring()).members.append(local)
+        return local
+
+    def remove(self, listener: str) -> Local[Exit] | None:
+        """Forget a listener; None: not known."""
+        local = self._by_listener.pop(listener, None)
+        if local is None:
+            return None
+        local.alive = False
+        record = local.record
+        for server in {"", record.server}:
+            where = (record.exchange, record.topic, server)
+            ring = self._rings[where]
+            ring.remove(local)
+            if not ring.members:
+                del self._rings[where]
+        return local
+
+    def fitting(self, exchange: str, topic: str, server: str, listener: str) -> Local[Exit] | None:
+        """The listener with that id, when it is here and listens to that address; ``server`` "" any."""
+        local = self._by_listener.get(listener)
+        if local is None or (local.record.exchange, local.record.topic) != (exchange, topic):
+            return None
+        return local if server in ("", local.record.server) else None
+
+    def turn(self, exchange: str, topic: str, server: str) -> Local[Exit] | None:
+        """Whose turn it is at that address, strictly round robin; ``server`` "" any. None: nobody is there."""
+        ring = self._rings.get((exchange, topic, server))
+        if ring is None:
+            return None
+        at = ring.next if ring.next < len(ring.members) else 0
+        ring.next = at + 1
+        return ring.members[at]
+
+    def others(self, exchange: str, topic: str, server: str, most: int) -> Iterator[Local[Exit]]:
+        """Up to ``most`` different listeners of that address, beginning with whose turn it is."""
+        ring = self._rings.get((exchange, topic, server))
+        for _ in range(0 if ring is None else min(most, len(ring.members))):
+            local = self.turn(exchange, topic, server)
+            if local is None:
+                return
+            yield local
+
+    def records(self) -> list[Record]:
+        """What is to be announced."""
+        return [local.record for local in self._by_listener.values()]

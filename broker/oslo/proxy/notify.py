@@ -1,0 +1,343 @@
+"""The NOTIFY pipeline of a node: SUB towards clients (TCP 9503 and IPC), XPUB towards listeners (IPC).
+
+Seed 003, "PUB/SUB for Notifier". A client publishes a notification once to each node where it chose listeners, one
+for each pool; here every chosen one gets its copy, or another one of its pool where that no longer holds (``pools``)::
+
+    client XPUB    [filter][envelope, listeners=(chosen on this node)][body]      SUB
+    proxy XPUB     [L listener NUL][envelope][body]                               SUB of the listener's process
+
+A listener registers at the control socket; before, its process subscribes to the listener's filter and has that
+confirmed (see ``exits``). It is published to only as long as that subscription stands and within its credit::
+
+    CREDIT (listener) word n    room for n more; as many of the oldest that it was given are confirmed
+    REQUEUE (listener) + envelope and body of a notification    to the end of the queue of the pool's next listener;
+                                                               gives no credit of its own
+
+Who hears a listener's filter: the process that opened it, nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import zmq
+
+from broker.identity import Credentials
+from broker.oslo.directory.link import Announcer
+from broker.oslo.frames import (
+    LISTENER_LETTER,
+    NOTIFY_LETTER,
+    Envelope,
+    Kind,
+    Malformed,
+    decode,
+    listener_filter,
+    notify_filter,
+    read_filter,
+    stamped,
+)
+from broker.oslo.names import LISTENER_CHARS, Pipeline, Reason
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.desk import CannotOpen, Desk, Link
+from broker.oslo.proxy.doorman import Doorman
+from broker.oslo.proxy.entry import Entry
+from broker.oslo.proxy.exits import Exit, Subscriber
+from broker.oslo.proxy.figures import Figures
+from broker.oslo.proxy.pools import Handout, Key, Message, Pools
+from broker.oslo.reactor import Reactor
+from broker.oslo.records import Opened, Opening, Record, to_json
+from broker.transport.zeromq.origin import credentials
+
+UNLIMITED: Final = 0
+"""SNDHWM of the publishing socket: credit says how much waits there, and libzmq would drop what is above."""
+STRAGGLE_S: Final = 2.0
+"""Between the end of a topic's last listener and that of the subscription: what was sent before its senders knew is
+counted here, while libzmq would drop it without a word."""
+STAMP: Final = slice(16, 24)
+"""Where an envelope says who sent it."""
+_FILTER_BYTES: Final = len(LISTENER_LETTER) + LISTENER_CHARS + 1
+
+
+class NotifyRoom:
+    """The pipeline; nothing is opened before ``open``.
+
+    Args:
+        reactor: whose thread.
+        config: of the node.
+        doorman: who may send and listen where.
+
+    Attributes:
+        figures: counts of what went wrong; those of ``pools`` are told with them.
+        pools: the listeners and what waits for them.
+    """
+
+    def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
+        self.figures = Figures(reactor, Pipeline.NOTIFY)
+        self.pools = Pools(config.queue_msgs, config.queue_bytes)
+        self._reactor = reactor
+        self._config = config
+        self._doorman = doorman
+        self._filters: dict[str, bytes] = {}
+        self._records: dict[str, tuple[Record, ...]] = {}
+        self._keys: dict[bytes, Key] = {}
+        self._to_announce = False
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Bind everything and announce that nobody is here yet.
+
+        Raises:
+            ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
+        """
+        reactor, config, doorman, figures = self._reactor, self._config, self._doorman, self.figures
+        with contextlib.ExitStack() as undo:
+            self._entry = Entry(reactor, config, Pipeline.NOTIFY, zmq.SUB, doorman, self._came, figures)
+            undo.callback(self._entry.close)
+            self._exit = Exit(
+                reactor,
+                config,
+                Pipeline.NOTIFY,
+                doorman,
+                figures,
+                allows=self._allows,
+                first=self._heard,
+                last=self._unheard,
+                answer=self._answer,
+                send_msgs=UNLIMITED,
+            )
+            undo.callback(self._exit.close)
+            self._desk = Desk(
+                reactor,
+                config,
+                Pipeline.NOTIFY,
+                doorman,
+                figures,
+                opened=self._opened,
+                closed=self._closed,
+                other=self._said,
+                told=self.told,
+            )
+            undo.callback(self._desk.close)
+            entry = self._entry
+            self._announcer = Announcer(reactor, config, Pipeline.NOTIFY, entry.endpoint, entry.key)
+            undo.pop_all()
+        self._announcer.set_records(())
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be sent."""
+        return self._desk.pipe.waiting > 0 or self.pools.waiting() > 0
+
+    def stop(self, reason: str) -> None:
+        """Say that we leave: to the directory and to the listeners; what waits is still published within credit."""
+        self._desk.farewell(reason)
+        self._announcer.leave()
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close everything; libzmq goes on handing over for ``linger_ms``. What waits is lost. Harmless twice."""
+        lost = self.pools.drop_all()
+        if lost:
+            self.figures.count("lost_at_close", lost)
+        self._announcer.close()
+        self._entry.close()
+        self._exit.close(linger_ms)
+        self._desk.close(linger_ms)
+
+    # ------------------------------------------------------------ listeners: subscriptions
+
+    def _allows(self, data: bytes, subscriber: Subscriber) -> bool | None:
+        listener = _listener(data)
+        if listener is None:
+            return None
+        member = self.pools.member(listener)
+        if member is not None:
+            return _is(subscriber, member.owner)
+        return all(credentials(name) == credentials(subscriber.name) for name in self._exit.heard.names(data))
+
+    def _heard(self, data: bytes) -> None:
+        listener = _listener(data)
+        if listener is not None:
+            self._publish(self.pools.attach(listener))
+
+    def _unheard(self, data: bytes) -> None:
+        listener = _listener(data)
+        if listener is not None:
+            self.pools.detach(listener)
+
+    # ------------------------------------------------------------ listeners: registrations
+
+    def _opened(self, link: Link, opening: Opening) -> Opened:
+        if any(record.pool != opening.pool for record in opening.records):
+            raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
+        data = listener_filter(opening.listener)
+        for name in self._exit.heard.names(data):
+            uid, _gid, pid = credentials(name)
+            if (uid, pid) != (link.credentials.userid, link.pid):
+                raise CannotOpen(Reason.DENIED, f"pid {pid} (uid {uid}) listens to this listener's filter")
+        keys = [(record.exchange, record.topic) for record in opening.records]
+        self._subscribe(self.pools.open(opening.listener, opening.pool, keys, opening.credit, link))
+        self._filters[opening.listener] = data
+        self._records[opening.listener] = opening.records
+        if data in self._exit.heard:
+            self.pools.attach(opening.listener)
+        self._announce_soon()
+        return Opened(self._config.node, self._announcer.incarnation)
+
+    def _closed(self, link: Link, listener: str) -> None:
+        handouts, last = self.pools.close(listener)
+        for key in last:
+            self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
+        self._publish(handouts)
+        del self._filters[listener], self._records[listener]
+        self._announce_soon()
+
+    def _subscribe(self, first: list[Key]) -> None:
+        for key in first:
+            data = notify_filter(*key)
+            if data not in self._keys:
+                self._keys[data] = key
+                self._set_entries(zmq.SUBSCRIBE, data)
+
+    def _unsubscribe(self, key: Key) -> None:
+        data = notify_filter(*key)
+        if data in self._keys and not self.pools.listened(key):
+            del self._keys[data]
+            self._set_entries(zmq.UNSUBSCRIBE, data)
+
+    def _set_entries(self, option: int, data: bytes) -> None:
+        for pipe in self._entry.pipes:
+            if not pipe.closed:
+                pipe.sock.setsockopt(option, data)
+                self._reactor.touch(pipe)
+
+    def _announce_soon(self) -> None:
+        """Listeners come in crowds: what one turn brings is announced together."""
+        if not self._to_announce:
+            self._to_announce = True
+            self._reactor.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._to_announce = False
+        self._announcer.set_records([record for records in self._records.values() for record in records])
+
+    def _answer(self) -> bytes:
+        return to_json(Opened(self._config.node, self._announcer.incarnation))
+
+    # ------------------------------------------------------------ messages
+
+    def _came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        if len(frames) != 3:
+            self.figures.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
+            return
+        data, head, body = frames
+        envelope = self._read(head, f"uid {who.userid}")
+        if envelope is None:
+            return
+        key = (envelope.exchange, envelope.topic)
+        if self._keys.get(data) != key and not self._plausible(data, key):
+            return
+        if not self._doorman.may_send(who, *key):
+            where = f"{key[0][:64]}/{key[1][:64]}"
+            self.figures.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
+        elif not envelope.listeners:
+            self.figures.dropped("unaddressed", "dropped a notification of uid %d: saw no listener chosen for it",
+                                 who.userid)  # fmt: skip
+        else:
+            head = stamped(head, who)
+            message = Message(key, envelope.id, head[STAMP], (head, body), len(head) + len(body))
+            self._publish(self.pools.take(message, envelope.listeners))
+
+    def _read(self, head: bytes, whose: object) -> Envelope | None:
+        try:
+            envelope = decode(head)
+        except Malformed as error:
+            name = "unknown_version" if error.unknown_version else "malformed"
+            self.figures.dropped(name, "dropped a message of %s: %s", whose, error)
+            return None
+        if envelope.kind != Kind.NOTIFY:
+            text = "dropped a message of %s: saw kind %d, expected a notification"
+            self.figures.dropped("malformed", text, whose, envelope.kind)
+            return None
+        return envelope
+
+    def _plausible(self, data: bytes, key: Key) -> bool:
+        """A filter that nobody here has (any more) may still be right: its listeners may have just left."""
+        if data[:1] == NOTIFY_LETTER and read_filter(data) == key:
+            return True
+        text = "dropped a notification for %.64r at the filter %r, expected that of its topic"
+        self.figures.dropped("malformed", text, f"{key[0]}/{key[1]}", data[:64])
+        return False
+
+    def _publish(self, handouts: list[Handout]) -> None:
+        for listener, frames in handouts:
+            self._exit.publish((self._filters[listener], *frames))
+
+    # ------------------------------------------------------------ what listeners say
+
+    def _said(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+        if envelope.kind == Kind.CREDIT:
+            if envelope.listener in link.listeners:
+                self._publish(self.pools.credit(envelope.listener, envelope.word))
+            else:
+                self.figures.count("credit_unknown")  # it has just ended
+        elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
+            self._requeued(link, envelope.listener, rest)
+        else:
+            text = "dropped a message of %s: saw kind %d with %d frames"
+            self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
+
+    def _requeued(self, link: Link, listener: str, rest: list[bytes]) -> None:
+        head, body = rest
+        envelope = self._read(head, link)
+        if envelope is None:
+            return
+        stamp = self.pools.stamp_of(listener, envelope.id, link)
+        if stamp is None:  # we did not give it out, or a proxy before us did: it speaks for itself
+            stamp = link.stamp
+            if not self._doorman.may_send(link.credentials, envelope.exchange, envelope.topic):
+                self.figures.dropped("denied", "dropped what %s gave back: it may not send that", link)
+                return
+        head = b"".join((head[: STAMP.start], stamp, head[STAMP.stop :]))
+        message = Message(
+            (envelope.exchange, envelope.topic), envelope.id, stamp, (head, body), len(head) + len(body)
+        )
+        handouts = self.pools.requeue(listener, message, link)
+        if handouts is None:
+            self.figures.dropped(
+                "requeue_unknown", "dropped what %s gave back for a listener that is not its own", link
+            )
+        else:
+            self._publish(handouts)
+
+    # ------------------------------------------------------------ STATUS
+
+    def told(self) -> dict[str, Any]:
+        """What STATUS answers; ``topics``: listeners by topic, ``counts`` has those of ``Pools.COUNTED``, too."""
+        return {
+            "pipeline": "notify",
+            "node": self._config.node,
+            "incarnation": self._announcer.incarnation,
+            "endpoint": self._entry.endpoint,
+            "entries": self._entry.told(),
+            "exit": self._exit.told(),
+            **self._desk.told(),
+            "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
+            "waiting": self.pools.waiting(),
+            "members": self.pools.told(),
+            "counts": {**self.figures.told(), **self.pools.counts},
+        }
+
+
+def _listener(data: bytes) -> str | None:
+    """The listener whose filter that is; None when it is none."""
+    if len(data) != _FILTER_BYTES or data[:1] != LISTENER_LETTER or data[-1:] != b"\0":
+        return None
+    name = data[1:-1]
+    return name.decode() if name.isalnum() else None
+
+
+def _is(subscriber: Subscriber, link: Link) -> bool:
+    """Whether both are connections of one process."""
+    return (subscriber.uid, subscriber.pid) == (link.credentials.userid, link.pid)

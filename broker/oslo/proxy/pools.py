@@ -1,0 +1,361 @@
+"""Who of a node gets a notification: pools of listeners, what waits for each of them, what each has room for (pure).
+
+Listeners of one pool share what comes to a topic; every pool gets its own copy. The sender has chosen one listener for
+each pool from what it knows of the directory; here that choice is checked, and made anew where it no longer holds.
+
+What waits for a listener is bounded in messages and bytes. It is handed out within the listener's **window**: as many
+messages as it gave credit for, and no more unconfirmed bytes than its queue may hold (one message always fits). What
+was handed out is not handed out again by us: when its listener ends, nobody can tell what became of it.
+
+Every message that is not handed out is counted, under the names in ``Pools.counts``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+CREDIT_MAX: Final = 10_000
+"""Messages a listener can have room for at once: the default size of an application's inbox."""
+ENDED_MAX: Final = 4_096
+"""Ended listeners whose pool is remembered: senders learn of an end with the directory's delay."""
+HANDED_SPARE: Final = 1_024
+"""Stamps remembered beyond a listener's window: those of messages it is working on, which it may give back."""
+
+Key = tuple[str, str]
+"""Exchange and topic, the latter with its priority at the end."""
+Frames = Sequence[bytes]
+
+
+class Message(NamedTuple):
+    """One notification as it waits here."""
+
+    key: Key
+    id: bytes
+    stamp: bytes
+    """Who sent it, as the proxy knows; opaque here."""
+    frames: Frames
+    """What the listener is given behind its filter."""
+    size: int
+    """Bytes of ``frames``."""
+
+
+class Handout(NamedTuple):
+    """To be published now."""
+
+    listener: str
+    frames: Frames
+
+
+class Ended(NamedTuple):
+    """What is remembered of a listener that is gone."""
+
+    pool: str | None
+    owner: Any
+
+
+class Member:
+    """A listener.
+
+    Attributes:
+        attached: it is known to hear what is published for it; until then everything waits.
+        credit: messages it has room for.
+        flying, flying_bytes: handed out, not confirmed by credit yet.
+        handed: id to stamp of the latest messages that were handed out, oldest first.
+    """
+
+    __slots__ = (
+        "attached", "credit", "flying", "flying_bytes", "handed", "handed_max", "id", "keys", "owner", "pool", "queue",
+        "queue_bytes",
+    )  # fmt: skip
+
+    def __init__(self, listener: str, pool: str | None, keys: Iterable[Key], credit: int, owner: Any) -> None:
+        self.id = listener
+        self.pool = pool
+        self.keys = tuple(dict.fromkeys(keys))
+        self.credit = min(credit, CREDIT_MAX)
+        self.owner = owner
+        self.attached = False
+        self.queue: deque[Message] = deque()
+        self.queue_bytes = 0
+        self.flying: deque[int] = deque()
+        self.flying_bytes = 0
+        self.handed: dict[bytes, bytes] = {}
+        self.handed_max = self.credit + HANDED_SPARE
+
+
+class Pools:
+    """All listeners of one node's pipeline.
+
+    Methods that make room return what is to be published now, in order; the caller publishes all of it.
+
+    Args:
+        queue_msgs, queue_bytes: what may wait for one listener.
+
+    Attributes:
+        counts: messages by what became of them, other than being handed out: see ``COUNTED``.
+    """
+
+    COUNTED: Final = {
+        "handed": "given to a listener",
+        "rechosen": "given to another listener of the pool than the chosen one",
+        "moved": "waited for a listener that ended, and wait for another one of its pool now",
+        "requeued": "came back from a listener, and wait again",
+        "lost_unknown": "for a listener that was never here, or too long ago to know its pool",
+        "lost_pool": "nobody else of the pool is here",
+        "lost_full": "no room in the queue of anybody of the pool",
+        "doubled": "a second choice for the same pool, left out",
+        "unconfirmed": "given to a listener that ended without confirming it: nobody knows",
+    }
+
+    def __init__(self, queue_msgs: int, queue_bytes: int) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(self.COUNTED, 0)
+        self._msgs_max = queue_msgs
+        self._bytes_max = queue_bytes
+        self._members: dict[str, Member] = {}
+        self._groups: dict[tuple[Key, str | None], deque[str]] = {}
+        self._keys: dict[Key, int] = {}
+        self._ended: dict[str, Ended] = {}
+
+    # ------------------------------------------------------------ who is here
+
+    def __contains__(self, listener: str) -> bool:
+        return listener in self._members
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def member(self, listener: str) -> Member | None:
+        """The listener of that id."""
+        return self._members.get(listener)
+
+    def listened(self, key: Key) -> bool:
+        """Whether anybody listens there."""
+        return key in self._keys
+
+    def topics(self) -> Iterable[tuple[Key, int]]:
+        """What is listened to, by how many."""
+        return self._keys.items()
+
+    def waiting(self) -> int:
+        """Messages in all queues."""
+        return sum(len(member.queue) for member in self._members.values())
+
+    def told(self) -> list[dict[str, Any]]:
+        """Every listener, as plain data."""
+        return [
+            {
+                "listener": member.id,
+                "pool": member.pool,
+                "topics": [list(key) for key in member.keys],
+                "attached": member.attached,
+                "credit": member.credit,
+                "waiting": len(member.queue),
+                "waiting_bytes": member.queue_bytes,
+                "unconfirmed": len(member.flying),
+            }
+            for member in self._members.values()
+        ]
+
+    def open(
+        self, listener: str, pool: str | None, keys: Iterable[Key], credit: int, owner: Any
+    ) -> list[Key]:
+        """A listener begins; returns the keys that nobody listened to before. It is not attached yet.
+
+        Raises:
+            ValueError: there is one of that id.
+        """
+        if listener in self._members:
+            raise ValueError(f"listener {listener[:64]!r} is open already")
+        self._ended.pop(listener, None)
+        member = self._members[listener] = Member(listener, pool, keys, max(credit, 0), owner)
+        first = [key for key in member.keys if key not in self._keys]
+        for key in member.keys:
+            self._keys[key] = self._keys.get(key, 0) + 1
+            self._groups.setdefault((key, pool), deque()).append(listener)
+        return first
+
+    def close(self, listener: str) -> tuple[list[Handout], list[Key]]:
+        """A listener ends: what waits for it goes to others of its pool, before what they have waiting.
+
+        Returns what can be published at once, and the keys that nobody listens to any more. Harmless when unknown.
+        """
+        member = self._members.pop(listener, None)
+        if member is None:
+            return [], []
+        last = []
+        for key in member.keys:
+            group = self._groups[key, member.pool]
+            group.remove(listener)
+            if not group:
+                del self._groups[key, member.pool]
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
+                last.append(key)
+        self._ended[listener] = Ended(member.pool, member.owner)
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        self.counts["unconfirmed"] += len(member.flying)
+        return self._move(member), last
+
+    def pool_of(self, listener: str, owner: Any) -> Ended | None:
+        """The pool that ``listener`` is in, or was in before it ended, when it belongs to ``owner``; None: no such."""
+        member = self._members.get(listener)
+        known = self._ended.get(listener) if member is None else Ended(member.pool, member.owner)
+        return known if known is not None and known.owner is owner else None
+
+    # ------------------------------------------------------------ room
+
+    def attach(self, listener: str) -> list[Handout]:
+        """The listener hears what is published for it from now on."""
+        member = self._members.get(listener)
+        if member is None:
+            return []
+        member.attached = True
+        return self._drain(member)
+
+    def detach(self, listener: str) -> None:
+        """What is published for the listener would be heard by nobody: let it wait."""
+        member = self._members.get(listener)
+        if member is not None:
+            member.attached = False
+
+    def credit(self, listener: str, messages: int) -> list[Handout]:
+        """The listener has room for so many messages more: as many of the oldest it was given are confirmed."""
+        member = self._members.get(listener)
+        if member is None:
+            return []
+        member.credit = min(member.credit + messages, CREDIT_MAX)
+        for _ in range(min(messages, len(member.flying))):
+            member.flying_bytes -= member.flying.popleft()
+        return self._drain(member)
+
+    # ------------------------------------------------------------ messages
+
+    def take(self, message: Message, chosen: Iterable[str]) -> list[Handout]:
+        """A message for the ``chosen`` listeners, each of them for its pool."""
+        handouts: list[Handout] = []
+        served: set[str | None] = set()
+        for listener in chosen:
+            member = self._members.get(listener)
+            if member is None:
+                ended = self._ended.get(listener)
+                if ended is None:
+                    self.counts["lost_unknown"] += 1
+                    continue
+                pool = ended.pool
+            else:
+                pool = member.pool
+            if pool in served:
+                self.counts["doubled"] += 1
+                continue
+            served.add(pool)
+            if member is None or message.key not in member.keys or not self._has_room(member, message):
+                member = self._another(message, pool)
+                if member is None:
+                    continue
+                self.counts["rechosen"] += 1
+            self._append(member, message, handouts)
+        return handouts
+
+    def requeue(self, listener: str, message: Message, owner: Any) -> list[Handout] | None:
+        """A listener of ``owner`` gives a message back: to the end of the queue of the pool's next one.
+
+        Returns None when the listener is not one of ``owner``'s.
+        """
+        known = self.pool_of(listener, owner)
+        if known is None:
+            return None
+        member = self._another(message, known.pool)
+        if member is None:
+            return []
+        self.counts["requeued"] += 1
+        handouts: list[Handout] = []
+        self._append(member, message, handouts)
+        return handouts
+
+    def stamp_of(self, listener: str, number: bytes, owner: Any) -> bytes | None:
+        """Who sent the message ``number`` that ``listener`` of ``owner`` was given lately; asked when it comes back."""
+        member = self._members.get(listener)
+        return member.handed.pop(number, None) if member is not None and member.owner is owner else None
+
+    def drop_all(self) -> int:
+        """Forget what waits; returns how many messages that was."""
+        dropped = self.waiting()
+        for member in self._members.values():
+            member.queue.clear()
+            member.queue_bytes = 0
+        return dropped
+
+    # ------------------------------------------------------------ inside
+
+    def _has_room(self, member: Member, message: Message) -> bool:
+        if not member.queue:
+            return True
+        return len(member.queue) < self._msgs_max and member.queue_bytes + message.size <= self._bytes_max
+
+    def _another(self, message: Message, pool: str | None) -> Member | None:
+        """The next listener of the pool and topic in turn that has room; None, and counted, when nobody has."""
+        group = self._groups.get((message.key, pool))
+        if group is None:
+            self.counts["lost_pool"] += 1
+            return None
+        for _ in range(len(group)):
+            member = self._members[group[0]]
+            group.rotate(-1)
+            if self._has_room(member, message):
+                return member
+        self.counts["lost_full"] += 1
+        return None
+
+    def _append(self, member: Member, message: Message, handouts: list[Handout]) -> None:
+        if not member.queue and self._window_open(member, message.size):
+            handouts.append(self._hand_out(member, message))
+        else:
+            member.queue.append(message)
+            member.queue_bytes += message.size
+
+    def _window_open(self, member: Member, size: int) -> bool:
+        return (
+            member.attached
+            and member.credit > 0
+            and (not member.flying or member.flying_bytes + size <= self._bytes_max)
+        )
+
+    def _hand_out(self, member: Member, message: Message) -> Handout:
+        member.credit -= 1
+        member.flying.append(message.size)
+        member.flying_bytes += message.size
+        member.handed[message.id] = message.stamp
+        if len(member.handed) > member.handed_max:
+            del member.handed[next(iter(member.handed))]
+        self.counts["handed"] += 1
+        return Handout(member.id, message.frames)
+
+    def _drain(self, member: Member) -> list[Handout]:
+        handouts = []
+        while member.queue and self._window_open(member, member.queue[0].size):
+            message = member.queue.popleft()
+            member.queue_bytes -= message.size
+            handouts.append(self._hand_out(member, message))
+        return handouts
+
+    def _move(self, ended: Member) -> list[Handout]:
+        """Give what waited for ``ended`` to others, in turn, in order, before what waits for them.
+
+        Where there is no room for all of it, the oldest are lost.
+        """
+        touched: dict[str, Member] = {}
+        for message in reversed(ended.queue):
+            member = self._another(message, ended.pool)
+            if member is not None:
+                member.queue.appendleft(message)
+                member.queue_bytes += message.size
+                touched[member.id] = member
+                self.counts["moved"] += 1
+        handouts: list[Handout] = []
+        for member in touched.values():
+            handouts += self._drain(member)
+        return handouts

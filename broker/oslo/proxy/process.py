@@ -1,0 +1,252 @@
+"""A node's proxy in one thread: its rooms, signals, the service manager.
+
+Rooms know nothing of each other: the directory's and each pipeline's can run here together, or in processes of their
+own (seed 003, "we can use a separate proxy for each pipeline to keep them independent").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, runtime_checkable
+
+from broker.errors import ConfigError
+from broker.oslo.names import Pipeline
+from broker.oslo.node import DIRECTORY, EVERYTHING, NodeConfig
+from broker.oslo.proxy.doorman import Doorman
+from broker.oslo.proxy.folder import Folder
+from broker.oslo.reactor import Reactor
+
+FLUSH_S: Final = 1.0
+"""What waits for its receivers has so long to leave."""
+SETTLE_S: Final = 0.05
+"""At least this is waited between the farewell of the pipelines and the end of the directory, which passes it on."""
+LINGER_MS: Final = 250
+"""After that, libzmq's own queues."""
+FILES_WANTED: Final = 65_536
+"""Descriptors: one for each connection and each process that is watched."""
+_LOOK_S: Final = 0.01
+
+
+class Room(Protocol):
+    """A part of the proxy that stands alone."""
+
+    def open(self) -> None:
+        """Bind everything and announce it. Raises ConfigError."""
+
+    def stop(self, reason: str) -> None:
+        """Say that we leave."""
+
+    def told(self) -> Mapping[str, Any]:
+        """For STATUS."""
+
+
+@runtime_checkable
+class Flushing(Protocol):
+    """A room that has something to finish after ``stop``, and is to be closed then."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has."""
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close everything."""
+
+
+class NodeProxy:
+    """One node's proxy, or the part of it that ``config.run`` names.
+
+    Args:
+        config: see ``node``.
+
+    Attributes:
+        reactor: of all rooms.
+        rooms: by name, once opened.
+        doorman: of all rooms.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self.reactor = Reactor(clock=time.monotonic)
+        self.rooms: dict[str, Room] = {}
+        self.doorman = Doorman(config, shared_uid=overflow_uid())
+        self._folder = Folder(config.ipc_dir, config.ipc_group)
+        self._opened = False
+        self._leaving = False
+        self._at_once = False
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Bind everything; harmless twice.
+
+        Raises:
+            ConfigError: nothing or something unknown is to run; a folder, file or port cannot be had; plaintext off
+                loopback.
+        """
+        if self._opened:
+            return
+        wrong = self.config.run - EVERYTHING
+        if wrong or not self.config.run:
+            raise ConfigError(f"run {sorted(self.config.run)}: expected some of {sorted(EVERYTHING)}")
+        if not self.config.node:
+            raise ConfigError("node '': expected the name of this node")
+        raise_file_limit()
+        self._folder.open(self.config.run)
+        try:
+            self.reactor.open()
+            for name in (DIRECTORY, *map(str, Pipeline)):
+                if name in self.config.run:
+                    room = make_room(name, self.reactor, self.config, self.doorman)
+                    room.open()
+                    self.rooms[name] = room
+        except BaseException:
+            self._close(0)
+            raise
+        self._opened = True
+
+    def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Open, and serve in this thread until ``stop`` or a signal; ``ready`` is called when all is bound.
+
+        SIGTERM and SIGINT leave, a second one at once; SIGHUP changes nothing. Other threads get no signals.
+
+        Raises:
+            ConfigError: see ``open``.
+        """
+        self.open()
+        try:
+            with self._signals():
+                tell_manager("READY=1")
+                if ready is not None:
+                    ready()
+                self.reactor.run()
+        finally:
+            tell_manager("STOPPING=1")
+            self._close(0 if self._at_once else LINGER_MS)
+
+    def stop(self, reason: str = "the proxy is stopping") -> None:
+        """Leave: servers and directory are told, queues have ``FLUSH_S``. From any thread; a second call at once."""
+        self.reactor.call_threadsafe(self._leave, reason)
+
+    def told(self) -> dict[str, Any]:
+        """STATUS of all rooms."""
+        return {name: dict(room.told()) for name, room in self.rooms.items()}
+
+    # ------------------------------------------------------------ leaving
+
+    def _leave(self, reason: str) -> None:
+        if self._leaving:
+            self._at_once = True
+            self.reactor.stop()
+            return
+        self._leaving = True
+        self.reactor.say(logging.INFO, "leaving: %s", (reason,))
+        for name, room in self.rooms.items():
+            if name != DIRECTORY:
+                self._guarded(name, room, reason)
+        now = self.reactor.now()
+        self._flush(reason, now + SETTLE_S, now + FLUSH_S)
+
+    def _guarded(self, name: str, room: Room, reason: str) -> None:
+        try:
+            room.stop(reason)
+        except Exception:
+            logging.getLogger("headgate.oslo").exception("%s could not stop in order", name)
+
+    def _flush(self, reason: str, settled_s: float, over_s: float) -> None:
+        now = self.reactor.now()
+        busy = any(isinstance(room, Flushing) and room.busy for room in self.rooms.values())
+        if now < settled_s or (busy and now < over_s):
+            self.reactor.call_later(_LOOK_S, self._flush, reason, settled_s, over_s)
+            return
+        if DIRECTORY in self.rooms:
+            self._guarded(DIRECTORY, self.rooms[DIRECTORY], reason)
+        self.reactor.call_soon(self.reactor.stop)
+
+    def _close(self, linger_ms: int) -> None:
+        for room in self.rooms.values():
+            if isinstance(room, Flushing):
+                room.close(linger_ms)
+        if self.reactor.context is not None:
+            self.reactor.context.destroy(linger_ms)  # whatever is left: the end must not wait for anything
+        self.reactor.close()
+        self._folder.close()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers: dict[int, Any] = {
+            signal.SIGTERM: lambda number, _frame: self.stop(signal.Signals(number).name),
+            signal.SIGINT: lambda number, _frame: self.stop(signal.Signals(number).name),
+            signal.SIGHUP: lambda _number, _frame: None,  # nothing is read again
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def make_room(name: str, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> Room:
+    """The room ``name``, not opened; only what runs is loaded."""
+    if name == DIRECTORY:
+        from broker.oslo.directory.server import DirectoryRoom
+
+        return DirectoryRoom(reactor, config)
+    if name == Pipeline.CALL:
+        from broker.oslo.proxy.call import CallRoom
+
+        return CallRoom(reactor, config, doorman)
+    if name == Pipeline.CAST:
+        from broker.oslo.proxy.cast import CastRoom
+
+        return CastRoom(reactor, config, doorman)
+    if name == Pipeline.FANOUT:
+        from broker.oslo.proxy.fanout import FanoutRoom
+
+        return FanoutRoom(reactor, config, doorman)
+    from broker.oslo.proxy.notify import NotifyRoom
+
+    return NotifyRoom(reactor, config, doorman)
+
+
+def overflow_uid() -> int | None:
+    """The uid that every user of other namespaces appears as; None where each uid stands for one user."""
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as mapping:
+            if [tuple(map(int, line.split())) for line in mapping] == [(0, 0, 4294967295)]:
+                return None
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as overflow:
+            return int(overflow.read())
+    except (OSError, ValueError):
+        return None
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many descriptors as it may have, up to ``FILES_WANTED``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def tell_manager(state: str) -> None:
+    """Tell the service manager (sd_notify(3)); nothing without ``$NOTIFY_SOCKET``."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(state.encode(), address)

@@ -1,0 +1,75 @@
+"""The listeners of one pipeline that have one record each, and what the directory is told of them (CALL and CAST)."""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from broker.oslo.directory.link import Announcer
+from broker.oslo.names import Pipeline, Reason
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.desk import CannotOpen
+from broker.oslo.proxy.local import Exit, Locals
+from broker.oslo.reactor import Reactor
+from broker.oslo.records import Opening
+
+
+class Roll(Generic[Exit]):
+    """Who listens here.
+
+    Args:
+        reactor: whose sockets these are.
+        config: node and directories.
+        pipeline: whose listeners.
+        endpoint: what other nodes dial; key: the Z85 key there.
+
+    Attributes:
+        locals: the listeners.
+        incarnation: of this pipeline, see ``records.State``.
+    """
+
+    def __init__(
+        self, reactor: Reactor, config: NodeConfig, pipeline: Pipeline, endpoint: str, key: str
+    ) -> None:
+        self.locals: Locals[Exit] = Locals()
+        self._reactor = reactor
+        self._told = True
+        self._announcer = Announcer(reactor, config, pipeline, endpoint, key)
+        self.incarnation: int = self._announcer.incarnation
+        self._tell()
+
+    def enter(self, opening: Opening, exit_: Exit) -> None:
+        """A listener begins.
+
+        Raises:
+            CannotOpen: not exactly one record, or one without topic or server.
+        """
+        if len(opening.records) != 1:
+            raise CannotOpen(Reason.MALFORMED, f"saw {len(opening.records)} records, expected 1")
+        record = opening.records[0]
+        if not (record.topic and record.server):
+            raise CannotOpen(Reason.MALFORMED, "saw a record without topic or server, expected both")
+        self.locals.add(record, exit_)
+        self._changed()
+
+    def remove(self, listener: str) -> None:
+        """A listener ended."""
+        if self.locals.remove(listener) is not None:
+            self._changed()
+
+    def _changed(self) -> None:
+        """Tell the directory at the end of this turn: servers come in crowds."""
+        if self._told:
+            self._told = False
+            self._reactor.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._told = True
+        self._announcer.set_records(self.locals.records())
+
+    def leave(self) -> None:
+        """Tell the directory that nobody is here any more."""
+        self._announcer.leave()
+
+    def close(self) -> None:
+        """Tell nobody anything any more. Harmless twice."""
+        self._announcer.close()

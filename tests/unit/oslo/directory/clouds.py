@@ -1,0 +1,150 @@
+"""What the tests of the directory share: states, and a reactor that is turned until something is true."""
+
+import errno
+import time
+from collections.abc import Callable
+
+import zmq
+
+from broker.errors import ConfigError
+from broker.oslo.directory import wire
+from broker.oslo.directory.link import Announcer, Reader
+from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.server import DirectoryRoom
+from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome
+from broker.oslo.node import NodeConfig
+from broker.oslo.reactor import Reactor
+from broker.oslo.records import Change, Record, State
+
+DEADLINE_S = 20.0
+
+
+def turn_until(reactor: Reactor, true: Callable[[], object], within_s: float = DEADLINE_S) -> None:
+    ends = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < ends, "not in time"
+        reactor.call_later(0.02, lambda: None)
+        reactor.turn()
+
+
+def turn_for(reactor: Reactor, seconds: float) -> None:
+    over = []
+    reactor.call_later(seconds, over.append, True)
+    turn_until(reactor, lambda: over)
+
+
+def rpc(listener: str, topic: str = "compute", server: str = "", exchange: str = "nova") -> Record:
+    return Record(exchange, topic, server or f"host-{listener}", listener)
+
+
+def state(node="n1", pipeline="call", incarnation=1, version=1, records=(), endpoint="", key="") -> State:
+    return State(node, pipeline, incarnation, version, endpoint, key, tuple(records))
+
+
+def welcome(incarnation: int = 1, lease_s: float = 5.0) -> Message:
+    return Message(Kind.WELCOME, Welcome("d", incarnation, lease_s))
+
+
+def states(*each: State, complete: bool = False) -> Message:
+    return Message(Kind.STATES, States(each, complete))
+
+
+def gone(node="n1", pipeline="call", incarnation=1, why="left") -> Message:
+    return Message(Kind.GONE, (Gone(node, pipeline, incarnation, why),))
+
+
+def changed(
+    since: int, version: int, added=(), removed=(), node="n1", pipeline="call", incarnation=1
+) -> Message:
+    return Message(
+        Kind.CHANGED, Change(node, pipeline, incarnation, since, version, tuple(added), tuple(removed))
+    )
+
+
+def config(tmp_path, name: str = "n1", **more) -> NodeConfig:
+    folder = tmp_path / name
+    folder.mkdir(exist_ok=True)
+    settings = {"host": "", "lease_s": 2.0, "beat_s": 0.2, **more}
+    return NodeConfig(ipc_dir=str(folder), node=name, **settings)
+
+
+def frames(kind: Kind, body) -> list[bytes]:
+    return list(wire.encode(kind, body))
+
+
+def open_room(reactor, settings, closing) -> DirectoryRoom:
+    room = DirectoryRoom(reactor, settings)
+    room.open()
+    closing.append(lambda: room.stop("the test is over"))
+    return room
+
+
+def open_again(reactor, settings, closing) -> DirectoryRoom:
+    """As ``open_room`` at a port that was just in use: closing a socket takes libzmq a moment."""
+    rooms = []
+
+    def opened():
+        try:
+            rooms.append(open_room(reactor, settings, closing))
+        except ConfigError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        return rooms
+
+    turn_until(reactor, opened)
+    return rooms[0]
+
+
+def reader_of(reactor, settings, closing, **more) -> tuple[Replica, Reader]:
+    replica = Replica()
+    reader = Reader(reactor, replica, ipc_dir=settings.ipc_dir, **more)
+    closing.append(reader)
+    return replica, reader
+
+
+def announcer_of(reactor, settings, closing, pipeline="call", **more) -> Announcer:
+    announcer = Announcer(reactor, settings, pipeline, "tcp://127.0.0.1:9501", "", **more)
+    closing.append(announcer)
+    return announcer
+
+
+def listeners(replica, topic="compute") -> list[str]:
+    return [each.listener for each in replica.servers("nova", topic)]
+
+
+class Raw:
+    """A DEALER that says what it is told to, in the test's own words."""
+
+    def __init__(self, reactor, endpoint, closing) -> None:
+        self.reactor = reactor
+        self.context = zmq.Context()
+        self.sock = self.context.socket(zmq.DEALER)
+        self.sock.set(zmq.LINGER, 0)
+        self.sock.connect(endpoint)
+        self.got = []
+        closing.append(self)
+
+    def say(self, *parts: bytes) -> None:
+        self.sock.send_multipart(parts)
+
+    def tell(self, kind, body) -> None:
+        self.say(*wire.encode(kind, body))
+
+    def read(self) -> list:
+        while self.sock.poll(0):
+            parts = self.sock.recv_multipart()
+            self.got.append(wire.decode(parts) if parts[0][:3] == wire.MAGIC else parts)
+        return self.got
+
+    def until(self, kind):
+        def came():
+            return [
+                message for message in self.read() if not isinstance(message, list) and message.kind is kind
+            ]
+
+        turn_until(self.reactor, came)
+        return came()[-1].body
+
+    def close(self) -> None:
+        self.sock.close(0)
+        self.context.term()

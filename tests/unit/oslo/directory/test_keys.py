@@ -1,0 +1,108 @@
+"""CURVE at a directory's port: who enters, who may announce."""
+
+import pytest
+
+from broker.oslo.directory.admission import PLAIN_OWNER, Admission
+from broker.oslo.directory.link import DirectoryLink
+from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.server import DirectoryRoom
+from broker.oslo.node import KeyEntry, NodeConfig
+from broker.oslo.reactor.tuning import Tuning
+from broker.transport import curve
+from tests.unit.oslo.directory.clouds import config, rpc, state, turn_for, turn_until
+
+
+def link_with(reactor, room, closing, certificate, server_key, node="n2"):
+    replica = Replica()
+    tuning = Tuning() if certificate is None else Tuning(curve=curve.CurveClient(certificate, server_key))
+    link = DirectoryLink(reactor, room.endpoint, replica, tuning=tuning, node=node)
+    closing.append(link)
+    return link, replica
+
+
+@pytest.fixture
+def keys():
+    return {name: curve.generate() for name in ("own", "listed", "refused", "unknown")}
+
+
+def guarded(reactor, tmp_path, closing, keys, **more) -> DirectoryRoom:
+    path = tmp_path / "own.key"
+    curve.save(keys["own"], path)
+    entries = (KeyEntry(keys["listed"].public_key), KeyEntry(keys["refused"].public_key, rolemask=0))
+    settings = config(
+        tmp_path, host="127.0.0.1", directory_port=0, curve_cert=str(path), keys=entries, **more
+    )
+    room = DirectoryRoom(reactor, settings)
+    room.open()
+    closing.append(lambda: room.stop("the test is over"))
+    return room
+
+
+def test_listed_keys_and_our_own_announce_unlisted_ones_only_read(reactor, tmp_path, closing, keys):
+    room = guarded(reactor, tmp_path, closing, keys)
+    own_key = keys["own"].public_key
+    for at, name in enumerate(("own", "listed", "unknown")):
+        link, replica = link_with(reactor, room, closing, keys[name], own_key)
+        link.speaker.put(state(f"{name}", records=[rpc(name)]))
+        turn_until(reactor, lambda r=replica: r.synced)
+        if name == "unknown":
+            turn_until(reactor, lambda one=link: one.counts["refused"])
+        else:
+            turn_until(reactor, lambda n=at + 1: len(room.registry) == n)
+    assert {each.node for each in room.registry.states()} == {"own", "listed"}
+    assert [each.listener for each in replica.servers("nova", "compute")] == ["listed", "own"]
+
+
+@pytest.mark.parametrize("who", ["refused", "plain", "wrong"])
+def test_nobody_else_enters(reactor, tmp_path, closing, keys, who):
+    room = guarded(reactor, tmp_path, closing, keys)
+    certificate = None if who == "plain" else keys["refused" if who == "refused" else "listed"]
+    server_key = keys["unknown" if who == "wrong" else "own"].public_key
+    link, replica = link_with(reactor, room, closing, certificate, server_key)
+    turn_for(reactor, 0.6)
+    assert not link.alive
+    assert not replica.synced
+    assert len(room._doors[1].audience) == 0
+    assert bool(room.told()["denied"]) is (who == "refused")
+
+
+def test_unlisted_keys_do_not_enter_where_they_have_no_role(reactor, tmp_path, closing, keys):
+    room = guarded(reactor, tmp_path, closing, keys, unlisted=0)
+    link, _replica = link_with(reactor, room, closing, keys["unknown"], keys["own"].public_key)
+    turn_until(reactor, lambda: room.told()["denied"])
+    assert not link.alive
+    link, replica = link_with(reactor, room, closing, keys["listed"], keys["own"].public_key)
+    turn_until(reactor, lambda: replica.synced)
+
+
+def test_a_key_cannot_take_over_what_another_announced(reactor, tmp_path, closing, keys):
+    room = guarded(reactor, tmp_path, closing, keys)
+    own_key = keys["own"].public_key
+    first, _ = link_with(reactor, room, closing, keys["own"], own_key)
+    first.speaker.put(state("n5", incarnation=5, records=[rpc("first")]))
+    turn_until(reactor, lambda: len(room.registry) == 1)
+    second, _ = link_with(reactor, room, closing, keys["listed"], own_key)
+    second.speaker.put(state("n5", incarnation=9, records=[rpc("second")]))
+    turn_until(reactor, lambda: room.registry.counts["foreign"])
+    assert [each.listener for each in room.registry.states()[0].records] == ["first"]
+    turn_until(reactor, lambda: second.counts["refused"])
+
+
+def test_nodes_that_share_a_certificate_see_each_other(reactor, tmp_path, closing, keys):
+    far = guarded(reactor, tmp_path, closing, keys)
+    near_config = config(tmp_path, "n2", directories=(far.endpoint,), curve_cert=str(tmp_path / "own.key"))
+    near = DirectoryRoom(reactor, near_config)
+    near.open()
+    closing.append(lambda: near.stop("the test is over"))
+    turn_until(reactor, lambda: near._uplinks.heard_all)
+
+
+def test_without_curve_all_peers_of_the_port_are_one():
+    admission = Admission(NodeConfig(ipc_dir="/x"), "")
+    user_id = admission.judge("127.0.0.1", "")
+    assert admission.owner(user_id) == PLAIN_OWNER
+    assert admission.owner("") == ""
+    assert admission.hold("", lambda: None) is False
+    closed = Admission(NodeConfig(ipc_dir="/x", unlisted=0), "")
+    assert closed.judge("127.0.0.1", "") is None
+    assert closed.denied == 1

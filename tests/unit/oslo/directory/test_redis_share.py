@@ -1,0 +1,280 @@
+"""Sharing by real Redis servers, which the tests start and end themselves."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.oslo.directory import redis_host
+from broker.oslo.directory.link import Announcer, Reader
+from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_age, read_place, state_key
+from broker.oslo.directory.redis_share import RedisShare, opener
+from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.server import DirectoryRoom
+from tests.unit.oslo.directory.clouds import config, rpc, state, turn_for, turn_until
+
+redis = pytest.importorskip("redis", reason="optional: redis-py is not installed")
+SERVER = shutil.which("redis-server")
+pytestmark = pytest.mark.skipif(SERVER is None, reason="optional: there is no redis-server here")
+PASSWORD = "s3cret-of-redis"
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Server:
+    """One redis-server on a loopback port."""
+
+    def __init__(self, folder, *, sentinel_of=None, port=0) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self.sentinel_of = sentinel_of
+        folder.mkdir(exist_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        shared = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
+        if self.sentinel_of is not None:
+            file = self.folder / "sentinel.conf"
+            file.write_text(
+                f"sentinel monitor main 127.0.0.1 {self.sentinel_of.port} 1\n"
+                f"sentinel auth-pass main {PASSWORD}\n"
+            )
+            words = [SERVER, str(file), "--sentinel", *shared]
+        else:
+            words = [SERVER, *shared, "--save", "", "--appendonly", "no", "--requirepass", PASSWORD]
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ends = time.monotonic() + 10
+        while True:
+            with contextlib.suppress(redis.RedisError), self.client() as client:
+                client.ping()
+                return
+            assert time.monotonic() < ends, "redis-server did not start"
+            time.sleep(0.02)
+
+    def client(self):
+        password = None if self.sentinel_of is not None else PASSWORD
+        return redis.Redis("127.0.0.1", self.port, password=password)
+
+    @property
+    def url(self) -> str:
+        if self.sentinel_of is not None:
+            return f"sentinel://:{PASSWORD}@127.0.0.1:{self.port}/main"
+        return f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = Server(tmp_path / "redis")
+    yield server
+    server.stop()
+
+
+def open_node(reactor, tmp_path, closing, name, urls, **more):
+    settings = config(tmp_path, name, redis=tuple(urls), **{"lease_s": 1.0, "beat_s": 0.1, **more})
+    room = DirectoryRoom(reactor, settings)
+    room.open()
+    closing.append(lambda: room.stop("the test is over"))
+    announcer = Announcer(reactor, settings, "call", f"tcp://{name}:9501", "")
+    closing.append(announcer)
+    announcer.set_records([rpc(f"of-{name}")])
+    replica = Replica()
+    closing.append(Reader(reactor, replica, ipc_dir=settings.ipc_dir))
+    return room, announcer, replica
+
+
+def listeners(replica) -> list[str]:
+    return [each.listener for each in replica.servers("nova", "compute")]
+
+
+def test_two_nodes_share_by_one_redis(reactor, tmp_path, closing, server):
+    _, one, seen_by_one = open_node(reactor, tmp_path, closing, "n1", [server.url])
+    _, two, seen_by_two = open_node(reactor, tmp_path, closing, "n2", [server.url])
+    turn_until(reactor, lambda: listeners(seen_by_one) == listeners(seen_by_two) == ["of-n1", "of-n2"])
+    one.set_records([rpc("of-n1"), rpc("more")])
+    turn_until(reactor, lambda: listeners(seen_by_two) == ["more", "of-n1", "of-n2"])
+    two.leave()
+    turn_until(reactor, lambda: listeners(seen_by_one) == ["more", "of-n1"])
+    with server.client() as client:
+        assert {read_place(each) for each in client.smembers(PLACES)} == {("n1", "call")}
+        assert read_age(client.get(lease_key(("n1", "call")))) == (one.state.incarnation, one.state.version)
+        assert 0 < client.pttl(state_key(("n1", "call"))) <= 1000
+        assert all(key.startswith(b"headgate:oslo:") for key in client.keys("*"))
+
+
+def test_a_node_that_dies_is_gone_after_its_lease(reactor, tmp_path, closing, server):
+    open_node(reactor, tmp_path, closing, "n1", [server.url])
+    replica = Replica()
+    share = RedisShare(reactor, [server.url], replica, node="n2", lease_s=1.0, beat_s=0.1)
+    closing.append(share)
+    dying = RedisShare(reactor, [server.url], Replica(), node="n3", lease_s=1.0, beat_s=0.1)
+    dying.put(state("n3", records=[rpc("of-n3")]))
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n3"])
+    dying.close()
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1"])
+    with server.client() as client:
+        assert {read_place(each) for each in client.smembers(PLACES)} == {("n1", "call")}
+
+
+def test_known_hosts_work_without_redis_and_after_its_restart_everything_is_written_again(
+    reactor, tmp_path, closing, server
+):
+    room, one, _ = open_node(reactor, tmp_path, closing, "n1", [server.url])
+    _, _two, replica = open_node(reactor, tmp_path, closing, "n2", [server.url])
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"] and room.told()["redis"][0]["alive"])
+    server.stop()
+    turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+    one.set_records([rpc("of-n1"), rpc("later")])
+    turn_for(reactor, 2.5)  # more than two leases
+    assert listeners(replica) == ["of-n1", "of-n2"]
+    seen = []
+    replica.on_change.append(lambda: seen.append(listeners(replica)))
+    server.start()
+    turn_until(reactor, lambda: listeners(replica) == ["later", "of-n1", "of-n2"])
+    turn_for(reactor, 2.5)
+    assert listeners(replica) == ["later", "of-n1", "of-n2"]
+    assert all("of-n1" in each for each in seen)
+    assert room.told()["redis"][0]["connects"] >= 2
+
+
+def test_a_redis_that_forgot_everything_is_filled_again(reactor, tmp_path, closing, server):
+    _, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
+    open_node(reactor, tmp_path, closing, "n2", [server.url])
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"])
+    with server.client() as client:
+        client.flushall()
+
+        def filled():
+            return client.get(lease_key(("n2", "call"))) and len(client.smembers(PLACES)) == 2
+
+        turn_until(reactor, filled)
+    assert listeners(replica) == ["of-n1", "of-n2"]
+
+
+def test_several_hosts_are_all_written_and_any_one_is_enough(reactor, tmp_path, closing, server):
+    other = Server(tmp_path / "second")
+    closing.append(other.stop)
+    urls = [server.url, other.url]
+    _, one, _ = open_node(reactor, tmp_path, closing, "n1", urls)
+    room, _, replica = open_node(reactor, tmp_path, closing, "n2", urls)
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"])
+    for each in (server, other):
+        with each.client() as client:
+            turn_until(reactor, lambda c=client: len(c.smembers(PLACES)) == 2)
+    server.stop()
+    one.set_records([rpc("of-n1"), rpc("later")])
+    turn_until(reactor, lambda: listeners(replica) == ["later", "of-n1", "of-n2"])
+    one.leave()
+    turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+    turn_until(reactor, lambda: listeners(replica) == ["of-n2"])
+
+
+def test_by_sentinel(reactor, tmp_path, closing, server):
+    sentinel = Server(tmp_path / "sentinel", sentinel_of=server)
+    closing.append(sentinel.stop)
+    room, _, replica = open_node(reactor, tmp_path, closing, "n1", [sentinel.url])
+    open_node(reactor, tmp_path, closing, "n2", [server.url])
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"])
+    assert room.told()["redis"][0]["host"] == f"127.0.0.1:{sentinel.port}/main"
+
+
+def test_a_frozen_redis_stops_nobody(reactor, tmp_path, closing, server):
+    room, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
+    turn_until(reactor, lambda: room.told()["redis"][0]["alive"])
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        late = Announcer(reactor, config(tmp_path, "n1"), "cast", "tcp://n1:9504", "")
+        closing.append(late)
+        turn_until(reactor, lambda: replica.state("n1", "cast"))
+        turns = reactor.turns
+        turn_for(reactor, 0.5)
+        assert reactor.turns - turns >= 5
+        turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+        assert time.monotonic() - begin < 15
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    turn_until(reactor, lambda: room.told()["redis"][0]["alive"])
+
+
+def test_nonsense_in_redis_is_counted_and_harmless(reactor, tmp_path, closing, server):
+    room, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
+    turn_until(reactor, lambda: room.told()["redis"][0]["alive"])
+    with server.client() as client:
+        client.sadd(PLACES, b"nonsense", b'["n2","call"]', b'["n3","call"]', b'["n4","call"]')
+        client.set(lease_key(("n2", "call")), b"x y")
+        for node in ("n3", "n4"):
+            client.set(lease_key((node, "call")), b"1 1")
+        client.set(state_key(("n3", "call")), b"{")
+        client.set(
+            state_key(("n4", "call")),
+            b'{"node":"n5","pipeline":"call","incarnation":1,"version":1,"endpoint":""}',
+        )
+        client.publish(CHANNEL, b"nonsense")
+        turn_until(reactor, lambda: room.told()["redis"][0]["malformed"] >= 3)
+    open_node(reactor, tmp_path, closing, "n6", [server.url])
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n6"])
+
+
+def test_a_password_is_never_told(reactor, tmp_path, closing, server, caplog):
+    room, _, _ = open_node(
+        reactor, tmp_path, closing, "n1", [server.url, f"redis://:wrong-{PASSWORD}@127.0.0.1:{server.port}/0"]
+    )
+    turn_until(reactor, lambda: room.told()["redis"][0]["alive"] and "lost" not in caplog.text)
+    turn_until(reactor, lambda: any("what it told stays" in line for line in caplog.messages))
+    server.stop()
+    turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+    assert PASSWORD not in caplog.text
+    assert PASSWORD not in str(room.told())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://:{PASSWORD}@host",
+        f"redis://:{PASSWORD}@host:port",
+        f"sentinel://:{PASSWORD}@host:1",
+        f"sentinel://:{PASSWORD}@host/main",
+        f"sentinel://:{PASSWORD}@host:1/main/x",
+    ],
+)
+def test_other_urls_are_refused_without_their_password(url):
+    with pytest.raises(ConfigError) as caught:
+        opener(url, "redis URL 1")
+    assert PASSWORD not in str(caught.value)
+    assert str(caught.value).startswith("redis URL 1")
+
+
+def test_labels_have_no_password():
+    assert opener(f"redis://user:{PASSWORD}@host:1/2", "x")[0] == "host:1"
+    assert opener(f"sentinel://user:{PASSWORD}@a:1,b:2/main/3", "x")[0] == "a:1,b:2/main"
+    assert opener("unix:///run/redis.sock", "x")[0] == "/run/redis.sock"
+
+
+def test_a_reader_that_falls_behind_reads_again(reactor, tmp_path, closing, server, monkeypatch):
+    monkeypatch.setattr(redis_host, "UNTAKEN_MAX", 3)
+    replica = Replica()
+    share = RedisShare(reactor, [server.url], replica, node="n1", lease_s=1.0, beat_s=0.1)
+    closing.append(share)
+    writer = RedisShare(reactor, [server.url], Replica(), node="n2", lease_s=1.0, beat_s=0.1)
+    closing.append(writer)
+    ends = time.monotonic() + 20
+    count = 0
+    while not share.hosts[0].counts["dropped"]:  # the reactor is not turned: nothing is taken
+        assert time.monotonic() < ends
+        count += 1
+        writer.put(state("n2", version=count, records=[rpc(f"l{count}")]))
+        time.sleep(0.01)
+    turn_until(reactor, lambda: listeners(replica) == [f"l{count}"] and replica.synced)

@@ -1,0 +1,125 @@
+import pytest
+
+from broker.oslo.directory.registry import FOREIGN, FULL, LOCAL_OWNER, STALE, Registry
+from broker.oslo.directory.wire import Gone, Kind
+from broker.oslo.records import Beat
+from tests.unit.oslo.directory.clouds import changed, rpc, state, states
+
+PLACE = ("n1", "call")
+
+
+@pytest.fixture
+def registry():
+    return Registry(5.0)
+
+
+def beat(version=1, incarnation=1, node="n1"):
+    return Beat(node, "call", incarnation, version)
+
+
+def test_an_announcement_is_news_once(registry):
+    one = state(records=[rpc("l1")])
+    assert registry.announce(LOCAL_OWNER, one, 0.0).news == (states(one),)
+    assert registry.announce(LOCAL_OWNER, one, 1.0) == ((), (), "")
+    assert (len(registry), registry.records) == (1, 1)
+    assert registry.state(PLACE) == one
+    assert registry.local_states() == registry.states() == (one,)
+
+
+def test_only_a_newer_one_replaces(registry):
+    registry.announce(LOCAL_OWNER, state(incarnation=5, version=3), 0.0)
+    assert registry.announce(LOCAL_OWNER, state(incarnation=4, version=9), 1.0).refused == STALE
+    assert registry.announce(LOCAL_OWNER, state(incarnation=5, version=2), 1.0).refused == STALE
+    assert registry.announce(LOCAL_OWNER, state(incarnation=6, version=1), 1.0).news
+    assert registry.counts["stale"] == 2
+
+
+def test_a_key_that_did_not_announce_it_may_do_nothing_while_the_lease_lives(registry):
+    registry.announce("key one", state(incarnation=5, records=[rpc("l1")]), 0.0)
+    mine = registry.state(PLACE)
+    answers = [
+        registry.announce("key two", state(incarnation=9), 1.0),
+        registry.change("key two", changed(1, 2, incarnation=5).body, 1.0),
+        registry.beat("key two", [beat(incarnation=5)], 1.0),
+        registry.leave("key two", beat(incarnation=5), 1.0),
+    ]
+    assert [answer.refused for answer in answers] == [FOREIGN] * 4
+    assert [answer.news for answer in answers] == [()] * 4
+    assert registry.state(PLACE) is mine
+    assert registry.counts["foreign"] == 4
+    assert registry.owner(PLACE) == "key one"
+    assert registry.local_states() == ()
+
+
+def test_after_the_lease_another_key_may(registry):
+    registry.tick(0.0)
+    registry.announce("key one", state(incarnation=5), 0.0)
+    registry.tick(2.0)
+    registry.tick(4.0)
+    assert registry.announce("key two", state(incarnation=1), 5.5).news
+    assert registry.owner(PLACE) == "key two"
+
+
+def test_changes_continue_or_are_asked_for(registry):
+    assert registry.change(LOCAL_OWNER, changed(1, 2).body, 0.0).resend == (PLACE,)
+    registry.announce(LOCAL_OWNER, state(records=[rpc("l1")]), 0.0)
+    news = changed(1, 2, added=[rpc("l2")])
+    assert registry.change(LOCAL_OWNER, news.body, 1.0).news == (news,)
+    assert registry.state(PLACE).records == (rpc("l1"), rpc("l2"))
+    assert registry.change(LOCAL_OWNER, news.body, 1.0) == ((), (), "")
+    assert registry.change(LOCAL_OWNER, changed(5, 6).body, 1.0).resend == (PLACE,)
+    assert registry.records == 2
+
+
+def test_beats_renew_and_reveal_what_was_missed(registry):
+    assert registry.beat(LOCAL_OWNER, [beat()], 0.0).resend == (PLACE,)
+    registry.announce(LOCAL_OWNER, state(version=3), 0.0)
+    assert registry.beat(LOCAL_OWNER, [beat(3)], 1.0) == ((), (), "")
+    assert registry.beat(LOCAL_OWNER, [beat(4)], 1.0).resend == (PLACE,)
+    assert registry.beat(LOCAL_OWNER, [beat(1, incarnation=2)], 1.0).resend == (PLACE,)
+    assert registry.beat(LOCAL_OWNER, [beat(2)], 1.0) == ((), (), "")
+
+
+def test_leases_end_without_beats_and_only_then(registry):
+    registry.announce(LOCAL_OWNER, state("n1", incarnation=7), 0.0)
+    registry.announce(LOCAL_OWNER, state("n2"), 0.0)
+    for now in range(1, 6):
+        registry.beat(LOCAL_OWNER, [beat(node="n2")], float(now))
+        assert registry.tick(float(now)) == (
+            () if now < 5 else ((Kind.GONE, (Gone("n1", "call", 7, "lease ended"),)),)
+        )
+    assert registry.state(("n2", "call")) is not None
+    assert registry.records == 0
+
+
+def test_who_leaves_is_gone_at_once(registry):
+    registry.announce(LOCAL_OWNER, state(incarnation=7, records=[rpc("l1")]), 0.0)
+    assert registry.leave(LOCAL_OWNER, beat(incarnation=6), 1.0).news == ()
+    assert registry.leave(LOCAL_OWNER, beat(incarnation=7), 1.0).news == (
+        (Kind.GONE, (Gone("n1", "call", 7, "left"),)),
+    )
+    assert registry.leave(LOCAL_OWNER, beat(incarnation=7), 1.0).news == ()
+    assert (len(registry), registry.records) == (0, 0)
+
+
+def test_a_directory_that_was_stopped_itself_holds_nobody_guilty(registry):
+    registry.tick(0.0)
+    registry.announce(LOCAL_OWNER, state(), 0.0)
+    registry.tick(1.0)
+    assert registry.announce("another", state(incarnation=9), 60.0).refused == FOREIGN
+    assert registry.tick(60.0) == ()
+    registry.tick(62.0)
+    assert registry.tick(63.0) == ()
+    assert registry.tick(64.5) != ()
+
+
+def test_limits_refuse_and_forget_nothing():
+    registry = Registry(5.0, states_max=2, records_max=3)
+    registry.announce("a", state("n1", records=[rpc("l1")]), 0.0)
+    registry.announce("a", state("n2", records=[rpc("l2")]), 0.0)
+    assert registry.announce("a", state("n3"), 0.0).refused == FULL
+    assert registry.beat("a", [beat(node="n3")], 0.0).resend == ()
+    assert registry.change("a", changed(1, 2, added=[rpc("x"), rpc("y")]).body, 0.0).refused == FULL
+    assert registry.announce("a", state("n1", version=2, records=[rpc("l1"), rpc("x")]), 0.0).news
+    assert (len(registry), registry.records) == (2, 3)
+    assert registry.counts["full"] == 2

@@ -1,0 +1,491 @@
+"""The NOTIFY pipeline of a proxy, spoken to by raw sockets."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from broker.identity import Role
+from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, listener_filter, new_id, notify_filter
+from broker.oslo.names import Pipeline, Reason
+from broker.oslo.node import Rule
+from broker.oslo.proxy import notify
+from broker.oslo.proxy.notify import NotifyRoom
+from broker.oslo.records import Opened, Opening, Record, to_json
+from tests.unit.oslo.proxy.publishing import Rig
+
+EXCHANGE = "openstack"
+TOPIC = "events.info"
+FILTER = notify_filter(EXCHANGE, TOPIC)
+A, B, C = ("a" * 24, "b" * 24, "c" * 24)
+Peer = zmq.Socket[bytes]
+
+LISTENER = """
+import sys, time, zmq
+from broker.oslo.frames import Kind, encode, new_id, listener_filter
+from broker.oslo.records import Opening, Record, to_json
+folder, listener, exchange, topic = sys.argv[1:]
+context = zmq.Context()
+sub = context.socket(zmq.SUB)
+sub.connect(f"ipc://{folder}/notify.pub")
+token = b"?" + new_id()
+sub.subscribe(listener_filter(listener))
+sub.subscribe(token)
+sub.recv_multipart()
+desk = context.socket(zmq.DEALER)
+desk.connect(f"ipc://{folder}/notify.ctl")
+desk.send_multipart([encode(Kind.OPEN), to_json(Opening(listener, (Record(exchange, topic, "", listener),), None, 2))])
+desk.recv_multipart()
+print("open", flush=True)
+while True:
+    desk.send_multipart([encode(Kind.PULSE), b""])
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def rig(rundir: Path) -> Iterator[Rig]:
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir) as made:
+        yield made
+
+
+class Listener:
+    """A SUB and a DEALER, as an application's process has them."""
+
+    def __init__(
+        self, rig: Rig, listener: str, pool: str | None = None, credit: int = 100, *topics: str
+    ) -> None:
+        self.rig = rig
+        self.id = listener
+        self.sub = rig.peer(zmq.SUB, "notify.pub")
+        self.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(listener))
+        rig.confirmed(self.sub)
+        self.desk = rig.peer(zmq.DEALER, "notify.ctl")
+        names = [(EXCHANGE, topic) for topic in topics or (TOPIC,)]
+        head, body = rig.open(self.desk, listener, names, pool, credit)
+        assert head.kind == Kind.OPENED, body
+        self.opened = msgspec.json.decode(body, type=Opened)
+
+    def next(self) -> str:
+        data, head, body = self.rig.receive(self.sub, f"a notification for {self.id[:1]}")
+        assert data == listener_filter(self.id)
+        self.head = head
+        return body.decode()
+
+    def say(self, kind: int, *rest: bytes, word: int = 0) -> None:
+        self.desk.send_multipart([encode(kind, listeners=(self.id,), word=word, id=new_id()), *rest])
+
+    def close(self) -> None:
+        self.say(Kind.CLOSE, b"")
+        while decode(self.rig.receive(self.desk)[0]).kind != Kind.CLOSED:
+            pass
+
+
+def client(rig: Rig, where: str = "notify.in", topics: int = 1) -> Peer:
+    sock = rig.peer(zmq.XPUB, where)
+    for _ in range(topics):
+        assert rig.receive(sock)[0][:2] == b"\1N"
+    return sock
+
+
+def note(*chosen: str, topic: str = TOPIC, kind: int = Kind.NOTIFY, number: bytes | None = None) -> bytes:
+    return encode(kind, EXCHANGE, topic, "", chosen, id=number or new_id())
+
+
+def publish(sock: Peer, body: str, *chosen: str, topic: str = TOPIC) -> None:
+    sock.send_multipart([notify_filter(EXCHANGE, topic), note(*chosen, topic=topic), body.encode()])
+
+
+def test_the_chosen_listener_gets_it_stamped(rig: Rig) -> None:
+    one, two = Listener(rig, A), Listener(rig, B)
+    assert (one.opened.node, one.opened.incarnation) == ("127.0.0.1", rig.room.told()["incarnation"])
+    for where in ("notify.in", rig.room.told()["endpoint"]):
+        sender = client(rig, where)
+        publish(sender, "x", B)
+        assert two.next() == "x"
+        envelope = decode(two.head)
+        assert (envelope.exchange, envelope.topic, envelope.listeners) == (EXCHANGE, TOPIC, (B,))
+        local = Role.USER | Role.OWNER | Role.LOCAL
+        assert envelope.rolemask == (local if where == "notify.in" else Role.USER)
+    rig.nothing_for(one.sub)
+
+
+def test_every_pool_gets_one_copy(rig: Rig) -> None:
+    one, two, three = Listener(rig, A), Listener(rig, B), Listener(rig, C, "billing")
+    sender = client(rig)
+    publish(sender, "1", A, C)
+    publish(sender, "2", B, C)
+    assert (one.next(), two.next(), three.next(), three.next()) == ("1", "2", "1", "2")
+    for each in (one, two, three):
+        rig.nothing_for(each.sub, 0.02)
+
+
+def test_the_topic_is_wanted_and_announced_as_long_as_somebody_listens(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "STRAGGLE_S", 0.05)
+    sender = rig.peer(zmq.XPUB, "notify.in")
+    one = Listener(rig, A, "billing", 5, TOPIC, "events.error")
+    assert {bytes(rig.receive(sender)[0][1:]) for _ in range(2)} == {
+        FILTER,
+        notify_filter(EXCHANGE, "events.error"),
+    }
+    expected = {Record(EXCHANGE, topic, "", A, "billing") for topic in (TOPIC, "events.error")}
+    rig.until(lambda: set(rig.room._announcer.state.records) == expected)
+    two = Listener(rig, B)
+    one.close()
+    assert rig.receive(sender) == [b"\0" + notify_filter(EXCHANGE, "events.error")]
+    rig.until(lambda: rig.room._announcer.state.records == (Record(EXCHANGE, TOPIC, "", B),))
+    two.close()
+    assert rig.receive(sender) == [b"\0" + FILTER]
+    rig.until(lambda: rig.room._announcer.state.records == ())
+
+
+def test_credit_limits_what_is_published_and_the_rest_follows_in_order(rig: Rig) -> None:
+    one = Listener(rig, A, credit=2)
+    sender = client(rig)
+    for number in range(6):
+        publish(sender, str(number), A)
+    assert [one.next(), one.next()] == ["0", "1"]
+    rig.nothing_for(one.sub)
+    assert rig.room.told()["waiting"] == 4
+    one.say(Kind.CREDIT, b"", word=3)
+    assert [one.next() for _ in range(3)] == ["2", "3", "4"]
+    rig.nothing_for(one.sub)
+    one.say(Kind.CREDIT, b"", word=1)
+    assert one.next() == "5"
+
+
+def test_a_listener_without_room_costs_nobody_else_anything(rundir: Path) -> None:
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
+        Listener(rig, A, credit=0)
+        well = Listener(rig, B, "billing")
+        sender = client(rig)
+        for number in range(20):
+            publish(sender, str(number), A, B)
+        assert [well.next() for _ in range(20)] == [str(number) for number in range(20)]
+        assert rig.room.told()["waiting"] == 3
+        assert rig.count("lost_full") == 17
+
+
+def test_what_waits_for_one_that_closes_goes_to_its_pool(rig: Rig) -> None:
+    one = Listener(rig, A, credit=1)
+    sender = client(rig)
+    for body in "123":
+        publish(sender, body, A)
+    assert one.next() == "1"
+    rig.until(lambda: rig.room.told()["waiting"] == 2)
+    two = Listener(rig, B)
+    one.close()
+    assert [two.next(), two.next()] == ["2", "3"]
+    publish(sender, "4", A)
+    assert two.next() == "4"
+    assert (rig.count("moved"), rig.count("rechosen"), rig.count("unconfirmed")) == (2, 1, 1)
+
+
+def test_a_killed_listener_gives_way_to_its_pool(rig: Rig) -> None:
+    command = [sys.executable, "-c", LISTENER, rig.config.ipc_dir, A, EXCHANGE, TOPIC]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    try:
+        rig.until(lambda: A in rig.room.pools)
+        sender = client(rig)
+        for number in range(5):
+            publish(sender, str(number), A)
+        rig.until(lambda: rig.count("handed") == 2 and rig.room.told()["waiting"] == 3)
+        two = Listener(rig, B)
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+    assert [two.next() for _ in range(3)] == ["2", "3", "4"]
+    rig.nothing_for(two.sub)
+    assert rig.count("unconfirmed") == 2
+    rig.until(lambda: rig.room._announcer.state.records == (Record(EXCHANGE, TOPIC, "", B),))
+
+
+def test_a_frozen_listener_gives_way_after_its_lease(rundir: Path) -> None:
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, lease_s=0.4) as rig:
+        command = [sys.executable, "-c", LISTENER, rig.config.ipc_dir, A, EXCHANGE, TOPIC]
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        )
+        try:
+            rig.until(lambda: A in rig.room.pools)
+            os.kill(child.pid, signal.SIGSTOP)
+            sender = client(rig)
+            for number in range(3):
+                publish(sender, str(number), A)
+            rig.until(lambda: rig.room.told()["waiting"] == 1)
+            two = Listener(rig, B)
+
+            def gone() -> bool:
+                two.desk.send_multipart([encode(Kind.PULSE), b""])
+                return A not in rig.room.pools
+
+            rig.until(gone)
+            assert rig.count("lapsed") == 1
+            assert (two.next(), rig.count("unconfirmed")) == ("2", 2)
+        finally:
+            child.kill()
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+
+
+def test_nothing_is_published_while_the_subscription_is_away(rig: Rig) -> None:
+    one = Listener(rig, A)
+    sender = client(rig)
+    one.sub.setsockopt(zmq.UNSUBSCRIBE, listener_filter(A))
+    rig.until(lambda: rig.room.told()["members"][0]["attached"] is False)
+    publish(sender, "1", A)
+    rig.until(lambda: rig.room.told()["waiting"] == 1)
+    one.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(A))
+    assert one.next() == "1"
+
+
+def test_a_given_back_message_keeps_its_sender_and_comes_again_at_the_end(rig: Rig) -> None:
+    one = Listener(rig, A, credit=1)
+    sender = client(rig, rig.room.told()["endpoint"])
+    publish(sender, "1", A)
+    publish(sender, "2", A)
+    assert one.next() == "1"
+    forged = one.head[:16] + bytes(8) + one.head[24:]
+    one.say(Kind.REQUEUE, forged, b"1")
+    one.say(Kind.CREDIT, b"", word=1)
+    assert one.next() == "2"
+    one.say(Kind.CREDIT, b"", word=1)
+    assert one.next() == "1"
+    assert decode(one.head).rolemask == Role.USER  # as it came from the network, not as the listener says
+    assert rig.count("requeued") == 1
+
+
+def test_a_given_back_message_that_was_never_given_out_is_the_listeners_own(rig: Rig) -> None:
+    one = Listener(rig, A)
+    one.say(Kind.REQUEUE, note(A), b"mine")
+    assert one.next() == "mine"
+    assert decode(one.head).userid == os.getuid()
+
+
+def test_a_message_is_given_back_to_the_next_of_the_pool(rig: Rig) -> None:
+    one, two, three = Listener(rig, A), Listener(rig, B), Listener(rig, C, "billing")
+    sender = client(rig)
+    publish(sender, "1", A)
+    assert one.next() == "1"
+    one.say(Kind.REQUEUE, one.head, b"1")
+    rig.until(lambda: rig.count("requeued") == 1)
+    came = rig.until(lambda: [each for each in (one, two) if each.sub.poll(0)])
+    assert [each.next() for each in came] == ["1"]
+    one.close()
+    one.say(Kind.REQUEUE, one.head, b"late")  # its process was still working on it
+    assert two.next() == "late"
+    rig.nothing_for(three.sub)
+    rig.nothing_for(one.sub, 0.02)
+
+
+def test_nobody_else_hears_a_listeners_filter(rig: Rig) -> None:
+    one = Listener(rig, A)
+    code = (
+        "import sys, zmq\n"
+        "s = zmq.Context().socket(zmq.SUB)\n"
+        "s.connect(sys.argv[1])\n"
+        "for data in (bytes.fromhex(sys.argv[2]), b'', b'L', b'La'):\n"
+        "    s.subscribe(data)\n"
+        "s.recv_multipart()\n"
+        "print('heard', flush=True)\n"
+    )
+    command = [sys.executable, "-c", code, rig.config.path("notify.pub"), listener_filter(A).hex()]
+    spy = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        rig.until(lambda: rig.count("subscription_denied") == 1 and rig.count("unknown_filter") == 3)
+        sender = client(rig)
+        publish(sender, "secret", A)
+        assert one.next() == "secret"
+        rig.turn(0.1)
+        assert spy.poll() is None
+    finally:
+        spy.kill()
+        out, _ = spy.communicate()
+    assert out == b""
+    rig.until(lambda: rig.room.told()["exit"]["filters"] == 1)
+    publish(sender, "more", A)
+    assert one.next() == "more"
+
+
+def test_a_filter_that_another_process_took_first_is_refused_to_its_listener(rig: Rig) -> None:
+    code = (
+        "import sys, time, zmq\n"
+        "s = zmq.Context().socket(zmq.SUB)\n"
+        "s.connect(sys.argv[1])\n"
+        "s.subscribe(bytes.fromhex(sys.argv[2]))\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, rig.config.path("notify.pub"), listener_filter(A).hex()]
+    spy = subprocess.Popen(command)
+    try:
+        rig.until(lambda: rig.room.told()["exit"]["filters"] == 1)
+        desk = rig.peer(zmq.DEALER, "notify.ctl")
+        head, body = rig.open(desk, A, [(EXCHANGE, TOPIC)])
+        assert (head.kind, head.reason) == (Kind.REFUSED, Reason.DENIED)
+        assert str(spy.pid).encode() in body
+    finally:
+        spy.kill()
+        spy.wait()
+
+
+def test_an_opening_with_records_of_several_pools_is_refused(rig: Rig) -> None:
+    desk = rig.peer(zmq.DEALER, "notify.ctl")
+    opening = Opening(A, (Record(EXCHANGE, TOPIC, "", A, "billing"),), None, 1)
+    desk.send_multipart([encode(Kind.OPEN), to_json(opening)])
+    head, _body = rig.receive(desk)
+    assert (decode(head).kind, decode(head).reason) == (Kind.REFUSED, Reason.MALFORMED)
+    assert len(rig.room.pools) == 0
+
+
+def test_opening_again_with_the_same_words_is_confirmed_and_changes_nothing(rig: Rig) -> None:
+    one = Listener(rig, A, credit=1)
+    sender = client(rig)
+    publish(sender, "1", A)
+    publish(sender, "2", A)
+    rig.until(lambda: rig.room.told()["waiting"] == 1)
+    head, _body = rig.open(one.desk, A, [(EXCHANGE, TOPIC)], None, 1)
+    assert head.kind == Kind.OPENED
+    assert rig.room.told()["waiting"] == 1
+    assert one.next() == "1"
+
+
+def broken() -> list[tuple[list[bytes], str]]:
+    good = note(A)
+    return [
+        ([b""], "malformed"),
+        ([FILTER], "malformed"),
+        ([FILTER, good], "malformed"),
+        ([FILTER, good, b"", b""], "malformed"),
+        ([FILTER, b"", b""], "malformed"),
+        ([FILTER, good[:3] + b"\x07" + good[4:], b""], "unknown_version"),
+        ([FILTER, note(A, kind=Kind.FANOUT), b""], "malformed"),
+        ([FILTER, note(A, topic="other.info"), b""], "malformed"),
+        ([b"F" + FILTER[1:], good, b""], "malformed"),
+        ([FILTER + b"x", good, b""], "malformed"),
+        ([FILTER, note(), b""], "unaddressed"),
+        ([FILTER, good[:HEAD_BYTES], b""], "malformed"),
+        ([FILTER, note("x"), b""], "lost_unknown"),
+        ([notify_filter(EXCHANGE, "gone.info"), note(A, topic="gone.info"), b""], "lost_pool"),
+    ]
+
+
+@pytest.mark.parametrize(("message", "name"), broken())
+def test_a_broken_message_is_dropped_and_counted(rig: Rig, message: list[bytes], name: str) -> None:
+    one = Listener(rig, A)
+    sender = client(rig)
+    if message[0].startswith(FILTER):
+        sender.send_multipart(message)
+    else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
+        rig.room._came(message, rig.doorman.by_ipc("x:0:0:1"), 0)
+    publish(sender, "after", A)
+    assert one.next() == "after"
+    assert rig.count(name) == 1
+
+
+def test_broken_control_messages_are_dropped_and_counted(rig: Rig) -> None:
+    one = Listener(rig, A)
+    sender = client(rig)
+    for frames in (
+        [b""],
+        [b"x" * 60, b"", b""],
+        [encode(Kind.REQUEUE, listeners=(A,))],
+        [encode(Kind.REQUEUE, listeners=(A,)), b"", b""],
+        [encode(Kind.REQUEUE, listeners=(A,)), note(A, kind=Kind.CALL), b""],
+        [encode(Kind.NOTIFY, listeners=(A,)), b""],
+        [encode(Kind.CREDIT, word=5), b""],
+        [encode(Kind.CREDIT, listeners=(B,), word=5), b""],
+        [encode(Kind.REQUEUE, listeners=(B,)), note(A), b""],
+    ):
+        one.desk.send_multipart(frames)
+    rig.until(lambda: rig.count("requeue_unknown") == 1)
+    assert rig.count("malformed") == 4
+    assert rig.count("unexpected") == 2
+    assert rig.count("credit_unknown") == 2
+    publish(sender, "after", A)
+    assert one.next() == "after"
+
+
+def test_nobody_gives_credit_for_others(rig: Rig) -> None:
+    one = Listener(rig, A, credit=0)
+    two = Listener(rig, B)
+    sender = client(rig)
+    publish(sender, "x", A)
+    rig.until(lambda: rig.room.told()["waiting"] == 1)
+    two.desk.send_multipart([encode(Kind.CREDIT, listeners=(A,), word=5), b""])
+    rig.until(lambda: rig.count("credit_unknown") == 1)
+    rig.nothing_for(one.sub)
+
+
+def test_what_arrives_just_after_the_last_listener_left_is_counted(rig: Rig) -> None:
+    one = Listener(rig, A)
+    sender = client(rig)
+    one.close()
+    publish(sender, "x", A)
+    rig.until(lambda: rig.count("lost_pool") == 1)
+
+
+def test_rules_decide_who_sends_and_who_listens(rundir: Path) -> None:
+    rules = (
+        Rule(topics=("secret.*",), action="listen", allow=False),
+        Rule(topics=("events.error",), action="send", allow=False),
+    )
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, rules=rules) as rig:
+        desk = rig.peer(zmq.DEALER, "notify.ctl")
+        head, _body = rig.open(desk, B, [(EXCHANGE, "secret.info")])
+        assert (head.kind, head.reason) == (Kind.REFUSED, Reason.DENIED)
+        one = Listener(rig, A, None, 10, TOPIC, "events.error")
+        sender = client(rig, topics=2)
+        publish(sender, "no", A, topic="events.error")
+        publish(sender, "yes", A)
+        assert one.next() == "yes"
+        assert rig.count("denied") == 1
+        one.say(Kind.REQUEUE, note(A, topic="events.error"), b"smuggled")
+        rig.until(lambda: rig.count("denied") == 2)
+        rig.nothing_for(one.sub)
+
+
+def test_status_tells_socket_types_endpoints_counts_and_listeners(rig: Rig) -> None:
+    one = Listener(rig, A, "billing", 7)
+    sender = client(rig)
+    publish(sender, "x", A)
+    assert one.next() == "x"
+    told = rig.status(one.desk)
+    assert [each["type"] for each in told["entries"]] == ["SUB", "SUB"]
+    assert told["endpoint"].startswith("tcp://127.0.0.1:")
+    assert (told["exit"]["type"], told["control"]["type"]) == ("XPUB", "ROUTER")
+    assert told["topics"] == {f"{EXCHANGE}/{TOPIC}": 1}
+    member = told["members"][0]
+    assert (member["listener"], member["pool"], member["credit"], member["unconfirmed"]) == (
+        A,
+        "billing",
+        6,
+        1,
+    )
+    assert told["counts"]["handed"] == 1
+
+
+def test_leaving_counts_what_is_lost_and_frees_the_files(rundir: Path) -> None:
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir) as rig:
+        one = Listener(rig, A, credit=0)
+        sender = client(rig)
+        publish(sender, "x", A)
+        rig.until(lambda: rig.room.busy)
+        rig.room.stop("stopping")
+        assert decode(rig.receive(one.desk)[0]).reason == Reason.LEAVING
+        rig.room.close()
+        rig.room.close()
+        assert rig.room.figures.told()["lost_at_close"] == 1
+        assert not list(rundir.iterdir())
