@@ -1,0 +1,14 @@
+"""The driver ``zmq`` of oslo.messaging: the only room that imports oslo's packages.
+
+::
+
+    options        group ``oslo_messaging_zmq`` of a service's configuration
+    url            a transport URL and the options -> ``contract.Settings``, and how a virtual host isolates
+    serialization  contexts, messages, results and failures <-> bodies, as rabbit's driver would have them
+    errors         failures of the wing -> exceptions that oslo.messaging knows
+    incoming       one message at a server: reply, heartbeat, acknowledge, requeue
+    listener       what a server polls
+    driver         ``ZmqDriver``, which oslo.messaging loads by its entry point
+
+An application changes its ``transport_url`` and nothing else (seed 003, "Impact on Existing APIs").
+"""

@@ -1,0 +1,206 @@
+"""The driver that oslo.messaging loads for ``zmq://`` (entry point ``oslo.messaging.drivers``: ``zmq``).
+
+Nothing is opened before the first message or listener: services build their transports, then fork their workers, and
+threads and sockets do not survive that. Each process that uses a driver has a port of its own.
+
+What a target's fields mean, and how long each call may wait, is said in ``contract.Port``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import oslo_messaging
+from oslo_messaging._drivers import base, common
+
+from broker.oslo import station
+from broker.oslo.contract import Address, OsloFailure, Port
+from broker.oslo.driver import options, serialization
+from broker.oslo.driver.errors import translated
+from broker.oslo.driver.listener import ZmqListener
+from broker.oslo.driver.url import Exchanges, masked, read_settings
+from broker.oslo.frames import check_name
+from broker.oslo.names import DEFAULT_EXCHANGE
+
+log = logging.getLogger(__name__)
+
+_ADDRESSES_KEPT: Final = 4096
+"""Addresses that one driver has checked and keeps: services speak to the same ones again and again."""
+
+
+class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
+    """Calls, casts, fan-outs and notifications over the pipelines of the nodes' proxies.
+
+    Args:
+        conf: the service's configuration.
+        url: parsed transport URL; its query overrides options.
+        default_exchange: of targets that name none.
+        allowed_remote_exmods: modules whose exceptions are raised again as they are.
+
+    Raises:
+        oslo_messaging.InvalidTransportURL, oslo_messaging.exceptions.ConfigurationError: see ``url.read_settings``.
+    """
+
+    def __init__(
+        self,
+        conf: Any,
+        url: Any,
+        default_exchange: str | None = None,
+        allowed_remote_exmods: list[str] | None = None,
+    ) -> None:
+        options.register(conf)
+        super().__init__(conf, url, default_exchange, allowed_remote_exmods)
+        overridden = common.ConfigOptsProxy(conf, url, options.GROUP)
+        self._settings = read_settings(overridden[options.GROUP], url)
+        self._exchanges = Exchanges(url)
+        self._ports: dict[int, Port] = {}
+        self._address = functools.lru_cache(_ADDRESSES_KEPT)(self._checked)
+        log.debug("driver for %s", masked(url))
+
+    def require_features(self, requeue: bool = False) -> None:
+        """Everything that can be asked for is there."""
+
+    # ------------------------------------------------------------ sending
+
+    def send(
+        self,
+        target: Any,
+        ctxt: Any,
+        message: Mapping[str, Any],
+        wait_for_reply: bool | None = None,
+        timeout: float | None = None,
+        call_monitor_timeout: float | None = None,
+        retry: int | None = None,
+        transport_options: Any = None,
+    ) -> Any:
+        """Call (``wait_for_reply``), cast or fan out. Neither ``ctxt`` nor ``message`` is changed.
+
+        A call is bounded by ``timeout``, whatever ``retry`` says; the others return when a node has been given the
+        message, or when ``retry`` is used up. With ``at_least_once`` in ``transport_options``, a message for which
+        nobody listens raises at once.
+
+        Returns:
+            The result of a call; None for others.
+
+        Raises:
+            Exception: what the endpoint of a call raised.
+            oslo_messaging.MessagingTimeout, oslo_messaging.MessageUndeliverable,
+                oslo_messaging.MessageDeliveryFailure, errors.ZmqDriverError.
+        """
+        address = self._address(target.exchange, target.topic, "" if target.fanout else target.server)
+        body = serialization.request_body(ctxt, message)
+        port = self._port()
+        try:
+            if wait_for_reply:
+                reply = port.call(
+                    address,
+                    body,
+                    timeout_s=timeout,
+                    monitor_s=call_monitor_timeout or None,
+                    mandatory=_at_least_once(transport_options),
+                )
+            elif target.fanout:
+                return port.fanout(address, body, retry=retry)
+            else:
+                return port.cast(address, body, mandatory=_at_least_once(transport_options), retry=retry)
+        except OsloFailure as failure:
+            raise translated(failure, address, message) from failure
+        return serialization.read_reply(reply, self._allowed_remote_exmods)
+
+    def send_notification(
+        self, target: Any, ctxt: Any, message: Mapping[str, Any], version: float, retry: int | None = None
+    ) -> None:
+        """Publish to one listener of each pool; the topic of ``target`` has the priority at its end.
+
+        Raises:
+            oslo_messaging.MessageDeliveryFailure, errors.ZmqDriverError.
+        """
+        address = self._address(target.exchange, target.topic, None)
+        body = serialization.notification_body(ctxt, message, version)
+        try:
+            self._port().notify(address.exchange, address.topic, body, retry=retry)
+        except OsloFailure as failure:
+            raise translated(failure, address, message) from failure
+
+    # ------------------------------------------------------------ listening
+
+    def listen(self, target: Any, batch_size: int, batch_timeout: float | None) -> Any:
+        """Listen to a topic: to what is for any of its servers, for this one, for all of them."""
+        address = self._address(target.exchange, target.topic, target.server)
+        try:
+            intake = self._port().listen(address)
+        except OsloFailure as failure:
+            raise translated(failure, address, None) from failure
+        return self._polled(ZmqListener(intake, self._settings.inbox_msgs), batch_size, batch_timeout)
+
+    def listen_for_notifications(
+        self,
+        targets_and_priorities: Iterable[tuple[Any, str]],
+        pool: str | None,
+        batch_size: int,
+        batch_timeout: float | None,
+    ) -> Any:
+        """Listen to notifications: listeners of one ``pool`` share them, each pool has all of them."""
+        addresses = sorted(
+            {
+                self._address(target.exchange, f"{target.topic}.{priority}", None)
+                for target, priority in targets_and_priorities
+            }
+        )
+        if pool:
+            check_name(pool, "pool")
+        topics = [(address.exchange, address.topic) for address in addresses]
+        try:
+            intake = self._port().listen_notifications(topics, pool or None)
+        except OsloFailure as failure:
+            raise translated(failure, addresses[0], None) from failure
+        return self._polled(ZmqListener(intake, self._settings.inbox_msgs), batch_size, batch_timeout)
+
+    @staticmethod
+    def _polled(listener: ZmqListener, batch_size: int, batch_timeout: float | None) -> Any:
+        return base.PollStyleListenerAdapter(listener, batch_size or 1, batch_timeout)
+
+    # ------------------------------------------------------------ life
+
+    def cleanup(self) -> None:
+        """Send what was handed over, within ``zmq_linger``, then end this process's use of the pipelines."""
+        port = self._ports.pop(os.getpid(), None)
+        if port is not None:
+            port.close()
+
+    def _port(self) -> Port:
+        """This process's port. No lock guards it: one that a thread of the parent held while forking stays held."""
+        pid = os.getpid()
+        port = self._ports.get(pid)
+        if port is None:
+            mine = station.open_port(self._settings)
+            port = self._ports.setdefault(pid, mine)
+            if port is not mine:
+                mine.close()
+        return port
+
+    def _checked(self, exchange: str | None, topic: str, server: str | None) -> Address:
+        try:
+            return Address(
+                check_name(
+                    self._exchanges.wire(exchange or self._default_exchange or DEFAULT_EXCHANGE), "exchange"
+                ),
+                check_name(topic, "topic"),
+                check_name(str(server) if server else "", "server"),
+            )
+        except ValueError as error:
+            target = oslo_messaging.Target(exchange=exchange, topic=topic, server=server)
+            raise oslo_messaging.InvalidTarget(str(error), target) from None
+
+
+def _at_least_once(transport_options: Any) -> bool:
+    """``TransportOptions`` has it as an attribute; the interface's text speaks of a dictionary."""
+    if not transport_options:
+        return False
+    if isinstance(transport_options, Mapping):
+        return bool(transport_options.get("at_least_once"))
+    return bool(getattr(transport_options, "at_least_once", False))

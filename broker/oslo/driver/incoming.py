@@ -1,0 +1,65 @@
+"""One message at a server or listener of oslo.messaging. Any thread may use it; nothing here raises."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from oslo_messaging._drivers import base
+
+from broker.oslo.contract import Item
+from broker.oslo.driver import serialization
+
+log = logging.getLogger(__name__)
+
+
+class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
+    """A request or notification; casts and notifications are never replied to, whatever the server asks.
+
+    Args:
+        item: what the wing knows of it.
+        request: its body, read.
+
+    Attributes:
+        client_timeout: of a monitored call: seconds that the caller waits for a heartbeat; else None.
+        msg_id: for logs.
+    """
+
+    def __init__(self, item: Item, request: serialization.Request) -> None:
+        super().__init__(request.ctxt, request.message, os.urandom(8).hex())
+        self.client_timeout = item.monitor_s
+        self._item = item
+
+    def acknowledge(self) -> None:
+        """The server takes care of it: there is room for another one."""
+        try:
+            self._item.acknowledge()
+        except Exception:
+            log.exception("message %s from %s could not be acknowledged", self.msg_id, self._item.address)
+
+    def requeue(self) -> None:
+        """Give a notification back: it comes again, to this or another listener of its pool, behind the others."""
+        try:
+            self._item.requeue()
+        except Exception:
+            log.exception("message %s from %s could not be given back", self.msg_id, self._item.address)
+
+    def reply(self, reply: Any = None, failure: tuple[Any, Any, Any] | None = None) -> None:
+        """Answer a call with its result, or with ``sys.exc_info()`` of its endpoint."""
+        if not self._item.wants_reply:
+            return
+        try:
+            if failure:
+                self._item.reply(serialization.failure_body(failure))
+            else:
+                self._item.reply(serialization.reply_body(reply))
+        except Exception:
+            log.exception("call %s at %s could not be answered", self.msg_id, self._item.address)
+
+    def heartbeat(self) -> None:
+        """Tell the caller of a monitored call that it is still worked on."""
+        try:
+            self._item.beat()
+        except Exception:
+            log.exception("heartbeat of call %s at %s could not be sent", self.msg_id, self._item.address)

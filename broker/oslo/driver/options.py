@@ -1,0 +1,144 @@
+"""Options of a service that speaks ``zmq://``: the group ``oslo_messaging_zmq`` of its configuration.
+
+Names that the driver of 2015 to 2018 had keep their meaning. Each may be overridden in the query of a transport URL
+(``zmq://host/?zmq_linger=1``). Ports of the pipelines are not here: clients learn from the directory where a node's
+pipelines are, so that a proxy may be moved without touching its clients (seed 003, "Configuration Impact").
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from broker.oslo.contract import Settings
+from broker.oslo.names import DIRECTORY_PORT
+
+GROUP: Final = "oslo_messaging_zmq"
+LINGER_MAX_S: Final = 60.0
+"""What ``zmq_linger = -1`` means: the former driver waited for ever, and processes that never ended."""
+
+_defaults: Final = Settings(ipc_dir="")
+_KEEPALIVE_UNSET: Final = -1
+
+_where = (
+    cfg.HostAddressOpt(
+        "rpc_zmq_host",
+        sample_default="localhost",
+        help="Name of this node. When it is set, a warning is logged if the proxy found in rpc_zmq_ipc_dir calls "
+        "itself something else. Server names are opaque to this driver: the host of a service need not equal it.",
+    ),
+    cfg.StrOpt(
+        "rpc_zmq_ipc_dir",
+        sample_default="/run/headgate/oslo",
+        help="Folder of the sockets of this node's proxy. Servers need it; a process that only sends may do without, "
+        "if fanout_ds_address or the hosts of transport_url name a directory service. The default is "
+        "/run/headgate/oslo for root, else headgate/oslo in $XDG_RUNTIME_DIR.",
+    ),
+    cfg.ListOpt(
+        "fanout_ds_address",
+        default=[],
+        help="Addresses (host or host:port) of directory services, asked where no proxy runs on this node. Wins over "
+        "the hosts of transport_url. Redis servers are for the proxies: an address that begins with redis:// or "
+        "sentinel:// is passed over here.",
+    ),
+    cfg.PortOpt(
+        "zmq_directory_port",
+        default=DIRECTORY_PORT,
+        help="Port of the directory services that are named without one.",
+    ),
+)
+_connections = (
+    cfg.IntOpt(
+        "zmq_tcp_keepalive",
+        default=int(_defaults.keepalive[0]),
+        min=-1,
+        max=1,
+        help="TCP keep-alive and heartbeats on connections to other nodes: 1 on, 0 off, -1 as the system has it (off).",
+    ),
+    cfg.IntOpt(
+        "zmq_tcp_keepalive_idle",
+        default=_defaults.keepalive[1],
+        min=-1,
+        help="Seconds of silence before the first keep-alive probe; -1 leaves it to the system.",
+    ),
+    cfg.IntOpt(
+        "zmq_tcp_keepalive_cnt",
+        default=_defaults.keepalive[2],
+        min=-1,
+        help="Unanswered probes before a connection is given up; -1 leaves it to the system.",
+    ),
+    cfg.IntOpt(
+        "zmq_tcp_keepalive_intvl",
+        default=_defaults.keepalive[3],
+        min=-1,
+        help="Seconds between two probes; -1 leaves it to the system.",
+    ),
+    cfg.StrOpt(
+        "zmq_curve_cert",
+        help="Certificate (a file of headgate keygen) that this process shows to other nodes. Without one, connections "
+        "to other nodes are plaintext.",
+    ),
+    cfg.StrOpt(
+        "zmq_curve_directory_key",
+        help="Public key (Z85, 40 characters) of the directory services, or the absolute path of a certificate that "
+        "has it: keys may contain characters that configuration files (the dollar) and URLs give a meaning. Needed "
+        "with zmq_curve_cert where no proxy runs on this node.",
+    ),
+)
+_times = (
+    cfg.FloatOpt(
+        "zmq_linger",
+        default=_defaults.linger_s,
+        min=-1,
+        help=f"Seconds that cleanup goes on sending what was handed over; -1 is {LINGER_MAX_S:g}.",
+    ),
+    cfg.FloatOpt(
+        "rpc_zmq_ready_timeout",
+        default=_defaults.ready_s,
+        min=0,
+        help="Seconds that the first message waits for the directory, and that the start of a server waits for its "
+        "node's proxy. After it a warning is logged; the server goes on trying.",
+    ),
+    cfg.FloatOpt(
+        "zmq_fanout_wait",
+        default=_defaults.fanout_wait_s,
+        min=0,
+        help="Seconds that a fanout or notification waits for a node that the directory lists and that is not "
+        "connected yet. Nodes that are not reached are logged and counted.",
+    ),
+    cfg.FloatOpt(
+        "zmq_retry_interval",
+        default=_defaults.retry_s,
+        min=0.01,
+        help="Seconds between two attempts to hand a message over; their number is the retry of the client.",
+    ),
+)
+_bounds = (
+    cfg.IntOpt(
+        "zmq_inbox_messages",
+        default=_defaults.inbox_msgs,
+        min=1,
+        help="Messages that a server holds and has not begun to work on; what comes beyond is refused to its sender.",
+    ),
+    cfg.IntOpt("zmq_inbox_bytes", default=_defaults.inbox_bytes, min=1, help="The same bound, in bytes."),
+    cfg.IntOpt(
+        "zmq_outbox_messages",
+        default=_defaults.outbox_msgs,
+        min=1,
+        help="Messages that may wait for one pipeline of one node; beyond it sending waits or fails, see retry.",
+    ),
+    cfg.IntOpt("zmq_outbox_bytes", default=_defaults.outbox_bytes, min=1, help="The same bound, in bytes."),
+)
+OPTIONS: Final[tuple[Any, ...]] = (*_where, *_connections, *_times, *_bounds)
+
+
+def register(conf: Any) -> None:
+    """Make the options known to ``conf`` (a ``cfg.ConfigOpts``); harmless when they are."""
+    conf.register_group(cfg.OptGroup(GROUP, title="ZeroMQ driver of oslo.messaging"))
+    conf.register_opts(OPTIONS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """What oslo-config-generator and oslo-config-validator ask for (entry point ``oslo.config.opts``)."""
+    return [(GROUP, list(OPTIONS))]

@@ -1,0 +1,162 @@
+"""Bodies of the wing's messages, as JSON; they hold what rabbit's driver would hand to the other side.
+
+::
+
+    request       {"ctxt": {...}, "message": {"method", "args" [, "namespace"] [, "version"]}}
+    notification  {"ctxt": {...}, "message": {...}}; with envelope the message is
+                  {"oslo.version": "2.0", "oslo.message": "..."}, else bare
+    reply         {"result": value} or {"failure": "..."}, the text of ``serialize_remote_exception``
+
+What has no form in JSON becomes what oslo.serialization makes of it: tuples and sets are lists, dates, UUIDs and bytes
+are strings, keys are strings. One key is not imitated: rabbit adds its own ``client_timeout`` to the context of each
+endpoint; here a context arrives as it was sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from oslo_messaging._drivers import common
+from oslo_serialization import jsonutils
+
+log = logging.getLogger(__name__)
+
+ENVELOPE_VERSION: Final = 2.0
+"""Notifications of this version or newer travel in an envelope."""
+
+# what jsonutils.dumps would make anew for each message
+_to_text = json.JSONEncoder(default=jsonutils.to_primitive).encode
+_from_text = json.JSONDecoder().decode
+_from_bytes = msgspec.json.Decoder().decode
+
+
+class Unreadable(ValueError):
+    """A body that no driver of this kind has made."""
+
+
+class Request(NamedTuple):
+    """What a server is given."""
+
+    ctxt: dict[str, Any]
+    message: dict[str, Any]
+
+
+def encode(value: Any) -> bytes:
+    """JSON of ``value`` with oslo's conversions.
+
+    Raises:
+        ValueError: something in it cannot be converted, or contains itself.
+        TypeError: a key that JSON does not have.
+    """
+    return _to_text(value).encode()
+
+
+def decode(body: bytes) -> Any:
+    """The value of a JSON body.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        return _from_bytes(body)
+    except msgspec.DecodeError:
+        # NaN, infinity and halves of surrogate pairs, which Python's JSON has and the text of JSON has not
+        return _from_text(body.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def request_body(ctxt: Any, message: Mapping[str, Any]) -> bytes:
+    """Body of a call, cast or fan-out."""
+    return encode({"ctxt": _plain(ctxt), "message": message})
+
+
+def notification_body(ctxt: Any, message: Mapping[str, Any], version: float) -> bytes:
+    """Body of a notification."""
+    if version >= ENVELOPE_VERSION:
+        return encode({"ctxt": _plain(ctxt), "message": common.serialize_msg(message)})
+    return request_body(ctxt, message)
+
+
+def _plain(ctxt: Any) -> Mapping[str, Any]:
+    """A context as a mapping: rabbit takes dictionaries and whatever has ``to_dict``, and makes its keys strings."""
+    if ctxt is None:
+        return {}
+    items = ctxt if isinstance(ctxt, Mapping) else ctxt.to_dict()
+    return {key if type(key) is str else str(key): value for key, value in items.items()}
+
+
+def read_request(body: bytes) -> Request:
+    """What came to a server or listener, the envelope taken off.
+
+    Raises:
+        Unreadable: not a body of this module.
+        oslo_messaging._drivers.common.UnsupportedRpcEnvelopeVersion: an envelope of another major version.
+    """
+    try:
+        data = decode(body)
+    except ValueError as error:
+        raise Unreadable(f"a body of {len(body)} bytes, expected JSON: {error}") from None
+    if type(data) is not dict or type(data.get("ctxt")) is not dict or type(data.get("message")) is not dict:
+        raise Unreadable(f"a body of {len(body)} bytes, expected an object with the objects ctxt and message")
+    message = data["message"]
+    if "oslo.message" in message:
+        try:
+            message = common.deserialize_msg(message)
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise Unreadable(f"an envelope that holds no message: {error}") from None
+        if type(message) is not dict:
+            raise Unreadable(f"an envelope that holds a {type(message).__name__}, expected an object")
+    return Request(data["ctxt"], message)
+
+
+def reply_body(result: Any) -> bytes:
+    """Body of a reply; a result that cannot be converted becomes a failure, so that no caller waits in vain."""
+    try:
+        return encode({"result": result})
+    except (ValueError, TypeError, RecursionError) as error:
+        log.exception("the result of a call, a %s, cannot be sent", type(result).__name__)
+        return failure_body((type(error), error, error.__traceback__))
+
+
+def failure_body(failure: tuple[Any, Any, Any]) -> bytes:
+    """Body of a reply that raises at the caller; ``failure`` is ``sys.exc_info()`` of the endpoint."""
+    try:
+        return encode({"failure": common.serialize_remote_exception(failure)})
+    except Exception as error:
+        # its arguments cannot be sent, or its __str__ fails: its class and why have to do
+        log.exception("an exception of a call, a %s, cannot be sent as it is", failure[0])
+        name = getattr(failure[0], "__name__", "Exception")
+        plain = RuntimeError(f"{name}, which could not be sent: {type(error).__name__}")
+        return encode({"failure": common.serialize_remote_exception((RuntimeError, plain, None))})
+
+
+def read_reply(body: bytes, allowed_remote_exmods: list[str]) -> Any:
+    """The result of a call.
+
+    Raises:
+        Exception: what the endpoint raised, if it is built in or of an allowed module, else
+            ``oslo_messaging.RemoteError``.
+        Unreadable: not a body of this module.
+    """
+    try:
+        data = decode(body)
+    except ValueError as error:
+        raise Unreadable(f"a reply of {len(body)} bytes, expected JSON: {error}") from None
+    if type(data) is not dict:
+        raise Unreadable(f"a reply that is a {type(data).__name__}, expected an object")
+    failure = data.get("failure")
+    if failure is None:
+        return data.get("result")
+    raise _rebuilt(failure, allowed_remote_exmods)
+
+
+def _rebuilt(failure: Any, allowed_remote_exmods: list[str]) -> Exception:
+    try:
+        return common.deserialize_remote_exception(failure, allowed_remote_exmods)  # type: ignore[no-any-return]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return Unreadable(f"a failure that cannot be read: {error}")

@@ -1,0 +1,166 @@
+"""From a transport URL and the options to ``contract.Settings``; how a virtual host keeps applications apart.
+
+::
+
+    zmq://                        the proxy of this node, nothing else
+    zmq://h1,h2:9500              hosts are directory services: asked where this node has no proxy
+    zmq+redis://r1:6379,r2/0      hosts are Redis servers, of which the proxies speak; an application reads its
+    zmq+sentinel://s1:26379/name  node's directory, or those of ``fanout_ds_address``
+
+User names and passwords in a URL are for Redis; they are never logged nor part of an error's text.
+
+A virtual host isolates as on rabbit: two URLs with different ones share no exchange. It becomes part of the exchange's
+name on the wire, ``/HOST/EXCHANGE`` with HOST percent-encoded; "" and "/" (rabbit's default one) are none. Behind
+``zmq+redis`` and ``zmq+sentinel`` the path names the database or the service of Redis and isolates nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Final
+from urllib.parse import quote
+
+from oslo_messaging import exceptions, transport
+
+from broker.errors import ConfigError
+from broker.oslo.contract import Settings
+from broker.oslo.driver.options import LINGER_MAX_S
+from broker.oslo.names import DIRECTORY_SOCKET
+from broker.oslo.node import default_ipc_dir
+from broker.transport import curve
+
+log = logging.getLogger(__name__)
+
+SCHEMES: Final = frozenset({"zmq", "zmq+redis", "zmq+sentinel"})
+_OF_PROXIES: Final = ("redis://", "rediss://", "sentinel://")
+_SOCKET_PATH_MAX: Final = 107
+"""Bytes of a UNIX socket's path on Linux."""
+_PORT_MAX: Final = 65535
+_NO_VIRTUAL_HOST: Final = (None, "", "/")
+
+
+def masked(url: Any) -> str:
+    """The URL without user names, passwords and query."""
+    hosts = ",".join(_authority(host.hostname, host.port) for host in url.hosts)
+    path = f"/{quote(url.virtual_host)}" if url.virtual_host else ""
+    return f"{url.transport}://{hosts}{path}"
+
+
+def _authority(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
+
+
+def read_settings(options: Any, url: Any) -> Settings:
+    """Settings of a process that uses ``url``.
+
+    Args:
+        options: the group ``oslo_messaging_zmq``, with what the URL's query overrides.
+        url: ``oslo_messaging.TransportURL``.
+
+    Raises:
+        oslo_messaging.InvalidTransportURL: another scheme, a host without a name, a port that cannot be.
+        oslo_messaging.exceptions.ConfigurationError: an option that cannot be.
+    """
+    if url.transport not in SCHEMES:
+        raise transport.InvalidTransportURL(masked(url), f"expected one of {', '.join(sorted(SCHEMES))}")
+    linger_s = options.zmq_linger
+    return Settings(
+        ipc_dir=_ipc_dir(options.rpc_zmq_ipc_dir or default_ipc_dir()),
+        directories=_directories(options, url),
+        directory_key=_key(options.zmq_curve_directory_key or ""),
+        curve_cert=_certificate(options.zmq_curve_cert or ""),
+        keepalive=(
+            options.zmq_tcp_keepalive == 1,
+            options.zmq_tcp_keepalive_idle,
+            options.zmq_tcp_keepalive_cnt,
+            options.zmq_tcp_keepalive_intvl,
+        ),
+        linger_s=LINGER_MAX_S if linger_s < 0 else min(linger_s, LINGER_MAX_S),
+        ready_s=options.rpc_zmq_ready_timeout,
+        fanout_wait_s=options.zmq_fanout_wait,
+        retry_s=options.zmq_retry_interval,
+        inbox_msgs=options.zmq_inbox_messages,
+        inbox_bytes=options.zmq_inbox_bytes,
+        outbox_msgs=options.zmq_outbox_messages,
+        outbox_bytes=options.zmq_outbox_bytes,
+        node=options.rpc_zmq_host or "",
+    )
+
+
+def _ipc_dir(folder: str) -> str:
+    longest = os.fsencode(os.path.join(folder, DIRECTORY_SOCKET))
+    if len(longest) > _SOCKET_PATH_MAX:
+        raise exceptions.ConfigurationError(
+            f"rpc_zmq_ipc_dir {folder[:64]}...: its sockets would have paths of {len(longest)} bytes, "
+            f"expected {_SOCKET_PATH_MAX} at most"
+        )
+    return folder
+
+
+def _key(text: str) -> str:
+    """A key itself, or that of the certificate at an absolute path."""
+    try:
+        if os.path.isabs(text) and os.path.exists(text):
+            return curve.load_public(text).public_key
+        return text and curve.check_key(text, "zmq_curve_directory_key")
+    except ConfigError as error:
+        raise exceptions.ConfigurationError(str(error)) from None
+
+
+def _certificate(path: str) -> str:
+    """The path, when there is a certificate: later, in the thread of the sockets, nobody would see the error."""
+    try:
+        if path:
+            curve.load(path)
+    except ConfigError as error:
+        raise exceptions.ConfigurationError(f"zmq_curve_cert: {error}") from None
+    return path
+
+
+def _directories(options: Any, url: Any) -> tuple[str, ...]:
+    port = options.zmq_directory_port
+    named = [text.strip() for text in options.fanout_ds_address if text.strip()]
+    if named:
+        return tuple(
+            dict.fromkeys(_endpoint(text, port) for text in named if not text.startswith(_OF_PROXIES))
+        )
+    if url.transport != "zmq":
+        return ()
+    for host in url.hosts:
+        if not host.hostname:
+            raise transport.InvalidTransportURL(masked(url), "a host without a name")
+        if host.port is not None and not 0 < host.port <= _PORT_MAX:
+            raise transport.InvalidTransportURL(masked(url), f"port {host.port}, expected 1 to {_PORT_MAX}")
+    hosts = [_authority(host.hostname, port if host.port is None else host.port) for host in url.hosts]
+    return tuple(dict.fromkeys(f"tcp://{host}" for host in hosts))
+
+
+def _endpoint(text: str, port: int) -> str:
+    """``host``, ``host:port``, ``[v6]``, ``[v6]:port``, a bare v6 address, or one of them behind ``tcp://``."""
+    address = text.removeprefix("tcp://")
+    host, colon, digits = address.rpartition(":")
+    if not colon or address.endswith("]") or (address.count(":") > 1 and not address.startswith("[")):
+        host, digits = address, str(port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or "/" in host or not digits.isdecimal() or not 0 < int(digits) <= _PORT_MAX:
+        raise exceptions.ConfigurationError(f"fanout_ds_address {text[:64]!r}: expected HOST or HOST:PORT")
+    return f"tcp://{_authority(host, int(digits))}"
+
+
+class Exchanges:
+    """Names of exchanges on the wire, for one URL."""
+
+    def __init__(self, url: Any) -> None:
+        isolates = url.transport == "zmq" and url.virtual_host not in _NO_VIRTUAL_HOST
+        self._prefix = f"/{quote(url.virtual_host, safe='')}/" if isolates else ""
+
+    def wire(self, exchange: str) -> str:
+        """The name for the wire.
+
+        An exchange that begins with a slash gets another one, so that it is never taken for one of a virtual host.
+        """
+        if self._prefix:
+            return self._prefix + exchange
+        return f"/{exchange}" if exchange.startswith("/") else exchange

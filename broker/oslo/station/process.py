@@ -1,0 +1,191 @@
+"""The core of this process: one real thread with one reactor for all ports, and what a fork does to it.
+
+Nothing is opened before the first message or listener: services make their driver objects first and fork afterwards.
+What a forked child inherits of a running core belongs to the parent: it is put aside whole (``_graveyard``), so that
+nothing of it is closed, ended or collected, and the child begins anew, with locks, queues, descriptors and identities
+of its own, as soon as it uses a port.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import errno
+import logging
+import os
+import time
+from typing import Any, Final
+
+from broker.oslo.contract import OsloFailure, Settings
+from broker.oslo.reactor import Reactor, natives
+from broker.oslo.station.station import Station
+from broker.oslo.station.waiting import (
+    NativeWaiter,
+    Waiter,
+    bury_dispatchers,
+    end_dispatchers,
+    new_say,
+    new_waiter,
+)
+
+log = logging.getLogger("headgate.oslo")
+
+THREAD_NAME: Final = "headgate-oslo-sockets"
+END_S: Final = 5.0
+"""How much longer than its linger the end of a station is waited for: then the thread is stuck, which is a bug."""
+
+
+class Core:
+    """The thread that owns the sockets of this process.
+
+    Attributes:
+        stations: by their settings, those that may be shared.
+        retired: no station is to be added any more; the thread ends after the last one.
+    """
+
+    def __init__(self) -> None:
+        self.reactor = Reactor(say=new_say(), clock=time.monotonic)
+        self.stations: dict[Settings, Station] = {}
+        self.retired = False
+        self._open: set[Station] = set()
+        self._ended: dict[Station, Waiter] = {}
+
+    def start(self) -> None:
+        """Open what the reactor needs and start the thread.
+
+        Raises:
+            OsloFailure: no descriptors or memory for it.
+        """
+        try:
+            self.reactor.open()
+            natives.start_thread(self._run, THREAD_NAME)
+        except (OSError, RuntimeError) as error:
+            number = error.errno if isinstance(error, OSError) and error.errno else errno.EAGAIN
+            raise OsloFailure(f"the thread of the sockets cannot be started: {error}", number) from error
+
+    def station(self, settings: Settings) -> Station:
+        """The one for ``settings``, made when there is none; a user more of it. Under the state's lock."""
+        station = self.stations.get(settings)
+        if station is None:
+            station = self.stations[settings] = Station(self.reactor, settings)
+            self._open.add(station)
+            self.reactor.call_threadsafe(station.open)
+        station.users += 1
+        return station
+
+    def leave(self, station: Station, ended: Waiter) -> bool:
+        """A user less; ``ended`` is set when the last one has gone and all is closed. Under the state's lock.
+
+        Returns False when others still use it; ``ended`` is not used then.
+        """
+        station.users -= 1
+        if station.users > 0 or station in self._ended:
+            return False
+        if self.stations.get(station.settings) is station:
+            del self.stations[station.settings]
+        self.retired = not self.stations
+        self._ended[station] = ended
+        self.reactor.call_threadsafe(station.close, self._closed)
+        return True
+
+    def _closed(self, station: Station) -> None:
+        """In the thread: one has closed its sockets."""
+        self._open.discard(station)
+        if not self._open and self.retired:
+            self.reactor.stop()
+        elif not self.retired:
+            self._ended.pop(station).set()
+
+    def _run(self) -> None:
+        try:
+            self.reactor.run()
+        finally:
+            for station in list(self._open):
+                station.abandon()  # only when the loop itself has failed
+            self.reactor.close()
+            for ended in list(self._ended.values()):
+                ended.set()
+
+
+class State:
+    """What one process has; a forked child begins with a new one.
+
+    Attributes:
+        lock: a real one, held for a few instructions.
+        cores: the one in use is the last; others are ending.
+    """
+
+    def __init__(self) -> None:
+        self.lock = natives.allocate_lock()
+        self.cores: list[Core] = []
+
+
+_graveyard: list[Any] = []
+_exit_known = False
+state = State()
+
+
+def attach(mine: State, settings: Settings) -> tuple[Core, Station]:
+    """A station for ``settings``; give it back by ``detach``. Under the lock of ``mine``, the state of this process.
+
+    Raises:
+        OsloFailure: the thread of the sockets could not be started.
+    """
+    global _exit_known
+    core = mine.cores[-1] if mine.cores else None
+    if core is None or core.retired:
+        core = Core()
+        core.start()
+        mine.cores.append(core)
+        if not _exit_known:
+            _exit_known = True
+            atexit.register(_at_exit)
+    return core, core.station(settings)
+
+
+def detach(mine: State, core: Core, station: Station) -> None:
+    """Give a station back; its last user waits until it has flushed and closed, not much longer than its linger."""
+    ended = new_waiter()
+    with mine.lock:
+        if not core.leave(station, ended):
+            return
+    _await(ended, station)
+    with mine.lock:
+        if core.retired and core in mine.cores:
+            mine.cores.remove(core)
+        last = not mine.cores
+    if last:
+        end_dispatchers()
+
+
+def _await(ended: Waiter, station: Station) -> None:
+    seconds = station.settings.linger_s + END_S
+    if not ended.wait(seconds):
+        log.error("the sockets of %s were not closed within %.1f s", station.settings.ipc_dir, seconds)
+
+
+def _at_exit() -> None:
+    """The interpreter ends: whoever did not close its port has its messages flushed, too (never through a hub)."""
+    mine = state
+    ending: list[tuple[Station, NativeWaiter]] = []
+    with mine.lock:
+        for core in mine.cores:
+            for station in list(core.stations.values()):
+                station.users = 1
+                ended = NativeWaiter()
+                if core.leave(station, ended):
+                    ending.append((station, ended))
+    for station, ended in ending:
+        _await(ended, station)
+
+
+def _after_fork() -> None:
+    """In the child: keep what is the parent's for ever, untouched, and begin anew."""
+    global state
+    buried = [state, bury_dispatchers()]
+    _graveyard.append(buried)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(buried))  # not even the end of the interpreter may collect it
+    state = State()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,210 @@
+"""Who listens where, as last heard from the directory; lookups may come from any thread (see ``Replica``)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.oslo.contract import Address, Settings
+from broker.oslo.directory.link import Reader
+from broker.oslo.directory.replica import Replica, Server
+from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
+from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.tuning import KeepAlive, Tuning
+from broker.oslo.records import Change, Record, State
+from broker.oslo.station.waiting import Waiter, new_waiter
+from broker.transport.curve import CurveClient, generate, load
+
+ADDRESSES_MAX: Final = 65_536
+"""Addresses whose servers are remembered; beyond it all are forgotten and looked up anew."""
+SYNC_LOOK_S: Final = 0.01
+"""While no directory has answered yet: once it has, somebody may wait for it."""
+
+Servers = tuple[Server, ...]
+
+
+class Routes:
+    """The replica of one station, and its links to directories. Opened and closed in the thread of the sockets.
+
+    Args:
+        changed: called after each change, with the nodes whose state has changed.
+
+    Attributes:
+        replica: looked up directly where speed matters.
+        synced: True once some directory has told all it knows.
+    """
+
+    def __init__(self, reactor: Reactor, settings: Settings, changed: Callable[[set[str]], None]) -> None:
+        self.replica = Replica()
+        self.synced = False
+        self._reactor = reactor
+        self._settings = settings
+        self._changed = changed
+        self._touched: set[str] = set()
+        self._found: dict[Address, tuple[Servers, Servers, Servers]] = {}
+        self._waiters: deque[Waiter] = deque()
+        self._reader: Reader | None = None
+        self._home = ""
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Begin to read."""
+        settings = self._settings
+        self.replica.on_state.append(self._noted)
+        self.replica.on_change.append(self._settled)
+        self._reader = Reader(
+            self._reactor,
+            self.replica,
+            ipc_dir=settings.ipc_dir,
+            directories=settings.directories,
+            tuning=Tuning(KeepAlive(*settings.keepalive), curve=self._curve()),
+        )
+        self._look()
+
+    def _curve(self) -> CurveClient | None:
+        settings = self._settings
+        if not settings.directory_key:
+            return None
+        return CurveClient(
+            load(settings.curve_cert) if settings.curve_cert else generate(), settings.directory_key
+        )
+
+    def close(self) -> None:
+        """Read nothing more; what is known stays."""
+        if self._reader is not None:
+            self._reader.close()
+        self.wake()
+
+    def _look(self) -> None:
+        if self.replica.synced:
+            self._learn_home()
+            self.synced = True
+            self.wake()
+            self._changed(set())
+        elif self._reader is not None:
+            self._reactor.call_later(SYNC_LOOK_S, self._look)
+
+    def wake(self) -> None:
+        """Whoever waits for the directory looks again."""
+        for _ in range(len(self._waiters)):
+            try:
+                self._waiters.popleft().set()
+            except IndexError:
+                return
+
+    # ------------------------------------------------------------ from any thread
+
+    def wait_synced(self, timeout_s: float) -> bool:
+        """Wait until a directory has told all it knows, at most ``timeout_s``; whether one has."""
+        if not self.synced:
+            waiter = new_waiter()
+            self._waiters.append(waiter)
+            try:
+                if not self.synced:
+                    waiter.wait(timeout_s)
+            finally:
+                try:
+                    self._waiters.remove(waiter)
+                except ValueError:  # woken
+                    pass
+        return self.synced
+
+    def nodes(self, address: Address) -> set[str]:
+        """Where the servers of ``address`` are."""
+        servers = self.replica.servers(address.exchange, address.topic)
+        return {each.node for each in servers if not address.server or each.server == address.server}
+
+    # ------------------------------------------------------------ in the thread of the sockets
+
+    def for_calls(self, address: Address) -> Servers:
+        """Who may be called at ``address``, sorted; the same object as long as nothing changes."""
+        return self._find(address)[1]
+
+    def for_casts(self, address: Address) -> Servers:
+        """Who may be sent a cast at ``address``: over its own pipeline, or over that of calls."""
+        return self._find(address)[2]
+
+    def _find(self, address: Address) -> tuple[Servers, Servers, Servers]:
+        servers = self.replica.servers(address.exchange, address.topic)
+        found = self._found.get(address)
+        if found is not None and found[0] is servers:
+            return found
+        if len(self._found) >= ADDRESSES_MAX:
+            self._found.clear()
+        name = address.server
+        those = tuple(each for each in servers if each.server == name) if name else servers
+        called = tuple(each for each in those if Pipeline.CALL in each.pipelines)
+        found = (servers, those if len(called) == len(those) else called, those)
+        self._found[address] = found
+        return found
+
+    def lists(self, listener: str, records: Sequence[Record], pipelines: set[Pipeline]) -> bool:
+        """Whether the directory says that ``listener`` is at all of ``records``, by each of ``pipelines``."""
+        replica = self.replica
+        for record in records:
+            where = (record.exchange, record.topic)
+            if Pipeline.NOTIFY in pipelines:
+                if not any(each[1] == listener for each in replica.pools(*where).get(record.pool, ())):
+                    return False
+                continue
+            direct = pipelines - {Pipeline.FANOUT}
+            if direct and not any(
+                each.listener == listener and direct <= each.pipelines for each in replica.servers(*where)
+            ):
+                return False
+            if Pipeline.FANOUT in pipelines and self._home not in replica.fanout_nodes(*where):
+                return False
+        return True
+
+    def is_home(self, node: str) -> bool:
+        """Whether that is the node whose folder we have, as its directory or a registration said."""
+        return bool(self._home) and node == self._home
+
+    def home_is(self, node: str) -> None:
+        """The proxy of our folder says its name."""
+        expected = self._settings.node
+        if node != self._home and expected not in ("", node):
+            text = "the proxy of this node (%s) calls itself %.64r, expected %.64r: is it the folder of another one?"
+            self._reactor.say(logging.WARNING, text, (self._settings.ipc_dir, node, expected))
+        self._home = node
+
+    @property
+    def home(self) -> str:
+        """Name of our node; "" not known."""
+        return self._home
+
+    def state(self, node: str, pipeline: str) -> State | None:
+        """What a node's pipeline offers."""
+        return self.replica.state(node, pipeline)
+
+    def whereabouts(self) -> str:
+        """For texts: which directories were asked, in words an operator understands."""
+        path = os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)
+        asked = [f"the proxy of this node ({path}{'' if os.path.exists(path) else ' is missing'})"]
+        return " and ".join([*asked, *self._settings.directories])
+
+    def told(self) -> dict[str, Any]:
+        """For status."""
+        return {"home": self._home, **(self._reader.told() if self._reader is not None else {})}
+
+    def _noted(self, before: State | None, after: State | None, _change: Change | None) -> None:
+        if before is None or after is None or (before.endpoint, before.key) != (after.endpoint, after.key):
+            state = after if after is not None else before
+            if state is not None:
+                self._touched.add(state.node)
+
+    def _settled(self) -> None:
+        if not self._home:
+            self._learn_home()
+        touched, self._touched = self._touched, set()
+        self._changed(touched)
+
+    def _learn_home(self) -> None:
+        endpoint = f"ipc://{os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)}"
+        local = None if self._reader is None else self._reader.links.get(endpoint)
+        if local is not None and local.welcome is not None:
+            self.home_is(local.welcome.node)

@@ -1,0 +1,433 @@
+"""Calls and casts, in the thread of the sockets: choose a server, send, choose again where nobody has it yet.
+
+A message is given to another server only when it is certain that none has it: libzmq did not take it, or the proxy of
+the node said REFUSED. Whatever libzmq took is never sent again; if its node fails then, a call ends with its time.
+
+What cannot be sent now is **parked**: nobody listens yet, the directory has not answered yet, or all servers have
+refused or are down. It is tried again when the directory changes, when a node is back, and every ``PAUSE_S``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from broker.oslo.contract import (
+    Address,
+    CallTimeout,
+    Closed,
+    OsloFailure,
+    Refused,
+    Settings,
+    Undelivered,
+    Unroutable,
+)
+from broker.oslo.directory.replica import Server
+from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode, new_id
+from broker.oslo.names import REASONS, Pipeline, Reason
+from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.pipe import Frames
+from broker.oslo.station.calls import Call, Calls
+from broker.oslo.station.chooser import Chooser
+from broker.oslo.station.figures import Figures
+from broker.oslo.station.handing import Handing
+from broker.oslo.station.links import Cast, Links, NodeLink, Trade
+from broker.oslo.station.routes import Routes, Servers
+from broker.oslo.station.telling import timeout_text
+
+PAUSE_S: Final = 0.1
+"""Between two rounds through servers that refused, or whose nodes are down."""
+PENDING_MAX: Final = 65_536
+"""Calls that may be pending; more are refused (callers that wait are far fewer: they have a thread each)."""
+CONFIRM_S: Final = 30.0
+"""How long a cast that was sent waits to be told that a server has it."""
+_CALL_FLAGS: Final = int(Flag.ANSWERED)
+_CONFIRM: Final = int(Flag.CONFIRM)
+_MANDATORY: Final = int(Flag.MANDATORY)
+_AGAIN: Final = (Reason.NO_ROUTE, Reason.BUSY, Reason.LEAVING)
+
+
+class Sender:
+    """The calls and casts of one station.
+
+    Attributes:
+        calls: pending ones.
+        call_links, cast_links: sockets to nodes.
+    """
+
+    def __init__(
+        self, reactor: Reactor, settings: Settings, routes: Routes, handing: Handing, figures: Figures
+    ) -> None:
+        self.calls = Calls()
+        self._reactor = reactor
+        self._settings = settings
+        self._routes = routes
+        self._handing = handing
+        self._figures = figures
+        self._chooser: Chooser[Server] = Chooser()
+        self._parked: dict[tuple[str, str], deque[Call]] = {}
+        self._pause: Timer | None = None
+        self._alarm: Timer | None = None
+        self._alarm_s = 0.0
+        self._unsynced_until_s = 0.0
+        self._was_synced = False
+        self._closed = False
+        self.call_links: Links[Call] = Links(
+            reactor,
+            settings,
+            Trade(Pipeline.CALL, self._pack_call, _posted, self._received, self._call_stalled, self._awaits),
+            routes.state,
+            routes.is_home,
+            self._moved,
+            figures,
+        )
+        self.cast_links: Links[Cast] = Links(
+            reactor,
+            settings,
+            Trade(Pipeline.CAST, _pack_cast, None, None, self._cast_stalled),
+            routes.state,
+            routes.is_home,
+            self._moved,
+            figures,
+        )
+
+    def open(self) -> None:
+        """The station begins: the directory has ``ready_s`` from now on to answer."""
+        self._unsynced_until_s = self._reactor.now() + self._settings.ready_s
+
+    # ------------------------------------------------------------ calls
+
+    def start(self, call: Call) -> None:
+        """Send a call, or a cast that is to be confirmed; its ``done`` is called in any case."""
+        if self._closed:
+            call.finish(Closed(f"{call.address}: the port is closed"))
+            return
+        if len(self.calls) >= PENDING_MAX:
+            call.finish(Refused(f"{call.address}: {PENDING_MAX} calls are pending already", Reason.BUSY))
+            return
+        self._figures.counts["calls"] += 1
+        if call.monitor_s is not None:
+            call.beaten(self._reactor.now())
+        self.calls.add(call)
+        self._arm()
+        self._place(call)
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for it any more."""
+        self.calls.pop(call.id)
+        call.over = True
+
+    def cut_off(self, owner: object) -> None:
+        """End all calls of one port."""
+        for call in self.calls:
+            if call.owner is owner:
+                self._finish(call, Closed(f"{call.address}: the port was closed"))
+
+    def _finish(self, call: Call, answer: bytes | OsloFailure) -> None:
+        self.calls.pop(call.id)
+        try:
+            call.finish(answer)
+        except Exception as error:  # of whoever asked; others must have their answers all the same
+            self._reactor.say(
+                logging.ERROR, "%s: whoever called cannot take the answer: %r", (str(call.address), error)
+            )
+
+    def _place(self, call: Call) -> None:
+        """Choose a server and hand the call to its node's link, or park it."""
+        servers = self._routes.for_calls(call.address)
+        links = self.call_links
+        for _ in range(len(servers)):
+            one = self._chooser.choose(call.address, servers, links.bad, call.tried or ())
+            if one is None:
+                break
+            link = links.get(one.node)
+            if link is not None:
+                call.listener = one.listener
+                call.link = link
+                call.sent = False
+                link.submit(call)
+                return
+            self._refused_by(call, one.listener)
+        self._no_place(call, servers)
+
+    def _refused_by(self, call: Call, listener: str) -> None:
+        if call.tried is None:
+            call.tried = set()
+        call.tried.add(listener)
+
+    def _no_place(self, call: Call, servers: Servers) -> None:
+        known = bool(servers) or self._routes.synced
+        if call.mandatory and known and (not servers or self._all_refused(call, servers)):
+            self._figures.count("unroutable")
+            self._finish(call, Unroutable(f"{call.address}: nobody listens there"))
+        elif call.mandatory and not known and self._reactor.now() >= self._unsynced_until_s:
+            text = f"{call.address}: not known whether anybody listens: no answer from {self._routes.whereabouts()}"
+            self._finish(call, Unroutable(text))
+        elif call.kind is Kind.CAST and not call.mandatory and known and not servers:
+            self._nobody("cast", call.address)
+            self._finish(call, b"")
+        else:
+            call.link = None
+            key = (call.address.exchange, call.address.topic)
+            self._parked.setdefault(key, deque()).append(call)
+            if self._pause is None:
+                self._pause = self._reactor.call_later(PAUSE_S, self._unpark, True)
+
+    def _all_refused(self, call: Call, servers: Servers) -> bool:
+        tried = call.tried
+        return (
+            call.refusal == Reason.NO_ROUTE
+            and tried is not None
+            and all(s.listener in tried for s in servers)
+        )
+
+    def _unpark(self, paused: bool) -> None:
+        """Try again what is parked where that may help; after a pause, also with those who have refused."""
+        if paused:
+            self._pause = None
+        synced = self._routes.synced
+        late = not synced and self._reactor.now() >= self._unsynced_until_s
+        everything = late or synced is not self._was_synced
+        self._was_synced = synced
+        for key in list(self._parked):
+            calls = [call for call in self._parked.pop(key) if not call.over]
+            if everything or self._routes.replica.servers(*key):
+                for call in calls:
+                    if paused:
+                        call.tried = None
+                    self._place(call)
+            elif calls:
+                self._parked[key] = deque(calls)
+        if self._parked and self._pause is None:
+            self._pause = self._reactor.call_later(PAUSE_S, self._unpark, True)
+
+    # ------------------------------------------------------------ the links of calls
+
+    def _pack_call(self, call: Call, _link: NodeLink[Call]) -> Frames | None:
+        if call.over:
+            return None
+        ttl_ms = 0
+        if call.due_s is not None:
+            ttl_ms = int((call.due_s - self._reactor.now()) * 1000)
+            if ttl_ms <= 0:
+                return None  # it ends in a moment
+        address = call.address
+        flags = _CALL_FLAGS if call.kind is Kind.CALL else _CONFIRM
+        head = encode(
+            call.kind,
+            address.exchange,
+            address.topic,
+            address.server,
+            (call.listener,),
+            flags=flags | _MANDATORY if call.mandatory else flags,
+            ttl_ms=min(ttl_ms, 0xFFFFFFFF),
+            word=0 if call.monitor_s is None else min(max(int(call.monitor_s * 1000), 1), 0xFFFFFFFF),
+            id=call.id,
+        )
+        return (head, call.body)
+
+    def _received(self, link: NodeLink[Call], frames: list[bytes]) -> None:
+        try:
+            envelope = decode(frames[0])
+        except Malformed:
+            self._figures.count("malformed")
+            return
+        if len(frames) != 2:
+            self._figures.count("malformed")
+            return
+        call = self.calls.get(envelope.id)
+        if call is None or call.link is not link:
+            self._figures.count("late")
+            return
+        kind = envelope.kind
+        if kind == Kind.REPLY:
+            self._figures.counts["answered"] += 1
+            self._finish(call, frames[1])
+        elif kind == Kind.BEAT:
+            call.beaten(self._reactor.now())
+        elif kind == Kind.TAKEN and call.kind is Kind.CAST:
+            self._finish(call, b"")
+        elif kind == Kind.REFUSED:
+            self._refused(call, link, envelope, frames[1])
+        else:
+            self._figures.count("malformed")
+
+    def _refused(self, call: Call, link: NodeLink[Call], envelope: Envelope, text: bytes) -> None:
+        reason = envelope.reason
+        if reason == Reason.EXPIRED and call.due_s is not None:
+            return  # it ends in a moment
+        if reason not in _AGAIN:
+            self._figures.count("refused")
+            known = Reason(reason) if reason in Reason._value2member_map_ else Reason.MALFORMED
+            said = text[:64].decode(errors="replace") or REASONS[known]
+            self._finish(call, Refused(f"{call.address}: node {link.node} refused it: {said}", known))
+            return
+        if call.tries is not None and reason == Reason.BUSY:
+            call.tries -= 1
+            if call.tries < 0:
+                self._figures.count("refused")
+                self._finish(call, Undelivered(f"{call.address}: node {link.node}: {REASONS[Reason.BUSY]}"))
+                return
+        self._figures.counts["chosen_again"] += 1
+        call.refusal = reason
+        self._refused_by(call, call.listener)
+        self._place(call)
+
+    def _call_stalled(self, link: NodeLink[Call]) -> None:
+        """Its node takes nothing, or is gone: other servers, where there are any."""
+        gone = self.call_links.known(link.node) is not link
+        for call in link.take_parcels():
+            if call.over:
+                continue
+            if gone:
+                self._place(call)
+                continue
+            servers = self._routes.for_calls(call.address)
+            if any(one.node not in self.call_links.down for one in servers):
+                self._figures.counts["chosen_again"] += 1
+                self._place(call)
+            else:
+                link.submit(call)
+
+    def _awaits(self, link: NodeLink[Call]) -> bool:
+        return any(call.link is link for call in self.calls)
+
+    # ------------------------------------------------------------ time
+
+    def _arm(self) -> None:
+        end_s = self.calls.next_end_s()
+        if end_s is None or (self._alarm is not None and self._alarm_s <= end_s):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_s = end_s
+        self._alarm = self._reactor.call_later(max(end_s - self._reactor.now(), 0.0), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        for call in self.calls.ended(self._reactor.now()):
+            if call.kind is Kind.CAST:
+                self._figures.count("refused")
+                self._finish(call, Undelivered(f"{call.address}: no confirmation that a server has it"))
+            else:
+                self._figures.count("timed_out")
+                monitor = call.monitored_out
+                self._finish(call, CallTimeout(self._timeout_text(call, monitor), monitor=monitor))
+        self._arm()
+
+    def _timeout_text(self, call: Call, monitor: bool) -> str:
+        link = call.link if isinstance(call.link, NodeLink) else None
+        servers = self._routes.for_calls(call.address)
+        return timeout_text(call, monitor, link, servers, self._routes, self.call_links.down)
+
+    # ------------------------------------------------------------ casts
+
+    def cast(self, cast: Cast) -> None:
+        """A cast that was handed over."""
+        self._handing.take(cast.size)
+        if self._closed:
+            self._figures.count("unflushed")
+            return
+        self._figures.counts["casts"] += 1
+        self._place_cast(cast)
+
+    def _place_cast(self, cast: Cast) -> None:
+        servers = self._routes.for_casts(cast.address)
+        if not servers:
+            self._nobody("cast", cast.address)
+            return
+        links = self.cast_links
+        choose = self._chooser.choose
+        one = choose(cast.address, servers, links.bad) or choose(cast.address, servers)
+        assert one is not None  # without nodes to pass over there is always one
+        if Pipeline.CAST in one.pipelines:
+            link = links.get(one.node)
+            if link is not None:
+                cast.listener = one.listener
+                link.submit(cast)
+                return
+        self._cast_by_call(cast)
+
+    def _cast_by_call(self, cast: Cast) -> None:
+        """A server that is not reached by the pipeline of casts: by that of calls, where nothing is lost silently."""
+        due_s = self._reactor.now() + CONFIRM_S
+        call = Call(cast.address, cast.body, new_id(), self._cast_done, kind=Kind.CAST, due_s=due_s)
+        if len(self.calls) >= PENDING_MAX:
+            self._figures.count("refused")
+            return
+        self.calls.add(call)
+        self._arm()
+        self._place(call)
+
+    def _cast_done(self, answer: bytes | OsloFailure) -> None:
+        if isinstance(answer, OsloFailure):
+            self._figures.count("lost")
+            self._figures.say("a cast was lost: %s", str(answer))
+
+    def _cast_stalled(self, link: NodeLink[Cast]) -> None:
+        gone = self.cast_links.known(link.node) is not link
+        for cast in link.take_parcels():
+            servers = self._routes.for_casts(cast.address)
+            if gone or any(one.node not in self.cast_links.down for one in servers):
+                self._figures.counts["chosen_again"] += 1
+                self._place_cast(cast)
+            else:
+                link.submit(cast)
+
+    def _nobody(self, what: str, address: Address) -> None:
+        self._figures.count("nobody")
+        self._figures.say("%s to %s dropped: nobody listens there", what, str(address))
+
+    # ------------------------------------------------------------ news
+
+    def directory_changed(self, nodes: set[str]) -> None:
+        """Somebody has come or gone; ``nodes``: those that are reached elsewhere, or no more."""
+        for node in nodes:
+            self.call_links.node_changed(node)
+            self.cast_links.node_changed(node)
+        if self._parked:
+            self._unpark(False)
+
+    def _moved(self) -> None:
+        """Some link is up, down, full or has room."""
+        self._handing.wake()
+        if self._parked:
+            self._reactor.call_soon(self._unpark, False)
+
+    # ------------------------------------------------------------ end
+
+    @property
+    def waiting(self) -> int:
+        """What may still leave by itself."""
+        return self.call_links.waiting + self.cast_links.waiting
+
+    def end_calls(self) -> None:
+        """Nothing is called any more: who waits is told so; casts go on."""
+        self._closed = True
+        for call in self.calls:
+            if call.kind is Kind.CALL:
+                self._finish(call, Closed(f"{call.address}: the port was closed"))
+
+    def close(self, linger_ms: int) -> None:
+        """Close all sockets."""
+        self._closed = True
+        for call in self.calls:
+            self._finish(call, Closed(f"{call.address}: the port was closed"))
+        for timer in (self._pause, self._alarm):
+            if timer is not None:
+                timer.cancel()
+        self._parked.clear()
+        self.call_links.close(linger_ms)
+        left = self.cast_links.close(linger_ms)
+        if left:
+            self._figures.count("unflushed", left)
+
+
+def _posted(call: Call, _link: NodeLink[Call]) -> None:
+    call.sent = True
+
+
+def _pack_cast(cast: Cast, _link: NodeLink[Cast]) -> Frames:
+    address = cast.address
+    return (encode(Kind.CAST, address.exchange, address.topic, address.server, (cast.listener,)), cast.body)

@@ -1,0 +1,21 @@
+"""A process that expects another node's name says so once: its folder may be that of another node."""
+
+import logging
+
+import pytest
+
+from broker.oslo.contract import Address
+from tests.live.oslo_raw import PATIENCE_S
+
+
+@pytest.mark.parametrize(("expected", "lines"), [("", 0), ("n1", 0), ("n2", 1)])
+def test_the_name_of_the_node(run_node, open_port, caplog, expected: str, lines: int) -> None:
+    run_node(node="n1")
+    with caplog.at_level(logging.WARNING):
+        port = open_port(node=expected)
+        intake = port.listen(Address("x", "t", "s"))
+        port.cast(Address("x", "t"), b"")
+        assert intake.get(PATIENCE_S) is not None
+    said = [record.getMessage() for record in caplog.records if "calls itself" in record.getMessage()]
+    assert len(said) == lines, said
+    assert all("'n1', expected 'n2'" in line for line in said)

@@ -1,0 +1,219 @@
+"""Registrations and inboxes: proxies that restart, servers that do, limits, order, what is lost and counted."""
+
+import threading
+import time
+
+import pytest
+
+from broker.identity import Role
+from broker.oslo.contract import Address, Refused
+from broker.oslo.node import Rule
+from tests.live.oslo_raw import PATIENCE_S, Node, until
+from tests.unit.oslo.station.nodes import whole_node
+
+WHERE = Address("x", "t")
+SERVER = Address("x", "t", "s")
+
+
+def test_listening_is_in_force_everywhere_when_listen_returns(node, open_port):
+    port = open_port()
+    intake = port.listen(SERVER)
+    port.cast(WHERE, b"cast")
+    port.fanout(WHERE, b"fan")
+    assert {intake.get(PATIENCE_S).body, intake.get(PATIENCE_S).body} == {b"cast", b"fan"}
+    assert node.told("call")["listeners"] == node.told("cast")["listeners"] == 1
+    assert node.told("fanout")["topics"] == {"x/t": 1}
+
+
+def test_pipelines_that_are_not_run_are_not_waited_for(run_node, open_port):
+    run_node(run=frozenset({"directory", "call"}))
+    port = open_port(ready_s=PATIENCE_S)
+    begin = time.monotonic()
+    intake = port.listen(SERVER)
+    assert time.monotonic() - begin < PATIENCE_S / 2
+    port.cast(WHERE, b"by the pipeline of calls")
+    assert intake.get(PATIENCE_S).body == b"by the pipeline of calls"
+
+
+def test_without_a_proxy_it_warns_and_goes_on_trying(folder, open_port, stack, caplog):
+    port = open_port(ready_s=0.1)
+    intake = port.listen(SERVER)
+    assert "listening at x/t: not confirmed within 0.1 s by the proxy of this node" in caplog.text
+    stack.enter_context(Node(whole_node(folder)))
+    other = open_port(ready_s=PATIENCE_S)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(other.call(WHERE, b"", timeout_s=PATIENCE_S)))
+    thread.start()
+    intake.get(PATIENCE_S).reply(b"here")
+    thread.join(PATIENCE_S)
+    assert answers == [b"here"]
+
+
+def test_after_a_restart_of_the_proxy_everything_is_registered_again(folder, open_port, stack):
+    with Node(whole_node(folder)):
+        port = open_port()
+        intake = port.listen(SERVER)
+        notes = port.listen_notifications([("x", "n.info")], "p")
+        port.notify("x", "n.info", b"before")
+        assert notes.get(PATIENCE_S).body == b"before"
+    again = stack.enter_context(Node(whole_node(folder)))
+    until(lambda: again.told("call")["listeners"] == again.told("cast")["listeners"] == 1, "the server")
+    until(lambda: again.told("notify")["listeners"] == 1 and again.told("fanout")["topics"], "the others")
+    assert port.told()["counts"]["opened_again"] >= 1
+    until(lambda: len(port._station.routes.replica.servers("x", "t")) == 1, "the directory")
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(port.call(WHERE, b"", timeout_s=PATIENCE_S)))
+    thread.start()
+    intake.get(PATIENCE_S).reply(b"still here")
+    thread.join(PATIENCE_S)
+    assert answers == [b"still here"]
+
+    def comes(send, body, inbox):
+        """It does so as soon as the connections are there again."""
+
+        def came():
+            send()
+            item = inbox.get(0.2)
+            return item is not None and item.body == body
+
+        until(came, "a message")
+
+    comes(lambda: port.cast(WHERE, b"cast"), b"cast", intake)
+    comes(lambda: port.fanout(WHERE, b"fan"), b"fan", intake)
+    comes(lambda: port.notify("x", "n.info", b"after"), b"after", notes)
+
+
+def test_a_server_may_come_back_at_once_under_the_same_name(node, open_port):
+    server, client = open_port(), open_port(linger_s=1.9)  # other settings: a station of its own
+    for turn in range(5):
+        intake = server.listen(SERVER)
+        answers = []
+        thread = threading.Thread(
+            target=lambda answers=answers: answers.append(client.call(SERVER, b"", timeout_s=PATIENCE_S))
+        )
+        thread.start()
+        intake.get(PATIENCE_S).reply(b"%d" % turn)
+        thread.join(PATIENCE_S)
+        assert answers == [b"%d" % turn]
+        intake.close()
+    assert node.told("call")["listeners"] == 0
+
+
+def test_stop_takes_nothing_more_in_and_drains_what_is_here(node, open_port):
+    port = open_port()
+    intake = port.listen(SERVER)
+    items = []
+    for number in range(3):
+        port.start_call(WHERE, b"%d" % number, items.append, timeout_s=PATIENCE_S)
+    until(lambda: len(intake._items) == 3, "three calls")
+    begin = time.monotonic()
+    intake.stop()
+    assert time.monotonic() - begin < 0.9
+    until(lambda: node.told("call")["listeners"] == 0, "its end at the proxy")
+    drained = []
+    while (item := intake.get(None)) is not None:
+        drained.append(item)
+    assert [item.body for item in drained] == [b"0", b"1", b"2"]
+    intake.close()
+    for item in drained:
+        item.reply(item.body)
+    until(lambda: len(items) == 3, "their answers")
+    assert items == [b"0", b"1", b"2"]
+
+
+def test_who_waits_for_a_message_is_sent_home(node, open_port):
+    port = open_port()
+    intake = port.listen(SERVER)
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(intake.get(None))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(intake._waiters) == 3, "three who wait")
+    intake.stop()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert got == [None] * 3
+    intake.stop()
+    intake.close()
+    intake.close()
+
+
+def test_what_was_not_read_is_dropped_and_counted(node, open_port):
+    port = open_port()
+    intake = port.listen(SERVER)
+    for _ in range(3):
+        port.cast(WHERE, b"")
+    until(lambda: len(intake._items) == 3, "three casts")
+    intake.close()
+    assert intake.get(None) is None
+    assert port.told()["counts"]["dropped"] == 3
+
+
+def test_a_full_inbox_leaves_requests_at_the_proxy_and_none_is_lost(node, open_port):
+    port = open_port(inbox_msgs=10)
+    intake = port.listen(SERVER)
+    answers = []
+    for number in range(100):
+        port.cast(WHERE, b"%d" % number)
+        port.start_call(WHERE, b"call", answers.append, timeout_s=PATIENCE_S)
+    until(lambda: intake.full and intake.held, "a full inbox")
+    assert len(intake._items) <= 12
+    casts = []
+    for _ in range(200):
+        item = intake.get(PATIENCE_S)
+        assert item is not None
+        if item.wants_reply:
+            item.reply(b"")
+        else:
+            casts.append(int(item.body))
+    assert casts == list(range(100))
+    until(lambda: len(answers) == 100, "all answers")
+    assert not intake.held
+
+
+def test_fanouts_that_find_the_inbox_full_are_dropped_and_counted(node, open_port):
+    port = open_port(inbox_msgs=10)
+    intake = port.listen(SERVER)
+    for _ in range(25):
+        port.fanout(WHERE, b"")
+    until(lambda: port.told()["counts"].get("dropped") == 15, "15 that had no room")
+    assert len([intake.get(0) for _ in range(10)]) == 10
+    assert intake.get(0.05) is None
+    assert "gaps" not in port.told()["counts"]
+
+
+def test_missing_fanouts_are_seen_by_their_numbers(node, open_port):
+    port = open_port()
+    intake = port.listen(SERVER)
+    port.fanout(WHERE, b"")
+    assert intake.get(PATIENCE_S)
+
+    def lose():
+        numbers = node.proxy.rooms["fanout"]._numbers
+        for data in numbers:
+            numbers[data] += 7
+
+    node.within(lose)
+    port.fanout(WHERE, b"")
+    assert intake.get(PATIENCE_S)
+    assert port.told()["counts"]["gaps"] == 7
+
+
+def test_who_may_not_listen_is_told_so(run_node, open_port):
+    run_node(rules=(Rule(topics=("secret",), action="listen", roles=int(Role.ADMIN), allow=True),
+                    Rule(topics=("secret",), action="listen", allow=False)))  # fmt: skip
+    port = open_port()
+    with pytest.raises(Refused, match=r"x/secret: uid .* may not listen at x/secret"):
+        port.listen(Address("x", "secret", "s"))
+    with pytest.raises(Refused, match="may not listen"):
+        port.listen_notifications([("x", "secret")], None)
+    assert port.told()["listeners"] == 0
+
+
+def test_listeners_of_one_process_share_its_sockets(node, open_port):
+    port = open_port()
+    intakes = [port.listen(Address("x", f"t{number}", "s")) for number in range(20)]
+    assert (node.told("call")["links"], node.told("cast")["links"]) == (1, 1)
+    for number, intake in enumerate(intakes):
+        port.cast(Address("x", f"t{number}"), b"%d" % number)
+        assert intake.get(PATIENCE_S).body == b"%d" % number
