@@ -41,6 +41,27 @@ else
     echo "test setup: no node: the codecs of client.js are tested in Chromium only"
 fi
 
+# -- Redis and RabbitMQ -------------------------------------------------------------------------------
+
+if command -v redis-server >/dev/null; then
+    echo "test setup: redis-server found, the shared directory of oslo is tested with it"
+elif install_packages redis-server && command -v redis-server >/dev/null; then
+    echo "test setup: redis-server installed, the shared directory of oslo is tested with it"
+else
+    echo "test setup: no redis-server (Debian: apt install redis-server): the directory of oslo is tested without Redis"
+fi
+
+# only the benchmarks compare with it
+if [ "${1:-}" = bench ]; then
+    if command -v rabbitmq-server >/dev/null || [ -x /usr/sbin/rabbitmq-server ]; then
+        echo "test setup: rabbitmq-server found, oslo.messaging is measured beside it"
+    elif install_packages rabbitmq-server; then
+        echo "test setup: rabbitmq-server installed, oslo.messaging is measured beside it"
+    else
+        echo "test setup: no rabbitmq-server (Debian: apt install rabbitmq-server): no comparison for oslo.messaging"
+    fi
+fi
+
 # -- the load generator ----------------------------------------------------------------------------
 
 if command -v "${CC:-cc}" >/dev/null 2>&1; then

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 
-from broker.cli import overrides
+from broker.cli import overrides, wings
 
 _EPILOG = """\
 examples:
@@ -49,8 +49,6 @@ def main(argv: list[str]) -> int:
 
     from broker.node import bootstrap
 
-    if settings.nfp is None:
+    if not wings.wanted(settings):
         return bootstrap.run(settings)
-    from broker.cli.nfp.inside import beside
-
-    return bootstrap.run(settings, beside=beside)
+    return bootstrap.run(settings, beside=wings.beside)

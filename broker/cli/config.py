@@ -51,6 +51,7 @@ def facts(settings: Settings) -> dict[str, Any]:
         "clients": len(settings.clients),
         "curve": settings.tree.curve_cert is not None,
         "nfp": settings.nfp and settings.nfp.endpoint,
+        "oslo": settings.oslo and list(settings.oslo.run),
     }
 
 
@@ -60,7 +61,8 @@ def summary(settings: Settings) -> str:
     links = "CURVE" if told["curve"] else "plaintext"
     tree = f"a tree of {told['size']} ({told['topology']}, {links})" if told["size"] > 1 else "a tree of one"
     nfp = f", NFP on {told['nfp']}" if told["nfp"] else ""
-    return f"{tree}, {told['listeners']} listener(s), {told['clients']} CURVE client(s){nfp}"
+    oslo = f", oslo with {', '.join(told['oslo'])}" if told["oslo"] else ""
+    return f"{tree}, {told['listeners']} listener(s), {told['clients']} CURVE client(s){nfp}{oslo}"
 
 
 @app.command("show")

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from broker.errors import ConfigError
-from broker.settings import NfpSection, Settings, check, load, loads
+from broker.settings import NfpSection, OsloSection, Settings, check, load, loads
 
-_TABLES = ("broker", "tree", "access", "limits", "nfp")
+_TABLES = ("broker", "tree", "access", "limits", "nfp", "oslo")
 """Sections that hold single values; hosts, listeners, clients, keys and rules are lists and belong into a file."""
 _FILES = {
     ("tree", "curve_cert"),
     *(("nfp", name) for name in ("base_dir", "key_secret", "inventory", "files")),
+    *(("oslo", name) for name in ("ipc_dir", "curve_cert")),
 }
 """Settings that are paths: on the command line they start from where it was typed."""
 
@@ -40,8 +41,9 @@ def apply(settings: Settings, assignments: Sequence[str]) -> Settings:
         ConfigError: an unknown key, a value of the wrong type, or one that contradicts another setting.
     """
     tables: dict[str, Any] = msgspec.to_builtins(settings)
-    if tables["nfp"] is None and any(each.lstrip().startswith("nfp.") for each in assignments):
-        tables["nfp"] = msgspec.to_builtins(NfpSection())
+    for name, section_type in (("nfp", NfpSection), ("oslo", OsloSection)):
+        if tables[name] is None and any(each.lstrip().startswith(f"{name}.") for each in assignments):
+            tables[name] = msgspec.to_builtins(section_type())
     for assignment in assignments:
         path, mark, text = assignment.partition("=")
         section, dot, key = path.strip().partition(".")

@@ -13,18 +13,18 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from broker.cli import exits, overrides
+from broker.cli import exits, overrides, wings
 from broker.cli.command import BLOCKED, Command, environment, taken
-from broker.cli.nfp.inside import beside, where
+from broker.cli.nfp.inside import where
 from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError
 from broker.node.testbed import Testbed, plan
-from broker.settings import NfpSection, Settings
+from broker.settings import NfpSection, OsloSection, Settings
 
 START_S: Final = 60.0
 """How long the ranks may take to find together."""
@@ -38,6 +38,7 @@ examples:
   headgate start --size 4 -- headgate status             one command, then the end
   headgate start --size 7 --topo kary:3 --wait           until Ctrl-C; other terminals connect
   headgate start --nfp --wait                            with a broker of NFP for workers and clients
+  headgate start --oslo --wait                           with a node proxy for oslo.messaging (zmq://)
   headgate start --config broker.toml --set broker.log_level=info -- ./my-test
 
 The command finds the broker of rank 0 in $FLUX_URI and $HEADGATE_URI.
@@ -82,6 +83,11 @@ def arguments() -> argparse.ArgumentParser:
         action="store_true",
         help="and a broker of NFP inside rank 0, with [nfp] of the settings or defaults",
     )
+    add(
+        "--oslo",
+        action="store_true",
+        help="and a node proxy for oslo.messaging beside rank 0, with [oslo] of the settings or defaults",
+    )
     add("-v", "--verbose", action="store_true", help="let the brokers log what they do")
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
     return parser
@@ -109,10 +115,11 @@ def main(argv: list[str]) -> int:
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
         testbed = Testbed(
-            plan(base, given.size, base.tree.topology, rundir.path), beside if base.nfp is not None else None
+            plan(base, given.size, base.tree.topology, rundir.path),
+            wings.beside if wings.wanted(base) else None,
         )
         try:
-            return _run(testbed, words, wait=given.wait, nfp=base.nfp)
+            return _run(testbed, words, wait=given.wait, said=_wings(base))
         finally:
             testbed.stop()
     finally:
@@ -131,6 +138,8 @@ def settings_for(given: argparse.Namespace) -> Settings:
     settings = overrides.read(given.config, [*quiet, *given.set, *loud, *topology])
     if given.nfp:
         settings = with_nfp(settings)
+    if given.oslo:
+        settings = with_oslo(settings)
     if settings.tree.topology == "custom":
         raise ConfigError(
             "tree.topology: saw custom, expected kary:K: a test instance makes its own hosts (try --topo)"
@@ -143,14 +152,33 @@ def with_nfp(settings: Settings) -> Settings:
     return settings if settings.nfp is not None else msgspec.structs.replace(settings, nfp=NfpSection())
 
 
-def _run(testbed: Testbed, words: Sequence[str], *, wait: bool, nfp: NfpSection | None) -> int:
+def with_oslo(settings: Settings) -> Settings:
+    """``settings`` with a section ``[oslo]``: its own, or the defaults."""
+    return settings if settings.oslo is not None else msgspec.structs.replace(settings, oslo=OsloSection())
+
+
+def _wings(settings: Settings) -> Callable[[], list[str]]:
+    """Lines that say how what runs beside rank 0 is found."""
+
+    def said() -> list[str]:
+        lines = where(settings.nfp) if settings.nfp is not None else []
+        if settings.oslo is not None:
+            from broker.cli.oslo import plan as oslo
+
+            lines += oslo.where(settings.oslo, oslo.planned(settings.oslo))
+        return lines
+
+    return said
+
+
+def _run(testbed: Testbed, words: Sequence[str], *, wait: bool, said: Callable[[], list[str]]) -> int:
     began = time.monotonic()
     testbed.start()
     code = _until_ready(testbed, began)
     if code is not None:
         return code
     if wait:
-        _say_where(testbed, time.monotonic() - began, nfp)
+        _say_where(testbed, time.monotonic() - began, said())
         return _until_told(testbed)
     if not words:
         words = [os.environ.get("SHELL", "/bin/sh")]
@@ -201,7 +229,7 @@ def _stillborn(testbed: Testbed) -> int:
 # ---------------------------------------------------------------- --wait
 
 
-def _say_where(testbed: Testbed, seconds: float, nfp: NfpSection | None) -> None:
+def _say_where(testbed: Testbed, seconds: float, beside: Sequence[str]) -> None:
     uri = testbed.ranks[0].uri
     shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in testbed.ranks]
     if len(shown) > 16:
@@ -214,7 +242,7 @@ def _say_where(testbed: Testbed, seconds: float, nfp: NfpSection | None) -> None
         f"  {_program()} status",
         f"  {_program()} ping {testbed.ranks[-1].number}",
         f"  {_program()} sub hello.",
-        *(where(nfp) if nfp is not None else ()),
+        *beside,
         "Ctrl-C ends it",
     ]
     print("\n".join(lines), flush=True)

@@ -38,6 +38,12 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         },
     ),
     (
+        "carry oslo.messaging (zmq://)",
+        {
+            "oslo": "the proxy of a node, its status, calls, casts, fan-outs and notifications",
+        },
+    ),
+    (
         "talk through a broker",
         {
             "ping": "time the way to a service and back",

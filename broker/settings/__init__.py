@@ -3,10 +3,12 @@
     lines     where each key stands in the text: tomllib keeps no line numbers, an error message needs them
     schema    the sections and entries, each field with its unit, default, reason and off value
     nfp       the section of the NFP broker and its entries, documented alike
+    oslo      the section of the node proxy for oslo.messaging and its entries, likewise
     ranges    types of values that several sections share
     addresses what a URI of the configuration says, and whether it stays on this machine
     faults    a fault, and the checks of keys and URIs
-    rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`
+    rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`,
+              ``oslo_rules`` of `[oslo]`
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line
 
 Imported by the node and by the command line; the other rooms get plain values.
@@ -14,7 +16,8 @@ Imported by the node and by the command line; the other rooms get plain values.
 
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import KeyEntry, NfpSection, RuleEntry, TaskEntry
-from broker.settings.reading import check, load, load_nfp, loads
+from broker.settings.oslo import OsloCallEntry, OsloKeyEntry, OsloRuleEntry, OsloSection
+from broker.settings.reading import check, load, load_nfp, load_oslo, loads
 from broker.settings.schema import (
     AccessSection,
     BrokerSection,
@@ -36,6 +39,10 @@ __all__ = [
     "LimitsSection",
     "ListenEntry",
     "NfpSection",
+    "OsloCallEntry",
+    "OsloKeyEntry",
+    "OsloRuleEntry",
+    "OsloSection",
     "RuleEntry",
     "Settings",
     "TaskEntry",
@@ -44,5 +51,6 @@ __all__ = [
     "key_lines",
     "load",
     "load_nfp",
+    "load_oslo",
     "loads",
 ]

@@ -19,6 +19,7 @@ from msgspec import NODEFAULT, Struct
 from broker.errors import ConfigError
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import NfpSection
+from broker.settings.oslo import OsloSection
 from broker.settings.rules import Problem, problems
 from broker.settings.schema import Settings
 
@@ -31,8 +32,8 @@ SEEN_CHARS = 64
 
 
 def load(path: str | os.PathLike[str]) -> Settings:
-    """Read a configuration file. A relative `tree.curve_cert`, and the files and folders that `[nfp]` names, are taken
-    from the directory of the file.
+    """Read a configuration file. A relative `tree.curve_cert`, and the files and folders that `[nfp]` and `[oslo]`
+    name, are taken from the directory of the file.
 
     Raises:
         ConfigError: the file cannot be read, or says what it must not.
@@ -47,6 +48,9 @@ def _rooted(settings: Settings, folder: str) -> Settings:
         settings = replace(settings, tree=replace(settings.tree, curve_cert=certificate))
     if settings.nfp is not None:
         settings = replace(settings, nfp=rooted_nfp(settings.nfp, folder))
+    if settings.oslo is not None and settings.oslo.curve_cert is not None:
+        oslo = replace(settings.oslo, curve_cert=os.path.join(folder, settings.oslo.curve_cert))
+        settings = replace(settings, oslo=oslo)
     return settings
 
 
@@ -65,6 +69,15 @@ def load_nfp(path: str | os.PathLike[str]) -> NfpSection:
         ConfigError: as of ``load``.
     """
     return load(path).nfp or NfpSection()
+
+
+def load_oslo(path: str | os.PathLike[str]) -> OsloSection:
+    """The `[oslo]` of a configuration file, likewise.
+
+    Raises:
+        ConfigError: as of ``load``.
+    """
+    return load(path).oslo or OsloSection()
 
 
 def loads(text: str, name: str = "<text>") -> Settings:

@@ -11,6 +11,7 @@ from broker.settings.addresses import UNIX_PATH_BYTES, is_exposed, split_uri
 from broker.settings.faults import Problem, check_key, check_uri, saw, split_or_none
 from broker.settings.lines import KeyPath
 from broker.settings.nfp_rules import nfp_problems
+from broker.settings.oslo_rules import oslo_problems
 from broker.settings.schema import HostEntry, Settings
 
 __all__ = ["Problem", "problems"]
@@ -28,6 +29,8 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _limits(settings)
     if settings.nfp is not None:
         yield from nfp_problems(settings.nfp)
+    if settings.oslo is not None:
+        yield from oslo_problems(settings.oslo)
 
 
 # ---------------------------------------------------------------- [broker]

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from broker.errors import ConfigError
 from broker.settings.nfp import NfpSection
+from broker.settings.oslo import OsloSection
 from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
 
 RANK_MAX = 2**32 - 3
@@ -282,6 +283,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     nfp: NfpSection | None = None
     """`[nfp]`: a broker of NFP inside rank 0. Default none."""
+
+    oslo: OsloSection | None = None
+    """`[oslo]`: a node proxy for oslo.messaging beside rank 0. Default none."""
 
     @classmethod
     def defaults(cls) -> Self:

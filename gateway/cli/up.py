@@ -20,8 +20,9 @@ import msgspec
 from broker.cli import overrides
 from broker.cli.exits import OK
 from broker.cli.nfp.inside import where, wing_of
+from broker.cli.oslo import inside as oslo
 from broker.cli.rundir import Rundir
-from broker.cli.start import positive, report_dead, with_nfp
+from broker.cli.start import positive, report_dead, with_nfp, with_oslo
 from broker.errors import ConfigError
 from broker.node.testbed import Testbed, plan
 from broker.settings import ListenEntry as BrokerListenEntry
@@ -46,6 +47,7 @@ examples:
   headgate up                          one broker and a gateway on http://127.0.0.1:8280
   headgate up --size 4                 a tree of four
   headgate up --nfp                    and a broker of NFP for workers and clients
+  headgate up --oslo                   and a node proxy for oslo.messaging (zmq://)
   headgate up --config gateway.toml    with users, tokens and certificates
   headgate up --listen http://127.0.0.1:9000 --no-login
 
@@ -78,6 +80,11 @@ def arguments() -> argparse.ArgumentParser:
         "--nfp",
         action="store_true",
         help="and a broker of NFP, with [nfp] of the ranks' settings or defaults",
+    )
+    add(
+        "--oslo",
+        action="store_true",
+        help="and a node proxy for oslo.messaging, with [oslo] of the ranks' settings or defaults",
     )
     add("--broker-config", metavar="FILE", help="settings of every rank; the shape of the tree is made here")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
@@ -142,6 +149,8 @@ def broker_settings(given: argparse.Namespace) -> Settings:
     )
     if given.nfp:
         settings = with_nfp(settings)
+    if given.oslo:
+        settings = with_oslo(settings)
     if settings.tree.topology == "custom":
         raise ConfigError("tree.topology: saw custom, expected kary:K: the hosts are made here (try --topo)")
     return settings
@@ -222,6 +231,7 @@ class _Up:
         self._began = began
         self._login = login
         self._wing = wing_of(rank)
+        self._oslo = oslo.wing_of(rank)
         self._running = asyncio.Event()
         self.forced = False
 
@@ -252,6 +262,8 @@ class _Up:
             self.forced = leaving.forced
             if not self.forced:
                 with contextlib.suppress(asyncio.CancelledError):
+                    if self._oslo is not None:
+                        await self._oslo.stop()
                     if self._wing is not None:
                         await self._wing.stop()
                     await node.stop()
@@ -267,6 +279,8 @@ class _Up:
                 self._stillborn()
         if self._wing is not None:
             await self._wing.start()
+        if self._oslo is not None:
+            await self._oslo.start()
         await gateway.start()
 
     def _entered(self, state: str) -> None:
@@ -300,5 +314,7 @@ class _Up:
         if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
             nfp = self._wing.broker
             lines += where(self._rank.nfp, nfp.endpoints[0], nfp.server_key)
+        if self._oslo is not None:
+            lines += self._oslo.where()
         lines.append("Ctrl-C ends it")
         print("\n".join(lines), flush=True)

@@ -100,6 +100,9 @@ def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
         "nfp.keys": public.KeyEntry,
         "nfp.rules": public.RuleEntry,
         "nfp.tasks": public.TaskEntry,
+        "oslo.keys": public.OsloKeyEntry,
+        "oslo.rules": public.OsloRuleEntry,
+        "oslo.calls": public.OsloCallEntry,
     }
     sections = {
         "broker": public.BrokerSection,
@@ -107,6 +110,7 @@ def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
         "access": public.AccessSection,
         "limits": public.LimitsSection,
         "nfp": public.NfpSection,
+        "oslo": public.OsloSection,
     }
     return [
         (name, each)
@@ -139,6 +143,8 @@ def test_sample_is_valid_with_its_comments_removed():
     assert read.clients[0].name == "dashboard"
     assert read.nfp is not None
     assert read.nfp.keys[0].name == "lab-worker"
+    assert read.oslo is not None
+    assert read.oslo.calls[0].roles == ("user",)
 
 
 # ---------------------------------------------------------------- names and types

@@ -1,0 +1,78 @@
+"""``headgate oslo VERB ...``: the pipelines of oslo.messaging on the command line; a file a verb, each ``main(argv)``.
+
+    proxy      run this node's proxy: its pipelines and its directory
+    status     what the rooms of this node count, which nodes the directory knows
+    face       be reachable on a Flux broker: topics as a service, notifications as events
+    call       call a method of an rpc-server and print its result
+    cast       have one server of a topic do something
+    fanout     have every server of a topic do something
+    notify     send a notification
+    listen     print notifications as they come
+
+A verb's file is loaded when it is called: ``proxy`` and ``face`` load neither typer nor rich. Files that several verbs
+share stand beside them: ``given`` reads options and settings, ``plan`` makes of them what each process is told,
+``children`` keeps processes running,
+``room`` is what such a process does, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and ``broker``,
+``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from broker.cli.exits import OK, USAGE, UsageError
+
+VERBS: Final = {
+    "proxy": "this node's proxy: its pipelines and its directory",
+    "status": "what the rooms of this node count, which nodes are known",
+    "face": "be reachable on a Flux broker (oslo.EXCHANGE.TOPIC.METHOD)",
+    "call": "call a method of an rpc-server, print its result",
+    "cast": "have one server of a topic do something",
+    "fanout": "have every server of a topic do something",
+    "notify": "send a notification",
+    "listen": "print notifications as they come",
+}
+"""Verb -> what it does; the order of ``headgate oslo --help``."""
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb ``oslo``."""
+    words = argv
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if not words or words[0] in ("--help", "-h"):
+        print(overview())
+        return OK if words else USAGE
+    if words[0] not in VERBS:
+        raise UsageError(_unknown(words[0]))
+    code: int | None = import_module(f"broker.cli.oslo.{words[0]}").main(words[1:])
+    return code or OK
+
+
+def _unknown(word: str) -> str:
+    import difflib  # late: only an error asks
+
+    near = difflib.get_close_matches(word, VERBS, 1)
+    hint = f"did you mean {near[0]}?" if near else "`headgate oslo --help` lists the verbs"
+    return f"{word!r} is no verb of oslo; {hint}"
+
+
+def overview() -> str:
+    """The text of ``headgate oslo --help``."""
+    return "\n".join(
+        [
+            "Usage: headgate oslo VERB [OPTIONS] ...",
+            "",
+            "The transport zmq:// of oslo.messaging: the proxy of a node, and what goes through it.",
+            "",
+            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
+            "",
+            "`headgate oslo VERB --help` has the options and an example of each.",
+            "",
+            "examples:",
+            "  headgate oslo proxy                            on this machine; prints the transport_url",
+            "  headgate oslo call scheduler select host=a1    what a server of the topic answers",
+            "  headgate oslo listen notifications             until Ctrl-C",
+        ]
+    )

@@ -1,0 +1,76 @@
+"""``headgate oslo call``: call a method of an rpc-server and print its result."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import FAILED, OK
+from broker.cli.oslo import sending
+from broker.cli.screen import Screen
+from broker.errors import RpcError
+from broker.oslo.contract import Address, Port
+from broker.oslo.names import DEFAULT_EXCHANGE
+from broker.oslo.service.topics import result_of
+
+EXAMPLES = (
+    "headgate oslo call scheduler select host=a1 count=3",
+    "headgate oslo call compute.a1 reboot id=7 --server a1@lvm --exchange nova --timeout 5",
+    "headgate oslo call volume stats '{\"deep\": true}' --version 1.2 --json | jq .free",
+)
+
+
+def call(
+    topic: sending.Topic,
+    method: sending.Method,
+    words: sending.Words = None,
+    exchange: sending.Exchange = DEFAULT_EXCHANGE,
+    server: sending.Server = "",
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Wait so long for the reply.")
+    ] = sending.CALL_S,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="When nobody listens there, wait for somebody within the timeout.")
+    ] = False,
+    namespace: sending.Namespace = None,
+    version: sending.Version = None,
+    ctxt: sending.Context = "{}",
+    ipc_dir: sending.IpcDir = None,
+    directory: sending.Directory = None,
+    directory_key: sending.DirectoryKey = "",
+    curve_cert: sending.CurveCert = "",
+    as_json: options.AsJson = False,
+) -> int:
+    """Call METHOD of one server of TOPIC with the arguments, print what it returns.
+
+    Exit codes: 0 done, 1 the server raised an exception (its class and message are printed) or a proxy refused, 2 wrong
+    options or no proxy here, 3 nobody listens there, 4 no reply in time.
+    """
+    where = Address(
+        sending.named(exchange, "exchange"), sending.named(topic, "topic"), sending.named(server, "server")
+    )
+    body = sending.request(method, words, ctxt, namespace, version)
+    screen = Screen(as_json)
+
+    def work(port: Port) -> int:
+        reply = port.call(where, body, timeout_s=timeout, mandatory=not wait)
+        try:
+            result = result_of(reply)
+        except RpcError as error:
+            print(f"headgate oslo call: {where}: {error}", file=sys.stderr)
+            return FAILED
+        if isinstance(result, str) and not as_json:
+            screen.line(result)
+        else:
+            screen.value(result)
+        return OK
+
+    return sending.run("call", sending.station(ipc_dir, directory, directory_key, curve_cert), work)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("oslo call", call, EXAMPLES, argv)

@@ -1,0 +1,278 @@
+"""Processes beside this one: rooms of a node's proxy, and its face. Started, watched, started again, ended with us.
+
+Each child is this program again (``room``): it reads its order, JSON, from its input, and writes one line to its output
+once it can be used. The kernel tells it when we are gone (``PR_SET_PDEATHSIG``), however that happens.
+
+Concurrency: one event loop. A child's end is noticed through its pidfd, so that nobody else's SIGCHLD is in the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from broker.errors import ConfigError, HeadgateError
+from broker.settings import OsloSection
+
+log = logging.getLogger("headgate.oslo")
+
+READY_S: Final = 20.0
+"""How long a child may take until it can be used, the first time."""
+LEAVE_S: Final = 5.0
+"""How long it may take to leave before it is killed: its linger and some more."""
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+"""Before it is started again: twice as long each time, up to this; at first again once it ran for STEADY_S."""
+STEADY_S: Final = 10.0
+EX_CONFIG: Final = 78
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is told: ``rooms`` of the proxy, or, with ``face``, the Flux broker to be reachable on."""
+
+    section: OsloSection
+    rooms: tuple[str, ...] = ()
+    face: str = ""
+    parent: int = 0
+    """Our pid: a child whose parent is somebody else has lost us already."""
+    log_level: str = "warning"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "face" if self.face else ",".join(self.rooms) if len(self.rooms) == 1 else "proxy"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What a child says once it can be used: where its rooms listen."""
+
+    endpoints: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def orders(section: OsloSection, face: str = "", *, log_level: str = "warning") -> list[Order]:
+    """The children that settings ask for: all rooms in one or each in its own, and the face where ``face`` names a
+    broker.
+    """
+    shares = [(room,) for room in section.run] if section.split else [section.run]
+    parent = os.getpid()
+    made = [Order(section=section, rooms=rooms, parent=parent, log_level=log_level) for rooms in shares]
+    if face:
+        made.append(Order(section=section, face=face, parent=parent, log_level=log_level))
+    return made
+
+
+class Child:
+    """One child, kept running.
+
+    Attributes:
+        ready: set once it said so for the first time.
+        said: what it said last.
+        starts: how often it was started.
+        pid: of the running process; 0 none.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.ready = asyncio.Event()
+        self.said = Ready()
+        self.starts = 0
+        self.pid = 0
+        self.hurry = False
+
+    async def keep(self) -> None:
+        """Run it until cancelled.
+
+        Raises:
+            ConfigError, HeadgateError: it ended before it was ready for the first time; it has said why itself.
+        """
+        loop = asyncio.get_running_loop()
+        pause_s = FIRST_PAUSE_S
+        while True:
+            began = loop.time()
+            try:
+                code = await self._once()
+                said = f"ended with code {code}"
+            except OSError as error:  # no process, memory or descriptor to be had: there may be later
+                code, said = 1, f"could not be started: {error.strerror}"
+            if not self.ready.is_set():
+                kind = ConfigError if code == EX_CONFIG else HeadgateError
+                raise kind(f"the process for {self.order.name} {said} before it was ready")
+            if loop.time() - began > STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning("the process for %s %s: started again in %g s", self.order.name, said, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _once(self) -> int:
+        """Start it and wait for its end; returns its exit code, below 0 for a signal."""
+        process = _spawned(self.order)
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            process.kill()
+            process.communicate()
+            raise
+        self.starts += 1
+        self.pid = process.pid
+        ended = _readable(pidfd)
+        try:
+            assert process.stdout is not None
+            with process.stdout:
+                await self._listen(process.stdout.fileno(), ended)
+            await asyncio.shield(ended)
+        finally:
+            await self._end(process, ended)
+            _forget(pidfd, ended)
+            os.close(pidfd)
+            self.pid = 0
+        return process.wait()
+
+    async def _listen(self, fd: int, ended: asyncio.Future[None]) -> None:
+        """Wait for the line that says it is ready; its end or ``ended`` ends the wait, too."""
+        os.set_blocking(fd, False)
+        line = b""
+        while not line.endswith(b"\n"):
+            there = _readable(fd)
+            await asyncio.wait((there, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not there.done():
+                _forget(fd, there)
+                return
+            some = os.read(fd, 65536)
+            if not some:
+                return
+            line += some
+        self.said = msgspec.json.decode(line, type=Ready)
+        self.ready.set()
+
+    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
+        """Tell it to leave, kill it when it does not."""
+        for number, patience_s in ((signal.SIGTERM, LEAVE_S), (signal.SIGKILL, None)):
+            if ended.done() or process.poll() is not None:
+                break
+            process.send_signal(signal.SIGKILL if self.hurry else number)
+            await asyncio.wait((ended,), timeout=patience_s)
+        process.wait()
+
+
+def _spawned(order: Order) -> subprocess.Popen[bytes]:
+    """A child with its order as input: in memory, so that nobody waits for anybody to read it."""
+    environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    given = os.memfd_create("order", os.MFD_CLOEXEC)
+    try:
+        os.write(given, msgspec.json.encode(order))
+        os.lseek(given, 0, os.SEEK_SET)
+        return subprocess.Popen(
+            [sys.executable, "-m", "broker.cli.oslo.room"],
+            stdin=given,
+            stdout=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
+        )
+    finally:
+        os.close(given)
+
+
+def _readable(fd: int) -> asyncio.Future[None]:
+    """A future that is done once ``fd`` can be read."""
+    loop = asyncio.get_running_loop()
+    there: asyncio.Future[None] = loop.create_future()
+
+    def came() -> None:
+        loop.remove_reader(fd)
+        if not there.done():
+            there.set_result(None)
+
+    loop.add_reader(fd, came)
+    return there
+
+
+def _forget(fd: int, there: asyncio.Future[None]) -> None:
+    asyncio.get_running_loop().remove_reader(fd)
+    there.cancel()
+
+
+class Children:
+    """All of them.
+
+    Args:
+        wanted: an order for each.
+    """
+
+    def __init__(self, wanted: Sequence[Order]) -> None:
+        self.children = [Child(order) for order in wanted]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def endpoints(self) -> Mapping[str, str]:
+        """Where the rooms listen."""
+        return {room: where for child in self.children for room, where in child.said.endpoints.items()}
+
+    async def start(self) -> None:
+        """Start all and wait until each can be used.
+
+        Raises:
+            ConfigError, HeadgateError: one of them cannot. TimeoutError: not within READY_S.
+        """
+        loop = asyncio.get_running_loop()
+        rooms = [child for child in self.children if not child.order.face]
+        faces = [child for child in self.children if child.order.face]
+        try:
+            for share in (rooms, faces):  # a face finds its node's rooms there
+                keeping = [loop.create_task(child.keep(), name=f"oslo {child.order.name}") for child in share]
+                self._tasks += keeping
+                await self._until_ready(share)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _until_ready(self, share: Sequence[Child]) -> None:
+        if not share:
+            return
+        loop = asyncio.get_running_loop()
+        ready = loop.create_task(_all_ready(share), name="oslo ready")
+        try:
+            async with asyncio.timeout(READY_S):
+                await asyncio.wait((ready, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            missing = ", ".join(child.order.name for child in share if not child.ready.is_set())
+            raise TimeoutError(f"not ready within {READY_S:g} s: {missing}") from None
+        finally:
+            ready.cancel()
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def failed(self) -> None:
+        """Wait for ever, unless a child can no longer be kept.
+
+        Raises:
+            Exception: why it cannot.
+        """
+        if self._tasks:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+
+    async def stop(self, *, hurry: bool = False) -> None:
+        """End all, ``hurry`` at once; harmless twice."""
+        for child in self.children:
+            child.hurry = hurry
+        while self._tasks:  # the latest first: a face leaves through its node's rooms
+            share = self._tasks[-1:] if not hurry else list(self._tasks)
+            del self._tasks[-len(share) :]
+            for task in share:
+                task.cancel()
+            await asyncio.gather(*share, return_exceptions=True)
+
+
+async def _all_ready(share: Sequence[Child]) -> None:
+    for child in share:
+        await child.ready.wait()

@@ -1,0 +1,138 @@
+"""``headgate oslo face``: the topics of oslo.messaging as a service of a Flux broker, its notifications as events.
+
+This process holds both ends, so nothing is loaded that it does not need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.cli.exits import OK, UsageError
+from broker.cli.oslo import plan
+from broker.cli.oslo.given import common, section_from, signals
+from broker.oslo.service.config import FaceConfig
+from broker.settings import OsloSection
+
+_EPILOG = """\
+examples:
+  headgate oslo face --uri local:///run/headgate/local-0
+  headgate oslo face --config broker.toml              rules in [[oslo.calls]], notifications in oslo.notify
+  headgate rpc oslo.openstack.scheduler.select '{"args": {"host": "a1"}}'
+  headgate sub oslo.notify.                            notifications, as owner
+
+The broker is --uri, else $HEADGATE_URI, else $FLUX_URI; we have to be its owner.
+SIGTERM and SIGINT answer what waits and leave; a second one leaves at once.
+exit codes: 0 told to leave, 1 failed or refused, 2 wrong options, 3 no broker there, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate oslo face",
+        description="Be the service `oslo` on a Flux broker until told to leave.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-u", "--uri", metavar="URI", help="the Flux broker")
+    add("--ipc-dir", metavar="DIR", help="folder of the node's proxy")
+    add(
+        "--notify",
+        action="append",
+        metavar="EXCHANGE/TOPIC",
+        help="publish these notifications (default openstack/notifications); may be given again",
+    )
+    add("--public", action="store_true", help="show notifications to every user of the broker")
+    common(parser)
+    return parser
+
+
+def section_of(given: argparse.Namespace) -> OsloSection:
+    """The settings that the options and the file ask for.
+
+    Raises:
+        ConfigError: they cannot be, or contradict each other.
+    """
+    named: dict[str, Any] = {}
+    if given.ipc_dir:
+        named["ipc_dir"] = os.path.abspath(given.ipc_dir)
+    if given.notify:
+        named["notify"] = tuple(given.notify)
+    if given.public:
+        named["notify_public"] = True
+    return section_from(given, named)
+
+
+def flux_uri(given: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> str:
+    """The Flux broker to be reachable on.
+
+    Raises:
+        UsageError: none is named.
+    """
+    uri = given.uri or environ.get("HEADGATE_URI") or environ.get("FLUX_URI")
+    if not uri:
+        raise UsageError("no broker is named; expected --uri, $HEADGATE_URI or $FLUX_URI")
+    return str(uri)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    given = arguments().parse_args(argv)
+    section = section_of(given)
+    uri = flux_uri(given)
+
+    from broker.cli.oslo.room import log_to_stderr
+
+    log_to_stderr("warning" if given.quiet else "info", "oslo face")
+
+    def ready() -> None:
+        if not given.quiet:
+            print("\n".join(said(section, uri)), flush=True)
+
+    return asyncio.run(serve(plan.face_config(section), uri, ready))
+
+
+def said(section: OsloSection, uri: str) -> list[str]:
+    """What is printed once it is there."""
+    events = ", ".join(section.notify)
+    audience = "everybody" if section.notify_public else "owners"
+    return [
+        f"oslo.EXCHANGE.TOPIC.METHOD on {uri}, through the proxy in {plan.ipc_dir(section)}",
+        f"notifications of {events} as events oslo.notify.* for {audience}" if events else "no notifications",
+        "Ctrl-C ends it",
+    ]
+
+
+async def serve(config: FaceConfig, uri: str, ready: Callable[[], None]) -> int:
+    """Be the face until SIGTERM or SIGINT; returns the exit code.
+
+    Raises:
+        HeadgateError: it could not start.
+    """
+    from broker.cli.oslo.room import settle_memory
+    from broker.oslo.service import Face
+
+    face = Face(config, uri)
+    async with signals() as leave:
+        try:
+            starting = asyncio.get_running_loop().create_task(face.start(), name="start")
+            waiting = asyncio.get_running_loop().create_task(leave.wait(), name="leave")
+            await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                settle_memory()
+                ready()
+            else:
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+            await waiting
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await face.stop()
+    return OK

@@ -1,0 +1,65 @@
+"""What the verbs that become a process of the wing have in common: options, settings, signals."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from broker.cli import overrides
+from broker.settings import OsloSection, Settings, check, load_oslo
+
+
+def common(parser: argparse.ArgumentParser) -> None:
+    """Options of every verb that becomes a process of the wing."""
+    add = parser.add_argument
+    add("-c", "--config", metavar="FILE", help="TOML with a section [oslo]; options go before it")
+    add(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="oslo.KEY=VALUE",
+        help="a setting that goes before all others; may be given again",
+    )
+    add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
+
+
+def section_from(given: argparse.Namespace, named: Mapping[str, Any]) -> OsloSection:
+    """The settings of the file with ``named`` on top, then ``--set``.
+
+    Raises:
+        ConfigError: they cannot be, or contradict each other.
+    """
+    section = load_oslo(given.config) if given.config is not None else OsloSection()
+    settings = Settings(oslo=msgspec.structs.replace(section, **named))
+    if not given.set:
+        return check(settings).oslo or section
+    assignments = [each if each.startswith("oslo.") else f"oslo.{each}" for each in given.set]
+    return overrides.apply(settings, assignments).oslo or section
+
+
+@contextlib.asynccontextmanager
+async def signals() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set; a second one ends this process at once."""
+    loop = asyncio.get_running_loop()
+    leave = asyncio.Event()
+
+    def came(number: signal.Signals) -> None:
+        if leave.is_set():
+            os._exit(128 + number)
+        leave.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, came, number)
+    try:
+        yield leave
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,96 @@
+"""A node proxy beside rank 0, with its face on that broker: what ``headgate broker``, ``start`` and ``up`` add when the
+configuration has ``[oslo]``.
+
+Both are processes of their own (``children``): the proxy's loop is another one than the broker's, and the corridor has
+nothing of their work in it. They end with the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from broker.settings import OsloSection, Settings
+
+if TYPE_CHECKING:
+    from broker.cli.oslo.children import Children
+    from broker.node.assembly import Node
+
+log = logging.getLogger("headgate")
+
+
+class OsloWing:
+    """The processes of ``[oslo]``.
+
+    Args:
+        section: its settings.
+        uri: the Flux broker, whose owner we are.
+        log_level: of the children.
+    """
+
+    def __init__(self, section: OsloSection, uri: str, log_level: str = "warning") -> None:
+        self._section = section
+        self._uri = uri if section.face else ""
+        self._log_level = log_level
+        self._children: Children | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the proxy, then its face.
+
+        Raises:
+            ConfigError: a setting cannot be followed; HeadgateError: one of them ended; TimeoutError: too slow.
+        """
+        from broker.cli.oslo.children import Children, orders
+
+        self._children = Children(orders(self._section, self._uri, log_level=self._log_level))
+        await self._children.start()
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="oslo")
+
+    async def stop(self) -> None:
+        """End them; harmless twice."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+        children, self._children = self._children, None
+        if children is not None:
+            await children.stop()
+
+    def where(self) -> list[str]:
+        """Lines that say how applications find it."""
+        from broker.cli.oslo import plan
+
+        lines = plan.where(self._section, self._children.endpoints if self._children is not None else {})
+        return [*lines, "  headgate oslo status"] if self._children is not None else lines
+
+    async def _watch(self) -> None:
+        assert self._children is not None
+        try:
+            await self._children.failed()
+        except Exception:
+            log.exception("oslo cannot go on; the broker does")
+
+
+def wing_of(settings: Settings) -> OsloWing | None:
+    """The wing that settings of one rank ask for."""
+    if settings.oslo is None or settings.broker.rank != 0:
+        return None
+    return OsloWing(settings.oslo, settings.broker.local_uri or "", settings.broker.log_level)
+
+
+@contextlib.asynccontextmanager
+async def beside(node: Node) -> AsyncIterator[OsloWing | None]:
+    """For ``bootstrap.run``: the wing of rank 0; nothing on other ranks, and without ``[oslo]``."""
+    wing = wing_of(node.settings)
+    if wing is None:
+        yield None
+        return
+    await wing.start()
+    try:
+        yield wing
+    finally:
+        await wing.stop()

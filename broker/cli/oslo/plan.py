@@ -1,0 +1,205 @@
+"""From ``[oslo]`` to what each process of the wing is told, and to what a person is told about it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from broker.errors import ConfigError
+from broker.identity import USERID_UNKNOWN, Role
+from broker.oslo.contract import Settings as StationSettings
+from broker.oslo.names import Pipeline
+from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, default_ipc_dir
+from broker.settings import OsloSection
+
+if TYPE_CHECKING:
+    from broker.oslo.service.config import FaceConfig
+
+ROLES: Final = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN, "deny": Role.NONE}
+ROOMS: Final = ("directory", "call", "fanout", "notify", "cast")
+
+
+def mask(roles: Iterable[str]) -> int:
+    """The rolemask of names of roles."""
+    return int(functools.reduce(lambda seen, role: seen | ROLES[role], roles, Role.NONE))
+
+
+def ipc_dir(section: OsloSection) -> str:
+    """The folder of the node's sockets."""
+    return section.ipc_dir or default_ipc_dir()
+
+
+def node_name(section: OsloSection) -> str:
+    """What the node is called."""
+    return section.node or os.uname().nodename
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether ``host`` stands for all addresses of this machine."""
+    try:
+        return host == "*" or ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def keepalive(section: OsloSection) -> tuple[bool, int, int, int]:
+    """TCP keep-alive: on, idle s, count, interval s."""
+    return (
+        section.tcp_keepalive,
+        section.tcp_keepalive_idle_s,
+        section.tcp_keepalive_count,
+        section.tcp_keepalive_interval_s,
+    )
+
+
+def node_config(section: OsloSection, rooms: Sequence[str] = ()) -> NodeConfig:
+    """What a proxy process is told that runs ``rooms``; () is what the section says."""
+    keys = tuple(
+        KeyEntry(
+            entry.key,
+            entry.name or "",
+            USERID_UNKNOWN if entry.userid is None else entry.userid,
+            mask(entry.roles),
+        )
+        for entry in section.keys
+    )
+    rules = tuple(
+        Rule(entry.exchanges, entry.topics, entry.action, mask(entry.roles), entry.users, entry.allow)
+        for entry in section.rules
+    )
+    return NodeConfig(
+        ipc_dir=ipc_dir(section),
+        ipc_group=section.ipc_group or "",
+        node=node_name(section),
+        host=section.host,
+        advertise=section.advertise or ("" if is_everywhere(section.host) else section.host),
+        ports={pipeline: section.port_of(pipeline) for pipeline in Pipeline},
+        directory_port=section.directory_port,
+        run=frozenset(rooms or section.run),
+        directories=section.directories,
+        redis=section.redis,
+        curve_cert=section.curve_cert or "",
+        directory_key=section.directory_key or "",
+        insecure=section.insecure,
+        keys=keys,
+        unlisted=int(ROLES[section.unlisted]),
+        rules=rules,
+        lease_s=section.lease_s,
+        beat_s=section.beat_s,
+        keepalive=keepalive(section),
+        message_bytes_max=section.message_bytes_max,
+        queue_msgs=section.queue_msgs,
+        queue_bytes=section.queue_bytes,
+        pending_max=section.pending_max,
+    )
+
+
+def station_settings(section: OsloSection) -> StationSettings:
+    """How a process of this node finds the pipelines."""
+    return StationSettings(
+        ipc_dir=ipc_dir(section),
+        directories=section.directories,
+        directory_key=section.directory_key or "",
+        curve_cert=section.curve_cert or "",
+        keepalive=keepalive(section),
+    )
+
+
+def face_config(section: OsloSection) -> FaceConfig:
+    """What the face is told."""
+    from broker.oslo.service.config import (
+        CallRule,
+        FaceConfig,
+    )  # with the client of a broker, which proxies need not
+
+    rules = tuple(
+        CallRule(
+            entry.exchanges,
+            entry.topics,
+            entry.methods,
+            entry.modes,
+            mask(entry.roles),
+            entry.users,
+            entry.allow,
+        )
+        for entry in section.calls
+    )
+    places = [place.rpartition("/") for place in section.notify]
+    return FaceConfig(
+        station_settings(section),
+        rules,
+        section.call_timeout_s,
+        section.call_timeout_max_s,
+        tuple((exchange, topic) for exchange, _, topic in places),
+        section.notify_pool,
+        section.notify_public,
+    )
+
+
+def rooms_of(text: str) -> tuple[str, ...]:
+    """Rooms from ``call,fanout``.
+
+    Raises:
+        ConfigError: a word is no room.
+
+    >>> rooms_of("call, cast")
+    ('call', 'cast')
+    """
+    rooms = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    wrong = [room for room in rooms if room not in EVERYTHING]
+    if wrong or not rooms:
+        raise ConfigError(f"--run: saw {(wrong or [text])[0][:64]!r}, expected some of {','.join(ROOMS)}")
+    return rooms
+
+
+# ---------------------------------------------------------------- for people
+
+
+def transport_url(section: OsloSection) -> str:
+    """What applications of this node put into their configuration.
+
+    >>> transport_url(OsloSection(ipc_dir="/srv/oslo"))
+    'zmq:///?rpc_zmq_ipc_dir=%2Fsrv%2Foslo'
+    """
+    if ipc_dir(section) == default_ipc_dir():
+        return "zmq://"
+    return f"zmq:///?rpc_zmq_ipc_dir={quote(ipc_dir(section), safe='')}"
+
+
+_NO_PORT: Final = "for this node only: no TCP port"
+_ANY_PORT: Final = "free ports: `headgate oslo status` shows them"
+
+
+def planned(section: OsloSection) -> dict[str, str]:
+    """Where the rooms are to listen, as far as it is known before they do."""
+    if not section.host:
+        return {}
+    host = f"[{section.host}]" if ":" in section.host else section.host
+    return {room: f"tcp://{host}:{section.port_of(room)}" for room in section.run if section.port_of(room)}
+
+
+def where(section: OsloSection, endpoints: Mapping[str, str]) -> list[str]:
+    """Lines that say how applications find the proxy.
+
+    Args:
+        section: its settings.
+        endpoints: of its rooms, where other nodes connect.
+    """
+    tcp = {room: endpoint for room, endpoint in endpoints.items() if endpoint}
+    secrecy = "CURVE" if section.curve_cert else "plaintext"
+    ports = ", ".join(f"{room} {tcp[room].rpartition(':')[2]}" for room in ROOMS if room in tcp)
+    hosts = sorted({endpoint.rpartition(":")[0] for endpoint in tcp.values()})
+    lines = [
+        f"oslo.messaging proxy {node_name(section)} in {ipc_dir(section)}",
+        f"  {' '.join(hosts)}: {ports} ({secrecy})"
+        if tcp
+        else f"  {_NO_PORT if section.host == '' else _ANY_PORT}",
+        f"  transport_url = {transport_url(section)}",
+    ]
+    if section.redis:
+        lines.insert(2, f"  directory shared through {len(section.redis)} Redis server(s)")
+    return lines

@@ -1,0 +1,184 @@
+"""``headgate oslo proxy``: the proxy of this node, in this process or in one of its own for each room.
+
+This process becomes the proxy, so nothing is loaded that it does not need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.cli.exits import OK
+from broker.cli.oslo import plan
+from broker.cli.oslo.given import common, section_from, signals
+from broker.cli.oslo.picture import sockets_in
+from broker.oslo.node import NodeConfig
+from broker.settings import OsloSection
+
+_EPILOG = """\
+examples:
+  headgate oslo proxy                                   all rooms, for this machine only; prints the transport_url
+  headgate oslo proxy --host '*' --curve-cert oslo.cert --directory tcp://controller:9500
+  headgate oslo proxy --run call,directory --call-port 9601
+  headgate oslo proxy --split --redis redis://controller:6379/0
+  headgate oslo proxy --uri local:///run/headgate/local-0   and be reachable there: oslo.EXCHANGE.TOPIC.METHOD
+  headgate oslo proxy --config broker.toml --set oslo.lease_s=10
+
+Every setting stands in deploy/broker.toml, section [oslo].
+SIGTERM and SIGINT end it; a second one ends it at once.
+exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate oslo proxy",
+        description="Run the proxy of one node of oslo.messaging until it is told to leave.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--run", metavar="ROOMS", help=f"rooms that run here (default {','.join(plan.ROOMS)})")
+    add("--split", action="store_true", help="each in a process of its own, started again when it dies")
+    add("--host", metavar="H", help="address of the ports (default 127.0.0.1; '*' all, '' none)")
+    add("--advertise", metavar="H", help="what other nodes dial (default: the host, or the node's name)")
+    add("-n", "--node", metavar="N", help="name of this node (default: the host name)")
+    for room in plan.ROOMS:
+        add(f"--{room}-port", type=int, metavar="P", help=f"TCP port of {room}; 0: any free one")
+    add(
+        "--directory",
+        action="append",
+        metavar="URL",
+        help="tcp://HOST:PORT of another directory; may be given again",
+    )
+    add("--redis", action="append", metavar="URL", help="Redis that shares the directory; may be given again")
+    add("--ipc-dir", metavar="DIR", help="folder of sockets for this node's servers and clients")
+    add("--ipc-group", metavar="GROUP", help="group that may use it")
+    add("--curve-cert", metavar="FILE", help="CURVE certificate of this node (headgate keygen)")
+    add("--insecure", action="store_true", help="allow plaintext off loopback")
+    add("-u", "--uri", metavar="URI", help="a Flux broker to be reachable on, from a process beside this one")
+    common(parser)
+    return parser
+
+
+def section_of(given: argparse.Namespace) -> OsloSection:
+    """The settings that the options and the file ask for.
+
+    Raises:
+        ConfigError: they cannot be, or contradict each other.
+    """
+    ports = tuple(f"{room}_port" for room in plan.ROOMS)
+    named: dict[str, Any] = {
+        name: getattr(given, name)
+        for name in ("host", "advertise", "node", "ipc_group", *ports)
+        if getattr(given, name) is not None
+    }
+    for name in ("ipc_dir", "curve_cert"):
+        if getattr(given, name):
+            named[name] = os.path.abspath(getattr(given, name))
+    if given.run is not None:
+        named["run"] = plan.rooms_of(given.run)
+    for name, values in (("directories", given.directory), ("redis", given.redis)):
+        if values:
+            named[name] = tuple(values)
+    named.update({"split": True} if given.split else {})
+    named.update({"insecure": True} if given.insecure else {})
+    return section_from(given, named)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    given = arguments().parse_args(argv)
+    section = section_of(given)
+
+    from broker.cli.oslo.room import log_to_stderr
+
+    level = "warning" if given.quiet else "info"
+    log_to_stderr(level, "oslo proxy")
+
+    def ready(endpoints: Mapping[str, str]) -> None:
+        if not given.quiet:
+            print("\n".join([*said(section, endpoints, given.uri or ""), "Ctrl-C ends it"]), flush=True)
+
+    uri = given.uri if section.face else ""
+    if section.split or uri:
+        return asyncio.run(_serve(section, uri or "", level, ready))
+    return run_here(plan.node_config(section), ready)
+
+
+def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[str]:
+    """What is printed once it is there."""
+    lines = plan.where(section, endpoints)
+    if uri and section.face:
+        lines.append(f"  reachable as oslo.EXCHANGE.TOPIC.METHOD on {uri}")
+    return lines
+
+
+def run_here(config: NodeConfig, ready: Callable[[Mapping[str, str]], None]) -> int:
+    """Run a proxy in this process until it is told to leave; returns the exit code.
+
+    Args:
+        config: what it is told.
+        ready: called once, with where each room is reached from other nodes.
+    """
+    from broker.cli.oslo.room import settle_memory
+    from broker.oslo.proxy.process import NodeProxy
+
+    proxy = NodeProxy(config)
+
+    def opened() -> None:
+        settle_memory()
+        ready(endpoints_in(proxy.told(), config.advertise or config.node))
+
+    proxy.run(opened)
+    return OK
+
+
+def endpoints_in(told: Mapping[str, Mapping[str, Any]], host: str) -> dict[str, str]:
+    """Where each room is reached from other nodes, of what the rooms tell of themselves; "" nowhere.
+
+    A room that tells only where its sockets are bound is reached at ``host``.
+    """
+    found = {}
+    for room, said in told.items():
+        bound = [each["endpoint"] for each in sockets_in(said) if each["endpoint"].startswith("tcp:")]
+        port = bound[0].rpartition(":")[2] if bound else ""
+        found[room] = str(said.get("endpoint") or (f"tcp://{host}:{port}" if port else ""))
+    return found
+
+
+async def _serve(
+    section: OsloSection, uri: str, level: str, ready: Callable[[Mapping[str, str]], None]
+) -> int:
+    """Keep the processes of the node until told to leave."""
+    from broker.cli.oslo.children import Children, orders
+    from broker.oslo.proxy.process import tell_manager
+
+    children = Children(orders(section, uri, log_level=level))
+    async with signals() as leave:
+        loop = asyncio.get_running_loop()
+        left = loop.create_task(leave.wait(), name="leave")
+        starting = loop.create_task(children.start(), name="start")
+        try:
+            await asyncio.wait((left, starting), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                tell_manager("READY=1")
+                ready(children.endpoints)
+                failing = loop.create_task(children.failed(), name="failed")
+                await asyncio.wait((left, failing), return_when=asyncio.FIRST_COMPLETED)
+                failing.cancel()
+                for outcome in await asyncio.gather(failing, return_exceptions=True):
+                    if isinstance(outcome, Exception):
+                        raise outcome
+        finally:
+            for task in (left, starting):
+                task.cancel()
+            await asyncio.gather(left, starting, return_exceptions=True)
+            tell_manager("STOPPING=1")
+            await children.stop()
+    return OK

@@ -1,0 +1,90 @@
+"""A process that ``children`` keeps: rooms of a node's proxy, or its face. Not for people: it has no options.
+
+Its input is an ``Order``; one line on its output says that it can be used, then its output is closed. It ends with the
+process that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+from typing import Final
+
+import msgspec
+
+from broker.cli.exits import CONFIG, FAILED, OK, code_of
+from broker.cli.oslo import plan
+from broker.cli.oslo.children import Order, Ready
+from broker.errors import HeadgateError
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def bind_to(parent: int) -> None:
+    """Be told to leave when the process that started us ends; leave now when it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if parent and os.getppid() != parent:
+        sys.exit(FAILED)
+
+
+def log_to_stderr(level: str, who: str = "oslo") -> None:
+    """Our own lines to stderr, one each: time, who, level, text."""
+    handler = logging.StreamHandler(sys.stderr)
+    form = f"%(asctime)s.%(msecs)03d headgate[{who}] %(levelname)s %(message)s"
+    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
+    ours = logging.getLogger("headgate")
+    ours.handlers = [handler]
+    ours.setLevel(level.upper())
+    ours.propagate = False
+
+
+def settle_memory() -> None:
+    """What exists now lives as long as the process: no collection looks at it again, and the young less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+def _say(ready: Ready) -> None:
+    """Tell the parent; whatever is printed afterwards goes where errors go."""
+    try:
+        os.write(1, msgspec.json.encode(ready) + b"\n")
+    except BrokenPipeError:
+        pass  # nobody waits any more: its signal is on its way
+    os.dup2(2, 1)
+
+
+def run(order: Order) -> int:
+    """Do what ``order`` says until told to leave; returns the exit code."""
+    if order.face:
+        from broker.cli.oslo.face import serve
+
+        return asyncio.run(serve(plan.face_config(order.section), order.face, lambda: _say(Ready())))
+    from broker.cli.oslo.proxy import run_here
+
+    config = plan.node_config(order.section, order.rooms)
+    return run_here(config, lambda endpoints: _say(Ready(dict(endpoints))))
+
+
+def main() -> int:
+    """Entry point of the process."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started us may have blocked some
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    bind_to(order.parent)
+    log_to_stderr(order.log_level, f"oslo {order.name}")
+    try:
+        return run(order)
+    except (HeadgateError, TimeoutError) as error:
+        for line in str(error).splitlines() or [type(error).__name__]:
+            print(f"headgate oslo {order.name}: {line}", file=sys.stderr)
+        code = code_of(error)
+        return code if code in (OK, CONFIG) else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""What the verbs that send and listen have in common: options, values on the command line, the way to an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, UsageError
+from broker.cli.screen import Screen
+from broker.oslo.contract import Address, CallTimeout, OsloFailure, Port, Settings, Undelivered, Unroutable
+from broker.oslo.frames import check_name
+from broker.oslo.names import DIRECTORY_SOCKET
+from broker.oslo.node import default_ipc_dir
+
+CALL_S: Final = 60.0
+"""Default of ``--timeout``: that of ``rpc_response_timeout``."""
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where servers listen.", show_default=False)]
+Method = Annotated[str, typer.Argument(metavar="METHOD", help="What they are to do.", show_default=False)]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE ...]", help="Arguments; a value is JSON where it is some, else a text."
+    ),
+]
+Exchange = Annotated[
+    str, typer.Option("--exchange", "-x", metavar="NAME", help="The exchange (control_exchange).")
+]
+Server = Annotated[str, typer.Option("--server", metavar="NAME", help="This server of the topic, not any.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="Namespace of the method.")
+]
+Version = Annotated[
+    str | None, typer.Option("--version", metavar="X.Y", help="Version that the server has to have.")
+]
+Context = Annotated[str, typer.Option("--ctxt", metavar="JSON", help="The request's context, a JSON object.")]
+IpcDir = Annotated[
+    str | None,
+    typer.Option(
+        "--ipc-dir", metavar="DIR", help="Folder of this node's proxy. Default: where `oslo proxy` puts it."
+    ),
+]
+Directory = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--directory",
+        metavar="URL",
+        help="tcp://HOST:PORT of a directory, where no proxy runs on this machine; may be given again.",
+    ),
+]
+DirectoryKey = Annotated[
+    str,
+    typer.Option(
+        "--directory-key", metavar="KEY", help="Its CURVE public key. Default: that of our certificate."
+    ),
+]
+CurveCert = Annotated[str, typer.Option("--curve-cert", metavar="FILE", help="Our CURVE certificate.")]
+
+Work = Callable[[Port], int | None]
+
+
+def station(ipc_dir: str | None, directories: list[str] | None, key: str, certificate: str) -> Settings:
+    """How the pipelines are found.
+
+    Raises:
+        UsageError: there is neither a proxy in the folder nor a directory.
+    """
+    folder = os.path.abspath(ipc_dir) if ipc_dir else default_ipc_dir()
+    if not directories and not os.path.exists(os.path.join(folder, DIRECTORY_SOCKET)):
+        raise UsageError(
+            f"no proxy of this node in {folder}; `headgate oslo proxy` starts one, --ipc-dir names another folder, "
+            "--directory a directory elsewhere"
+        )
+    if certificate and not key and directories:
+        from broker.transport import curve
+
+        key = curve.load(certificate).public_key
+    return Settings(
+        ipc_dir=folder, directories=tuple(directories or ()), directory_key=key, curve_cert=certificate
+    )
+
+
+def run(verb: str, settings: Settings, work: Work) -> int:
+    """Open a port, do ``work``, close it; returns the exit code that ``work`` returned, or 0.
+
+    What the pipelines refuse is one line, and exit code 1, 3 (nobody there) or 4 (no answer in time).
+    """
+    from broker.oslo.station import open_port
+
+    logging.getLogger("headgate").addHandler(logging.StreamHandler(sys.stderr))
+    logging.getLogger("headgate").setLevel(logging.WARNING)
+    logging.getLogger("headgate").propagate = False
+    try:
+        port = open_port(settings)
+        try:
+            return work(port) or 0
+        finally:
+            port.close()
+    except OsloFailure as error:
+        print(f"headgate oslo {verb}: {error}", file=sys.stderr)
+        if isinstance(error, (Unroutable, Undelivered)):
+            return NO_CONNECTION
+        return TIMEOUT if isinstance(error, CallTimeout) else FAILED
+
+
+def heard(settings: Settings, pipelines: Iterable[str], address: Address) -> bool:
+    """Whether somebody listens there, as far as the directory knows; True when none answers."""
+    from broker.oslo.service.asking import states
+
+    known = states(settings)
+    if known is None:
+        return True
+    wanted = set(pipelines)
+    return any(
+        (record.exchange, record.topic) == address[:2] and address.server in ("", record.server)
+        for state in known
+        if state.pipeline in wanted
+        for record in state.records
+    )
+
+
+def send(
+    verb: str, settings: Settings, pipelines: Iterable[str], address: Address, work: Work, as_json: bool
+) -> int:
+    """``run`` for what is not answered: says whether it was sent, or that nobody listens there (exit code 3)."""
+    if not heard(settings, pipelines, address):
+        print(f"headgate oslo {verb}: {address}: nobody listens there", file=sys.stderr)
+        return NO_CONNECTION
+    code = run(verb, settings, work)
+    if code == OK:
+        Screen(as_json).record({"sent": True}, f"sent to {address}")
+    return code
+
+
+def value_of(text: str) -> Any:
+    """A value on the command line: JSON where it is some, else the text.
+
+    >>> value_of("3"), value_of('{"a": [1]}'), value_of("three"), value_of('"3"')
+    (3, {'a': [1]}, 'three', '3')
+    """
+    try:
+        return msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return text
+
+
+def keywords(words: Iterable[str] | None) -> dict[str, Any]:
+    """Arguments from ``KEY=VALUE`` words and JSON objects.
+
+    Raises:
+        UsageError: neither.
+
+    >>> keywords(["n=3", "who=me", '{"deep": {"a": 1}}'])
+    {'n': 3, 'who': 'me', 'deep': {'a': 1}}
+    """
+    found: dict[str, Any] = {}
+    for word in words or ():
+        name, equals, text = word.partition("=")
+        if word.lstrip().startswith("{"):
+            found |= object_of(word, "argument")
+        elif not equals or not name:
+            raise UsageError(f"argument {word[:64]!r}: expected KEY=VALUE or a JSON object")
+        else:
+            found[name] = value_of(text)
+    return found
+
+
+def object_of(text: str, what: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        UsageError: it is something else; ``what`` begins its text.
+    """
+    value = value_of(text)
+    if not isinstance(value, dict):
+        raise UsageError(f"{what} {text[:64]!r}: expected a JSON object")
+    return value
+
+
+def named(text: str, what: str) -> str:
+    """``text`` itself, when it can be the name of an exchange, topic, server or pool.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        return check_name(text, what)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def request(
+    method: str, words: Iterable[str] | None, context: str, namespace: str | None, version: str | None
+) -> bytes:
+    """The body of a call, cast or fan-out, as oslo.messaging has it."""
+    message: dict[str, Any] = {"method": method, "args": keywords(words)}
+    if namespace is not None:
+        message["namespace"] = namespace
+    if version is not None:
+        message["version"] = version
+    return msgspec.json.encode({"ctxt": object_of(context, "--ctxt"), "message": message})

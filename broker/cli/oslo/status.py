@@ -1,0 +1,92 @@
+"""``headgate oslo status``: what the rooms of this node count, and which nodes its directory knows."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.oslo import sending
+from broker.cli.oslo.picture import Look
+from broker.cli.redraw import Redraw
+from broker.cli.screen import Screen
+from broker.cli.status import Every
+from broker.oslo.contract import Settings
+from broker.oslo.node import default_ipc_dir
+from broker.oslo.service import asking
+
+EXAMPLES = (
+    "headgate oslo status",
+    "headgate oslo status --watch               drawn anew every second, until Ctrl-C",
+    "headgate oslo status --json | jq .rooms.call.counts",
+    "headgate oslo status --directory tcp://controller:9500     the nodes, where no proxy runs here",
+)
+
+
+def look(settings: Settings, answer_s: float) -> Look:
+    """Ask every room and the directory."""
+    return Look(
+        settings.ipc_dir,
+        asking.statuses(settings.ipc_dir, answer_s),
+        asking.states(settings, answer_s),
+    )
+
+
+def outcome(found: Look, settings: Settings) -> int:
+    """The exit code; says what is missing on stderr."""
+    if not found.rooms and found.states is None:
+        places = ", ".join((settings.ipc_dir, *settings.directories))
+        print(f"headgate oslo status: no proxy of this node in {places}", file=sys.stderr)
+        return FAILED
+    if found.silent:
+        print(f"headgate oslo status: no answer from {', '.join(found.silent)}", file=sys.stderr)
+        return FAILED
+    if found.states is None:
+        print("headgate oslo status: no directory answers", file=sys.stderr)
+        return FAILED
+    return OK
+
+
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
+    interval: Every = 1.0,
+    ipc_dir: sending.IpcDir = None,
+    directory: sending.Directory = None,
+    directory_key: sending.DirectoryKey = "",
+    curve_cert: sending.CurveCert = "",
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.05, metavar="SECONDS", help="Wait so long for each answer.")
+    ] = asking.ANSWER_S,
+    as_json: options.AsJson = False,
+) -> int:
+    """Print the rooms of this node with their sockets, counters and listeners, and the nodes that the directory knows.
+
+    Exit codes: 0 all answer, 1 a room or the directory does not, or there is none, 2 wrong options.
+    """
+    if as_json and watch:
+        raise UsageError("--watch and --json: expected one of them")
+    folder = os.path.abspath(ipc_dir) if ipc_dir else default_ipc_dir()
+    settings = Settings(
+        ipc_dir=folder,
+        directories=tuple(directory or ()),
+        directory_key=directory_key,
+        curve_cert=curve_cert,
+    )
+    screen = Screen(as_json)
+    with Redraw(screen, watch) as redraw:
+        while True:
+            found = look(settings, timeout)
+            redraw.frame(lambda: found.show(screen))  # noqa: B023 - called at once
+            if not watch:
+                return outcome(found, settings)
+            time.sleep(interval)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("oslo status", status, EXAMPLES, argv)

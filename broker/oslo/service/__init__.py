@@ -1,0 +1,42 @@
+"""The face of oslo.messaging on a Flux broker: its topics as a service, its notifications as events, for every
+transport and rank.
+
+::
+
+    face        Face: the link to the Flux broker, made again when it is lost; the service ``oslo`` on it
+    config      what the face is told: who may call what, which notifications it publishes
+    policy      who may call what (no input or output)
+    topics      what a request asks for, what the server is sent, what its reply says (no input or output)
+    handlers    one handler for each kind of request
+    sending     calls and casts through a Port, so that the event loop never waits for it
+    listening   notifications from a Port to the event loop, through a bounded queue
+    announce    a notification as an event on the Flux broker, private to owners unless told otherwise
+    asking      what the rooms of a node count, and what its directory knows, asked once each
+
+Topics, payloads JSON objects; who calls is what the broker stamped::
+
+    oslo.EXCHANGE.TOPIC.METHOD   call METHOD of a server of TOPIC; METHOD is the last word, EXCHANGE the first behind
+                                 ``oslo``, TOPIC what is between them and may have dots
+                                 {"args": {}, "ctxt": {}, "server": "", "mode": "call", "timeout": seconds,
+                                  "namespace": "...", "version": "1.0", "mandatory": true}
+    oslo.send                    the same with {"exchange", "topic", "method"} in the payload: for exchanges with dots,
+                                 and methods called cancel or disconnect
+    oslo.status                  {}: what the rooms of this node count; owners and admins
+    oslo.topics.list             {"exchange": ""}: where somebody listens, of what the caller may call
+
+``mode`` is ``call`` (answered {"result": ...}), ``cast`` (one server of the topic, not answered by it) or ``fanout``
+(every server that there is); both are answered {"sent": true}. ``mandatory`` false waits for a server until the time is
+over instead of failing at once, and lets a cast go without a confirmation.
+
+Errors: EHOSTUNREACH nobody listens there, ETIMEDOUT no reply in time, EPERM not allowed, EAGAIN too much at a time,
+EINVAL the payload is wrong, EIO the server raised something: the text is its class and message.
+
+The server sees the caller in its context under ``headgate``: {"userid", "rolemask"}, which a payload cannot set.
+
+Events: ``oslo.notify.EXCHANGE.TOPIC.PRIORITY``, its words percent-encoded, see ``announce``.
+"""
+
+from broker.oslo.service.config import CallRule, FaceConfig
+from broker.oslo.service.face import Face
+
+__all__ = ["CallRule", "Face", "FaceConfig"]

@@ -1,0 +1,140 @@
+"""A notification as an event ``oslo.notify.EXCHANGE.TOPIC.PRIORITY`` on the Flux broker.
+
+Private unless told otherwise: owners receive it and nobody else (RFC 12, "Event Privacy"), since notifications tell of
+everybody's resources. The payload has what the notification has: ``publisher_id``, ``event_type``, ``payload``,
+``timestamp``, ``message_id``, ``priority``, ``exchange``, ``topic``, and of its context under ``ctxt`` what says which
+request and whose it was, never a token.
+
+Never waits: while the link is choked, events are dropped and counted; the next one says how many in ``lost``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import msgspec
+
+from broker.oslo.service.listening import Told
+from broker.wire.message import PRIVATE, Message, event
+from broker.wire.payload import encode_json
+
+PREFIX: Final = "oslo.notify."
+EVENT_BYTES_MAX: Final = 256 << 10
+"""A larger notification is told without its ``payload``: every dashboard would have to take it."""
+WORD_CHARS_MAX: Final = 128
+"""A longer word stands in a topic as its digest; the payload has it in full."""
+FIELDS: Final = ("publisher_id", "event_type", "payload", "timestamp", "message_id")
+CONTEXT: Final = (
+    "request_id",
+    "global_request_id",
+    "user_id",
+    "user_name",
+    "project_id",
+    "project_name",
+    "domain_id",
+    "user_domain_id",
+    "project_domain_id",
+    "tenant",
+    "user",
+)
+"""Keys of a context that are shown, where they are texts."""
+_VERSION: Final = "oslo.version"
+_MESSAGE: Final = "oslo.message"
+
+
+class Link(Protocol):
+    """The Handle, as events need it."""
+
+    @property
+    def choked(self) -> bool:
+        """True while the broker takes less than is sent."""
+
+    def send(self, message: Message) -> None:
+        """Queue a message."""
+
+
+class Announcer:
+    """Publishes notifications.
+
+    Args:
+        public: for everybody, not for owners alone.
+
+    Attributes:
+        link: where to, None while there is none: events are then dropped like those of a choked link.
+        sent, dropped, unreadable: counts.
+    """
+
+    def __init__(self, *, public: bool = False) -> None:
+        self.link: Link | None = None
+        self.sent = 0
+        self.dropped = 0
+        self.unreadable = 0
+        self._untold = 0
+        self._flags = 0 if public else PRIVATE
+
+    def take(self, told: Told) -> None:
+        """Publish one notification."""
+        self._untold += told.lost
+        link = self.link
+        if link is None or link.choked:
+            self.dropped += 1
+            self._untold += 1
+            return
+        said = content(told)
+        if said is None:
+            self.unreadable += 1
+            self._untold += 1
+            return
+        if self._untold:
+            said["lost"], self._untold = self._untold, 0
+        link.send(event(topic_of(told), encode_json(said), flags=self._flags))
+        self.sent += 1
+
+
+def topic_of(told: Told) -> str:
+    """The topic; what a topic's word cannot have is percent-encoded.
+
+    >>> topic_of(Told("openstack", "versioned.notifications", "info", b""))
+    'oslo.notify.openstack.versioned%2Enotifications.info'
+    """
+    return PREFIX + ".".join(map(_word, (told.exchange, told.topic, told.priority)))
+
+
+def _word(name: str) -> str:
+    word = quote(name, safe="").replace(".", "%2E")
+    return word if len(word) <= WORD_CHARS_MAX else hashlib.sha256(name.encode()).hexdigest()
+
+
+def content(told: Told) -> dict[str, Any] | None:
+    """What the event says; None when the notification cannot be read.
+
+    >>> body = b'{"ctxt": {"auth_token": "t", "request_id": "r"}, "message": {"event_type": "e"}}'
+    >>> content(Told("x", "y", "info", body))
+    {'exchange': 'x', 'topic': 'y', 'priority': 'info', 'event_type': 'e', 'ctxt': {'request_id': 'r'}}
+    """
+    try:
+        body = msgspec.json.decode(told.body)
+        message = _unwrapped(body["message"])
+        context = body.get("ctxt") or {}
+        if not isinstance(message, dict) or not isinstance(context, dict):
+            return None
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return None
+    said: dict[str, Any] = {"exchange": told.exchange, "topic": told.topic, "priority": told.priority}
+    said.update({name: message[name] for name in FIELDS if name in message})
+    if len(told.body) > EVENT_BYTES_MAX:
+        said.pop("payload", None)
+        said["payload_bytes"] = len(told.body)
+    shown = {name: context[name] for name in CONTEXT if isinstance(context.get(name), str)}
+    if shown:
+        said["ctxt"] = shown
+    return said
+
+
+def _unwrapped(message: Any) -> Any:
+    """The message of an envelope of version 2.0; others as they are."""
+    if isinstance(message, dict) and _VERSION in message and isinstance(message.get(_MESSAGE), str):
+        return msgspec.json.decode(message[_MESSAGE])
+    return message

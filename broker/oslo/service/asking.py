@@ -1,0 +1,167 @@
+"""What the rooms of a node count, and what its directory knows: asked once each, from any thread (blocking).
+
+A room is asked over its control socket with a STATUS envelope (``frames``); the directory's states come as for any
+reader: HELLO, then STATES until they are complete. Whoever says nothing in time, or something else, counts as silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from broker.oslo import frames
+from broker.oslo.contract import Settings
+from broker.oslo.directory import wire
+from broker.oslo.frames import Kind, Malformed
+from broker.oslo.names import DIRECTORY_SOCKET, Pipeline, control_file
+from broker.oslo.node import DIRECTORY
+from broker.oslo.reactor.tuning import Tuning, tune_local, tune_tcp
+from broker.oslo.records import State
+from broker.transport import curve
+from broker.transport.curve import CurveClient
+
+ANSWER_S: Final = 1.0
+"""How long a room may take: it answers between two messages."""
+ROOMS: Final = (DIRECTORY, *map(str, Pipeline))
+"""In the order in which they are shown."""
+_HELLO: Final = wire.MAGIC + bytes([wire.VERSION, wire.Kind.HELLO])
+_STATES: Final = wire.MAGIC + bytes([wire.VERSION, wire.Kind.STATES])
+
+
+def socket_of(room: str) -> str:
+    """The control socket of a room, a file in the node's folder."""
+    return DIRECTORY_SOCKET if room == DIRECTORY else control_file(Pipeline(room))
+
+
+def present(ipc_dir: str) -> tuple[str, ...]:
+    """Rooms that have a control socket in the folder, whether they live or not."""
+    return tuple(room for room in ROOMS if os.path.exists(os.path.join(ipc_dir, socket_of(room))))
+
+
+def statuses(ipc_dir: str, answer_s: float = ANSWER_S) -> dict[str, dict[str, Any] | None]:
+    """What each room that is ``present`` says of itself; None: nothing within ``answer_s``, all in all."""
+    found: dict[str, dict[str, Any] | None] = dict.fromkeys(present(ipc_dir))
+    number = frames.new_id()
+    with _context() as context, contextlib.ExitStack() as stack:
+        poller = zmq.Poller()
+        rooms: dict[Any, str] = {}
+        for room in found:
+            sock = stack.enter_context(context.socket(zmq.DEALER))
+            tune_local(sock)
+            sock.connect(f"ipc://{os.path.join(ipc_dir, socket_of(room))}")
+            poller.register(sock, zmq.POLLOUT)
+            rooms[sock] = room
+        end = time.monotonic() + answer_s
+        while rooms and (left_s := end - time.monotonic()) > 0:
+            for sock, event in poller.poll(_ms(left_s)):
+                if event & zmq.POLLOUT:  # connected: an unconnected one would keep it for itself
+                    sock.send_multipart([frames.encode(Kind.STATUS, id=number), b""], zmq.NOBLOCK)
+                    poller.modify(sock, zmq.POLLIN)
+                    continue
+                said = _status(sock.recv_multipart(zmq.NOBLOCK), number)
+                if said is not None:
+                    found[rooms.pop(sock)] = said
+                    poller.unregister(sock)
+    return found
+
+
+def _status(parts: list[bytes], number: bytes) -> dict[str, Any] | None:
+    """The object in the answer to our question; None for anything else."""
+    try:
+        envelope = frames.decode(parts[0])
+        if envelope.kind != Kind.STATUS or envelope.id != number:
+            return None
+        said = msgspec.json.decode(parts[1])
+    except (Malformed, IndexError, msgspec.DecodeError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+# ---------------------------------------------------------------- the directory
+
+
+def states(settings: Settings, answer_s: float = ANSWER_S) -> list[State] | None:
+    """What the node's directory knows, or the first of ``settings.directories`` that answers; None when none does."""
+    local = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
+    endpoints = [f"ipc://{local}"] if os.path.exists(local) else []
+    with _context() as context:
+        for endpoint in (*endpoints, *settings.directories):
+            with context.socket(zmq.DEALER) as sock:
+                _tune(sock, endpoint, settings)
+                sock.connect(endpoint)
+                found = _states_from(sock, time.monotonic() + answer_s)
+            if found is not None:
+                return found
+    return None
+
+
+def _tune(sock: zmq.Socket[bytes], endpoint: str, settings: Settings) -> None:
+    if endpoint.startswith("ipc:"):
+        tune_local(sock)
+        return
+    keys = None
+    if settings.curve_cert:
+        own = curve.load(settings.curve_cert)
+        keys = CurveClient(own, settings.directory_key or own.public_key)
+    tune_tcp(sock, Tuning(curve=keys))
+
+
+def _states_from(sock: zmq.Socket[bytes], end: float) -> list[State] | None:
+    if not sock.poll(_ms(end - time.monotonic()), zmq.POLLOUT):
+        return None
+    sock.send_multipart([_HELLO, b'{"want":true,"node":""}'], zmq.NOBLOCK)
+    found: list[State] = []
+    while (left_s := end - time.monotonic()) > 0:
+        if not sock.poll(_ms(left_s)):
+            return None
+        parts = sock.recv_multipart(zmq.NOBLOCK)
+        if len(parts) != 2 or parts[0] != _STATES:
+            continue
+        try:
+            said = msgspec.json.decode(parts[1])
+            found += msgspec.convert(said["states"], list[State])
+            complete = bool(said["complete"])
+        except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError):
+            return None
+        if complete:
+            return found
+    return None
+
+
+def listened(settings: Settings, answer_s: float = ANSWER_S) -> list[dict[str, Any]] | None:
+    """Where rpc-servers listen: a row {"exchange", "topic", "servers", "nodes"} each; None as of ``states``."""
+    known = states(settings, answer_s)
+    if known is None:
+        return None
+    rows: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
+    for state in known:
+        if state.pipeline not in (Pipeline.CALL, Pipeline.CAST):
+            continue
+        for record in state.records:
+            servers, nodes = rows.setdefault((record.exchange, record.topic), (set(), set()))
+            servers.add(record.server)
+            nodes.add(state.node)
+    return [
+        {"exchange": exchange, "topic": topic, "servers": sorted(servers), "nodes": sorted(nodes)}
+        for (exchange, topic), (servers, nodes) in sorted(rows.items())
+    ]
+
+
+def _ms(seconds: float) -> int:
+    return max(0, int(seconds * 1000) + 1)
+
+
+@contextlib.contextmanager
+def _context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context = zmq.Context()
+    context.set(zmq.BLOCKY, False)
+    try:
+        yield context
+    finally:
+        context.destroy(0)

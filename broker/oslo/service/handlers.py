@@ -1,0 +1,111 @@
+"""One handler for each kind of request; each runs as a task of the service until it has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from broker.client.request import Request
+from broker.errors import RpcError
+from broker.identity import Credentials, Role
+from broker.oslo.contract import Address, OsloFailure
+from broker.oslo.service import asking, policy
+from broker.oslo.service.config import CALL, CAST, FaceConfig
+from broker.oslo.service.topics import Nothing, Send, WhichTopics, asked, body_of, error_of, read, result_of
+
+EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
+"""Who may ask at all: ``policy`` decides what they may have called."""
+STATUS: Final = Role.OWNER | Role.ADMIN
+TOPICS_MAX: Final = 1000
+"""Topics in one answer."""
+
+Handler = Callable[[Request], Awaitable[dict[str, Any]]]
+
+
+class Sends(Protocol):
+    """``sending.Sender``, as it is used here."""
+
+    async def call(self, address: Address, body: bytes, *, timeout_s: float, mandatory: bool) -> bytes: ...  # noqa: D102
+    async def cast(self, address: Address, body: bytes, *, mandatory: bool) -> None: ...  # noqa: D102
+    async def fanout(self, address: Address, body: bytes) -> None: ...  # noqa: D102
+
+
+class Handlers:
+    """What ``oslo.*`` does.
+
+    Args:
+        config: rules and times.
+        sender: into the pipelines.
+        figures: what the face itself counts.
+    """
+
+    def __init__(self, config: FaceConfig, sender: Sends, figures: Callable[[], dict[str, Any]]) -> None:
+        self._config = config
+        self._sender = sender
+        self._figures = figures
+
+    def table(self) -> dict[str, tuple[Handler, int]]:
+        """Method -> handler and roles, but for ``oslo.EXCHANGE.TOPIC.METHOD``: that is ``send``."""
+        return {
+            "send": (self.send, int(EVERYBODY)),
+            "status": (self.status, int(STATUS)),
+            "topics.list": (self.topics_list, int(EVERYBODY)),
+        }
+
+    async def send(self, request: Request) -> dict[str, Any]:
+        """``oslo.EXCHANGE.TOPIC.METHOD`` and ``oslo.send``."""
+        what = asked(request.topic, request.payload)
+        who = Credentials(request.userid, request.rolemask)
+        send = what.send
+        policy.check(self._config.rules, who, what.address, what.method, send.mode)
+        body = body_of(what, who)
+        try:
+            if send.mode == CALL:
+                timeout_s = self._timeout_s(send)
+                reply = await self._sender.call(
+                    what.address, body, timeout_s=timeout_s, mandatory=send.mandatory
+                )
+                return {"result": result_of(reply)}
+            if send.mode == CAST:
+                await self._sender.cast(what.address, body, mandatory=send.mandatory)
+            else:
+                await self._sender.fanout(what.address, body)
+        except OsloFailure as error:
+            raise error_of(error, what) from error
+        return {"sent": True}
+
+    def _timeout_s(self, send: Send) -> float:
+        """How long to wait.
+
+        Raises:
+            RpcError: EINVAL, longer than is allowed.
+        """
+        if send.timeout is None:
+            return self._config.call_timeout_s
+        if send.timeout > self._config.call_timeout_max_s:
+            text = f"timeout: saw {send.timeout:g} s, expected {self._config.call_timeout_max_s:g} s at most"
+            raise RpcError(errno.EINVAL, text)
+        return send.timeout
+
+    async def status(self, request: Request) -> dict[str, Any]:
+        """``oslo.status``."""
+        read(Nothing, request.payload)
+        rooms = await asyncio.to_thread(asking.statuses, self._config.station.ipc_dir)
+        return {"rooms": rooms, "face": self._figures()}
+
+    async def topics_list(self, request: Request) -> dict[str, Any]:
+        """``oslo.topics.list``."""
+        which = read(WhichTopics, request.payload)
+        who = Credentials(request.userid, request.rolemask)
+        found = await asyncio.to_thread(asking.listened, self._config.station)
+        if found is None:
+            raise RpcError(errno.EHOSTUNREACH, "no directory of this node has answered")
+        seen = [
+            row
+            for row in found
+            if which.exchange in ("", row["exchange"])
+            and policy.may_see(self._config.rules, who, row["exchange"], row["topic"])
+        ]
+        return {"topics": seen[:TOPICS_MAX], "more": len(seen) > TOPICS_MAX}

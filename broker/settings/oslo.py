@@ -1,0 +1,224 @@
+"""`[oslo]`: a node proxy for oslo.messaging, alone (`headgate oslo proxy`) or beside rank 0, and its face there.
+
+Documented as in `schema`. Without the section there is neither. All times that end in `_s` are seconds.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from broker.settings.ranges import Bytes, Count, Text, Userid
+
+RoleName = Literal["owner", "user", "admin"]
+RoleNames = Annotated[tuple[RoleName, ...], Meta(min_length=1)]
+RoomName = Literal["directory", "call", "fanout", "notify", "cast"]
+Globs = Annotated[tuple[Text, ...], Meta(min_length=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Some = Annotated[float, Meta(ge=0.05, le=86400)]
+"""Seconds that cannot be off."""
+
+
+class OsloKeyEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[oslo.keys]]`: a CURVE key that may come to the ports of this node, and who that is."""
+
+    key: Text
+    """Its public key, 40 characters of Z85; each key once."""
+
+    name: Text | None = None
+    """What lists and logs call it. Default: the beginning of the key."""
+
+    userid: Userid | None = None
+    """Whose messages its messages are. Default: nobody's in particular."""
+
+    roles: tuple[RoleName, ...] = ("user",)
+    """What `oslo.rules` know it as. Default user. An empty list refuses the key."""
+
+
+class OsloRuleEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[oslo.rules]]`: who may send where, or listen there, at this node. The first that fits decides. Without a
+    fitting one, owners and users may.
+    """
+
+    exchanges: Globs = ("*",)
+    """Exchanges it is about, with * and ?. Default: all."""
+
+    topics: Globs = ("*",)
+    """Topics it is about, with * and ?; those of notifications end in their priority. Default: all."""
+
+    action: Literal["send", "listen", "*"] = "*"
+    """What is done there. Default: both."""
+
+    roles: RoleNames = ("user", "owner")
+    """Only those who have one of these roles. Default: users and owners."""
+
+    users: tuple[Userid, ...] = ()
+    """Only those of these userids. Default: everybody of the roles."""
+
+    allow: bool = True
+    """Whether they may. Default true; false refuses, and counts it."""
+
+
+class OsloCallEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[oslo.calls]]`: what may be called through the broker, as `oslo.EXCHANGE.TOPIC.METHOD`. The first that fits
+    decides; owners need none. Without a fitting one nobody else may.
+    """
+
+    exchanges: Globs = ("*",)
+    """Exchanges it is about, with * and ?. Default: all."""
+
+    topics: Globs = ("*",)
+    """Topics it is about, with * and ?. Default: all."""
+
+    methods: Globs = ("*",)
+    """Methods it is about, with * and ?. Default: all."""
+
+    modes: Annotated[tuple[Literal["call", "cast", "fanout"], ...], Meta(min_length=1)] = ("call",)
+    """What may be done with them. Default: calls, whose caller sees what became of it."""
+
+    roles: RoleNames = ("user",)
+    """Only those who have one of these roles on the broker. Default: users."""
+
+    users: tuple[Userid, ...] = ()
+    """Only those of these userids. Default: everybody of the roles."""
+
+    allow: bool = True
+    """Whether they may. Default true; false refuses with a text."""
+
+
+class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[oslo]`: a node proxy, and its face."""
+
+    node: Text | None = None
+    """Name of this node, unlike those of all others. Default: this machine's host name."""
+
+    host: str = "127.0.0.1"
+    """Address that the ports are bound to; `*`, `0.0.0.0` or `::` is all of them, "" opens none. Default: this machine
+    only, since plaintext goes no further."""
+
+    advertise: Text | None = None
+    """Host name or address that other nodes dial. Default: `host`, or `node` where that is all addresses."""
+
+    call_port: Port = 9501
+    """TCP port of calls (ROUTER). Default 9501, as the specification says; so do the next three. 0: any free one."""
+
+    fanout_port: Port = 9502
+    """TCP port of fan-outs (XSUB)."""
+
+    notify_port: Port = 9503
+    """TCP port of notifications (SUB)."""
+
+    cast_port: Port = 9504
+    """TCP port of casts to one server (PULL)."""
+
+    directory_port: Port = 9500
+    """TCP port of the directory service (ROUTER). Default 9500; the specification leaves it open."""
+
+    run: Annotated[tuple[RoomName, ...], Meta(min_length=1)] = (
+        "directory",
+        "call",
+        "fanout",
+        "notify",
+        "cast",
+    )
+    """Rooms that run here. Default: all. Each depends on none of the others but the directory, which has to run
+    somewhere on the node."""
+
+    split: bool = False
+    """Give every room a process of its own. Default false: one process has less to switch between. true: one that hangs
+    or dies leaves the others alone."""
+
+    ipc_dir: Text | None = None
+    """Folder of the sockets for servers and clients of this node. Default: `/run/headgate/oslo` for root, else
+    `$XDG_RUNTIME_DIR/headgate/oslo`, else `/tmp/headgate-oslo-UID`: what the driver looks for."""
+
+    ipc_group: Text | None = None
+    """Group that may use it (mode 0750). Default: the owner alone (0700)."""
+
+    directories: tuple[Text, ...] = ()
+    """`tcp://HOST:PORT` of directories to announce to and to read from. Default none: this node knows itself only."""
+
+    directory_key: Text | None = None
+    """CURVE public key of those directories. Default: our own, as all proxies may share one certificate."""
+
+    redis: tuple[Text, ...] = ()
+    """Redis servers that share the directory: `redis://HOST:PORT/DB`, `rediss://` or `sentinel://HOST:PORT/SERVICE`.
+    All are written to, all that answer are read. Default none. Needs the extra `redis`."""
+
+    curve_cert: Text | None = None
+    """Path of this node's CURVE certificate (`headgate keygen`), relative to the configuration file. Default none: the
+    ports speak plaintext, which is refused off loopback."""
+
+    insecure: bool = False
+    """Allow plaintext ports off loopback. Default false: messages could be read and forged."""
+
+    unlisted: Literal["owner", "user", "deny"] = "user"
+    """The role of keys that `oslo.keys` does not list, and of TCP peers in plaintext. Default user: whoever has the
+    certificate of the nodes is one of them. deny refuses them."""
+
+    lease_s: Some = 5.0
+    """Seconds after which a server or a node that says nothing is forgotten. Default 5: a killed process is seen at
+    once, so this is for frozen ones and lost machines."""
+
+    beat_s: Some = 1.0
+    """Seconds between renewals of the lease. Default 1: four may be lost."""
+
+    tcp_keepalive: bool = True
+    """TCP keep-alive on every port. Default true, as the specification asks."""
+
+    tcp_keepalive_idle_s: Annotated[int, Meta(ge=1, le=32767)] = 5
+    """Seconds of silence before the first probe. Default 5: a lost machine is known after eleven seconds."""
+
+    tcp_keepalive_count: Annotated[int, Meta(ge=1, le=127)] = 3
+    """Unanswered probes that end a connection. Default 3."""
+
+    tcp_keepalive_interval_s: Annotated[int, Meta(ge=1, le=32767)] = 2
+    """Seconds between probes. Default 2."""
+
+    message_bytes_max: Bytes = 64 * 2**20
+    """Largest frame of a peer, refused before anything is allocated. Default 64 MiB."""
+
+    queue_msgs: Count = 10_000
+    """Messages that may wait for one server in each pipeline; beyond it they are refused, or dropped and counted.
+    Default 10000: a burst fits, a server that never reads shows soon."""
+
+    queue_bytes: Bytes = 64 * 2**20
+    """Bytes that may wait likewise. Default 64 MiB."""
+
+    pending_max: Count = 100_000
+    """Calls that may wait for their replies; beyond it they are refused. Default 100000, some ten MiB."""
+
+    face: bool = True
+    """Let it be reached on the broker, beside rank 0 or with `--uri`: the service `oslo`. Default true. false: the
+    proxy alone."""
+
+    call_timeout_s: Some = 60.0
+    """How long a call through the broker waits when it does not say. Default 60, as `rpc_response_timeout`."""
+
+    call_timeout_max_s: Some = 3600.0
+    """The most that it may say. Default an hour: every call that waits takes memory."""
+
+    notify: tuple[Text, ...] = ("openstack/notifications",)
+    """`EXCHANGE/TOPIC` whose notifications become events `oslo.notify.*` on the broker; an exchange of a virtual host
+    is `/HOST/EXCHANGE`. Default: where services send them unless told otherwise. An empty list: none."""
+
+    notify_pool: Text = "headgate"
+    """Pool that listens to them: with a name of its own it takes nothing away from other listeners, and faces that
+    share it share the notifications."""
+
+    notify_public: bool = False
+    """Show these events to every user of the broker. Default false: owners alone, for they tell of everybody's
+    resources."""
+
+    keys: tuple[OsloKeyEntry, ...] = ()
+    """`[[oslo.keys]]`: who is who at the ports. Default none: everybody is unlisted."""
+
+    rules: tuple[OsloRuleEntry, ...] = ()
+    """`[[oslo.rules]]`: who may send and listen where. Default none: owners and users everywhere."""
+
+    calls: tuple[OsloCallEntry, ...] = ()
+    """`[[oslo.calls]]`: what others than owners may call through the broker. Default none: nothing."""
+
+    def port_of(self, room: str) -> int:
+        """The TCP port of a room."""
+        port: int = getattr(self, f"{room}_port")
+        return port

@@ -1,0 +1,314 @@
+"""Proxies as processes: all rooms in one, one for each, watched; what ``status`` says of them."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import zmq
+
+from broker.cli import exits
+from broker.cli.main import main
+from broker.cli.oslo import children
+from broker.cli.oslo.children import Children, orders
+from broker.errors import ConfigError, HeadgateError
+from broker.oslo.contract import Settings
+from broker.oslo.service import asking
+from broker.settings import OsloSection
+from broker.transport import curve
+from tests.unit.cli.test_imports import FORBIDDEN, loaded
+
+ANY = {f"{room}_port": 0 for room in ("directory", "call", "fanout", "notify", "cast")}
+PORTS = [word for room in ANY for word in (f"--{room.replace('_', '-')}", "0")]
+PATIENCE_S = 20
+
+
+@contextlib.contextmanager
+def proxy(rundir, *words):
+    """``headgate oslo proxy`` with free ports; gives the process and what it printed."""
+    argv = [sys.executable, "-X", "importtime", "-m", "broker.cli.main", "oslo", "proxy", *PORTS]
+    log = rundir / "proxy.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [*argv, "--ipc-dir", str(rundir / "ipc"), "--node", "n7", *words],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+    try:
+        said = []
+        for line in process.stdout:
+            said.append(line.decode().rstrip())
+            if said[-1] == "Ctrl-C ends it":
+                break
+        else:
+            raise AssertionError(log.read_text()[-2000:])
+        yield process, said
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def eventually(look, wanted=True):
+    end = time.monotonic() + PATIENCE_S
+    while (seen := look()) != wanted:
+        assert time.monotonic() < end, seen
+        time.sleep(0.02)
+
+
+def status(rundir, capsys, *words):
+    code = main(["oslo", "status", "--ipc-dir", str(rundir / "ipc"), *words])
+    return code, capsys.readouterr()
+
+
+# ---------------------------------------------------------------- one process
+
+
+def test_a_proxy_says_where_it_is_and_what_it_counts(rundir, capsys):
+    with proxy(rundir) as (process, said):
+        assert said[0] == f"oslo.messaging proxy n7 in {rundir}/ipc"
+        found = re.fullmatch(
+            r"  tcp://127\.0\.0\.1: directory \d+, call (\d+), fanout \d+, notify \d+, cast \d+ \(plaintext\)",
+            said[1],
+        )
+        assert found is not None, said
+        assert said[2] == f"  transport_url = zmq:///?rpc_zmq_ipc_dir={str(rundir).replace('/', '%2F')}%2Fipc"
+        eventually(lambda: len(asking.states(Settings(ipc_dir=f"{rundir}/ipc")) or ()), 4)
+        code, told = status(rundir, capsys, "--json")
+        assert code == exits.OK, told.err
+        seen = json.loads(told.out)
+        assert set(seen["rooms"]) == {"directory", "call", "fanout", "notify", "cast"}
+        assert seen["silent"] == []
+        places = {(row["node"], row["pipeline"]): row["endpoint"] for row in seen["nodes"]}
+        assert places["n7", "call"] == f"tcp://127.0.0.1:{found[1]}"
+        code, told = status(rundir, capsys)
+        assert code == exits.OK
+        for words in (
+            "5 of 5 rooms answer",
+            "ROUTER",
+            "XSUB",
+            "XPUB",
+            "SUB",
+            "PULL",
+            f"tcp://127.0.0.1:{found[1]}",
+        ):
+            assert words in told.out
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+        assert not loaded((rundir / "proxy.log").read_text()) & FORBIDDEN
+
+
+def test_rooms_that_do_not_answer_are_said_so(rundir, capsys):
+    with proxy(rundir, "--run", "call,directory") as (process, said):
+        assert "fanout" not in said[1]
+        process.send_signal(signal.SIGSTOP)
+        code, told = status(rundir, capsys, "--timeout", "0.2")
+        assert code == exits.FAILED
+        assert "no answer from directory, call" in told.err
+        assert "0 of 2 rooms answer" in told.out
+        code, told = status(rundir, capsys, "--timeout", "0.2", "--json")
+        assert json.loads(told.out)["silent"] == ["directory", "call"]
+        process.send_signal(signal.SIGCONT)
+        eventually(lambda: status(rundir, capsys)[0], exits.OK)
+
+
+def test_two_proxies_of_one_folder(rundir):
+    with proxy(rundir):
+        argv = [
+            sys.executable,
+            "-m",
+            "broker.cli.main",
+            "oslo",
+            "proxy",
+            *PORTS,
+            "--ipc-dir",
+            str(rundir / "ipc"),
+        ]
+        second = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        assert second.returncode == exits.CONFIG, second.stderr
+        assert "headgate oslo: " in second.stderr
+        assert "Traceback" not in second.stderr
+
+
+def test_answers_of_others_are_none(rundir, capsys):
+    folder = rundir / "ipc"
+    folder.mkdir()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+        sock.linger = 0
+        sock.bind(f"ipc://{folder}/call.ctl")
+        began = time.monotonic()
+        assert asking.statuses(str(folder), 0.3) == {"call": None}
+        assert time.monotonic() - began >= 0.3
+        identity, *_ = sock.recv_multipart()
+        assert len(identity) == 5
+        assert asking._status([b"x", b"{}"], b"0" * 16) is None
+        assert asking.states(Settings(ipc_dir=str(folder)), 0.2) is None
+
+
+def test_a_directory_elsewhere_is_asked_with_curve(rundir, capsys):
+    for name in ("nodes", "stranger"):
+        curve.save(curve.generate(), rundir / name)
+    own = curve.load(rundir / "nodes").public_key
+    text = f"curve_cert = 'nodes'\nunlisted = 'deny'\nipc_group = '{os.getgid()}'\n"
+    (rundir / "oslo.toml").write_text(f"[oslo]\n{text}[[oslo.keys]]\nkey = '{own}'\n")
+    with proxy(rundir, "--config", str(rundir / "oslo.toml")) as (_process, said):
+        assert said[1].endswith("(CURVE)")
+        port = re.search(r"directory (\d+)", said[1])[1]
+        far = {"ipc_dir": f"{rundir}/none", "directories": (f"tcp://127.0.0.1:{port}",)}
+        ours = Settings(**far, curve_cert=str(rundir / "nodes"))
+        eventually(lambda: {state.key for state in asking.states(ours) or ()}, {own})
+        stranger = Settings(**far, curve_cert=str(rundir / "stranger"), directory_key=own)
+        assert asking.states(stranger, 0.5) is None
+        assert asking.states(Settings(**far), 0.5) is None
+        assert oct(os.stat(rundir / "ipc").st_mode & 0o777) == "0o750"
+
+
+# ---------------------------------------------------------------- a process for each room
+
+
+def rooms(pid):
+    """Pids of the rooms' processes, in the order of their start."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def test_each_room_in_a_process_of_its_own(rundir, capsys):
+    with proxy(rundir, "--split") as (process, said):
+        assert "directory" in said[1]
+        assert "cast" in said[1]
+        first = rooms(process.pid)
+        assert len(first) == 5
+        os.kill(first[1], signal.SIGSTOP)
+        code, told = status(rundir, capsys, "--timeout", "0.3")
+        assert code == exits.FAILED
+        assert "no answer from call" in told.err
+        os.kill(first[1], signal.SIGKILL)
+        eventually(lambda: status(rundir, capsys)[0], exits.OK)
+        second = rooms(process.pid)
+        assert len(set(first) & set(second)) == 4
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+        for pid in second:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        text = (rundir / "proxy.log").read_text()
+        assert "the process for call ended with code -9: started again in 0.1 s" in text
+        assert not loaded(text) & FORBIDDEN
+
+
+def test_rooms_end_with_their_parent(rundir):
+    with proxy(rundir, "--split", "--run", "call,directory") as (process, _said):
+        pids = rooms(process.pid)
+        ends = [os.pidfd_open(pid) for pid in pids]
+        process.kill()
+        process.wait()
+        try:
+            for end in ends:
+                assert select.select([end], [], [], PATIENCE_S)[0]
+        finally:
+            for end in ends:
+                os.close(end)
+
+
+# ---------------------------------------------------------------- children
+
+
+def run(work):
+    async def bounded():
+        async with asyncio.timeout(40):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def made(rundir, **settings):
+    return OsloSection(ipc_dir=f"{rundir}/ipc", node="n7", **{**ANY, **settings})
+
+
+def test_a_child_that_cannot_start_says_why(rundir, capfd):
+    async def work():
+        (rundir / "ipc").write_text("no folder")
+        kept = Children(orders(made(rundir)))
+        with pytest.raises(ConfigError, match="the process for proxy ended with code 78 before it was ready"):
+            await kept.start()
+        assert all(child.pid == 0 for child in kept.children)
+
+    run(work)
+    assert f"{rundir}/ipc" in capfd.readouterr().err
+
+
+def test_a_face_without_its_broker_takes_the_proxy_with_it(rundir, capfd):
+    async def work():
+        kept = Children(orders(made(rundir), f"local://{rundir}/none"))
+        with pytest.raises(HeadgateError, match="the process for face ended with code 1"):
+            await kept.start()
+        assert all(child.pid == 0 for child in kept.children)
+
+    run(work)
+    assert f"headgate oslo face: cannot connect to local://{rundir}/none" in capfd.readouterr().err
+    assert asking.statuses(f"{rundir}/ipc", 0.2) == {}
+
+
+def test_a_child_that_cannot_even_be_made(rundir, monkeypatch):
+    def fails(order):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    async def work():
+        kept = Children(orders(made(rundir)))
+        with pytest.raises(HeadgateError, match="proxy could not be started: Resource temporarily"):
+            await kept.start()
+        monkeypatch.undo()
+        # without a pidfd nobody would notice its end: it is not kept
+        monkeypatch.setattr(children, "_spawned", lambda order: sleeper())
+        monkeypatch.setattr(os, "pidfd_open", fails)
+        with pytest.raises(HeadgateError, match="proxy could not be started"):
+            await Children(orders(made(rundir))).start()
+
+    monkeypatch.setattr(children, "_spawned", fails)
+    run(work)
+
+
+def test_a_child_that_is_never_ready(rundir, monkeypatch):
+    monkeypatch.setattr(children, "READY_S", 0.2)
+    monkeypatch.setattr(children, "_spawned", lambda order: sleeper())
+
+    async def work():
+        kept = Children(orders(made(rundir)))
+        with pytest.raises(TimeoutError, match=r"not ready within 0\.2 s: proxy"):
+            await kept.start()
+
+    run(work)
+
+
+def test_a_child_that_does_not_leave_is_killed(rundir, monkeypatch):
+    monkeypatch.setattr(children, "LEAVE_S", 0.2)
+    monkeypatch.setattr(
+        children, "_spawned", lambda order: sleeper("import signal; signal.signal(15, signal.SIG_IGN);")
+    )
+
+    async def work():
+        kept = Children(orders(made(rundir)))
+        await kept.start()
+        assert kept.endpoints == {"call": "tcp://x:1"}
+        pid = kept.children[0].pid
+        await kept.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        await kept.stop()
+
+    run(work)
+
+
+def sleeper(more=""):
+    ready = """print('{"endpoints":{"call":"tcp://x:1"}}', flush=True);""" if more else ""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import time; {more}{ready}time.sleep(60)"], stdout=subprocess.PIPE
+    )

@@ -1,0 +1,253 @@
+"""``headgate oslo``: its verbs, settings of ``proxy`` and ``face``, what is said about where it is; rank 0's wing."""
+
+import argparse
+import contextlib
+import doctest
+from importlib import import_module
+
+import pytest
+
+from broker.cli import exits, wings
+from broker.cli.main import main
+from broker.cli.oslo import VERBS, face, picture, plan, proxy, sending
+from broker.cli.oslo.children import orders
+from broker.cli.oslo.inside import wing_of
+from broker.cli.start import arguments as start_arguments
+from broker.cli.start import settings_for
+from broker.errors import ConfigError
+from broker.oslo.records import Record, State
+from broker.settings import OsloSection, loads
+
+
+def section(*words):
+    return proxy.section_of(proxy.arguments().parse_args(words))
+
+
+# ---------------------------------------------------------------- the verbs
+
+
+def test_help_names_every_verb(capsys):
+    assert main(["oslo", "--help"]) == exits.OK
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in VERBS)
+    assert main(["oslo"]) == exits.USAGE
+    assert main(["help", "oslo"]) == exits.OK
+
+
+def test_an_unknown_verb_is_told_with_its_neighbour(capsys):
+    assert main(["oslo", "statu"]) == exits.USAGE
+    assert capsys.readouterr().err == "headgate oslo: 'statu' is no verb of oslo; did you mean status?\n"
+    assert main(["oslo", "xyzzy"]) == exits.USAGE
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_its_help_with_examples_and_exit_codes(name, capsys):
+    with contextlib.suppress(SystemExit):  # argparse leaves
+        import_module(f"broker.cli.oslo.{name}").main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"headgate oslo {name}" in text
+    assert "xamples:" in text
+    assert "xit codes: 0" in text
+
+
+@pytest.mark.parametrize("module", [sending, picture, plan])
+def test_examples_in_the_text(module):
+    tried = doctest.testmod(module)
+    assert (tried.failed, tried.attempted > 0) == (0, True)
+
+
+# ---------------------------------------------------------------- headgate oslo proxy
+
+
+def test_options_are_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = section(
+        "--run", "call,cast,directory", "--split", "--host", "127.0.0.9", "--advertise", "a.example", "--node", "n7",
+        "--call-port", "9601", "--directory-port", "0", "--directory", "tcp://127.0.0.1:1", "--directory",
+        "tcp://127.0.0.1:2", "--redis", "redis://r", "--ipc-dir", "ipc", "--ipc-group", "g", "--curve-cert", "c",
+        "--set", "oslo.lease_s=10", "--set", "queue_msgs=5",
+    )  # fmt: skip
+    assert made == OsloSection(
+        run=("call", "cast", "directory"),
+        split=True,
+        host="127.0.0.9",
+        advertise="a.example",
+        node="n7",
+        call_port=9601,
+        directory_port=0,
+        directories=("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
+        redis=("redis://r",),
+        ipc_dir=f"{tmp_path}/ipc",
+        ipc_group="g",
+        curve_cert=f"{tmp_path}/c",
+        lease_s=10.0,
+        queue_msgs=5,
+    )
+    assert section() == OsloSection()
+
+
+def test_options_go_before_the_file(tmp_path):
+    (tmp_path / "o.toml").write_text("[oslo]\nnode = 'a'\ncast_port = 7\ncurve_cert = 'c'\n")
+    made = section("--config", str(tmp_path / "o.toml"), "--node", "b")
+    assert (made.node, made.cast_port, made.curve_cert) == ("b", 7, f"{tmp_path}/c")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--host", "0.0.0.0"), "oslo.host: saw '0.0.0.0', expected a loopback address"),
+        (("--run", "call,calls"), "--run: saw 'calls', expected some of directory,call"),
+        (("--run", ""), "--run: saw '', expected some of"),
+        (("--call-port", "9504"), "oslo.cast_port: saw '9504', expected another port"),
+        (("--set", "oslo.leas_s=1"), "did you mean lease_s?"),
+        (("--directory", "controller"), "oslo.directories[0]: saw 'controller'"),
+    ],
+)
+def test_wrong_options(words, said):
+    with pytest.raises(ConfigError) as caught:
+        section(*words)
+    assert said in str(caught.value)
+
+
+def test_plaintext_off_loopback_when_it_is_wanted():
+    assert section("--host", "*", "--insecure").insecure is True
+
+
+# ---------------------------------------------------------------- headgate oslo face
+
+
+def test_options_of_the_face(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = face.arguments().parse_args(
+        ["--uri", "local:///a", "--ipc-dir", "x", "--notify", "a/b", "--notify", "c/d", "--public"]
+    )
+    assert face.section_of(given) == OsloSection(
+        ipc_dir=f"{tmp_path}/x", notify=("a/b", "c/d"), notify_public=True
+    )
+    assert face.flux_uri(given, {"FLUX_URI": "local:///b"}) == "local:///a"
+
+
+def test_which_flux_broker():
+    nothing = argparse.Namespace(uri=None)
+    assert face.flux_uri(nothing, {"FLUX_URI": "local:///a", "HEADGATE_URI": "local:///b"}) == "local:///b"
+    assert face.flux_uri(nothing, {"FLUX_URI": "local:///a"}) == "local:///a"
+    with pytest.raises(exits.UsageError, match="no broker is named"):
+        face.flux_uri(nothing, {})
+
+
+def test_what_the_face_says():
+    said = face.said(OsloSection(ipc_dir="/i"), "local:///a")
+    assert said[0] == "oslo.EXCHANGE.TOPIC.METHOD on local:///a, through the proxy in /i"
+    assert said[1] == "notifications of openstack/notifications as events oslo.notify.* for owners"
+    assert face.said(OsloSection(notify=()), "u")[1] == "no notifications"
+
+
+# ---------------------------------------------------------------- sending
+
+
+@pytest.mark.parametrize("word", ["novalue", "=3", "[1]", "{broken"])
+def test_words_that_are_no_arguments(word):
+    with pytest.raises(exits.UsageError):
+        sending.keywords([word])
+
+
+def test_without_a_proxy_verbs_say_what_to_do(tmp_path, capsys):
+    for words in (
+        ["call", "t", "m"],
+        ["cast", "t", "m"],
+        ["fanout", "t", "m"],
+        ["notify", "t", "e"],
+        ["listen", "t"],
+    ):
+        assert main(["oslo", *words, "--ipc-dir", str(tmp_path)]) == exits.USAGE
+        assert (
+            f"no proxy of this node in {tmp_path}; `headgate oslo proxy` starts one"
+            in capsys.readouterr().err
+        )
+    assert main(["oslo", "status", "--ipc-dir", str(tmp_path)]) == exits.FAILED
+    assert f"no proxy of this node in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["call", "t", "m", "x"], "argument 'x': expected KEY=VALUE or a JSON object"),
+        (["call", "t", "m", "--ctxt", "[]"], "--ctxt '[]': expected a JSON object"),
+        (["cast", "t" * 300, "m"], "expected 255 at most"),
+        (["notify", "t", "e", "--priority", "loud"], "--priority 'loud': expected one of audit,"),
+        (["listen", "t", "--priority", "loud"], "--priority 'loud': expected one of audit,"),
+        (["status", "--json", "--watch"], "--watch and --json: expected one of them"),
+    ],
+)
+def test_wrong_words(words, said, capsys):
+    assert main(["oslo", *words]) == exits.USAGE
+    assert said in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def test_sockets_are_found_wherever_they_stand():
+    one = {"type": "ROUTER", "endpoint": "ipc:///a", "in": 1, "out": 2, "waiting": 0, "refused": 0}
+    other = {"type": "XPUB", "endpoint": "ipc:///b"}
+    said = {"entries": [one], "deep": {"exit": other}, "counts": {"type": 3}}
+    assert picture.socket_rows("call", said) == [
+        ("call", "ROUTER", "ipc:///a", "1", "2", "0", "0"),
+        ("call", "XPUB", "ipc:///b", "", "", "", ""),
+    ]
+    assert picture.socket_rows("call", None) == []
+
+
+def test_rooms_and_nodes():
+    assert picture.room_row("call", None) == ("call", "no answer", "", "")
+    assert picture.room_row("call", {"listeners": 3, "counts": {"late": 1}}) == ("call", "up", "3", "late=1")
+    many = {"counts": {f"c{number:02}": 1 for number in range(15)}}
+    assert picture.counters(many).endswith("(and 3 more)")
+    records = (Record("x", "t", "s1", "l1"), Record("x", "t", "s2", "l2"), Record("x", "u", "s1", "l1"))
+    state = State("n", "call", 1, 4, "tcp://n:9501", "key", records)
+    assert picture.node_row(state) == ("n", "call", "tcp://n:9501", "2", "2", "CURVE", "4")
+    assert picture.node_row(State("n", "cast", 1, 1, ""))[2:] == (
+        "this node only",
+        "0",
+        "0",
+        "plaintext",
+        "1",
+    )
+
+
+# ---------------------------------------------------------------- beside rank 0
+
+
+def test_the_wing_is_rank_0s():
+    text = "[broker]\nrundir = '/r'\n[tree]\nsize = 2\n[oslo]\n" + "".join(
+        f"[[hosts]]\nrank = {rank}\naddress = 'ipc:///r/{rank}'\n" for rank in range(2)
+    )
+    both = loads(text)
+    assert wings.wanted(both)
+    assert not wings.wanted(loads(""))
+    assert wing_of(both.at_rank(0)) is not None
+    assert wing_of(both.at_rank(1)) is None
+    assert wing_of(loads("").at_rank(0)) is None
+
+
+def test_start_with_oslo_takes_the_section_or_the_defaults(tmp_path):
+    def oslo(*words):
+        return settings_for(start_arguments().parse_args(words)).oslo
+
+    assert oslo() is None
+    assert oslo("--oslo") == OsloSection()
+    assert oslo("--oslo", "--set", "oslo.lease_s=9").lease_s == 9
+    (tmp_path / "b.toml").write_text("[oslo]\nlease_s = 8\n")
+    assert oslo("--config", str(tmp_path / "b.toml")).lease_s == 8
+
+
+def test_which_processes():
+    def names(**settings):
+        return [
+            (order.name, order.rooms, order.face) for order in orders(OsloSection(**settings), "local:///a")
+        ]
+
+    everything = ("directory", "call", "fanout", "notify", "cast")
+    assert names() == [("proxy", everything, ""), ("face", (), "local:///a")]
+    assert names(split=True) == [*((room, (room,), "") for room in everything), ("face", (), "local:///a")]
+    assert [order.name for order in orders(OsloSection(run=("call",)))] == ["call"]

@@ -1,0 +1,220 @@
+"""What a caller on the Flux broker gets for oslo.*; the pipelines are the test."""
+
+import errno
+import threading
+
+import msgspec
+import pytest
+
+from broker.oslo.contract import Address, CallTimeout, Closed, Refused, Undelivered, Unroutable
+from broker.oslo.names import Reason
+from broker.oslo.service import asking, sending
+from broker.oslo.service.config import CallRule
+from broker.wire import message as wire
+from broker.wire.payload import any_text, decode_json
+from tests.unit.client.peer import GUEST, asked, settle
+from tests.unit.oslo.service.ports import FakePort, until, with_service
+
+
+async def answer(peer, topic, payload=None, **options):
+    peer.call(topic, payload, **options)
+    said = await peer.next()
+    assert said.errnum == 0, any_text(said.payload)
+    return decode_json(said.payload)
+
+
+# ---------------------------------------------------------------- calls
+
+
+def test_a_call_is_made_and_answered():
+    async def script(peer, port):
+        said = {
+            "args": {"host": "a1"},
+            "ctxt": {"tenant": "t"},
+            "server": "s@1",
+            "timeout": 5,
+            "version": "1.2",
+        }
+        assert await answer(peer, "oslo.nova.compute.a1.show", said) == {"result": "pong"}
+        assert port.calls == [
+            (
+                Address("nova", "compute.a1", "s@1"),
+                {
+                    "ctxt": {"tenant": "t", "headgate": {"userid": 7, "rolemask": 5}},
+                    "message": {"method": "show", "args": {"host": "a1"}, "version": "1.2"},
+                },
+                5.0,
+                True,
+            )
+        ]
+
+    with_service(script)
+
+
+def test_a_call_by_names_in_the_payload_that_waits():
+    async def script(peer, port):
+        said = {"exchange": "a.b", "topic": "t", "method": "disconnect", "mandatory": False}
+        assert await answer(peer, "oslo.send", said) == {"result": "pong"}
+        (address, body, timeout_s, mandatory) = port.calls[0]
+        assert (address, body["message"]["method"]) == (Address("a.b", "t"), "disconnect")
+        assert (timeout_s, mandatory) == (60.0, False)
+
+    with_service(script)
+
+
+@pytest.mark.parametrize(
+    ("reply", "number", "text"),
+    [
+        (CallTimeout("no reply in 60 s"), errno.ETIMEDOUT, "a/b: no reply in 60 s"),
+        (Unroutable("nobody listens there"), errno.EHOSTUNREACH, "a/b: nobody listens there"),
+        (Refused("not allowed", Reason.DENIED), errno.EPERM, "a/b: not allowed"),
+        (b'{"failure":"{\\"class\\":\\"KeyError\\",\\"message\\":\\"x\\"}"}', errno.EIO, "KeyError: x"),
+    ],
+)
+def test_calls_that_fail(reply, number, text):
+    async def script(peer, port):
+        assert await asked(peer, "oslo.a.b.c") == (number, text)
+
+    with_service(script, FakePort(reply))
+
+
+def test_a_timeout_beyond_what_is_allowed():
+    async def script(peer, port):
+        number, text = await asked(peer, "oslo.a.b.c", {"timeout": 11})
+        assert (number, text) == (errno.EINVAL, "timeout: saw 11 s, expected 10 s at most")
+        assert port.calls == []
+
+    with_service(script, call_timeout_s=1.0, call_timeout_max_s=10.0)
+
+
+def test_a_caller_that_leaves_is_forgotten_when_its_reply_comes():
+    async def script(peer, port):
+        peer.call("oslo.a.b.c", tag=3)
+        await until(lambda: port.done)
+        peer.call("oslo.disconnect", flags=wire.NORESPONSE)
+        await settle()
+        thread = threading.Thread(target=port.done[0], args=(b'{"result":1}',))
+        thread.start()
+        thread.join()
+        await settle()
+        assert not peer.seen
+        port.reply = b'{"result":2}'
+        assert await answer(peer, "oslo.a.b.c") == {"result": 2}
+
+    with_service(script, FakePort(None))
+
+
+def test_too_many_calls(monkeypatch):
+    monkeypatch.setattr(sending, "CALLS_MAX", 1)
+
+    async def script(peer, port):
+        peer.call("oslo.a.b.c", tag=3)
+        await until(lambda: port.done)
+        # the caller has left, its call has not
+        peer.call("oslo.disconnect", flags=wire.NORESPONSE)
+        assert (await asked(peer, "oslo.a.b.c"))[0] == errno.EAGAIN
+        port.done[0](Closed("over"))
+        await settle()
+        port.reply = b'{"result":2}'
+        assert await answer(peer, "oslo.a.b.c") == {"result": 2}
+
+    with_service(script, FakePort(None))
+
+
+# ---------------------------------------------------------------- casts
+
+
+def test_casts_and_fanouts():
+    async def script(peer, port):
+        assert await answer(peer, "oslo.a.b.c", {"mode": "cast", "args": {"n": 1}}) == {"sent": True}
+        assert await answer(peer, "oslo.a.b.c", {"mode": "cast", "mandatory": False}) == {"sent": True}
+        assert await answer(peer, "oslo.a.b.c", {"mode": "fanout"}) == {"sent": True}
+        kinds = [(what[0], what[1], *what[3:]) for what in port.sent]
+        address = Address("a", "b")
+        assert kinds == [("cast", address, True), ("cast", address, False), ("fanout", address)]
+        assert port.sent[0][2]["message"] == {"method": "c", "args": {"n": 1}}
+
+    with_service(script)
+
+
+def test_a_cast_to_nobody():
+    async def script(peer, port):
+        port.failure = Undelivered("nobody listens there")
+        said = {"mode": "cast", "mandatory": False}
+        assert await asked(peer, "oslo.a.b.c", said) == (errno.EHOSTUNREACH, "a/b: nobody listens there")
+
+    with_service(script)
+
+
+def test_casts_that_block_hold_up_no_call_and_are_bounded(monkeypatch):
+    monkeypatch.setattr(sending, "CASTS_MAX", 2)
+
+    async def script(peer, port):
+        port.hold = threading.Event()
+        for tag in (1, 2):
+            peer.call("oslo.a.b.c", {"mode": "cast"}, tag=tag)
+        assert (await asked(peer, "oslo.a.b.c", {"mode": "fanout"}, tag=3))[0] == errno.EAGAIN
+        assert await answer(peer, "oslo.a.b.c", tag=4) == {"result": "pong"}
+        port.hold.set()
+        assert [(await peer.next()).errnum for _ in range(2)] == [0, 0]
+
+    with_service(script)
+
+
+# ---------------------------------------------------------------- who may
+
+
+def test_users_may_what_a_rule_allows():
+    async def script(peer, port):
+        number, text = await asked(peer, "oslo.nova.compute.delete", rolemask=GUEST)
+        assert (number, "no rule lets you call 'delete'" in text) == (errno.EPERM, True)
+        number, _text = await asked(peer, "oslo.nova.compute.show", {"mode": "cast"}, rolemask=GUEST)
+        assert number == errno.EPERM
+        said = {"exchange": "nova", "topic": "compute", "method": "delete"}
+        assert (await asked(peer, "oslo.send", said, rolemask=GUEST))[0] == errno.EPERM
+        assert (await asked(peer, "oslo.nova.compute.show", rolemask=0))[0] == errno.EPERM
+        assert port.calls == []
+        assert await answer(peer, "oslo.nova.compute.show", rolemask=GUEST) == {"result": "pong"}
+        assert port.calls[0][1]["ctxt"] == {"headgate": {"userid": 7, "rolemask": GUEST}}
+        assert await answer(peer, "oslo.nova.compute.delete") == {"result": "pong"}
+
+    with_service(script, rules=(CallRule(methods=("show",)),))
+
+
+def test_status_is_for_owners(monkeypatch):
+    monkeypatch.setattr(asking, "statuses", lambda folder: {"call": {"folder": folder}, "cast": None})
+
+    async def script(peer, port):
+        assert await answer(peer, "oslo.status") == {
+            "rooms": {"call": {"folder": "/nowhere"}, "cast": None},
+            "face": {"calls": 0},
+        }
+        assert (await asked(peer, "oslo.status", rolemask=GUEST))[0] == errno.EPERM
+        assert (await asked(peer, "oslo.status", {"x": 1}))[0] == errno.EINVAL
+
+    with_service(script)
+
+
+def test_topics_are_listed_to_those_who_may_call_there(monkeypatch):
+    rows = [
+        {"exchange": "nova", "topic": topic, "servers": ["s"], "nodes": ["n"]} for topic in ("compute", "db")
+    ]
+    known = [*rows, {"exchange": "cinder", "topic": "volume", "servers": [], "nodes": []}]
+    monkeypatch.setattr(asking, "listened", lambda settings: known)
+
+    async def script(peer, port):
+        assert await answer(peer, "oslo.topics.list") == {"topics": known, "more": False}
+        assert await answer(peer, "oslo.topics.list", {"exchange": "nova"}) == {"topics": rows, "more": False}
+        assert await answer(peer, "oslo.topics.list", rolemask=GUEST) == {"topics": rows[:1], "more": False}
+        monkeypatch.setattr(asking, "listened", lambda settings: None)
+        assert (await asked(peer, "oslo.topics.list"))[0] == errno.EHOSTUNREACH
+
+    with_service(script, rules=(CallRule(topics=("compute",)),))
+
+
+def test_what_is_no_method():
+    async def script(peer, port):
+        assert (await asked(peer, "oslo.nova.compute"))[0] == errno.ENOSYS
+        assert (await asked(peer, "oslo.a.b.c", msgspec.json.encode([])))[0] == errno.EINVAL
+
+    with_service(script)
