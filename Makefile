@@ -1,7 +1,7 @@
 # Headgate: one command to run it, one to test it. Needs Python 3.11 or newer and make, nothing else.
 #
 #   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
-#   make test       the fast tests                 make interop   against NorFab and flux-core (FLUX_PREFIX)
+#   make test       the fast tests                 make interop   against NorFab, oslo.messaging and flux-core (FLUX_PREFIX)
 #   make lint       ruff, mypy, import-linter      make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make wheel-compiled   a wheel whose pure rooms are compiled with mypyc (optional, needs a C compiler)
@@ -63,9 +63,20 @@ NORFAB_VERSION := 0.25.0
 	@.venv-norfab/bin/python -m pip --disable-pip-version-check install --quiet 'norfab==$(NORFAB_VERSION)' 'pydantic>=2,<3'
 	@touch $@
 
+# oslo.messaging as applications install it, with what its own functional suite needs; an older minor version beside it.
+OSLO_VERSION := 18.3.1
+OSLO_OLDER := 18.2.0
+OSLO_VENVS := .venv-oslo/.stamp-$(OSLO_VERSION) .venv-oslo-18.2/.stamp-$(OSLO_OLDER)
+$(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing oslo.messaging $(@F:.stamp-%=%) into $(@D)"
+	@rm -rf $(@D) && $(PY) -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet 'oslo.messaging==$(@F:.stamp-%=%)' \
+		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon --editable '.[oslo,redis]'
+	@touch $@
+
 # Beyond Python only the load generator of the benchmarks wants something: a C compiler.
 system-packages:
-	@sh deploy/test-setup.sh
+	@sh deploy/test-setup.sh $(filter bench,$(MAKECMDGOALS))
 
 # ---------------------------------------------------------------- what a person asks for
 
@@ -75,13 +86,13 @@ run: $(VENV)/.stamp-run
 test: $(VENV)/.stamp-test system-packages
 	$(PY) -m pytest -m 'not bench and not slow and not interop' $(PYTEST_ARGS)
 
-interop: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) system-packages
+interop: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
 	$(PY) -m pytest -m 'interop and not bench' $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-test
 	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
 
-bench: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) system-packages
+bench: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) .venv-oslo/.stamp-$(OSLO_VERSION) system-packages
 	@if command -v cc >/dev/null || command -v gcc >/dev/null; then $(MAKE) --no-print-directory wheel-compiled; fi
 	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--compiled /') $(BENCH_ARGS)
 
@@ -117,4 +128,4 @@ wheel-compiled: $(VENV)/.stamp-venv
 	ls -1 dist/*.whl
 
 clean:
-	rm -rf $(VENV) .venv-norfab build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-norfab .venv-oslo .venv-oslo-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,40 @@
+"""The functional test suite that ships inside oslo.messaging passes over ``zmq://`` (seed 003, "Testing Impact")."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.live.oslo import oslo_python
+from tests.live.oslo_suite import PREFIX, TESTS, Worker, run_suite
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "directory", "version"),
+    [
+        ("patched", "embedded", ""),
+        ("native", "embedded", ""),
+        ("patched", "redis", ""),
+        ("native", "redis", ""),
+        ("native", "embedded", "18.2"),
+    ],
+)
+def test_the_shipped_suite(rundir: Path, mode: str, directory: str, version: str) -> None:
+    """Z1, Z24: all its tests, as shipped (patched by eventlet) and with threads; none may be skipped."""
+    run = run_suite(rundir, mode=mode, directory=directory, version=version)
+    assert not run.wrong, "\n\n".join(run.wrong)
+    assert run.passed == TESTS
+
+
+def test_the_runner_sees_what_fails(rundir: Path) -> None:
+    """A driver that does not exist: nothing passes, the two tests without their guard are not skipped."""
+    tests = [
+        f"{PREFIX}test_functional.CallTestCase.{name}"
+        for name in ("test_monitor_long_call", "test_exception")
+    ]
+    words = {"mode": "native", "url": "nosuch://", "folders": ["unused"]}
+    worker = Worker(rundir, 0, oslo_python(), [*tests, "of.another.suite"], words)
+    assert worker.wait(60) == ""
+    assert [each.outcome for each in worker.outcomes()] == ["failed", "failed", "unfinished"]
+    assert all("nosuch" in each.text for each in worker.outcomes()[:2])
