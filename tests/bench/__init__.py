@@ -13,6 +13,9 @@ Every figure about speed is a ratio within one run: machines differ, and so do t
 ``byte_relay``  the relay of bytes, a process of its own
 ``processes``   CPU time and memory of processes, start and stop
 ``tree``        a tree of 131 072 routers in one process, no I/O
+``oslo_works``  oslo.messaging beside RabbitMQ and ``fake:``: calls, casts, fan-outs, notifications; ``oslo_width`` and
+                ``oslo_crowd``: one node with many servers, many nodes. Applications are ``oslo_side``, a proxy is
+                ``oslo_node``, ``oslo_raw`` an echo of pyzmq alone, ``oslo_kernel`` counts TCP's bytes
 ``hotspots``    one broker under cProfile while the load runs
 ``report``      the table, bars, the JSON file
 """

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import hotspots, nfp_works, processes, report, tree, web_works, works
+from tests.bench import hotspots, nfp_works, oslo_works, processes, report, tree, web_works, works
 from tests.bench.contenders import Compiled, Flux, Headgate
 from tests.bench.loadgen import WEB_SOURCE, LoadError, Loadgen, compiler
+from tests.bench.oslo_contenders import RabbitMq
 from tests.bench.targets import Row
 from tests.bench.web_contenders import Crossbar, Gateway, Nats
+from tests.live import rabbit
 
 WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "relay": works.relay,
@@ -24,12 +26,14 @@ WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "tree": tree.measure,
     **web_works.WORKS,
     **nfp_works.WORKS,
+    **oslo_works.WORKS,
 }
-_WINGS = (web_works.WORKS, nfp_works.WORKS)
+_WINGS = (web_works.WORKS, nfp_works.WORKS, oslo_works.WORKS)
 GROUPS = {
     "broker": [name for name in WORKS if not any(name in wing for wing in _WINGS)],
     "web": list(web_works.WORKS),
     "nfp": list(nfp_works.WORKS),
+    "oslo": list(oslo_works.WORKS),
 }
 RESULTS = Path(__file__).with_name("results") / "bench.json"
 
@@ -116,7 +120,9 @@ def main() -> int:
         "seconds": bench.seconds,
         "payload_bytes": bench.payload,
         "absent": {
-            kind.name: kind.missing() for kind in (Headgate, Compiled, Flux, Gateway, Nats) if kind.missing()
+            kind.name: kind.missing()
+            for kind in (Headgate, Compiled, Flux, Gateway, Nats, RabbitMq)
+            if kind.missing()
         },
     }
     try:
@@ -131,6 +137,8 @@ def main() -> int:
         bench.web.close()
     if any(row.target.group == "gateway" for row in rows):
         about["peers"] = [kind.version() for kind in (Nats, Crossbar) if not kind.missing()]
+    if any(row.target.group == "oslo" for row in rows):
+        about["rabbitmq"] = rabbit.version()
     report.show(rows, report.console())
     report.write(chosen.json, rows, about)
     if chosen.readme is not None:

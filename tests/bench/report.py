@@ -13,6 +13,7 @@ CONTENDERS: dict[Group, tuple[str, ...]] = {
     "broker": ("headgate", "compiled", "flux-core", "byte relay", "generator"),
     "gateway": ("headgate", "compiled", "two processes", "nats-server", "crossbar", "generator"),
     "nfp": ("headgate", "NorFab", "generator"),
+    "oslo": ("headgate", "RabbitMQ", "fake:", "raw echo", "generator"),
 }
 COLOURS = {
     "aim reached": "green",

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any, Literal
 
 Verdict = Literal["aim reached", "floor holds", "MISSED", "measured", "not measured"]
-Group = Literal["broker", "gateway", "nfp"]
+Group = Literal["broker", "gateway", "nfp", "oslo"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,16 @@ def _nfp(
     work: str, unit: str, floor: float, better: Literal["more", "less"] = "less", aim: float | None = None
 ) -> Target:
     return Target(work, unit, floor, aim, better, "nfp")
+
+
+def _oslo(
+    work: str,
+    floor: float | None = None,
+    aim: float | None = None,
+    better: Literal["more", "less"] = "more",
+    unit: str = "x",
+) -> Target:
+    return Target(work, unit, floor, aim, better, "oslo")
 
 
 PEERS = {"nats": "nats-server", "crossbar": "crossbar", "nats_compiled": "nats-server, pure rooms compiled"}
@@ -102,6 +112,25 @@ TARGETS = {
     "nfp_crowd_5000": _nfp("round trip with 5 000 registered workers, vs 10", "x", 1.2),
     "nfp_restart": _nfp("broker killed and started: until a job runs again", "s", 1.0),
     "nfp_killed": _nfp("the same with 200 jobs in flight: lost or failed", "jobs", 0),
+    "oslo_calls_1": _oslo("calls by one thread, vs rabbit://", 5),
+    "oslo_calls_16": _oslo("calls by 16 threads, vs rabbit://", 5),
+    "oslo_rtt": _oslo("a call's round trip, p50 / p99; the figure is p50, vs rabbit://", better="less"),
+    "oslo_rtt_raw": _oslo("the same, vs pyzmq alone: DEALER, ROUTER/ROUTER, DEALER", 3, None, "less"),
+    "oslo_cast": _oslo("casts delivered to one server, vs rabbit://", 4, 6),
+    "oslo_cast_send": _oslo("the same: until a cast returns, vs rabbit://", better="less"),
+    "oslo_fanout": _oslo("fan-outs delivered, 8 servers in 2 processes, vs rabbit://", 4, 6),
+    "oslo_fanout_send": _oslo("the same: until a fan-out returns, vs rabbit://", better="less"),
+    "oslo_notify": _oslo("notifications delivered, vs rabbit://", 5),
+    "oslo_width_send": _oslo("fan-out to 32 servers of a node: CPU of sending it, vs 1", 1.25, None, "less"),
+    "oslo_width_bytes": _oslo("the same: TCP bytes into the node, vs 1", 1.05, None, "less"),
+    "oslo_crowd_ready": _oslo(
+        "1 000 servers begin on 20 nodes: until a client knows all", better="less", unit="s"
+    ),
+    "oslo_crowd_found": _oslo("the same: a client that comes later knows all", better="less", unit="s"),
+    "oslo_crowd_wrong": _oslo(
+        "1 000 calls, 1 000 casts: servers that had not exactly one", 0, None, "less", "servers"
+    ),
+    "oslo_crowd_memory": _oslo("the same: resident memory of a server", better="less", unit="KiB"),
 }
 
 
