@@ -7,6 +7,7 @@
     serialization  contexts, messages, results and failures <-> bodies, as rabbit's driver would have them
     errors         failures of the wing -> exceptions that oslo.messaging knows
     incoming       one message at a server: reply, heartbeat, acknowledge, requeue
+    window         how many messages a server may hold that it has not acknowledged
     listener       what a server polls
     driver         ``ZmqDriver``, which oslo.messaging loads by its entry point
 

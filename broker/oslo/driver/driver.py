@@ -18,11 +18,12 @@ import oslo_messaging
 from oslo_messaging._drivers import base, common
 
 from broker.oslo import station
-from broker.oslo.contract import Address, OsloFailure, Port
+from broker.oslo.contract import Address, Intake, OsloFailure, Port
 from broker.oslo.driver import options, serialization
 from broker.oslo.driver.errors import translated
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.url import Exchanges, masked, read_settings
+from broker.oslo.driver.window import LEAST
 from broker.oslo.frames import check_name
 from broker.oslo.names import DEFAULT_EXCHANGE
 
@@ -135,7 +136,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             intake = self._port().listen(address)
         except OsloFailure as failure:
             raise translated(failure, address, None) from failure
-        return self._polled(ZmqListener(intake, self._settings.inbox_msgs), batch_size, batch_timeout)
+        return self._polled(intake, batch_size, batch_timeout)
 
     def listen_for_notifications(
         self,
@@ -158,11 +159,13 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             intake = self._port().listen_notifications(topics, pool or None)
         except OsloFailure as failure:
             raise translated(failure, addresses[0], None) from failure
-        return self._polled(ZmqListener(intake, self._settings.inbox_msgs), batch_size, batch_timeout)
+        return self._polled(intake, batch_size, batch_timeout)
 
-    @staticmethod
-    def _polled(listener: ZmqListener, batch_size: int, batch_timeout: float | None) -> Any:
-        return base.PollStyleListenerAdapter(listener, batch_size or 1, batch_timeout)
+    def _polled(self, intake: Intake, batch_size: int, batch_timeout: float | None) -> Any:
+        size = batch_size or 1
+        window = max(LEAST, 2 * size, int(getattr(self.conf, "executor_thread_pool_size", 0) or 0))
+        listener = ZmqListener(intake, self._settings.inbox_msgs, window)
+        return base.PollStyleListenerAdapter(listener, size, batch_timeout)
 
     # ------------------------------------------------------------ life
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
 from typing import Any
 
 from oslo_messaging._drivers import base
 
 from broker.oslo.contract import Item
 from broker.oslo.driver import serialization
+from broker.oslo.driver.window import Window
 
 log = logging.getLogger(__name__)
+
+_numbers = itertools.count(1)
+"""Counted, not drawn: random bytes cost a system call without the interpreter's lock, which workers then take."""
 
 
 class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
@@ -20,19 +24,22 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
     Args:
         item: what the wing knows of it.
         request: its body, read.
+        window: of its listener.
 
     Attributes:
         client_timeout: of a monitored call: seconds that the caller waits for a heartbeat; else None.
-        msg_id: for logs.
+        msg_id: for logs of this process.
     """
 
-    def __init__(self, item: Item, request: serialization.Request) -> None:
-        super().__init__(request.ctxt, request.message, os.urandom(8).hex())
+    def __init__(self, item: Item, request: serialization.Request, window: Window) -> None:
+        super().__init__(request.ctxt, request.message, f"{next(_numbers):x}")
         self.client_timeout = item.monitor_s
         self._item = item
+        self._window: Window | None = window
 
     def acknowledge(self) -> None:
         """The server takes care of it: there is room for another one."""
+        self._settled()
         try:
             self._item.acknowledge()
         except Exception:
@@ -40,10 +47,16 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
 
     def requeue(self) -> None:
         """Give a notification back: it comes again, to this or another listener of its pool, behind the others."""
+        self._settled()
         try:
             self._item.requeue()
         except Exception:
             log.exception("message %s from %s could not be given back", self.msg_id, self._item.address)
+
+    def _settled(self) -> None:
+        window, self._window = self._window, None
+        if window is not None:
+            window.give()
 
     def reply(self, reply: Any = None, failure: tuple[Any, Any, Any] | None = None) -> None:
         """Answer a call with its result, or with ``sys.exc_info()`` of its endpoint."""

@@ -11,6 +11,7 @@ from oslo_messaging._drivers import base
 from broker.oslo.contract import Intake, Item
 from broker.oslo.driver import serialization
 from broker.oslo.driver.incoming import ZmqIncoming
+from broker.oslo.driver.window import LEAST, Window
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +25,13 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
     Args:
         intake: of the port.
         batch_max: messages that a batch may hold at most; more would never come before the first are acknowledged.
+        window: messages that may be handed out and not acknowledged.
     """
 
-    def __init__(self, intake: Intake, batch_max: int) -> None:
+    def __init__(self, intake: Intake, batch_max: int, window: int = LEAST) -> None:
         super().__init__(prefetch_size=batch_max)
         self._intake = intake
+        self._window = Window(window)
         self._stopped = False
 
     def poll(
@@ -64,14 +67,18 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
 
     def _next(self, timeout_s: float | None) -> ZmqIncoming | None:
         """The next message that can be read; others are answered, so that their callers need not wait."""
+        self._window.wait()
         while True:
             item = self._intake.get(timeout_s)
             if item is None:
                 return None
             try:
-                return ZmqIncoming(item, serialization.read_request(item.body))
+                incoming = ZmqIncoming(item, serialization.read_request(item.body), self._window)
             except Exception as error:
                 _refuse(item, error)
+            else:
+                self._window.take()
+                return incoming
 
     def _rest(self, timeout_s: float | None) -> None:
         if timeout_s is None and not self._stopped:
@@ -80,11 +87,13 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
     def stop(self) -> None:
         """Take nothing more; ``poll`` gives what is here, then nothing, at once."""
         self._stopped = True
+        self._window.open()
         self._guarded(self._intake.stop)
 
     def cleanup(self) -> None:
         """End it. Replies that are on their way still go out."""
         self._stopped = True
+        self._window.open()
         self._guarded(self._intake.close)
 
     @staticmethod

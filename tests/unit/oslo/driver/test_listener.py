@@ -13,6 +13,7 @@ from broker.oslo.driver import listener as module
 from broker.oslo.driver import serialization
 from broker.oslo.driver.incoming import ZmqIncoming
 from broker.oslo.driver.listener import ZmqListener
+from broker.oslo.driver.window import Window
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
 HERE = Address("e", "t")
@@ -163,9 +164,9 @@ def test_what_cannot_be_read_is_dropped_and_its_caller_is_told(
 
 def test_an_incoming_message_does_what_its_server_says() -> None:
     mine = item(1, wants_reply=True, monitor_s=2.5)
-    incoming = ZmqIncoming(mine, serialization.read_request(mine.body))
+    incoming = ZmqIncoming(mine, serialization.read_request(mine.body), Window(64))
     assert (incoming.client_timeout, incoming.ctxt) == (2.5, {})
-    assert incoming.msg_id != ZmqIncoming(mine, serialization.read_request(mine.body)).msg_id
+    assert incoming.msg_id != ZmqIncoming(mine, serialization.read_request(mine.body), Window(64)).msg_id
     incoming.acknowledge()
     incoming.heartbeat()
     incoming.reply({"a": 1})
@@ -177,7 +178,7 @@ def test_an_incoming_message_does_what_its_server_says() -> None:
 
 def test_a_cast_is_never_replied_to() -> None:
     mine = item()
-    incoming = ZmqIncoming(mine, serialization.read_request(mine.body))
+    incoming = ZmqIncoming(mine, serialization.read_request(mine.body), Window(64))
     incoming.reply("x")
     incoming.reply(failure=(ValueError, ValueError("x"), None))
     assert mine.told == []
@@ -200,7 +201,7 @@ class Raising(MemoryItem):
 
 def test_an_incoming_message_never_raises(caplog: pytest.LogCaptureFixture) -> None:
     mine = Raising(b"{}", HERE, wants_reply=True)
-    incoming = ZmqIncoming(mine, serialization.Request({}, {}))
+    incoming = ZmqIncoming(mine, serialization.Request({}, {}), Window(64))
     with caplog.at_level(logging.ERROR):
         incoming.acknowledge()
         incoming.requeue()

@@ -1,0 +1,71 @@
+"""A server holds so many messages that it has not acknowledged, and no more."""
+
+import threading
+
+from broker.oslo.contract import Address
+from broker.oslo.driver import serialization
+from broker.oslo.driver.listener import ZmqListener
+from broker.oslo.driver.window import Window
+from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
+
+HERE = Address("e", "t")
+PATIENCE_S = 20.0
+
+
+def filled(count: int) -> MemoryIntake:
+    intake = MemoryIntake([("e", "t")])
+    for number in range(count):
+        body = serialization.request_body({}, {"method": "m", "args": {"n": number}})
+        intake.put(MemoryItem(body, HERE))
+    return intake
+
+
+def test_a_full_window_waits_for_half_of_it() -> None:
+    window = Window(4)
+    for _ in range(4):
+        window.take()
+    through = threading.Event()
+    thread = threading.Thread(target=lambda: (window.wait(), through.set()))
+    thread.start()
+    assert not through.wait(0.1)
+    for _ in range(2):
+        window.give()
+    assert through.wait(PATIENCE_S)
+    thread.join()
+
+
+def test_nobody_waits_once_it_is_open() -> None:
+    window = Window(1)
+    window.take()
+    thread = threading.Thread(target=window.wait)
+    thread.start()
+    window.open()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_listener_hands_out_as_many_as_were_acknowledged() -> None:
+    intake = filled(10)
+    listener = ZmqListener(intake, 100, window=4)
+    held = [listener.poll()[0] for _ in range(4)]
+    more: list[object] = []
+    thread = threading.Thread(target=lambda: more.extend(listener.poll()))
+    thread.start()
+    thread.join(0.2)
+    assert more == []
+    held[0].acknowledge()
+    held[0].acknowledge()  # counts once
+    held[1].requeue()
+    thread.join(PATIENCE_S)
+    assert len(more) == 1
+    assert len(intake._items) == 6  # five were never asked for, one came back
+
+
+def test_what_is_left_is_drained_after_stop() -> None:
+    listener = ZmqListener(filled(10), 100, window=4)
+    held = [listener.poll()[0] for _ in range(4)]
+    listener.stop()
+    while got := listener.poll():
+        held += got
+    assert len(held) == 10
+    assert listener.poll() == []
