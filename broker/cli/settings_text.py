@@ -27,7 +27,9 @@ def meaning(struct: type[Struct], name: str) -> str:
 def _documented() -> dict[tuple[str, str], str]:
     """(class, field) -> the string below the field: Python keeps it in the source only."""
     found: dict[tuple[str, str], str] = {}
-    for node in [each for module in (schema, nfp, oslo) for each in ast.parse(inspect.getsource(module)).body]:
+    for node in [
+        each for module in (schema, nfp, oslo) for each in ast.parse(inspect.getsource(module)).body
+    ]:
         if isinstance(node, ast.ClassDef):
             for field, text in zip(node.body, node.body[1:], strict=False):
                 if (

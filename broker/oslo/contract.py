@@ -54,6 +54,14 @@ class Refused(OsloFailure):
         self.reason = reason
 
 
+class TooLarge(Refused):
+    """Larger than the pipelines take: refused before anything was sent."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Reason.MALFORMED)
+        self.errno = _errno.EMSGSIZE
+
+
 class Undelivered(OsloFailure):
     """It could not be handed over within the retries that were allowed."""
 
@@ -93,6 +101,10 @@ class Item(Protocol):
     def monitor_s(self) -> float | None:
         """A monitored call: the caller gives up after so many seconds without a heartbeat."""
 
+    @property
+    def reply_bytes_max(self) -> int:
+        """A larger reply is not sent, but counted and logged: its caller would have to wait in vain."""
+
     def acknowledge(self) -> None:
         """It is being taken care of: there is room for another one."""
 
@@ -120,7 +132,12 @@ class Intake(Protocol):
 
 
 class Port(Protocol):
-    """One process's way into the pipelines of its configuration."""
+    """One process's way into the pipelines of its configuration.
+
+    Every body that is larger than ``Settings.message_bytes_max``, or than what the node's proxy says it takes, is
+    ``TooLarge``. In the thread of the sockets (see ``start_call``) nothing can be waited for: what would have to wait
+    there is ``Undelivered``.
+    """
 
     def call(
         self,
@@ -135,6 +152,8 @@ class Port(Protocol):
 
         Raises:
             CallTimeout, Unroutable (``mandatory``), Refused, Closed.
+            Undelivered: with ``mandatory``, when no directory has answered yet: nobody knows who listens.
+            ValueError: a name that cannot be sent, or a time that is not a number. An infinite one is none.
         """
 
     def start_call(
@@ -149,7 +168,9 @@ class Port(Protocol):
     ) -> None:
         """As ``call`` without waiting: ``done`` is called once, in the thread of the sockets."""
 
-    def cast(self, address: Address, body: bytes, *, mandatory: bool = False, retry: int | None = None) -> None:
+    def cast(
+        self, address: Address, body: bytes, *, mandatory: bool = False, retry: int | None = None
+    ) -> None:
         """Send to one server; returns when it is handed over, with ``mandatory`` when a server has it.
 
         ``retry``: None or -1 for ever, 0 one attempt, N attempts more.
@@ -184,8 +205,8 @@ class Settings:
     Attributes:
         ipc_dir: folder of the node's proxy.
         directories: ``tcp://host:port`` of directory services, asked when there is no local proxy; () none.
-        directory_key: Z85 public key of those directories; "" plaintext.
-        curve_cert: path of this process's CURVE certificate; "" plaintext.
+        directory_key: Z85 public key of those directories; "" that of ``curve_cert``, which all nodes share.
+        curve_cert: path of this process's CURVE certificate; "" plaintext, unless there is a ``directory_key``.
         keepalive: (on, idle s, count, interval s) of TCP.
         linger_s: how long ``close`` may go on sending.
         ready_s: how long the first message waits for the directory, and a listener for its proxy.
@@ -193,6 +214,7 @@ class Settings:
         retry_s: between two attempts to hand over.
         inbox_msgs, inbox_bytes: what a listener holds that was not taken yet.
         outbox_msgs, outbox_bytes: what may wait for one node and pipeline.
+        message_bytes_max: largest body, and largest frame that is read; the same on all nodes.
         node: name that the proxy of ``ipc_dir`` is expected to have, another one is logged; "" any.
     """
 
@@ -209,4 +231,5 @@ class Settings:
     inbox_bytes: int = 64 << 20
     outbox_msgs: int = 10_000
     outbox_bytes: int = 64 << 20
+    message_bytes_max: int = 64 << 20
     node: str = ""

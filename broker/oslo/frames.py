@@ -8,7 +8,11 @@ server a route stands between the two (opaque: whom to answer)::
     4   1  kind                 20  4  rolemask /  at its entry
     5   1  flags                24 16  id
     6   2  reason
-    8   4  ttl ms, 0 none
+    8   4  ttl ms, 0 none; with ``Flag.DUE`` a deadline
+
+Between a proxy and the servers of its node the ttl of calls and casts is replaced by the **deadline**: milliseconds of
+the host's CLOCK_MONOTONIC, modulo 2**32, which both read from the same kernel. So what a frozen process finds when it
+goes on is not taken for new: its sender has given up meanwhile.
 
 Numbers are big-endian; the address is UTF-8. Bodies are never looked into here.
 
@@ -37,6 +41,10 @@ _STAMP: Final = Struct(">II")
 _STAMP_AT: Final = 16
 _WORD: Final = Struct(">I")
 _WORD_AT: Final = 12
+_FLAGS_AT: Final = 5
+_TTL_AT: Final = 8
+_DUE_MAX_MS: Final = 1 << 31
+"""Deadlines farther away than that, 24 days, are none: half of what 32 bits tell apart."""
 ID_BYTES: Final = 16
 NO_ID: Final = bytes(ID_BYTES)
 _FIELDS: Final = Struct(">BBHIIII16s")
@@ -90,8 +98,8 @@ class Flag(IntFlag):
     """Answer REFUSED at once when nobody listens there."""
     CONFIRM = 2
     """A cast on the CALL pipeline: answer TAKEN or REFUSED."""
-    ANSWERED = 4
-    """A cast on the CALL pipeline that wants no answer at all has it clear; calls have it set."""
+    DUE = 8
+    """Set by a proxy: where the ttl stands is the deadline. Senders have it clear."""
 
 
 class Malformed(ValueError):
@@ -133,7 +141,8 @@ def check_name(name: str, what: str) -> str:
     """``name`` itself, when it can be an exchange, topic, server or pool.
 
     Raises:
-        ValueError: it has a NUL, no UTF-8, or more than 255 bytes of it; ``what`` says whose name it is.
+        ValueError: it has a NUL or another control character, no UTF-8, or more than 255 bytes of it; ``what`` says
+            whose name it is.
     """
     if "\0" in name:
         raise ValueError(f"{what} {name[:64]!r}: saw a NUL, which separates names, expected none")
@@ -143,6 +152,8 @@ def check_name(name: str, what: str) -> str:
         raise ValueError(f"{what} {name[:64]!r}: saw half a character, which UTF-8 cannot say") from None
     if size > NAME_BYTES_MAX:
         raise ValueError(f"{what} {name[:64]!r}...: saw {size} bytes, expected {NAME_BYTES_MAX} at most")
+    if not name.isprintable() and any(character < " " for character in name):
+        raise ValueError(f"{what} {name[:64]!r}: saw a control character, expected none")
     return name
 
 
@@ -237,6 +248,24 @@ def stamped(frame: bytes, who: Credentials) -> bytes:
 def numbered(frame: bytes, number: int) -> bytes:
     """``frame`` with another ``word``: the number of a fan-out, for one topic and proxy, modulo 2**32."""
     return frame[:_WORD_AT] + _WORD.pack(number & 0xFFFFFFFF) + frame[_WORD_AT + 4 :]
+
+
+def dated(frame: bytes, due_s: float, now_s: float) -> bytes:
+    """``frame`` with a deadline in place of its ttl; both times are seconds of CLOCK_MONOTONIC."""
+    flags = frame[_FLAGS_AT] | Flag.DUE.value
+    due_ms = (int(due_s * 1000) & _U32_MAX or 1) if due_s - now_s < _DUE_MAX_MS / 1000 else 0
+    middle = bytes((flags,)) + frame[_FLAGS_AT + 1 : _TTL_AT] + _WORD.pack(due_ms)
+    return frame[:_FLAGS_AT] + middle + frame[_WORD_AT:]
+
+
+def due_of(envelope: Envelope, now_s: float) -> float | None:
+    """When the sender of what was read at ``now_s`` gives up, in seconds of CLOCK_MONOTONIC; None: never."""
+    if not envelope.ttl_ms:
+        return None
+    if not envelope.flags & Flag.DUE.value:
+        return now_s + envelope.ttl_ms / 1000
+    ahead_ms = (envelope.ttl_ms - int(now_s * 1000)) & _U32_MAX
+    return now_s + (ahead_ms if ahead_ms <= _DUE_MAX_MS else ahead_ms - _U32_MAX - 1) / 1000
 
 
 def refusal(number: bytes, reason: Reason) -> bytes:

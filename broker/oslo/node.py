@@ -101,6 +101,26 @@ class NodeConfig:
         return f"ipc://{os.path.join(self.ipc_dir, name)}"
 
 
+MISSING: Final = " is missing"
+
+
+def obstacle(path: str) -> str:
+    """Why the socket at ``path`` cannot be used, as the end of a sentence; "" when it is there for us.
+
+    >>> obstacle("/nowhere/at/all")
+    ' is missing'
+    """
+    try:
+        os.stat(path)
+    except PermissionError:
+        return f" may not be reached by the user {os.geteuid()} of this process: is it in the group of its folder?"
+    except OSError:
+        return MISSING
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        return f" may not be used by the user {os.geteuid()} of this process: is it in its group?"
+    return ""
+
+
 def default_ipc_dir() -> str:
     """``$HEADGATE_OSLO_DIR``, else ``/run/headgate/oslo`` for root, else ``$XDG_RUNTIME_DIR/headgate/oslo``, else a
     folder in ``/tmp`` with the uid in its name.

@@ -101,6 +101,10 @@ class Opened(msgspec.Struct, frozen=True):
     incarnation: int
     endpoint: str = ""
     """CAST: the ``ipc://`` endpoint that this process's PULL has to connect to."""
+    version: int = 0
+    """FANOUT: from this version of the pipeline's state on the directory says it, too; 0 not told."""
+    message_bytes_max: int = 0
+    """Largest body that the pipeline takes; 0 not told."""
 
 
 def applied(state: State, change: Change) -> State | None:

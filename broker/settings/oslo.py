@@ -84,6 +84,10 @@ class OsloCallEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     allow: bool = True
     """Whether they may. Default true; false refuses with a text."""
 
+    ctxt: bool = False
+    """Whether they may also write the request's context, which servers believe: who asks, for which project, with which
+    roles. Default false: who can write it is an administrator of the cloud."""
+
 
 class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[oslo]`: a node proxy, and its face."""
@@ -152,8 +156,8 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Allow plaintext ports off loopback. Default false: messages could be read and forged."""
 
     unlisted: Literal["owner", "user", "deny"] = "user"
-    """The role of keys that `oslo.keys` does not list, and of TCP peers in plaintext. Default user: whoever has the
-    certificate of the nodes is one of them. deny refuses them."""
+    """The role of keys that `oslo.keys` does not list, and of TCP peers in plaintext. Default user: whoever reaches the
+    ports may use them; CURVE alone encrypts and proves the node. deny lets in only who is listed."""
 
     lease_s: Some = 5.0
     """Seconds after which a server or a node that says nothing is forgotten. Default 5: a killed process is seen at

@@ -132,13 +132,19 @@ def _face(section: OsloSection) -> Iterator[Problem]:
         exchange, mark, topic = place.rpartition("/")  # an exchange of a virtual host has slashes
         if not mark or not exchange or not topic:
             yield saw(path, place, "EXCHANGE/TOPIC")
-        elif (
-            max(len(exchange.encode()), len(topic.encode()) + len(".critical")) > NAME_BYTES or "\0" in place
+        elif max(len(exchange.encode()), len(topic.encode()) + len(".critical")) > NAME_BYTES or _controls(
+            place
         ):
-            yield saw(
-                path, place, f"names of at most {NAME_BYTES} bytes without NUL, a priority behind the topic"
+            what = (
+                f"names of at most {NAME_BYTES} bytes without control characters, a priority behind the topic"
             )
+            yield saw(path, place, what)
         elif place in section.notify[:index]:
             yield saw(path, place, "each place once")
-    if len(section.notify_pool.encode()) > NAME_BYTES or "\0" in section.notify_pool:
-        yield saw(("oslo", "notify_pool"), section.notify_pool, f"at most {NAME_BYTES} bytes without NUL")
+    if len(section.notify_pool.encode()) > NAME_BYTES or _controls(section.notify_pool):
+        what = f"at most {NAME_BYTES} bytes without control characters"
+        yield saw(("oslo", "notify_pool"), section.notify_pool, what)
+
+
+def _controls(text: str) -> bool:
+    return any(character < " " for character in text)

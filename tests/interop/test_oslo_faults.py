@@ -165,6 +165,63 @@ def test_a_server_is_stopped_in_the_middle_of_casts(rundir: Path, sides: Sides) 
         assert runs(log) == Counter(str(n) for n in done["ok"])
 
 
+# ---------------------------------------------------------------- more than a server takes
+
+SMALL = "&zmq_inbox_messages=500&zmq_outbox_messages=500"
+"""So that some thousand messages are a flood."""
+FLOOD_S = 2.0
+
+
+def test_a_flood_of_casts_is_slowed_to_what_its_server_takes(rundir: Path, sides: Sides) -> None:
+    log = rundir / "log"
+    with nodes(rundir, 2, queue_msgs=500) as (near, far):
+        sides("server", far.url + SMALL, topic="t", server="s", log=str(log), pause=0.02)
+        client = sides("client", near.url + SMALL)
+        client.result("call", topic="t", method="who")
+        done = client.result("load", topic="t", during=FLOOD_S, cast=True)
+        assert not done["error"]
+        until(lambda: sum(runs(log).values()) >= len(done["ok"]), 60, f"all {len(done['ok'])} casts")
+        assert runs(log) == Counter(str(n) for n in done["ok"])
+        counts = far.status("cast")["counts"]
+        assert counts["pauses"] >= 1
+        assert "full" not in counts
+
+
+def test_a_frozen_server_costs_only_its_own_casts(rundir: Path, sides: Sides) -> None:
+    log = rundir / "log"
+    with nodes(rundir, 1, queue_msgs=500) as (node,):
+        sides("server", node.url + SMALL, topic="t", server="s", log=str(log))
+        frozen = sides("server", node.url + SMALL, topic="frozen", server="f")
+        client, other = (sides("client", node.url + SMALL) for _ in range(2))
+        for topic in ("t", "frozen"):
+            assert client.result("call", topic=topic, method="who")
+        frozen.signal(signal.SIGSTOP)
+        other.tell(do="load", topic="frozen", during=2 * FLOOD_S, cast=True)
+        until(lambda: counted(node.status("cast"), "full"), 30, "more than its queue takes")
+        done = client.result("load", topic="t", during=FLOOD_S, cast=True)
+        lost = other.next(60)["result"]
+        assert not done["error"]
+        assert not lost["error"]
+        until(lambda: sum(runs(log).values()) >= len(done["ok"]), 60, f"all {len(done['ok'])} casts")
+        assert runs(log) == Counter(str(n) for n in done["ok"])
+        assert 0 < node.status("cast")["counts"]["full"] < len(lost["ok"])
+        frozen.kill()
+
+
+def test_a_flood_of_notifications_is_slowed_to_what_its_listener_takes(rundir: Path, sides: Sides) -> None:
+    log = rundir / "log"
+    with nodes(rundir, 1, queue_msgs=500) as (node,):
+        sides("listener", node.url + SMALL, topic="n", log=str(log))
+        sender = sides("client", node.url + SMALL)
+        assert sender.result("notify", topic="n", numbers=list(range(20_000)))
+        until(lambda: len(executions(log)) >= 20_000, 60, "all notifications")
+        payloads = Counter(line.split("event ")[1] for line in executions(log))
+        assert payloads == Counter(f'{{"n": {n}}}' for n in range(20_000))
+        counts = node.status("notify")["counts"]
+        assert counts["lost_full"] == 0
+        assert counts["pauses"] >= 1
+
+
 # ---------------------------------------------------------------- a network that is cut
 
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SIDE = Path(__file__).with_name("oslo_side.py")
 START_S = 30.0
 ANSWER_S = 60.0
-LEAVE_S = 10.0
+LEAVE_S = 25.0
 
 PROGRAM = """
 import json, sys

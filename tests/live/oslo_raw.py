@@ -169,7 +169,10 @@ class Client:
         return self.silent(200)
 
     def get(self) -> Answer:
-        return Answer(self.sock.recv_multipart())
+        """The next one; whether we are still there may be asked at any time, and is no answer."""
+        while (answer := Answer(self.sock.recv_multipart())).kind == Kind.PULSE:
+            pass
+        return answer
 
     def silent(self, ms: int = 100) -> bool:
         return not self.sock.poll(ms)
@@ -196,6 +199,7 @@ class Server:
         self.room = room
         self.ctl = node.socket(zmq.DEALER, node.config.path(f"{room}.ctl"), **options)
         self.pull: zmq.Socket[bytes] | None = None
+        self.pull_options = {name: value for name, value in options.items() if name == "rcvhwm"}
         self.early: list[list[bytes]] = []
 
     def ask(self, kind: int, body: bytes = b"", **more: Any) -> Answer:
@@ -218,7 +222,7 @@ class Server:
         assert answer.kind == Kind.OPENED, (answer.envelope, answer.rest)
         opened = msgspec.json.decode(answer.rest[0], type=Opened)
         if opened.endpoint and self.pull is None:
-            self.pull = self.node.socket(zmq.PULL, opened.endpoint)
+            self.pull = self.node.socket(zmq.PULL, opened.endpoint, **self.pull_options)
         return opening.listener
 
     def close(self, listener: str) -> Answer:

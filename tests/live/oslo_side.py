@@ -2,7 +2,8 @@
 
 ::
 
-    python oslo_side.py server   JSON   {"url", "topic", "server", "exchange", "log", "count", "threads"}
+    python oslo_side.py server   JSON   {"url", "topic", "server", "exchange", "log", "count", "threads",
+                                            "pause"}
     python oslo_side.py listener JSON   {"url", "topic", "exchange", "pool", "log", "priorities", "requeue", "batch"}
     python oslo_side.py client   JSON   {"url"}
     python oslo_side.py forking  JSON   as server, with "workers" and "manager": processes that fork after their setup
@@ -61,6 +62,8 @@ class Endpoint:
         return value
 
     def note(self, ctxt, n):
+        if WORDS.get("pause"):
+            time.sleep(WORDS["pause"])
         self._ran(n)
         return [self.name, n]
 

@@ -44,6 +44,7 @@ class PoolsMachine(RuleBasedStateMachine):
         self.pools = Pools(msgs, size)
         self.known: dict[str, Listening] = {}
         self.pool_of: dict[str, str | None] = {}
+        self.keys_of: dict[str, list[tuple[str, str]]] = {}
         self.number = 0
         self.sizes: dict[int, int] = {}
         self.taken = 0  # copies that came in, requeued ones again
@@ -101,7 +102,7 @@ class PoolsMachine(RuleBasedStateMachine):
         first = self.pools.open(listener, pool, keys, credit, self.owner)
         assert set(first) == set(keys) - before
         here = self.known[listener] = Listening(pool, keys, credit)
-        self.pool_of[listener] = pool
+        self.pool_of[listener], self.keys_of[listener] = pool, keys
         if attached:
             here.attached = True
             self.published(self.pools.attach(listener))
@@ -198,12 +199,15 @@ class PoolsMachine(RuleBasedStateMachine):
         """Whether there would be room for one more of that size even now, with the message in some queue."""
         member = self.pools.member(listener)
         assert member is not None
-        return len(member.queue) < self.msgs and member.queue_bytes + size <= self.size
+        return len(member.queue) < self.msgs and member.queue_bytes < self.size
 
     @rule(listener=st.one_of(listeners, ended), message=given)
     def requeue(self, listener: str, message: Message) -> None:
         pool = self.pool_of[listener]
         number = int(message.id)
+        if message.key not in self.keys_of[listener]:
+            assert self.pools.requeue(listener, message, self.owner) is None
+            return
         self.allowed_times[number, pool] += 1
         self.taken += 1
         before = {each: self.waiting_of(each) for each in self.known}
@@ -238,7 +242,8 @@ class PoolsMachine(RuleBasedStateMachine):
             assert member is not None
             assert len(member.queue) <= self.msgs
             assert member.queue_bytes == sum(message.size for message in member.queue)
-            assert member.queue_bytes <= self.size or len(member.queue) == 1
+            largest = max((message.size for message in member.queue), default=0)
+            assert member.queue_bytes - largest < self.size or len(member.queue) <= 1
             assert member.credit == here.allowed
             assert list(member.flying) == [self.sizes[number] for number in here.unconfirmed]
             if member.queue and here.attached and here.allowed and not here.unconfirmed:

@@ -27,6 +27,10 @@ node = "n7"
 [[oslo.calls]]
 topics = ["lab"]
 methods = ["show"]
+ctxt = true
+[[oslo.calls]]
+topics = ["lab"]
+methods = ["see"]
 """
 
 
@@ -123,6 +127,7 @@ def test_the_web_calls_by_topic_and_sees_events_as_its_role_allows(rundir):
         assert ada.rpc("oslo.openstack.lab.delete", {"args": {"n": 1}})["result"] == {"server": "s1", "n": 1}
         assert server.took()["ctxt"]["headgate"]["userid"] == 1001
         forged = {"ctxt": {"headgate": {"userid": 0, "rolemask": 1}, "tenant": "t"}}
+        assert bob.refused("oslo.openstack.lab.see", forged)[0] == errno.EPERM
         assert bob.rpc("oslo.openstack.lab.show", forged)["result"] == {"server": "s1"}
         assert server.took()["ctxt"] == {"tenant": "t", "headgate": {"userid": 1002, "rolemask": 2}}
         for topic, payload in (

@@ -139,8 +139,8 @@ LONG = "/" + "x" * 100
         ("queue_bytes = 1024", "saw '67108864', expected at most queue_bytes"),
         ("notify = ['notifications']", "f:2: oslo.notify[0]: saw 'notifications', expected EXCHANGE/TOPIC"),
         ("notify = ['a/b', 'a/b']", "f:2: oslo.notify[1]: saw 'a/b', expected each place once"),
-        (f"notify = ['a/{'b' * 250}']", "expected names of at most 255 bytes without NUL"),
-        (f"notify_pool = '{'b' * 256}'", "expected at most 255 bytes without NUL"),
+        (f"notify = ['a/{'b' * 250}']", "expected names of at most 255 bytes without control characters"),
+        (f"notify_pool = '{'b' * 256}'", "expected at most 255 bytes without control characters"),
     ],
 )
 def test_faults_name_their_line(text, expected):
@@ -279,10 +279,11 @@ def test_a_face_is_told_everything():
         [[oslo.calls]]
         topics = ["t"]
         roles = ["user", "admin"]
+        ctxt = true
         """
     )
     told = plan.face_config(section)
-    assert told.rules == (CallRule(topics=("t",), roles=int(Role.USER | Role.ADMIN)),)
+    assert told.rules == (CallRule(topics=("t",), roles=int(Role.USER | Role.ADMIN), ctxt=True),)
     assert told.notify == (("a", "b"), ("/cell1/nova", "n"))
     assert (told.call_timeout_s, told.call_timeout_max_s) == (1.0, 2.0)
     assert (told.notify_pool, told.notify_public) == ("p", True)

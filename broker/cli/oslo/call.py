@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from math import isfinite
 from typing import Annotated
 
 import typer
 
 from broker.cli import options
-from broker.cli.exits import FAILED, OK
+from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
 from broker.errors import RpcError
@@ -47,11 +48,13 @@ def call(
     """Call METHOD of one server of TOPIC with the arguments, print what it returns.
 
     Exit codes: 0 done, 1 the server raised an exception (its class and message are printed) or a proxy refused, 2 wrong
-    options or no proxy here, 3 nobody listens there, 4 no reply in time.
+    options or no proxy here, 3 nobody listens there or no directory answers, 4 no reply in time.
     """
     where = Address(
-        sending.named(exchange, "exchange"), sending.named(topic, "topic"), sending.named(server, "server")
+        sending.named(exchange, "exchange"), sending.topic_named(topic), sending.named(server, "server")
     )
+    if not isfinite(timeout):
+        raise UsageError(f"--timeout {timeout:g}: expected a number of seconds")
     body = sending.request(method, words, ctxt, namespace, version)
     screen = Screen(as_json)
 
@@ -64,8 +67,14 @@ def call(
             return FAILED
         if isinstance(result, str) and not as_json:
             screen.line(result)
-        else:
+            return OK
+        try:
             screen.value(result)
+        except RecursionError:
+            print(
+                f"headgate oslo call: {where}: its result is nested too deeply to be shown", file=sys.stderr
+            )
+            return FAILED
         return OK
 
     return sending.run("call", sending.station(ipc_dir, directory, directory_key, curve_cert), work)

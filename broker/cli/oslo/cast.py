@@ -37,10 +37,11 @@ def cast(
 ) -> int:
     """Have one server of TOPIC run METHOD with the arguments; nothing comes back.
 
-    Exit codes: 0 sent, 1 a proxy refused, 2 wrong options or no proxy here, 3 nobody listens there.
+    Exit codes: 0 sent, 1 a proxy refused, 2 wrong options or no proxy here, 3 nobody listens there
+    or no directory answers.
     """
     where = Address(
-        sending.named(exchange, "exchange"), sending.named(topic, "topic"), sending.named(server, "server")
+        sending.named(exchange, "exchange"), sending.topic_named(topic), sending.named(server, "server")
     )
     body = sending.request(method, words, ctxt, namespace, version)
 

@@ -30,9 +30,9 @@ def fanout(
     """Have every server of TOPIC run METHOD with the arguments; nothing comes back.
 
     Nodes that could not be reached are told. Exit codes: 0 sent, 1 a proxy refused, 2 wrong options or no proxy here,
-    3 nobody listens there.
+    3 nobody listens there or no directory answers.
     """
-    where = Address(sending.named(exchange, "exchange"), sending.named(topic, "topic"))
+    where = Address(sending.named(exchange, "exchange"), sending.topic_named(topic))
     body = sending.request(method, words, ctxt, namespace, version)
 
     def work(port: Port) -> None:

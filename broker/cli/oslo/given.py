@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from broker.cli import overrides
+from broker.errors import ConfigError
 from broker.settings import OsloSection, Settings, check, load_oslo
 
 
@@ -37,6 +38,12 @@ def section_from(given: argparse.Namespace, named: Mapping[str, Any]) -> OsloSec
     Raises:
         ConfigError: they cannot be, or contradict each other.
     """
+    for name, value in named.items():
+        try:
+            msgspec.convert({name: value}, OsloSection)
+        except msgspec.ValidationError as error:
+            option = f"--{name.replace('_', '-')} {value!r:.64}"
+            raise ConfigError(f"{option}: {str(error).partition(' - at')[0]}") from None
     section = load_oslo(given.config) if given.config is not None else OsloSection()
     settings = Settings(oslo=msgspec.structs.replace(section, **named))
     if not given.set:

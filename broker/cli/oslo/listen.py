@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import uuid4
 
-import msgspec
 import typer
 
 from broker.cli import options
@@ -17,6 +16,7 @@ from broker.cli.oslo import sending
 from broker.cli.screen import Screen
 from broker.oslo.contract import Item, Port
 from broker.oslo.names import DEFAULT_EXCHANGE, PRIORITIES
+from broker.oslo.service.bodies import decoded
 
 EXAMPLES = (
     "headgate oslo listen notifications",
@@ -32,14 +32,28 @@ def told(item: Item) -> dict[str, Any]:
     topic, _, priority = item.address.topic.rpartition(".")
     said: dict[str, Any] = {"exchange": item.address.exchange, "topic": topic, "priority": priority}
     try:
-        body = msgspec.json.decode(item.body)
+        body = decoded(item.body)
         message = body["message"]
         if "oslo.version" in message:
-            message = msgspec.json.decode(message["oslo.message"])
+            message = decoded(message["oslo.message"])
         said |= {"ctxt": body.get("ctxt", {}), "message": message}
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-        said["unreadable"] = item.body[:64].decode("utf-8", "replace")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        said["unreadable"] = _beginning(item)
     return said
+
+
+def _beginning(item: Item) -> str:
+    return item.body[:64].decode("utf-8", "replace")
+
+
+def show(screen: Screen, item: Item) -> None:
+    """Print it, whatever is in it."""
+    said = told(item)
+    try:
+        screen.value(said)
+    except RecursionError:  # it was just not nested too deeply to be read
+        del said["ctxt"], said["message"]
+        screen.value({**said, "unreadable": _beginning(item)})
 
 
 def topics_of(
@@ -54,7 +68,11 @@ def topics_of(
     if wrong := [each for each in chosen if each not in PRIORITIES]:
         raise UsageError(f"--priority {wrong[0][:64]!r}: expected one of {', '.join(PRIORITIES)}")
     place = sending.named(exchange, "exchange")
-    return [(place, sending.named(f"{topic}.{each}", "topic")) for topic in topics for each in chosen]
+    return [
+        (place, sending.named(f"{sending.topic_named(topic)}.{each}", "topic"))
+        for topic in topics
+        for each in chosen
+    ]
 
 
 def listen(
@@ -97,7 +115,7 @@ def listen(
                 item = intake.get(_LOOK_S)
                 if item is None:
                     continue
-                screen.value(told(item))
+                show(screen, item)
                 item.acknowledge()
                 left -= 1
                 if left == 0:

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from typing import Annotated, Any
 from uuid import uuid4
 
-import msgspec
 import typer
 
 from broker.cli import options
@@ -23,7 +22,11 @@ EXAMPLES = (
 
 
 def body_of(event_type: str, payload: Any, priority: str, publisher: str, context: dict[str, Any]) -> bytes:
-    """The body of a notification in the envelope of version 2.0."""
+    """The body of a notification in the envelope of version 2.0.
+
+    Raises:
+        UsageError: as of ``sending.encoded``.
+    """
     message = {
         "message_id": str(uuid4()),
         "publisher_id": publisher,
@@ -32,8 +35,8 @@ def body_of(event_type: str, payload: Any, priority: str, publisher: str, contex
         "payload": payload,
         "timestamp": str(datetime.now(timezone.utc).replace(tzinfo=None)),  # noqa: UP017 - as notifiers write it
     }
-    inner = msgspec.json.encode(message).decode()
-    return msgspec.json.encode({"ctxt": context, "message": {"oslo.version": "2.0", "oslo.message": inner}})
+    inner = sending.encoded(message).decode()
+    return sending.encoded({"ctxt": context, "message": {"oslo.version": "2.0", "oslo.message": inner}})
 
 
 def notify(
@@ -58,13 +61,14 @@ def notify(
 ) -> int:
     """Send a notification of EVENT_TYPE with the arguments as its payload to one listener of each pool at TOPIC.
 
-    Exit codes: 0 sent, 1 a proxy refused, 2 wrong options or no proxy here, 3 nobody listens there.
+    Exit codes: 0 sent, 1 a proxy refused, 2 wrong options or no proxy here, 3 nobody listens there
+    or no directory answers.
     """
     if priority.lower() not in PRIORITIES:
         raise UsageError(f"--priority {priority[:64]!r}: expected one of {', '.join(PRIORITIES)}")
     sender = publisher or f"headgate.{os.uname().nodename}"
     body = body_of(event_type, sending.keywords(words), priority, sender, sending.object_of(ctxt, "--ctxt"))
-    full = sending.named(f"{topic}.{priority.lower()}", "topic")
+    full = sending.named(f"{sending.topic_named(topic)}.{priority.lower()}", "topic")
     where = Address(sending.named(exchange, "exchange"), full)
 
     def work(port: Port) -> None:

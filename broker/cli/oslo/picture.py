@@ -57,6 +57,10 @@ class Look(NamedTuple):
             screen.table(SOCKET_HEADS, sockets, _socket_style)
         screen.line("")
         screen.table(ROOM_HEADS, [room_row(room, said) for room, said in self.rooms.items()], _room_style)
+        for endpoint in silent_uplinks(self.rooms.get("directory")):
+            screen.line(
+                f"no answer from the directory {endpoint}; the proxy's log says what was expected", "yellow"
+            )
         screen.line("")
         if self.states is None:
             screen.line("no directory answers", "red")
@@ -89,6 +93,20 @@ def socket_rows(room: str, said: dict[str, Any] | None) -> list[tuple[str, ...]]
             *(str(each.get(name, "")) for name in ("in", "out", "waiting", "refused")),
         )
         for each in sockets_in(said)
+    ]
+
+
+def silent_uplinks(said: dict[str, Any] | None) -> list[str]:
+    """Other directories that this node's directory has no answer from.
+
+    >>> silent_uplinks({"uplinks": [{"endpoint": "tcp://a:9500", "alive": False}, {"endpoint": "x", "alive": True}]})
+    ['tcp://a:9500']
+    """
+    links = said.get("uplinks") if said is not None else None
+    return [
+        str(each.get("endpoint"))
+        for each in (links if isinstance(links, list) else ())
+        if isinstance(each, dict) and each.get("alive") is False and not each.get("closed")
     ]
 
 

@@ -125,6 +125,7 @@ def face_config(section: OsloSection) -> FaceConfig:
             mask(entry.roles),
             entry.users,
             entry.allow,
+            entry.ctxt,
         )
         for entry in section.calls
     )

@@ -16,7 +16,10 @@ from broker.cli.screen import Screen
 from broker.oslo.contract import Address, CallTimeout, OsloFailure, Port, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
-from broker.oslo.node import default_ipc_dir
+from broker.oslo.node import MISSING, default_ipc_dir, obstacle
+from broker.oslo.service.bodies import decoded
+from broker.settings.addresses import split_uri
+from broker.settings.faults import check_key
 
 CALL_S: Final = 60.0
 """Default of ``--timeout``: that of ``rpc_response_timeout``."""
@@ -69,21 +72,47 @@ def station(ipc_dir: str | None, directories: list[str] | None, key: str, certif
     """How the pipelines are found.
 
     Raises:
-        UsageError: there is neither a proxy in the folder nor a directory.
+        UsageError: there is neither a proxy in the folder nor a directory, or one cannot be an address, or the key
+            no key. ConfigError: the certificate is none.
     """
+    check_places(directories, key, certificate)
     folder = os.path.abspath(ipc_dir) if ipc_dir else default_ipc_dir()
-    if not directories and not os.path.exists(os.path.join(folder, DIRECTORY_SOCKET)):
+    path = os.path.join(folder, DIRECTORY_SOCKET)
+    if not directories and (why := obstacle(path)):
+        if why != MISSING:
+            raise UsageError(f"the proxy of this node: {path}{why}")
         raise UsageError(
             f"no proxy of this node in {folder}; `headgate oslo proxy` starts one, --ipc-dir names another folder, "
             "--directory a directory elsewhere"
         )
-    if certificate and not key and directories:
-        from broker.transport import curve
-
-        key = curve.load(certificate).public_key
     return Settings(
         ipc_dir=folder, directories=tuple(directories or ()), directory_key=key, curve_cert=certificate
     )
+
+
+def check_places(directories: list[str] | None, key: str, certificate: str) -> None:
+    """Look at what is given before anything is opened: later it would be an error of a thread.
+
+    Raises:
+        UsageError, ConfigError: as of ``station``.
+    """
+    for url in directories or ():
+        _check_directory(url)
+    if key and any(check_key((), key)):
+        raise UsageError(f"--directory-key {key[:64]!r}: expected 40 characters of Z85")
+    if certificate:
+        from broker.transport import curve
+
+        curve.load(certificate)
+
+
+def _check_directory(url: str) -> None:
+    try:
+        address = split_uri(url)
+    except ValueError as error:
+        raise UsageError(f"--directory {url[:64]!r}: {error}") from None
+    if address.scheme != "tcp" or address.port == "*":
+        raise UsageError(f"--directory {url[:64]!r}: expected tcp://HOST:PORT")
 
 
 def run(verb: str, settings: Settings, work: Work) -> int:
@@ -145,8 +174,8 @@ def value_of(text: str) -> Any:
     (3, {'a': [1]}, 'three', '3')
     """
     try:
-        return msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decoded(text.encode("utf-8", "surrogateescape"))
+    except ValueError:
         return text
 
 
@@ -195,13 +224,38 @@ def named(text: str, what: str) -> str:
         raise UsageError(str(error)) from None
 
 
+def topic_named(text: str) -> str:
+    """As ``named``, of a topic: there has to be one."""
+    if not text:
+        raise UsageError("TOPIC: saw none, expected where servers listen")
+    return named(text, "topic")
+
+
 def request(
     method: str, words: Iterable[str] | None, context: str, namespace: str | None, version: str | None
 ) -> bytes:
-    """The body of a call, cast or fan-out, as oslo.messaging has it."""
+    """The body of a call, cast or fan-out, as oslo.messaging has it.
+
+    Raises:
+        UsageError: as of ``keywords``, ``object_of`` and ``encoded``.
+    """
     message: dict[str, Any] = {"method": method, "args": keywords(words)}
     if namespace is not None:
         message["namespace"] = namespace
     if version is not None:
         message["version"] = version
-    return msgspec.json.encode({"ctxt": object_of(context, "--ctxt"), "message": message})
+    return encoded({"ctxt": object_of(context, "--ctxt"), "message": message})
+
+
+def encoded(value: Any) -> bytes:
+    """What words of the command line became, as JSON.
+
+    Raises:
+        UsageError: a word is not UTF-8, or nested too deeply.
+    """
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        raise UsageError("saw a word that is not UTF-8, expected text or JSON") from None
+    except RecursionError:
+        raise UsageError("saw JSON that is nested too deeply to be sent") from None

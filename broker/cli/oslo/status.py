@@ -70,6 +70,7 @@ def status(
     """
     if as_json and watch:
         raise UsageError("--watch and --json: expected one of them")
+    sending.check_places(directory, directory_key, curve_cert)
     folder = os.path.abspath(ipc_dir) if ipc_dir else default_ipc_dir()
     settings = Settings(
         ipc_dir=folder,

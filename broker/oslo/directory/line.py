@@ -1,8 +1,9 @@
 """One DEALER to one directory: greets it, keeps it from forgetting us, notices its silence and its restarts.
 
-libzmq connects again by itself and says nothing about it. So a line sends a BEAT every ``PULSE_S``, and a directory
-that does not know who that is asks for HELLO. A directory that said nothing for a lease is lost; the first word from it
-afterwards is answered by HELLO, which begins everything anew.
+The host's name is looked up beside the reactor (``naming``). libzmq connects again by itself and says nothing about it.
+So a line sends a BEAT every ``PULSE_S``, and a directory that does not know who that is asks for HELLO. A directory
+that said nothing for a lease is lost; the first word from it afterwards is answered by HELLO, which begins everything
+anew.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from broker.oslo import frames
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import Body, Hello, Kind, Message, Welcome
 from broker.oslo.reactor.loop import Reactor, Timer
+from broker.oslo.reactor.naming import connect
 from broker.oslo.reactor.pipe import Outcome, Pipe
 from broker.oslo.reactor.tuning import Tuning, tune_local, tune_tcp
 from broker.oslo.records import Beat, Change, Place, State
+from broker.transport.curve import CurveClient
 
 PULSE_S: Final = 1.0
 """Between two BEATs, unless somebody says otherwise."""
@@ -30,6 +33,8 @@ GREET_FIRST_S: Final = 0.005
 GREET_LAST_S: Final = 0.5
 GREET_AGAIN_S: Final = 0.2
 """Between two HELLOs because something did not fit."""
+STRANGE_S: Final = 5.0
+"""A directory that has not answered for so long is told to the log: it is away, or does not let us in."""
 QUIET_S: Final = 60.0
 """Between two lines in the log about the same refusal."""
 ASKED_MAX: Final = 16
@@ -94,7 +99,13 @@ class Line:
         self._hooks = hooks
         self._hello = hello
         self._pulse_s = pulse_s
-        self._heard_at = self._ticked_at = reactor.now()
+        self._heard_at = self._ticked_at = self._known_at = reactor.now()
+        self._expected = "expected a directory there, in plaintext as we are"
+        if tuning.curve is not None and not endpoint.startswith("ipc:"):
+            key = tuning.curve.server_key if isinstance(tuning.curve, CurveClient) else ""
+            self._expected = (
+                f"expected a directory with the CURVE key {key} (directory_key, or curve_cert) there"
+            )
         self._greeted_at = -GREET_AGAIN_S
         self._greet_s = GREET_FIRST_S
         self._greet_timer: Timer | None = None
@@ -105,9 +116,12 @@ class Line:
             tune_local(sock, wire.HEARD_BYTES_MAX)
         else:
             tune_tcp(sock, replace(tuning, max_bytes=wire.HEARD_BYTES_MAX))
-            sock.set(zmq.IPV6, int("[" in endpoint))
         self._pipe = Pipe(reactor, sock, self._receive, outbox_msgs=1)
-        sock.connect(endpoint)
+        try:
+            self._way = connect(reactor, self._pipe, endpoint)
+        except BaseException:
+            self._pipe.close()
+            raise
         self._tick_timer = reactor.call_later(pulse_s, self._tick)
         self._greet()
 
@@ -197,6 +211,9 @@ class Line:
             if now - self._heard_at > self.welcome.lease_s and not late:
                 self._lose()
         self._tick_timer = self._reactor.call_later(pulse_s, self._tick)
+        self._way.look(not self.alive)
+        if not self.alive and now - self._known_at > STRANGE_S and not self.endpoint.startswith("ipc:"):
+            self._log(logging.WARNING, f"%s: no answer for %.0f s; {self._expected}", now - self._known_at)
         if self._greet_timer is None:
             self._now(wire.encode(Kind.BEAT, self._hooks.beats() if self.alive else ()))
 
@@ -204,6 +221,7 @@ class Line:
         self.counts["lost"] += 1
         lease_s = 0.0 if self.welcome is None else self.welcome.lease_s
         self.welcome = None
+        self._known_at = self._reactor.now()
         self._log(logging.WARNING, "%s: silent for %.3g s; what it told stays in use", lease_s)
         self._hooks.lost()
 
@@ -254,8 +272,8 @@ class Line:
 
     def _log(self, level: int, text: str, *values: object) -> None:
         now = self._reactor.now()
-        if now - self._said.get(text, -QUIET_S) < QUIET_S:  # one line of each kind, or rubbish would fill the log
-            return
+        if now - self._said.get(text, -QUIET_S) < QUIET_S:
+            return  # one line of each kind, or rubbish would fill the log
         self._said[text] = now
         self._reactor.say(level, f"directory {text}", (self.endpoint, *values))
 

@@ -94,7 +94,7 @@ class DirectoryLink:
 
     def told(self) -> dict[str, Any]:
         """For status."""
-        return {"endpoint": self.endpoint, "alive": self.alive, **self.counts}
+        return {"endpoint": self.endpoint, "alive": self.alive, "closed": self.closed, **self.counts}
 
     def close(self, linger_ms: int = 0) -> None:
         """End it; what it told the replica stays. Harmless twice."""
@@ -168,7 +168,7 @@ class Announcer:
         self._reactor = reactor
         self._speaker = Speaker()
         self._wanted: frozenset[Record] = frozenset()
-        self._due = False
+        self._due = self._promised = False
         self._left = False
         hooks = Hooks(self._welcomed, self._heard, _ignore, self._speaker.beats)
         self._line = Line(
@@ -201,6 +201,12 @@ class Announcer:
             self._due = True
             self._reactor.call_soon(self._flush)
 
+    def promise(self) -> int:
+        """The version of the state by which all that was set until now is told, even if it changes nothing."""
+        if self._due:
+            self._promised = True
+        return self.state.version + (1 if self._due else 0)
+
     def leave(self) -> None:
         """The pipeline ends: the directory tells everybody."""
         if not self._left:
@@ -226,7 +232,8 @@ class Announcer:
         if self._left:
             return
         added, removed = difference(self.state.records, self._fitting())
-        if not (added or removed):
+        promised, self._promised = self._promised, False
+        if not (added or removed or promised):
             return
         before = self.state
         change = Change(
@@ -287,6 +294,7 @@ class Reader:
         directories: ``tcp://host:port``, asked while the local directory is not there; () none.
         tuning: keep-alive and CURVE of those.
         node: our own name, for their logs.
+        trusted: whether the folder may be used now; asked before it is.
 
     Attributes:
         links: by endpoint, once they are opened.
@@ -301,12 +309,14 @@ class Reader:
         directories: tuple[str, ...] = (),
         tuning: Tuning | None = None,
         node: str = "",
+        trusted: Callable[[], bool] | None = None,
     ) -> None:
         self.links: dict[str, DirectoryLink] = {}
         self._reactor = reactor
         self._replica = replica
         self._path = os.path.join(ipc_dir, DIRECTORY_SOCKET)
         self._local = f"ipc://{self._path}"
+        self._trusted = trusted
         self._directories = directories
         self._tuning = Tuning() if tuning is None else tuning
         self._node = node
@@ -335,7 +345,7 @@ class Reader:
         if self.alive and self._replica.synced:
             return
         local = self.links.get(self._local)
-        if local is None and os.path.exists(self._path):
+        if local is None and os.path.exists(self._path) and (self._trusted is None or self._trusted()):
             self._open(self._local)  # it has until the next look to answer
         elif local is None or not local.alive:
             for endpoint in self._directories:

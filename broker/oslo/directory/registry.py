@@ -1,8 +1,9 @@
 """The rules of a directory for what is announced to it: leases, who may replace what, limits (pure).
 
-An **owner** is who announces: ``LOCAL_OWNER`` for whoever can open the socket in the node's folder, the CURVE key of
-a TCP peer, or the one name of all TCP peers where there is no CURVE. While the lease of a state lives, only its owner
-may change, renew or end it; a state gives way only to a greater incarnation, or a greater version of its own.
+An **owner** is who announces: ``LOCAL_OWNER`` for the node's own pipelines, the CURVE key of a TCP peer, or the one
+name of all TCP peers where there is no CURVE. While the lease of a state lives, only its owner may change, renew or end
+it; a state gives way only to a greater incarnation, or a greater version of its own. What somebody else said of a
+pipeline of our own node counts for nothing once that pipeline speaks itself.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Registry:
 
     def announce(self, owner: str, state: State, now: float) -> Answer:
         """All of what a pipeline offers."""
-        old = self._living(state.place, now)
+        old = self._living(owner, state.place, now)
         if old is not None:
             if old.owner != owner:
                 return self._refuse("foreign", FOREIGN)
@@ -113,7 +114,7 @@ class Registry:
 
     def change(self, owner: str, change: Change, now: float) -> Answer:
         """What changed of it."""
-        old = self._living(change.place, now)
+        old = self._living(owner, change.place, now)
         if old is None:
             return self._resend((change.place,))
         if old.owner != owner:
@@ -133,9 +134,9 @@ class Registry:
         refused = ""
         for beat in beats:
             place = (beat.node, beat.pipeline)
-            entry = self._living(place, now)
+            entry = self._living(owner, place, now)
             if entry is None:
-                if len(self._entries) < self._states_max:
+                if place in self._entries or len(self._entries) < self._states_max:
                     missing.append(place)
             elif entry.owner != owner:
                 self.counts["foreign"] += 1
@@ -152,7 +153,7 @@ class Registry:
     def leave(self, owner: str, beat: Beat, now: float) -> Answer:
         """A pipeline ends."""
         place = (beat.node, beat.pipeline)
-        entry = self._living(place, now)
+        entry = self._living(owner, place, now)
         if entry is None or entry.state.incarnation > beat.incarnation:
             return Answer()
         if entry.owner != owner:
@@ -174,9 +175,13 @@ class Registry:
 
     # ------------------------------------------------------------ entries
 
-    def _living(self, place: Place, now: float) -> _Entry | None:
-        """The entry of ``place``; one whose lease has ended is as good as gone, though ``tick`` has to say so."""
+    def _living(self, owner: str, place: Place, now: float) -> _Entry | None:
+        """The entry of ``place`` that ``owner`` has to mind. One whose lease has ended is as good as gone, though
+        ``tick`` has to say so; and so is for our own pipelines what others said of them.
+        """
         entry = self._entries.get(place)
+        if entry is not None and owner == LOCAL_OWNER != entry.owner:
+            return None
         return entry if entry is not None and (entry.until > now or self._late(now)) else None
 
     def _late(self, now: float) -> bool:

@@ -16,7 +16,7 @@ import zmq
 
 from broker.oslo import frames
 from broker.oslo.directory import audience, wire
-from broker.oslo.directory.admission import Admission
+from broker.oslo.directory.admission import Admission, Announcers, LocalAdmission
 from broker.oslo.directory.audience import Audience
 from broker.oslo.directory.redis_share import RedisShare
 from broker.oslo.directory.registry import LOCAL_OWNER, Answer, Registry
@@ -63,7 +63,7 @@ class _Door:
     endpoint: str
     pipe: RouterPipe
     audience: Audience
-    owner: Callable[[str], str]
+    rule: Announcers
 
 
 class DirectoryRoom:
@@ -84,7 +84,7 @@ class DirectoryRoom:
         self.endpoint = ""
         self.replica = Replica()
         self.registry = Registry(config.lease_s)
-        self.counts = dict.fromkeys(("malformed", "refused", "queries"), 0)
+        self.counts = dict.fromkeys(("malformed", "refused", "forbidden", "queries"), 0)
         self.incarnation = time.time_ns()
         self._reactor = reactor
         self._config = config
@@ -174,7 +174,7 @@ class DirectoryRoom:
         except BaseException:
             sock.close(0)
             raise
-        self._add_door("tcp", self.endpoint, sock, "User-Id", admission.owner)
+        self._add_door("tcp", self.endpoint, sock, "User-Id", admission)
 
     def _open_local(self) -> None:
         sock = self._new_socket()
@@ -184,7 +184,7 @@ class DirectoryRoom:
         except BaseException:
             sock.close(0)
             raise
-        self._add_door("ipc", f"ipc://{self._path}", sock, "", lambda _origin: LOCAL_OWNER)
+        self._add_door("ipc", f"ipc://{self._path}", sock, "Peer-Address", LocalAdmission(self._config.node))
 
     def _new_socket(self) -> zmq.Socket[bytes]:
         if self._reactor.context is None:
@@ -192,7 +192,7 @@ class DirectoryRoom:
         return self._reactor.context.socket(zmq.ROUTER)
 
     def _add_door(
-        self, kind: str, endpoint: str, sock: zmq.Socket[bytes], origin: str, owner: Callable[[str], str]
+        self, kind: str, endpoint: str, sock: zmq.Socket[bytes], origin: str, rule: Announcers
     ) -> None:
         config = self._config
         pipe = RouterPipe(
@@ -204,7 +204,9 @@ class DirectoryRoom:
             outbox_bytes=audience.OUTBOX_BYTES,
             total_bytes=audience.OUTBOXES_BYTES,
         )
-        welcome = Welcome(config.node, self.incarnation, config.lease_s, config.ipc_dir)
+        welcome = Welcome(
+            config.node, self.incarnation, config.lease_s, config.ipc_dir, config.message_bytes_max
+        )
         listeners = Audience(
             self._reactor,
             pipe,
@@ -213,7 +215,7 @@ class DirectoryRoom:
             (lambda: self._gathered) if kind == "ipc" else (lambda: True),
             config.lease_s,
         )
-        self._doors.append(_Door(kind, endpoint, pipe, listeners, owner))
+        self._doors.append(_Door(kind, endpoint, pipe, listeners, rule))
 
     # ------------------------------------------------------------ what comes in
 
@@ -237,10 +239,12 @@ class DirectoryRoom:
             self._announced(door, rid, origin, message)
 
     def _announced(self, door: _Door, rid: bytes, origin: str, message: Message) -> None:
-        owner = door.owner(origin)
-        if not owner:
-            self._refuse(door, rid, "this key may not announce")
+        objection = door.rule.objection(origin, message)
+        if objection:
+            self.counts["forbidden"] += 1
+            self._refuse(door, rid, objection, "forbidden")
             return
+        owner = door.rule.owner(origin)
         now = self._reactor.now()
         answer: Answer
         if message.kind is Kind.ANNOUNCE:
@@ -258,9 +262,9 @@ class DirectoryRoom:
         if answer.refused:
             self._refuse(door, rid, answer.refused)
 
-    def _refuse(self, door: _Door, rid: bytes, reason: str) -> None:
+    def _refuse(self, door: _Door, rid: bytes, reason: str, about: str = "refused") -> None:
         self.counts["refused"] += 1
-        self._say("refused", "directory: refused a peer at %s: %s", door.endpoint, reason)
+        self._say(about, "directory: refused a peer at %s: %s", door.endpoint, reason)
         door.audience.send(rid, wire.encode(Kind.REFUSED, Refused(reason)))
 
     def _answer_status(self, door: _Door, rid: bytes, head: bytes) -> None:

@@ -14,9 +14,9 @@ from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.wire import Welcome
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.tuning import KeepAlive, Tuning
+from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
 from broker.oslo.records import Change, Place, State
-from broker.transport.curve import Certificate, CurveClient
+from broker.transport.curve import Certificate
 
 
 class Uplinks:
@@ -43,10 +43,8 @@ class Uplinks:
         self._replica = replica
         self._node = config.node
         self._incarnation = incarnation
-        tuning = Tuning(KeepAlive(*config.keepalive))
-        if certificate is not None:
-            key = config.directory_key or certificate.public_key
-            tuning = Tuning(tuning.keepalive, curve=CurveClient(certificate, key))
+        curve = curve_to_directory(certificate, config.directory_key)
+        tuning = Tuning(KeepAlive(*config.keepalive), curve=curve)
         for endpoint in dict.fromkeys(config.directories):
             self.links.append(
                 DirectoryLink(

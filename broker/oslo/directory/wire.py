@@ -93,6 +93,8 @@ class Welcome(msgspec.Struct, frozen=True):
     incarnation: int
     lease_s: float
     ipc_dir: str = ""
+    message_bytes_max: int = 0
+    """Largest body that the pipelines of that node take; 0 not told."""
 
 
 class States(msgspec.Struct, frozen=True):
@@ -259,6 +261,7 @@ def _check_gone(gone: Gone) -> None:
 def _check_welcome(body: Welcome) -> None:
     _check(body.node, "a node")
     _check_number(body.incarnation, "an incarnation")
+    _check_number(body.message_bytes_max, "a size of messages")
     if not 0 < body.lease_s <= 3600:
         raise Malformed(f"saw a lease of {body.lease_s} s, expected up to an hour")
 
@@ -333,8 +336,6 @@ def fits_record(pipeline: str, record: Record) -> bool:
 
 
 def _check(name: str, what: str) -> None:
-    if not name.isprintable() and any(character < " " for character in name):
-        raise Malformed(f"saw {what} {name[:64]!r} with control characters, expected none")
     try:
         check_name(name, what)
     except ValueError as error:

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import oslo_messaging
-from oslo_messaging._drivers import base, common
+from oslo_messaging._drivers import base
 
 from broker.oslo import station
 from broker.oslo.contract import Address, Intake, OsloFailure, Port
 from broker.oslo.driver import options, serialization
 from broker.oslo.driver.errors import translated
 from broker.oslo.driver.listener import ZmqListener
-from broker.oslo.driver.url import Exchanges, masked, read_settings
+from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
 from broker.oslo.driver.window import LEAST
 from broker.oslo.frames import check_name
 from broker.oslo.names import DEFAULT_EXCHANGE
@@ -55,8 +55,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
     ) -> None:
         options.register(conf)
         super().__init__(conf, url, default_exchange, allowed_remote_exmods)
-        overridden = common.ConfigOptsProxy(conf, url, options.GROUP)
-        self._settings = read_settings(overridden[options.GROUP], url)
+        self._settings = read_settings(overridden(conf, url), url)
         self._exchanges = Exchanges(url)
         self._ports: dict[int, Port] = {}
         self._address = functools.lru_cache(_ADDRESSES_KEPT)(self._checked)
@@ -82,7 +81,8 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
 
         A call is bounded by ``timeout``, whatever ``retry`` says; the others return when a node has been given the
         message, or when ``retry`` is used up. With ``at_least_once`` in ``transport_options``, a message for which
-        nobody listens raises at once.
+        nobody listens raises at once; one of which that is not known, since no directory answers, is a
+        ``MessageDeliveryFailure``. An infinite ``timeout`` is none.
 
         Returns:
             The result of a call; None for others.
@@ -91,6 +91,8 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             Exception: what the endpoint of a call raised.
             oslo_messaging.MessagingTimeout, oslo_messaging.MessageUndeliverable,
                 oslo_messaging.MessageDeliveryFailure, errors.ZmqDriverError.
+            oslo_messaging.InvalidTarget: a name in ``target`` that cannot be sent.
+            ValueError: a timeout that is not a number.
         """
         address = self._address(target.exchange, target.topic, "" if target.fanout else target.server)
         body = serialization.request_body(ctxt, message)
@@ -153,7 +155,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             }
         )
         if pool:
-            check_name(pool, "pool")
+            _check_pool(pool, addresses)
         topics = [(address.exchange, address.topic) for address in addresses]
         try:
             intake = self._port().listen_notifications(topics, pool or None)
@@ -198,6 +200,14 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         except ValueError as error:
             target = oslo_messaging.Target(exchange=exchange, topic=topic, server=server)
             raise oslo_messaging.InvalidTarget(str(error), target) from None
+
+
+def _check_pool(pool: str, addresses: Iterable[Address]) -> None:
+    try:
+        check_name(pool, "pool")
+    except ValueError as error:
+        target = oslo_messaging.Target(topic=", ".join(address.topic for address in addresses))
+        raise oslo_messaging.InvalidTarget(str(error), target) from None
 
 
 def _at_least_once(transport_options: Any) -> bool:

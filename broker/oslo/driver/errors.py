@@ -33,7 +33,9 @@ def translated(failure: OsloFailure, address: Address, message: Any) -> Exceptio
         return oslo_messaging.MessagingTimeout(str(failure))  # type: ignore[no-any-return]
     if isinstance(failure, Unroutable):
         key = f"{address.topic}.{address.server}" if address.server else address.topic
-        return oslo_messaging.MessageUndeliverable(failure, address.exchange, key, message)  # type: ignore[no-any-return]
+        error = oslo_messaging.MessageUndeliverable(failure, address.exchange, key, message)
+        error.args = (str(failure),)  # it would say nothing where it is logged
+        return error  # type: ignore[no-any-return]
     if isinstance(failure, Undelivered):
         return oslo_messaging.MessageDeliveryFailure(str(failure))  # type: ignore[no-any-return]
     if reason is not None:

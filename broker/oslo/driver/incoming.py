@@ -63,10 +63,11 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
         if not self._item.wants_reply:
             return
         try:
-            if failure:
-                self._item.reply(serialization.failure_body(failure))
-            else:
-                self._item.reply(serialization.reply_body(reply))
+            body = serialization.failure_body(failure) if failure else serialization.reply_body(reply)
+            limit = self._item.reply_bytes_max
+            if len(body) > limit:
+                body = serialization.too_large_body(len(body), limit)
+            self._item.reply(body)
         except Exception:
             log.exception("call %s at %s could not be answered", self.msg_id, self._item.address)
 

@@ -19,7 +19,6 @@ LINGER_MAX_S: Final = 60.0
 """What ``zmq_linger = -1`` means: the former driver waited for ever, and processes that never ended."""
 
 _defaults: Final = Settings(ipc_dir="")
-_KEEPALIVE_UNSET: Final = -1
 
 _where = (
     cfg.HostAddressOpt(
@@ -76,8 +75,9 @@ _connections = (
     ),
     cfg.StrOpt(
         "zmq_curve_cert",
-        help="Certificate (a file of headgate keygen) that this process shows to other nodes. Without one, connections "
-        "to other nodes are plaintext.",
+        help="Certificate (a file of headgate keygen) that this process shows to other nodes. Without one it is "
+        "anonymous: a node with CURVE is spoken to with a key made for the occasion, which is encrypted, and which it "
+        "takes for an unlisted one (refused where its proxy says unlisted = deny); a node without CURVE in plaintext.",
     ),
     cfg.StrOpt(
         "zmq_curve_directory_key",
@@ -119,7 +119,8 @@ _bounds = (
         "zmq_inbox_messages",
         default=_defaults.inbox_msgs,
         min=1,
-        help="Messages that a server holds and has not begun to work on; what comes beyond is refused to its sender.",
+        help="Messages that a server holds and has not begun to work on. Beyond it calls are given to another server, "
+        "or to this one later; casts wait at the proxy of the node; fanouts are dropped and counted.",
     ),
     cfg.IntOpt("zmq_inbox_bytes", default=_defaults.inbox_bytes, min=1, help="The same bound, in bytes."),
     cfg.IntOpt(
@@ -127,6 +128,14 @@ _bounds = (
         default=_defaults.outbox_msgs,
         min=1,
         help="Messages that may wait for one pipeline of one node; beyond it sending waits or fails, see retry.",
+    ),
+    cfg.IntOpt(
+        "rpc_zmq_message_max",
+        default=_defaults.message_bytes_max,
+        min=64 << 10,
+        help="Largest request, notification or reply, in bytes of JSON; the same as oslo.message_bytes_max of all "
+        "proxies. A larger request is refused at once, a larger reply becomes an exception at its caller. A proxy that "
+        "takes less says so.",
     ),
     cfg.IntOpt("zmq_outbox_bytes", default=_defaults.outbox_bytes, min=1, help="The same bound, in bytes."),
 )

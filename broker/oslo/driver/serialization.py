@@ -135,6 +135,13 @@ def failure_body(failure: tuple[Any, Any, Any]) -> bytes:
         return encode({"failure": common.serialize_remote_exception((RuntimeError, plain, None))})
 
 
+def too_large_body(size: int, limit: int) -> bytes:
+    """Body of a reply in place of one that is too large to be sent: its caller is told why it has none."""
+    text = f"the reply to this call has {size} bytes, expected {limit} at most (rpc_zmq_message_max)"
+    log.error("a reply is not sent: %s", text)
+    return encode({"failure": common.serialize_remote_exception((RuntimeError, RuntimeError(text), None))})
+
+
 def read_reply(body: bytes, allowed_remote_exmods: list[str]) -> Any:
     """The result of a call.
 

@@ -17,15 +17,17 @@ name on the wire, ``/HOST/EXCHANGE`` with HOST percent-encoded; "" and "/" (rabb
 from __future__ import annotations
 
 import logging
+import math
 import os
 from typing import Any, Final
 from urllib.parse import quote
 
 from oslo_messaging import exceptions, transport
+from oslo_messaging._drivers import common
 
 from broker.errors import ConfigError
 from broker.oslo.contract import Settings
-from broker.oslo.driver.options import LINGER_MAX_S
+from broker.oslo.driver.options import GROUP, LINGER_MAX_S, OPTIONS
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import default_ipc_dir
 from broker.transport import curve
@@ -65,7 +67,10 @@ def read_settings(options: Any, url: Any) -> Settings:
     """
     if url.transport not in SCHEMES:
         raise transport.InvalidTransportURL(masked(url), f"expected one of {', '.join(sorted(SCHEMES))}")
-    linger_s = options.zmq_linger
+    if url.transport != "zmq" and url.hosts:
+        text = "%s: its hosts are Redis servers, of which the proxies speak ([oslo] redis): not used in this process"
+        log.info(text, masked(url))
+    linger_s = _seconds(options, "zmq_linger")
     return Settings(
         ipc_dir=_ipc_dir(options.rpc_zmq_ipc_dir or default_ipc_dir()),
         directories=_directories(options, url),
@@ -78,15 +83,41 @@ def read_settings(options: Any, url: Any) -> Settings:
             options.zmq_tcp_keepalive_intvl,
         ),
         linger_s=LINGER_MAX_S if linger_s < 0 else min(linger_s, LINGER_MAX_S),
-        ready_s=options.rpc_zmq_ready_timeout,
-        fanout_wait_s=options.zmq_fanout_wait,
-        retry_s=options.zmq_retry_interval,
+        ready_s=_seconds(options, "rpc_zmq_ready_timeout"),
+        fanout_wait_s=_seconds(options, "zmq_fanout_wait"),
+        retry_s=_seconds(options, "zmq_retry_interval"),
         inbox_msgs=options.zmq_inbox_messages,
         inbox_bytes=options.zmq_inbox_bytes,
         outbox_msgs=options.zmq_outbox_messages,
         outbox_bytes=options.zmq_outbox_bytes,
+        message_bytes_max=options.rpc_zmq_message_max,
         node=options.rpc_zmq_host or "",
     )
+
+
+def overridden(conf: Any, url: Any) -> Any:
+    """The group ``oslo_messaging_zmq`` of ``conf`` with what the URL's query overrides.
+
+    Raises:
+        oslo_messaging.exceptions.ConfigurationError: a value in the query that cannot be; the text names its option.
+    """
+    known = {option.dest: option for option in OPTIONS}
+    for name, text in url.query.items():
+        try:
+            if name in known:
+                known[name].type(text)
+        except ValueError as error:
+            said = f"{name} in the query of the URL: {error}"
+            raise exceptions.ConfigurationError(said) from None
+    return common.ConfigOptsProxy(conf, url, GROUP)[GROUP]
+
+
+def _seconds(options: Any, name: str) -> float:
+    """A finite number of seconds: no clock can say another one, and nothing would ever end."""
+    value = float(getattr(options, name))
+    if not math.isfinite(value):
+        raise exceptions.ConfigurationError(f"{name} (of {GROUP}): saw {value}, expected a number of seconds")
+    return value
 
 
 def _ipc_dir(folder: str) -> str:

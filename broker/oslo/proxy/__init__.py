@@ -14,7 +14,9 @@
     pending         calls that wait for their replies (pure)
     exits           where fan-outs and notifications are published to local servers
     subscriptions   who has subscribed to what there (pure)
+    stalls          subscribers that read nothing: cut off before too much waits for them
     pools           who gets a notification, and what waits for whom (pure)
+    brake           an entry is not read while a queue behind it is nearly full and moves
     call, cast, fanout, notify      the four pipelines
 
 Each pipeline has sockets, registrations and an announcement of its own and can run alone.

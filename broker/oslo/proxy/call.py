@@ -3,8 +3,10 @@
 ::
 
     client DEALER  [envelope][body]              entry ROUTER   who: stamped; where: its choice, or whose turn it is
-    proxy          [envelope][route][body]       call.ctl       route: index of the entry's pipe, the client's id there
-    server DEALER  [envelope][route][body]       call.ctl       REPLY or BEAT, only from the server that was asked
+    proxy          [envelope][route][body]       call.ctl       route: index of the entry's pipe, the client's id there;
+                                                                its ttl is a deadline now (``frames``)
+    server DEALER  [envelope][route][body]       call.ctl       REPLY or BEAT, only from the server that was asked;
+                                                                REFUSED: its listener has no room, nobody has begun
     proxy          [envelope][body]              entry ROUTER
 
 Nothing is looked up anywhere else: a call costs a few dictionary lookups. A client is answered REFUSED when its message
@@ -15,12 +17,24 @@ wants to know that they were taken (``Flag.CONFIRM``), or when the other way is 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any, Final
 
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode, encode, refusal
+from broker.oslo.frames import (
+    HEAD_BYTES,
+    ID_BYTES,
+    Envelope,
+    Flag,
+    Kind,
+    Malformed,
+    dated,
+    decode,
+    encode,
+    refusal,
+)
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.desk import Desk, Link
@@ -32,13 +46,19 @@ from broker.oslo.proxy.pending import FOREVER_S, Call, Pending
 from broker.oslo.proxy.roll import Roll
 from broker.oslo.proxy.ways import BEGIN, ID_AT, STAMP_AT, STAMP_END, TRIES_MAX, Way, Ways, stamped_for
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.pipe import Frames, Outcome, RouterPipe
 from broker.oslo.records import Opened, Opening
 
 SWEEP_S: Final = 1.0
 """Between two looks for calls whose time is over."""
 ORPHAN_S: Final = 2.0
 """What a process sent just before it ended is still accepted for so long after the kernel told of its end."""
+PROBE_S: Final = 10.0
+"""Between two looks whether clients are still there whose calls last: the entries of those that are gone are free for
+others. They are sent a PULSE, of which they take no notice."""
+LASTING_S: Final = 120.0
+"""What has longer to go than this lasts; entries of other calls end soon enough by themselves."""
+_PULSE: Final = (encode(Kind.PULSE), b"")
 _CALL: Final = int(Kind.CALL)
 _CAST: Final = int(Kind.CAST)
 _REPLY: Final = int(Kind.REPLY)
@@ -92,7 +112,11 @@ class CallRoom:
                 other=self._unexpected,
                 returned=self._returned,
                 gone=self._gone,
-                raw={int(Kind.REPLY): self._replied, int(Kind.BEAT): self._replied},
+                raw={
+                    int(Kind.REPLY): self._replied,
+                    int(Kind.BEAT): self._replied,
+                    int(Kind.REFUSED): self._sent_back,
+                },
                 told=self.told,
             )
         except BaseException:
@@ -104,6 +128,10 @@ class CallRoom:
         self._ways: Ways[Link] = Ways(doorman, self._roll.locals)
         self._known = self._ways.known
         self._pipes = self._entry.pipes
+        for index, pipe in enumerate(self._pipes):
+            assert isinstance(pipe, RouterPipe)
+            pipe.unreachable = partial(self._client_gone, _INDEX[index])
+        self._probed_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
 
     # ------------------------------------------------------------ from clients
@@ -129,8 +157,9 @@ class CallRoom:
             self._refuse(key, head, Reason.DENIED)
         elif key in calls:
             self._refuse(key, head, Reason.MALFORMED)
-        elif len(calls) >= self._pending.most:
-            self._refuse(key, head, Reason.BUSY)
+        elif not self._pending.has_room(route):
+            self.figures.count("pending_full")
+            self._refuse(key, head, Reason.BUSY, self._crowded(route))
         else:
             local = way.local
             if local is None or not local.alive:
@@ -138,28 +167,46 @@ class CallRoom:
             if local is None:
                 self._refuse(key, head, Reason.NO_ROUTE)
                 return
-            ttl = head[_TTL]
-            due_s = self._reactor.now() + (FOREVER_S if ttl == _NO_TTL else int.from_bytes(ttl) / 1000)
+            ttl, now_s = head[_TTL], self._reactor.now()
+            due_s = now_s + FOREVER_S
+            if ttl != _NO_TTL:
+                due_s = now_s + int.from_bytes(ttl) / 1000
+                head = dated(head, due_s, now_s)
             outcome = self._desk.pipe.send([local.exit.rid, stamped_for(head, way, local), route, body])
             if outcome <= Outcome.FULL:
                 self._elsewhere(local, way, head, key, body, due_s)
             elif kind == _CALL:
-                calls[key] = Call(local.exit, due_s, _CALL)
+                self._pending.put(key, Call(local.exit, due_s, _CALL))
             else:
                 self._cast_given(local.exit, outcome, key, head, due_s)
 
     def _meet(self, frames: list[bytes], who: Credentials, index: int) -> Way[Link] | None:
         head = frames[1]
-        if self._leaving:
-            self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, Reason.LEAVING)
-            return None
+        readable = len(head) >= HEAD_BYTES and head[:_KIND_AT] == BEGIN
+        reason = Reason.LEAVING
         try:
-            return self._ways.meet(who, head)
+            if not self._leaving or not readable:
+                return self._ways.meet(who, head)
         except Malformed as error:
+            reason = Reason.MALFORMED
             self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))
-            if len(head) >= HEAD_BYTES and head[:_KIND_AT] == BEGIN:
-                self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, Reason.MALFORMED)
-            return None
+        if readable:
+            self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, reason)
+        return None
+
+    def _client_gone(self, index: bytes, rid: bytes) -> None:
+        """Nobody waits for its replies any more."""
+        forgotten = self._pending.forget_client(index + rid)
+        if forgotten:
+            self.figures.count("abandoned", forgotten)
+
+    def _probe(self, now_s: float) -> None:
+        """Is anybody there? When not, the pipe says so (``_client_gone``)."""
+        for route in self._pending.lasting(now_s + LASTING_S):
+            pipe = self._pipes[route[0]]
+            assert isinstance(pipe, RouterPipe)
+            if not pipe.waiting_for(route[1:]):
+                pipe.send([route[1:], *_PULSE])
 
     def _bad(self, name: str, who: Credentials, text: str) -> None:
         self.figures.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
@@ -183,14 +230,14 @@ class CallRoom:
 
     def _given(self, link: Link, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
         if head[_KIND_AT] == _CALL:
-            self._calls[key] = Call(link, due_s, _CALL)
+            self._pending.put(key, Call(link, due_s, _CALL))
         else:
             self._cast_given(link, outcome, key, head, due_s)
 
     def _cast_given(self, link: Link, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
         confirm = bool(head[_FLAGS_AT] & _CONFIRM)
         if outcome is Outcome.QUEUED:
-            self._calls[key] = Call(link, due_s, _CAST, confirm)
+            self._pending.put(key, Call(link, due_s, _CAST, confirm))
         elif confirm:
             self._taken(key)
 
@@ -198,11 +245,18 @@ class CallRoom:
         self.figures.count("taken")
         self._answer(key, encode(Kind.TAKEN, id=key[-ID_BYTES:]), b"")
 
-    def _refuse(self, key: bytes, head: bytes, reason: Reason) -> None:
+    def _refuse(self, key: bytes, head: bytes, reason: Reason, text: str = "") -> None:
         """Tell the client, unless it is a cast that wants no answer; count it either way."""
         self.figures.count(f"refused_{reason.name.lower()}")
         if head[_KIND_AT] == _CALL or head[_FLAGS_AT] & _CONFIRM:
-            self._answer(key, refusal(key[-ID_BYTES:], reason), REASONS[reason].encode())
+            self._answer(key, refusal(key[-ID_BYTES:], reason), (text or REASONS[reason]).encode())
+
+    def _crowded(self, route: bytes) -> str:
+        pending = self._pending
+        own, total = len(pending.held.get(route, ())), len(pending)
+        return (
+            f"{own} calls of this client and {total} of all wait for replies here, of {pending.most} at most"
+        )
 
     def _answer(self, key: bytes, head: bytes, body: bytes) -> None:
         if self._pipes[key[0]].send([key[1:-ID_BYTES], head, body]) <= Outcome.FULL:
@@ -222,10 +276,21 @@ class CallRoom:
             if call is None:
                 return
         if head[_KIND_AT] == _REPLY:
-            del self._calls[key]
+            self._pending.end(key)
         answer = [route[1:], head[:STAMP_AT] + link.stamp + head[STAMP_END:], body]
         if self._pipes[route[0]].send(answer) <= Outcome.FULL:
             self.figures.count("client_gone")
+
+    def _sent_back(self, link: Link, frames: list[bytes]) -> None:
+        """Its listener has no room for it and nobody has begun with it: the client may choose another one."""
+        if len(frames) != _TO_SERVER or len(frames[1]) != HEAD_BYTES or not frames[2]:
+            self.figures.dropped("malformed", "dropped a refusal of %s: saw %d frames", link, len(frames) - 1)
+            return
+        key = frames[2] + frames[1][ID_AT:]
+        if self._fitting(link, key) is not None:
+            self._pending.end(key)
+            self.figures.count("refused_busy")
+            self._answer(key, refusal(key[-ID_BYTES:], Reason.BUSY), REASONS[Reason.BUSY].encode())
 
     def _fitting(self, link: Link, key: bytes) -> Call | None:
         call = self._pending.fits(key, link)
@@ -242,7 +307,9 @@ class CallRoom:
 
     def _opened(self, link: Link, opening: Opening) -> Opened:
         self._roll.enter(opening, link)
-        return Opened(self._config.node, self._roll.incarnation)
+        return Opened(
+            self._config.node, self._roll.incarnation, message_bytes_max=self._config.message_bytes_max
+        )
 
     def _closed(self, link: Link, listener: str) -> None:
         self._roll.remove(listener)
@@ -260,7 +327,7 @@ class CallRoom:
         """What waited for a listener that has ended: another one of its address, or its sender is told."""
         _rid, head, route, body = frames
         key = route + head[ID_AT:HEAD_BYTES]
-        call = self._calls.pop(key, None)
+        call = self._pending.end(key)
         if call is None:
             return
         envelope = decode(head)
@@ -288,7 +355,7 @@ class CallRoom:
         key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
         if not self._pending.stale(key, self._reactor.now()):
             return False
-        self._calls.pop(key, None)
+        self._pending.end(key)
         self._refuse(key, frames[1], Reason.EXPIRED)
         return True
 
@@ -297,7 +364,7 @@ class CallRoom:
         if len(frames) != _TO_SERVER or frames[1][_KIND_AT] != _CAST:
             return
         key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
-        call = self._calls.pop(key, None)
+        call = self._pending.end(key)
         if call is not None and call.confirm:
             self._taken(key)
 
@@ -306,7 +373,11 @@ class CallRoom:
         for link in list(self._desk.links.values()) if self._desk.pipe.waiting else ():
             if self._desk.pipe.waiting_for(link.rid):
                 self._desk.sift(link, self._stale)
-        expired = self._pending.expire(self._reactor.now())
+        now_s = self._reactor.now()
+        if now_s >= self._probed_s + PROBE_S:
+            self._probed_s = now_s
+            self._probe(now_s)
+        expired = self._pending.expire(now_s)
         if expired:
             self.figures.count("expired", len(expired))
 

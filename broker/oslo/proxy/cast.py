@@ -5,8 +5,12 @@
     client PUSH    [envelope][body]     entry PULL     who: stamped; where: the client's choice, or whose turn it is
     proxy          [envelope][body]     cast-N.out     bound here, one for each process that registered at cast.ctl
 
-Nobody is answered. What does not fit into the queue of its server goes to another one of the topic, or is dropped and
-counted; so is what nobody listens to.
+Nobody is answered. While the queue of a server is nearly full and moves, nothing more is read, so that senders wait
+(``brake``). What does not fit into the queue of one that does not move goes to another one of the topic, or is dropped
+and counted; so is what nobody listens to.
+
+A server whose inbox is full reads nothing until its application has made some room. Meanwhile it says at cast.ctl that
+it does move: CREDIT (listener) word n, n messages were taken.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.identity import Credentials
-from broker.oslo.frames import HEAD_BYTES, Envelope, Kind, Malformed, decode
+from broker.oslo.frames import HEAD_BYTES, Envelope, Kind, Malformed, dated, decode
 from broker.oslo.names import Pipeline, Reason, cast_file
 from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.brake import FULL, PAUSE_MAX_S, Brake
 from broker.oslo.proxy.desk import CannotOpen, Desk, Link
 from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.entry import Entry, told_of
@@ -52,11 +57,24 @@ class Limited(list[bytes]):
         self.due_s = due_s
 
 
+class ExitPipe(Pipe):
+    """The PUSH of an exit."""
+
+    @property
+    def filled(self) -> float:
+        """The part of its outbox that is in use, of messages or bytes, whichever is more; 0.0 when it is closed."""
+        if self.closed:
+            return 0.0
+        return max(len(self._outbox) / max(self._msgs_max, 1), self._outbox.bytes / max(self._bytes_max, 1))
+
+
 class Exit:
     """The way to one server process: a PUSH that only this process may connect to (``zap.Judge``).
 
     Attributes:
         endpoint: where.
+        denied: connections refused.
+        moved_s: see ``brake.Queue``.
         shut: never.
     """
 
@@ -65,7 +83,8 @@ class Exit:
             raise RuntimeError("an exit is opened before its reactor was")
         self.endpoint = config.path(cast_file(number))
         self.shut = False
-        self.refused = 0
+        self.denied = 0
+        self.moved_s = reactor.now()
         self._owner = (link.credentials.userid, link.pid)
         self._release: Callable[[], None] | None = None
         sock = reactor.context.socket(zmq.PUSH)
@@ -78,13 +97,18 @@ class Exit:
             if self._release is not None:
                 self._release()
             raise
-        self.pipe = Pipe(reactor, sock, outbox_msgs=config.queue_msgs, outbox_bytes=config.queue_bytes)
+        self.pipe = ExitPipe(reactor, sock, outbox_msgs=config.queue_msgs, outbox_bytes=config.queue_bytes)
+
+    @property
+    def filled(self) -> float:
+        """See ``brake.Queue``."""
+        return self.pipe.filled
 
     def judge(self, address: str, key: str) -> str | None:
         """Only the process that registered; of one whose pid the kernel does not tell, only its user."""
         uid, _gid, pid = credentials(address)
         if (uid, pid) != self._owner:
-            self.refused += 1
+            self.denied += 1
             return None
         return "server"
 
@@ -110,6 +134,8 @@ class CastRoom:
         self._doorman = doorman
         self._exits: dict[Link, Exit] = {}
         self._numbers = 0
+        self._held: list[tuple[float, Local[Exit], Way[Exit], list[bytes]]] = []
+        """Too large for what is left in the queue of its server, since when: tried before anything else is read."""
 
     def open(self) -> None:
         """Bind everything and announce.
@@ -130,7 +156,7 @@ class CastRoom:
                 self.figures,
                 opened=self._opened,
                 closed=self._closed,
-                other=self._unexpected,
+                other=self._said,
                 gone=self._gone,
                 told=self.told,
             )
@@ -140,6 +166,7 @@ class CastRoom:
         self._roll: Roll[Exit] = Roll(reactor, config, Pipeline.CAST, self._entry.endpoint, self._entry.key)
         self._ways: Ways[Exit] = Ways(doorman, self._roll.locals)
         self._known = self._ways.known
+        self._brake = Brake(reactor, self._entry.pipes, self.figures, self._send_held)
 
     # ------------------------------------------------------------ messages
 
@@ -169,9 +196,36 @@ class CastRoom:
             return
         message = [stamped_for(head, way, local), body]
         if head[_TTL] != _NO_TTL:
-            message = Limited(message, self._reactor.now() + int.from_bytes(head[_TTL]) / 1000)
-        if local.exit.pipe.send(message) <= Outcome.FULL:
+            now_s = self._reactor.now()
+            due_s = now_s + int.from_bytes(head[_TTL]) / 1000
+            message[0] = dated(message[0], due_s, now_s)
+            message = Limited(message, due_s)
+        outcome = local.exit.pipe.send(message)
+        if outcome is not Outcome.SENT:
+            self._waits(outcome, self._reactor.now(), local, way, message)
+
+    def _waits(
+        self, outcome: Outcome, since_s: float, local: Local[Exit], way: Way[Exit], message: list[bytes]
+    ) -> None:
+        """It was not sent at once: slow the senders down before its queue is full."""
+        exit_, now_s = local.exit, self._reactor.now()
+        if outcome is Outcome.QUEUED:
+            if exit_.pipe.waiting == 1:
+                exit_.moved_s = now_s
+            if exit_.filled >= FULL:
+                self._brake.press(exit_)
+        elif local.alive and now_s - since_s <= PAUSE_MAX_S and self._brake.press(exit_):
+            self._held.append((since_s, local, way, message))
+        else:
             self._elsewhere(local, way.exchange, way.topic, way.server, message)
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, []
+        for since_s, local, way, message in held:
+            if not self._stale(message):
+                outcome = local.exit.pipe.send(message) if local.alive else Outcome.FULL
+                if outcome is not Outcome.SENT:
+                    self._waits(outcome, since_s, local, way, message)
 
     def _meet(self, head: bytes, who: Credentials) -> Way[Exit] | None:
         try:
@@ -214,7 +268,12 @@ class CastRoom:
         if exit_ is None:
             exit_ = self._exits[link] = self._new_exit(link)
         self._roll.enter(opening, exit_)
-        return Opened(self._config.node, self._roll.incarnation, exit_.endpoint)
+        return Opened(
+            self._config.node,
+            self._roll.incarnation,
+            exit_.endpoint,
+            message_bytes_max=self._config.message_bytes_max,
+        )
 
     def _new_exit(self, link: Link) -> Exit:
         self._numbers += 1
@@ -223,7 +282,12 @@ class CastRoom:
         except (ConfigError, zmq.ZMQError) as error:  # no descriptor left, or the file is somebody's
             raise CannotOpen(Reason.BUSY, f"no way to this process can be opened: {error}") from error
         exit_.pipe.stale = self._stale
+        exit_.pipe.flushed = lambda _frames: self._moved(exit_)
         return exit_
+
+    def _moved(self, exit_: Exit) -> None:
+        exit_.moved_s = self._reactor.now()
+        self._brake.ease(exit_)
 
     def _closed(self, link: Link, listener: str) -> None:
         self._roll.remove(listener)
@@ -238,8 +302,13 @@ class CastRoom:
         exit_ = self._exits.pop(link, None)
         if exit_ is not None:
             exit_.close()
+            self._brake.forget(exit_)
 
-    def _unexpected(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+    def _said(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+        exit_ = self._exits.get(link)
+        if envelope.kind == Kind.CREDIT and exit_ is not None:
+            self._moved(exit_)
+            return
         text = "dropped a message of %s: saw kind %d with %d frames"
         self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
 
@@ -257,13 +326,15 @@ class CastRoom:
             "exits": [told_of("PUSH", exit_.endpoint, exit_.pipe) for exit_ in self._exits.values()],
             **self._desk.told(),
             "topics": dict(topics),
+            "back_pressure": self._brake.told(),
             "counts": self.figures.told(),
         }
 
     @property
     def busy(self) -> bool:
         """Whether something waits to be sent."""
-        return self._desk.pipe.waiting > 0 or any(exit_.pipe.waiting for exit_ in self._exits.values())
+        waiting = any(exit_.pipe.waiting for exit_ in self._exits.values())
+        return waiting or bool(self._held) or self._desk.pipe.waiting > 0
 
     def stop(self, reason: str) -> None:
         """Say that we leave: to the directory and to the servers; what is here is still sent."""
@@ -273,6 +344,7 @@ class CastRoom:
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. Harmless twice."""
         self._roll.close()
+        self._brake.close()
         self._entry.close(linger_ms)
         self._desk.close(linger_ms)
         for exit_ in self._exits.values():

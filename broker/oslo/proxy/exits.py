@@ -11,6 +11,9 @@ bytes, and the limit cannot be changed later: doing so while a peer leaves ends 
 (libzmq 4.3.5 tells the limit to the other end of the connection, which may be deleted by then). Several subscribers
 that do not read share what waits for them: libzmq keeps one copy of a message.
 
+So large messages may take more than the bytes that are asked for. Where nobody's credit bounds them, subscribers that
+read nothing are cut off (``stalls``).
+
 libzmq tells whose subscription it reports in a list beside the messages, which a peer that sends something else than
 subscriptions throws out of step until everything has been read. Subscriptions read in between are not granted; whoever
 is not answered within its patience connects anew.
@@ -32,6 +35,7 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.entry import told_of
 from broker.oslo.proxy.figures import Figures
+from broker.oslo.proxy.stalls import TYPICAL_BYTES, Stalls
 from broker.oslo.proxy.subscriptions import Subscriptions
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, guard
@@ -43,8 +47,6 @@ FILTER_BYTES_MAX: Final = 2 * (NAME_BYTES_MAX + 1) + 1
 TOKEN_BYTES: Final = len(HANDSHAKE_LETTER) + ID_BYTES
 FEWEST_MSGS: Final = 64
 """What may wait for one subscriber in any case: a healthy one is this far behind, now and then."""
-TYPICAL_BYTES: Final = 8 << 10
-"""Of a message, generously: the limit in bytes is turned into one of messages by it."""
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
 
@@ -102,6 +104,8 @@ class Exit:
         answer: the body of OPENED, for tokens; whatever is not in force yet has to be when it returns.
         send_msgs: messages that libzmq holds for one subscriber; 0 any number.
         send_bytes: bytes that it may hold, when messages are of ``TYPICAL_BYTES``: fewer messages then.
+        still_s: a subscriber that is frozen for so long is cut off, and one that does not read while more than
+            ``send_bytes`` are published; 0 neither.
 
     Attributes:
         heard: the subscriptions.
@@ -124,6 +128,7 @@ class Exit:
         answer: Callable[[], bytes],
         send_msgs: int,
         send_bytes: int = 0,
+        still_s: float = 0.0,
     ) -> None:
         if reactor.context is None:
             raise RuntimeError("an exit is opened before its reactor was")
@@ -146,6 +151,11 @@ class Exit:
             self._release()
             raise
         self._sock = sock
+        self._stalls: Stalls | None = None
+        if still_s:
+            self._stalls = Stalls(
+                reactor, sock, self._path, still_s=still_s, bytes_max=send_bytes, cut=self._cut
+            )
         self._pipe = Pipe(reactor, sock, self._came, origin="User-Id")
 
     # ------------------------------------------------------------ publishing
@@ -153,6 +163,13 @@ class Exit:
     def publish(self, frames: Sequence[bytes]) -> None:
         """Send to whoever hears the first frame; never waits."""
         self._pipe.send(frames)
+        if self._stalls is not None:
+            self._stalls.published(sum(map(len, frames)))
+
+    def _cut(self, pid: int) -> None:
+        self._figures.dropped(
+            "subscribers_cut", "pid %d does not read: cut off, with what waited for it", pid
+        )
 
     # ------------------------------------------------------------ subscriptions
 
@@ -215,6 +232,8 @@ class Exit:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; libzmq goes on sending for ``linger_ms``. Harmless twice."""
+        if self._stalls is not None:
+            self._stalls.close()
         self._pipe.close(linger_ms)
         self._release()
         remove_socket(self._path)

@@ -94,6 +94,7 @@ class FanoutRoom:
                 answer=self._answer,
                 send_msgs=PUBLISH_MSGS,
                 send_bytes=config.queue_bytes,
+                still_s=config.lease_s,
             )
             undo.callback(self._exit.close)
             self._desk = Desk(
@@ -170,7 +171,8 @@ class FanoutRoom:
 
     def _answer(self) -> bytes:
         self._announce()
-        return to_json(Opened(self._config.node, self._announcer.incarnation))
+        announcer = self._announcer
+        return to_json(Opened(self._config.node, announcer.incarnation, version=announcer.promise()))
 
     # ------------------------------------------------------------ messages
 

@@ -54,7 +54,9 @@ class Folder:
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise ConfigError(f"{self.path}: {error.strerror}", error.errno) from error
+                raise ConfigError(
+                    f"ipc_dir {self.path}: cannot be made or used: {error.strerror}", error.errno
+                ) from error
             raise
 
     def close(self) -> None:

@@ -13,12 +13,19 @@ confirmed (see ``exits``). It is published to only as long as that subscription 
     REQUEUE (listener) + envelope and body of a notification    to the end of the queue of the pool's next listener;
                                                                gives no credit of its own
 
+What comes back exactly as it was given out goes on as its sender's; anything else is what the listener says itself, and
+only where it may send. Neither leaves the topics that it listens to.
+
+While the queue of a listener is nearly full and it still gives credit, nothing more is read, so that notifiers wait
+(``brake``).
+
 Who hears a listener's filter: the process that opened it, nobody else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from typing import Any, Final
 
 import zmq
@@ -39,6 +46,7 @@ from broker.oslo.frames import (
 )
 from broker.oslo.names import LISTENER_CHARS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.brake import FULL, Brake
 from broker.oslo.proxy.desk import CannotOpen, Desk, Link
 from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.entry import Entry
@@ -56,6 +64,7 @@ STRAGGLE_S: Final = 2.0
 counted here, while libzmq would drop it without a word."""
 STAMP: Final = slice(16, 24)
 """Where an envelope says who sent it."""
+_STAMP_BYTES: Final = STAMP.stop - STAMP.start
 _FILTER_BYTES: Final = len(LISTENER_LETTER) + LISTENER_CHARS + 1
 
 
@@ -95,6 +104,7 @@ class NotifyRoom:
         with contextlib.ExitStack() as undo:
             self._entry = Entry(reactor, config, Pipeline.NOTIFY, zmq.SUB, doorman, self._came, figures)
             undo.callback(self._entry.close)
+            self._brake = Brake(reactor, self._entry.pipes, figures)
             self._exit = Exit(
                 reactor,
                 config,
@@ -141,6 +151,7 @@ class NotifyRoom:
         if lost:
             self.figures.count("lost_at_close", lost)
         self._announcer.close()
+        self._brake.close()
         self._entry.close()
         self._exit.close(linger_ms)
         self._desk.close(linger_ms)
@@ -183,9 +194,14 @@ class NotifyRoom:
         if data in self._exit.heard:
             self.pools.attach(opening.listener)
         self._announce_soon()
-        return Opened(self._config.node, self._announcer.incarnation)
+        return Opened(
+            self._config.node, self._announcer.incarnation, message_bytes_max=self._config.message_bytes_max
+        )
 
     def _closed(self, link: Link, listener: str) -> None:
+        member = self.pools.member(listener)
+        if member is not None:
+            self._brake.forget(member)
         handouts, last = self.pools.close(listener)
         for key in last:
             self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
@@ -246,7 +262,7 @@ class NotifyRoom:
                                  who.userid)  # fmt: skip
         else:
             head = stamped(head, who)
-            message = Message(key, envelope.id, head[STAMP], (head, body), len(head) + len(body))
+            message = _message(key, envelope.id, head, body, _seal(head, body))
             self._publish(self.pools.take(message, envelope.listeners))
 
     def _read(self, head: bytes, whose: object) -> Envelope | None:
@@ -273,13 +289,24 @@ class NotifyRoom:
     def _publish(self, handouts: list[Handout]) -> None:
         for listener, frames in handouts:
             self._exit.publish((self._filters[listener], *frames))
+        if self.pools.waited:
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        """Something has to wait: let its senders wait before there is no room for it."""
+        for member in self.pools.waited:
+            if len(member.queue) == 1:
+                member.moved_s = self._reactor.now()
+            if member.filled >= FULL:
+                self._brake.press(member)
+        self.pools.waited.clear()
 
     # ------------------------------------------------------------ what listeners say
 
     def _said(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
         if envelope.kind == Kind.CREDIT:
             if envelope.listener in link.listeners:
-                self._publish(self.pools.credit(envelope.listener, envelope.word))
+                self._credited(envelope.listener, envelope.word)
             else:
                 self.figures.count("credit_unknown")  # it has just ended
         elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
@@ -288,28 +315,35 @@ class NotifyRoom:
             text = "dropped a message of %s: saw kind %d with %d frames"
             self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
 
+    def _credited(self, listener: str, messages: int) -> None:
+        self._publish(self.pools.credit(listener, messages))
+        member = self.pools.member(listener)
+        if member is not None and messages:
+            member.moved_s = self._reactor.now()
+            self._brake.ease(member)
+
     def _requeued(self, link: Link, listener: str, rest: list[bytes]) -> None:
         head, body = rest
         envelope = self._read(head, link)
         if envelope is None:
             return
-        stamp = self.pools.stamp_of(listener, envelope.id, link)
-        if stamp is None:  # we did not give it out, or a proxy before us did: it speaks for itself
+        key = (envelope.exchange, envelope.topic)
+        known = self.pools.known_of(listener, link)
+        if known is None or key not in known.keys:
+            text = "dropped what %s gave back for a listener or at a topic that is not its own"
+            self.figures.dropped("requeue_unknown", text, link)
+            return
+        seal = _seal(head, body)
+        given = self.pools.stamp_of(listener, envelope.id, link)
+        if given is not None and given[_STAMP_BYTES:] == seal:
+            stamp = given[:_STAMP_BYTES]
+        else:  # we did not give that out, or a proxy before us did: the listener speaks for itself
             stamp = link.stamp
-            if not self._doorman.may_send(link.credentials, envelope.exchange, envelope.topic):
+            if not self._doorman.may_send(link.credentials, *key):
                 self.figures.dropped("denied", "dropped what %s gave back: it may not send that", link)
                 return
         head = b"".join((head[: STAMP.start], stamp, head[STAMP.stop :]))
-        message = Message(
-            (envelope.exchange, envelope.topic), envelope.id, stamp, (head, body), len(head) + len(body)
-        )
-        handouts = self.pools.requeue(listener, message, link)
-        if handouts is None:
-            self.figures.dropped(
-                "requeue_unknown", "dropped what %s gave back for a listener that is not its own", link
-            )
-        else:
-            self._publish(handouts)
+        self._publish(self.pools.requeue(listener, _message(key, envelope.id, head, body, seal), link) or [])
 
     # ------------------------------------------------------------ STATUS
 
@@ -326,8 +360,20 @@ class NotifyRoom:
             "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
             "waiting": self.pools.waiting(),
             "members": self.pools.told(),
+            "back_pressure": self._brake.told(),
             "counts": {**self.figures.told(), **self.pools.counts},
         }
+
+
+def _message(key: Key, number: bytes, head: bytes, body: bytes, seal: bytes) -> Message:
+    return Message(key, number, head[STAMP] + seal, (head, body), len(head) + len(body))
+
+
+def _seal(head: bytes, body: bytes) -> bytes:
+    """What nobody can find another message for: a digest of all of it but for its stamp."""
+    digest = hashlib.sha256(head[: STAMP.start] + head[STAMP.stop :])
+    digest.update(body)
+    return digest.digest()
 
 
 def _listener(data: bytes) -> str | None:

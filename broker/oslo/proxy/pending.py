@@ -2,11 +2,16 @@
 
 The key is the route (index of the entry's pipe and the client's id there) with the message's id behind it. Whose reply
 counts is part of the entry: the link that the message was sent to, or a later one of the same connection.
+
+The table is shared by all clients: none of them may have more in it than it leaves to the others. One alone may fill
+half of it, each of two a third, and so on; there is always a place for one who has nothing in it.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
+
+from broker.oslo.frames import ID_BYTES
 
 GRACE_S: Final = 1.0
 """After its time was over a call is remembered for so long: a reply then is late, not foreign."""
@@ -45,15 +50,41 @@ class Pending:
         most: entries at a time.
 
     Attributes:
-        calls: by key; the hot path looks here directly.
+        calls: by key; to be looked at only.
+        held: keys by route.
     """
 
     def __init__(self, most: int) -> None:
         self.calls: dict[bytes, Call] = {}
+        self.held: dict[bytes, set[bytes]] = {}
         self.most = most
 
     def __len__(self) -> int:
         return len(self.calls)
+
+    def has_room(self, route: bytes) -> bool:
+        """Whether the client of that route may have one more."""
+        return len(self.held.get(route, ())) < self.most - len(self.calls)
+
+    def put(self, key: bytes, call: Call) -> None:
+        """Remember it."""
+        self.calls[key] = call
+        held = self.held.get(key[:-ID_BYTES])
+        if held is None:
+            self.held[key[:-ID_BYTES]] = {key}
+        else:
+            held.add(key)
+
+    def end(self, key: bytes) -> Call | None:
+        """Forget it; returns what it was."""
+        call = self.calls.pop(key, None)
+        if call is not None:
+            route = key[:-ID_BYTES]
+            held = self.held[route]
+            held.discard(key)
+            if not held:
+                del self.held[route]
+        return call
 
     def fits(self, key: bytes, link: Answerer) -> Call | None:
         """The entry that ``link`` may answer; None: there is none, or it is somebody else's."""
@@ -73,12 +104,25 @@ class Pending:
         limit = now_s - GRACE_S
         over = [(key, call) for key, call in self.calls.items() if call.due_s < limit]
         for key, _call in over:
-            del self.calls[key]
+            self.end(key)
         return over
 
     def forget(self, link: Answerer) -> int:
         """Forget what ``link`` was to answer; returns how many."""
         keys = [key for key, call in self.calls.items() if call.link is link]
         for key in keys:
+            self.end(key)
+        return len(keys)
+
+    def forget_client(self, route: bytes) -> int:
+        """Forget what the client of that route waits for; returns how many."""
+        keys = self.held.pop(route, ())
+        for key in keys:
             del self.calls[key]
         return len(keys)
+
+    def lasting(self, until_s: float) -> list[bytes]:
+        """Routes of clients with something that ends after ``until_s`` only."""
+        return [
+            route for route, keys in self.held.items() if any(self.calls[key].due_s > until_s for key in keys)
+        ]

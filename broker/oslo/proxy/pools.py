@@ -34,7 +34,7 @@ class Message(NamedTuple):
     key: Key
     id: bytes
     stamp: bytes
-    """Who sent it, as the proxy knows; opaque here."""
+    """What is remembered under ``id`` of who sent it and what it was; opaque here."""
     frames: Frames
     """What the listener is given behind its filter."""
     size: int
@@ -52,6 +52,7 @@ class Ended(NamedTuple):
     """What is remembered of a listener that is gone."""
 
     pool: str | None
+    keys: tuple[Key, ...]
     owner: Any
 
 
@@ -63,15 +64,26 @@ class Member:
         credit: messages it has room for.
         flying, flying_bytes: handed out, not confirmed by credit yet.
         handed: id to stamp of the latest messages that were handed out, oldest first.
+        moved_s: kept by whoever has a clock, see ``brake.Queue``.
     """
 
     __slots__ = (
-        "attached", "credit", "flying", "flying_bytes", "handed", "handed_max", "id", "keys", "owner", "pool", "queue",
-        "queue_bytes",
+        "attached", "credit", "flying", "flying_bytes", "handed", "handed_max", "id", "keys", "limits", "moved_s",
+        "owner", "pool", "queue", "queue_bytes",
     )  # fmt: skip
 
-    def __init__(self, listener: str, pool: str | None, keys: Iterable[Key], credit: int, owner: Any) -> None:
+    def __init__(
+        self,
+        listener: str,
+        pool: str | None,
+        keys: Iterable[Key],
+        credit: int,
+        owner: Any,
+        limits: tuple[int, int],
+    ) -> None:
         self.id = listener
+        self.limits = limits
+        self.moved_s = 0.0
         self.pool = pool
         self.keys = tuple(dict.fromkeys(keys))
         self.credit = min(credit, CREDIT_MAX)
@@ -84,6 +96,12 @@ class Member:
         self.handed: dict[bytes, bytes] = {}
         self.handed_max = self.credit + HANDED_SPARE
 
+    @property
+    def filled(self) -> float:
+        """The part of its queue that is in use, of messages or bytes, whichever is more."""
+        msgs_max, bytes_max = self.limits
+        return max(len(self.queue) / max(msgs_max, 1), self.queue_bytes / max(bytes_max, 1))
+
 
 class Pools:
     """All listeners of one node's pipeline.
@@ -95,6 +113,7 @@ class Pools:
 
     Attributes:
         counts: messages by what became of them, other than being handed out: see ``COUNTED``.
+        waited: listeners whose queue something was put into; emptied by whoever looks at it.
     """
 
     COUNTED: Final = {
@@ -111,6 +130,7 @@ class Pools:
 
     def __init__(self, queue_msgs: int, queue_bytes: int) -> None:
         self.counts: dict[str, int] = dict.fromkeys(self.COUNTED, 0)
+        self.waited: set[Member] = set()
         self._msgs_max = queue_msgs
         self._bytes_max = queue_bytes
         self._members: dict[str, Member] = {}
@@ -169,7 +189,8 @@ class Pools:
         if listener in self._members:
             raise ValueError(f"listener {listener[:64]!r} is open already")
         self._ended.pop(listener, None)
-        member = self._members[listener] = Member(listener, pool, keys, max(credit, 0), owner)
+        limits = (self._msgs_max, self._bytes_max)
+        member = self._members[listener] = Member(listener, pool, keys, max(credit, 0), owner, limits)
         first = [key for key in member.keys if key not in self._keys]
         for key in member.keys:
             self._keys[key] = self._keys.get(key, 0) + 1
@@ -194,16 +215,16 @@ class Pools:
             if not self._keys[key]:
                 del self._keys[key]
                 last.append(key)
-        self._ended[listener] = Ended(member.pool, member.owner)
+        self._ended[listener] = Ended(member.pool, member.keys, member.owner)
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
         self.counts["unconfirmed"] += len(member.flying)
         return self._move(member), last
 
-    def pool_of(self, listener: str, owner: Any) -> Ended | None:
-        """The pool that ``listener`` is in, or was in before it ended, when it belongs to ``owner``; None: no such."""
+    def known_of(self, listener: str, owner: Any) -> Ended | None:
+        """Pool and keys of ``owner``'s ``listener``, or those it had before it ended; None: there is no such."""
         member = self._members.get(listener)
-        known = self._ended.get(listener) if member is None else Ended(member.pool, member.owner)
+        known = self._ended.get(listener) if member is None else Ended(member.pool, member.keys, member.owner)
         return known if known is not None and known.owner is owner else None
 
     # ------------------------------------------------------------ room
@@ -252,7 +273,7 @@ class Pools:
                 self.counts["doubled"] += 1
                 continue
             served.add(pool)
-            if member is None or message.key not in member.keys or not self._has_room(member, message):
+            if member is None or message.key not in member.keys or not self._has_room(member):
                 member = self._another(message, pool)
                 if member is None:
                     continue
@@ -263,10 +284,10 @@ class Pools:
     def requeue(self, listener: str, message: Message, owner: Any) -> list[Handout] | None:
         """A listener of ``owner`` gives a message back: to the end of the queue of the pool's next one.
 
-        Returns None when the listener is not one of ``owner``'s.
+        Returns None when the listener is not one of ``owner``'s, or never listened at the message's key.
         """
-        known = self.pool_of(listener, owner)
-        if known is None:
+        known = self.known_of(listener, owner)
+        if known is None or message.key not in known.keys:
             return None
         member = self._another(message, known.pool)
         if member is None:
@@ -277,7 +298,7 @@ class Pools:
         return handouts
 
     def stamp_of(self, listener: str, number: bytes, owner: Any) -> bytes | None:
-        """Who sent the message ``number`` that ``listener`` of ``owner`` was given lately; asked when it comes back."""
+        """``stamp`` of the message ``number`` that ``listener`` of ``owner`` was given lately; told once."""
         member = self._members.get(listener)
         return member.handed.pop(number, None) if member is not None and member.owner is owner else None
 
@@ -291,10 +312,11 @@ class Pools:
 
     # ------------------------------------------------------------ inside
 
-    def _has_room(self, member: Member, message: Message) -> bool:
+    def _has_room(self, member: Member) -> bool:
+        """The one that makes it full still fits."""
         if not member.queue:
             return True
-        return len(member.queue) < self._msgs_max and member.queue_bytes + message.size <= self._bytes_max
+        return len(member.queue) < self._msgs_max and member.queue_bytes < self._bytes_max
 
     def _another(self, message: Message, pool: str | None) -> Member | None:
         """The next listener of the pool and topic in turn that has room; None, and counted, when nobody has."""
@@ -305,7 +327,7 @@ class Pools:
         for _ in range(len(group)):
             member = self._members[group[0]]
             group.rotate(-1)
-            if self._has_room(member, message):
+            if self._has_room(member):
                 return member
         self.counts["lost_full"] += 1
         return None
@@ -316,6 +338,7 @@ class Pools:
         else:
             member.queue.append(message)
             member.queue_bytes += message.size
+            self.waited.add(member)
 
     def _window_open(self, member: Member, size: int) -> bool:
         return (
@@ -355,6 +378,7 @@ class Pools:
                 member.queue_bytes += message.size
                 touched[member.id] = member
                 self.counts["moved"] += 1
+        self.waited.update(touched.values())
         handouts: list[Handout] = []
         for member in touched.values():
             handouts += self._drain(member)

@@ -8,6 +8,8 @@
     reading     one message from a socket, with how many frames at most
     pipe        Pipe: one ZeroMQ socket on a reactor, its bounded outbox, its counts
     binding     sockets that listen: modes of files, who may enter, ports in use
+    naming      sockets that connect: names of hosts are looked up beside the loop, in real threads
+    turned_away  who was not let in: told once a minute, counted
     tuning      the options of the wing's sockets, with reasons
 """
 

@@ -13,11 +13,13 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.oslo.reactor.loop import Reactor
+from broker.oslo.reactor.turned_away import Denying, Watched
 from broker.transport.zeromq.address import Endpoint, bound, check_free, numeric, parse
-from broker.transport.zeromq.zap import Judge, Zap
+from broker.transport.zeromq.zap import Zap
 
 BACKLOG: Final = 4096
 """Connections that may wait to be accepted: all servers of a node come back at once when its proxy does."""
+PORT_MAX: Final = 65535
 _OWNER_ONLY: Final = 0o177
 _AND_GROUP: Final = 0o117
 
@@ -75,8 +77,10 @@ def resolved(host: str, port: int) -> Endpoint:
     """Where ``host`` and ``port`` are bound; names are looked up here, once, when a proxy starts.
 
     Raises:
-        ConfigError: the name has no address.
+        ConfigError: the name has no address, or there is no such port.
     """
+    if not 0 <= port <= PORT_MAX:  # libzmq takes what is left of it in 16 bits
+        raise ConfigError(f"port of {host[:64]!r}: saw {port}, expected 0 to {PORT_MAX}")
     if host == "*" or numeric(host) is not None:
         return Endpoint("tcp", host, port)
     try:
@@ -116,8 +120,9 @@ class _House:
 _houses: WeakKeyDictionary[Reactor, _House] = WeakKeyDictionary()
 
 
-def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Judge) -> Callable[[], None]:
-    """Let ``judge`` decide who connects to ``sock``, which is not yet bound; call the result when it is closed.
+def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> Callable[[], None]:
+    """Let ``judge`` decide who connects to ``sock``, which is set up and not yet bound; call the result when it is
+    closed. Who is not let in is told to the log (``turned_away``).
 
     Messages then have the judge's answer as their property ``User-Id``, in plaintext, too.
     """
@@ -126,7 +131,8 @@ def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Judge) -> Callable[[
     house = _houses.get(reactor)
     if house is None:
         house = _houses[reactor] = _House(reactor, reactor.context.socket(zmq.ROUTER))
-    domain = house.zap.add(judge)
+    watched = Watched(reactor, sock, judge)
+    domain = house.zap.add(watched)
     house.guarded += 1
     sock.set(zmq.ZAP_DOMAIN, domain)
     kept = [domain]
@@ -135,6 +141,7 @@ def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Judge) -> Callable[[
         if not kept:
             return
         house.zap.remove(kept.pop())
+        watched.close()
         house.guarded -= 1
         if not house.guarded and _houses.get(reactor) is house:
             del _houses[reactor]

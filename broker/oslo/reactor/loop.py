@@ -87,11 +87,13 @@ class Reactor:
     Attributes:
         context: ZeroMQ's, None before ``open`` and after ``close``.
         turns: how often the loop went round.
+        at_close: called by ``close``, before anything else, and forgotten.
     """
 
     def __init__(self, say: Say = say_here, clock: Callable[[], float] = natives.monotonic) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] | None = None
         self.turns = 0
+        self.at_close: list[Callable[[], None]] = []
         self.say = say
         self.now = clock
         self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -144,6 +146,8 @@ class Reactor:
         """
         self._closed = True
         self._bell = None
+        while self.at_close:
+            self._guarded(self.at_close.pop(), ())
         if self.context is not None:
             context, self.context = self.context, None
             left = sum(not sock.closed for sock in list(getattr(context, "_sockets", ())))
@@ -180,7 +184,13 @@ class Reactor:
                 bell.ring()
 
     def call_later(self, delay_s: float, call: Callable[..., None], *args: Any) -> Timer:
-        """Call after ``delay_s`` seconds."""
+        """Call after ``delay_s`` seconds; at once when that is below 0, never when it is infinite.
+
+        Raises:
+            ValueError: it is not a number, which would leave all other timers without an order.
+        """
+        if delay_s != delay_s:
+            raise ValueError("a timer: saw nan, expected seconds")
         timer = Timer(self.now() + delay_s, call, args, self)
         heapq.heappush(self._timers, (timer.due_s, next(self._order), timer))
         return timer
@@ -270,7 +280,7 @@ class Reactor:
             self._cancelled -= 1
         if not self._timers:
             return _LONGEST_S
-        return min(max(self._timers[0][0] - self.now(), 0.0), _LONGEST_S)
+        return max(0.0, min(_LONGEST_S, self._timers[0][0] - self.now()))
 
     def _woken(self, bell: natives.Bell) -> None:
         # read first, then no longer awake, then look at the queue: whoever adds after that rings again

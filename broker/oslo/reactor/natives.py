@@ -14,7 +14,15 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["Bell", "allocate_lock", "monotonic", "new_epoll", "start_thread", "threads_are_green"]
+__all__ = [
+    "Bell",
+    "allocate_lock",
+    "monotonic",
+    "new_epoll",
+    "start_thread",
+    "thread_id",
+    "threads_are_green",
+]
 
 _GREEN: Final = ("thread", "select", "os", "time", "socket")
 """What eventlet may have patched; of ``time`` only ``sleep``, so that the clock is always the real one."""
@@ -44,6 +52,11 @@ def start_thread(run: Any, name: str) -> Any:
     thread = _original("threading").Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def thread_id() -> int:
+    """Of the real thread that calls."""
+    return (_original("_thread") if threads_are_green() else _thread).get_ident()  # type: ignore[no-any-return]
 
 
 def new_epoll() -> Any:

@@ -32,7 +32,10 @@ FLUSH_MSGS: Final = 256
 PEERS_TRIED: Final = 32
 """Peers of a ROUTER that have not read for a while and are tried in one turn, in rotation."""
 RETRY_S: Final = 0.01
-"""While something waits for room it is tried this often at least: the news of room may have been swallowed."""
+"""While something waits for room it is tried again after so long: the news of room may have been swallowed."""
+RETRY_MAX_S: Final = 0.25
+"""After twice as long each time, up to this: trying a peer that is away a hundred times a second costs more than that
+it is away. Its return is news that comes by the descriptor at once."""
 OUTBOX_MSGS: Final = 10_000
 OUTBOX_BYTES: Final = 64 << 20
 TOTAL_BYTES: Final = 256 << 20
@@ -107,6 +110,7 @@ class Pipe:
         self._was_full = False
         self._paused = False
         self._retry: Timer | None = None
+        self._patience_s = RETRY_S
         self._fd = int(sock.get(zmq.FD))
         reactor.add_reader(self._fd, self.look)
         reactor.touch(self)
@@ -129,6 +133,8 @@ class Pipe:
         size = sum(map(len, frames))
         if not self._outbox.fits(size, self._msgs_max, self._bytes_max):
             return self._full()
+        if not self._outbox:
+            self._stalls()
         self._outbox.put(frames, size)
         self._try_later()
         return Outcome.QUEUED
@@ -162,6 +168,7 @@ class Pipe:
                 for later in range(at + 1, last + 1):
                     send(frames[later], _MORE if later < last else _NOBLOCK)
             return False
+        self._patience_s = RETRY_S
         self.sent += 1
         self.sent_bytes += size
         return True
@@ -194,11 +201,19 @@ class Pipe:
 
     def _try_later(self) -> None:
         if self._retry is None and not self.closed:
-            self._retry = self._reactor.call_later(RETRY_S, self._try_again)
+            self._retry = self._reactor.call_later(self._patience_s, self._try_again)
 
     def _try_again(self) -> None:
         self._retry = None
+        self._patience_s = min(2 * self._patience_s, RETRY_MAX_S)
         self.look()
+
+    def _stalls(self) -> None:
+        """Something begins to wait: it is tried again soon, however long others have waited already."""
+        self._patience_s = RETRY_S
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     def _blocked(self) -> bool:
         return bool(self._outbox)
@@ -337,6 +352,8 @@ class RouterPipe(Pipe):
         size = sum(map(len, frames))
         if not outbox.fits(size, self._msgs_max, self._bytes_max) or self._exceeds_share(outbox, size):
             return self._full()
+        if not outbox:
+            self._stalls()
         outbox.put(frames, size)
         self._outboxes[peer] = outbox
         self._try_later()
@@ -395,4 +412,6 @@ class RouterPipe(Pipe):
             if self.closed:
                 return
         if self._outboxes:
+            if len(self._outboxes) > PEERS_TRIED:
+                self._patience_s = RETRY_S  # the others are still to be tried
             self._try_later()

@@ -7,7 +7,7 @@ from typing import Final
 
 import zmq
 
-from broker.transport.curve import CurveClient, CurveServer
+from broker.transport.curve import Certificate, CurveClient, CurveServer, generate
 from broker.transport.zeromq.tuning import join_curve, serve_curve
 
 SEND_MSGS: Final = 256
@@ -21,6 +21,8 @@ RECONNECT_MS: Final = 20
 RECONNECT_MAX_MS: Final = 1_000
 CONNECT_MS: Final = 5_000
 MESSAGE_BYTES_MAX: Final = 64 << 20
+CURVE_BYTES: Final = 64
+"""What CURVE adds to a frame, 33 bytes and some more: the limit on the wire is meant for what it carries."""
 _DEAD_MS_MAX: Final = 6_553_500
 """What ZMTP can say as the time to live of a heartbeat: 16 bits of tenths of a second."""
 
@@ -57,6 +59,18 @@ class Tuning:
     curve: CurveServer | CurveClient | None = None
 
 
+def curve_to_directory(certificate: Certificate | None, key: str) -> CurveClient | None:
+    """What a directory over TCP is spoken to with; None: plaintext, only where neither is given.
+
+    Args:
+        certificate: our own; None: a key pair for the occasion, that the directory does not know.
+        key: of the directory (Z85); "" our own, since all nodes share a certificate.
+    """
+    if certificate is None:
+        return CurveClient(generate(), key) if key else None
+    return CurveClient(certificate, key or certificate.public_key)
+
+
 def tune_tcp(sock: zmq.Socket[bytes], tuning: Tuning, *, send_msgs: int = SEND_MSGS) -> None:
     """Set a TCP socket up before it is bound or connected: keep-alive, heartbeats, limits, CURVE if ``tuning`` has it.
 
@@ -76,7 +90,8 @@ def tune_tcp(sock: zmq.Socket[bytes], tuning: Tuning, *, send_msgs: int = SEND_M
         sock.set(zmq.HEARTBEAT_TTL, dead_ms)
     sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     sock.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
-    tune_local(sock, tuning.max_bytes, send_msgs=send_msgs)
+    sealed = 0 if tuning.curve is None else CURVE_BYTES
+    tune_local(sock, tuning.max_bytes + sealed, send_msgs=send_msgs)
     if isinstance(tuning.curve, CurveServer):
         serve_curve(sock, tuning.curve)
     else:

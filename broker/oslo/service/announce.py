@@ -14,8 +14,8 @@ import hashlib
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
-import msgspec
-
+from broker.errors import ProtocolError
+from broker.oslo.service.bodies import decoded
 from broker.oslo.service.listening import Told
 from broker.wire.message import PRIVATE, Message, event
 from broker.wire.payload import encode_json
@@ -23,6 +23,8 @@ from broker.wire.payload import encode_json
 PREFIX: Final = "oslo.notify."
 EVENT_BYTES_MAX: Final = 256 << 10
 """A larger notification is told without its ``payload``: every dashboard would have to take it."""
+TEXT_CHARS_MAX: Final = 1024
+"""Of its other texts then; what is no text is left out, too."""
 WORD_CHARS_MAX: Final = 128
 """A longer word stands in a topic as its digest; the payload has it in full."""
 FIELDS: Final = ("publisher_id", "event_type", "payload", "timestamp", "message_id")
@@ -83,13 +85,18 @@ class Announcer:
             self._untold += 1
             return
         said = content(told)
-        if said is None:
+        if said is not None and self._untold:
+            said["lost"] = self._untold
+        try:
+            payload = None if said is None else encode_json(said)
+        except ProtocolError:  # it was just not nested too deeply to be read, but is in an event
+            payload = None
+        self._untold += 1
+        if payload is None:
             self.unreadable += 1
-            self._untold += 1
             return
-        if self._untold:
-            said["lost"], self._untold = self._untold, 0
-        link.send(event(topic_of(told), encode_json(said), flags=self._flags))
+        link.send(event(topic_of(told), payload, flags=self._flags))
+        self._untold = 0
         self.sent += 1
 
 
@@ -115,19 +122,23 @@ def content(told: Told) -> dict[str, Any] | None:
     {'exchange': 'x', 'topic': 'y', 'priority': 'info', 'event_type': 'e', 'ctxt': {'request_id': 'r'}}
     """
     try:
-        body = msgspec.json.decode(told.body)
+        body = decoded(told.body)
         message = _unwrapped(body["message"])
         context = body.get("ctxt") or {}
         if not isinstance(message, dict) or not isinstance(context, dict):
             return None
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     said: dict[str, Any] = {"exchange": told.exchange, "topic": told.topic, "priority": told.priority}
-    said.update({name: message[name] for name in FIELDS if name in message})
-    if len(told.body) > EVENT_BYTES_MAX:
-        said.pop("payload", None)
-        said["payload_bytes"] = len(told.body)
     shown = {name: context[name] for name in CONTEXT if isinstance(context.get(name), str)}
+    if len(told.body) <= EVENT_BYTES_MAX:
+        said.update({name: message[name] for name in FIELDS if name in message})
+    else:
+        texts = {name: message[name] for name in FIELDS if isinstance(message.get(name), str)}
+        texts.pop("payload", None)
+        said.update({name: text[:TEXT_CHARS_MAX] for name, text in texts.items()})
+        said["payload_bytes"] = len(told.body)
+        shown = {name: text[:TEXT_CHARS_MAX] for name, text in shown.items()}
     if shown:
         said["ctxt"] = shown
     return said
@@ -136,5 +147,5 @@ def content(told: Told) -> dict[str, Any] | None:
 def _unwrapped(message: Any) -> Any:
     """The message of an envelope of version 2.0; others as they are."""
     if isinstance(message, dict) and _VERSION in message and isinstance(message.get(_MESSAGE), str):
-        return msgspec.json.decode(message[_MESSAGE])
+        return decoded(message[_MESSAGE])
     return message

@@ -18,13 +18,13 @@ import zmq
 from broker.oslo import frames
 from broker.oslo.contract import Settings
 from broker.oslo.directory import wire
-from broker.oslo.frames import Kind, Malformed
+from broker.oslo.frames import Kind
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline, control_file
 from broker.oslo.node import DIRECTORY
-from broker.oslo.reactor.tuning import Tuning, tune_local, tune_tcp
+from broker.oslo.reactor.tuning import Tuning, curve_to_directory, tune_local, tune_tcp
 from broker.oslo.records import State
+from broker.oslo.service.bodies import decoded
 from broker.transport import curve
-from broker.transport.curve import CurveClient
 
 ANSWER_S: Final = 1.0
 """How long a room may take: it answers between two messages."""
@@ -77,8 +77,8 @@ def _status(parts: list[bytes], number: bytes) -> dict[str, Any] | None:
         envelope = frames.decode(parts[0])
         if envelope.kind != Kind.STATUS or envelope.id != number:
             return None
-        said = msgspec.json.decode(parts[1])
-    except (Malformed, IndexError, msgspec.DecodeError):
+        said = decoded(parts[1])
+    except (IndexError, ValueError):
         return None
     return said if isinstance(said, dict) else None
 
@@ -105,11 +105,8 @@ def _tune(sock: zmq.Socket[bytes], endpoint: str, settings: Settings) -> None:
     if endpoint.startswith("ipc:"):
         tune_local(sock)
         return
-    keys = None
-    if settings.curve_cert:
-        own = curve.load(settings.curve_cert)
-        keys = CurveClient(own, settings.directory_key or own.public_key)
-    tune_tcp(sock, Tuning(curve=keys))
+    own = curve.load(settings.curve_cert) if settings.curve_cert else None
+    tune_tcp(sock, Tuning(curve=curve_to_directory(own, settings.directory_key)))
 
 
 def _states_from(sock: zmq.Socket[bytes], end: float) -> list[State] | None:
@@ -124,10 +121,10 @@ def _states_from(sock: zmq.Socket[bytes], end: float) -> list[State] | None:
         if len(parts) != 2 or parts[0] != _STATES:
             continue
         try:
-            said = msgspec.json.decode(parts[1])
+            said = decoded(parts[1])
             found += msgspec.convert(said["states"], list[State])
             complete = bool(said["complete"])
-        except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return None
         if complete:
             return found

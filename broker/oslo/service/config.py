@@ -8,14 +8,14 @@ from broker.identity import Role
 from broker.oslo.contract import Settings
 
 CALL, CAST, FANOUT = "call", "cast", "fanout"
-MODES = (CALL, CAST, FANOUT)
 
 
 @dataclass(frozen=True, slots=True)
 class CallRule:
-    """Who may call what; the first that fits decides. All but ``allow`` are globs, bits or values to fit.
+    """Who may call what; the first that fits decides. All but the last two are globs, bits or values to fit.
 
-    ``roles``: bits of which the caller has to have one. ``users``: none is everybody.
+    ``roles``: bits of which the caller has to have one. ``users``: none is everybody. ``ctxt``: the caller may also say
+    what stands in the request's context, which servers believe: who asks, with which roles.
     """
 
     exchanges: tuple[str, ...] = ("*",)
@@ -25,6 +25,7 @@ class CallRule:
     roles: int = int(Role.USER)
     users: tuple[int, ...] = ()
     allow: bool = True
+    ctxt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class Face:
             "sent": sender.sent if sender is not None else 0,
             "notifications": listening.received if listening is not None else 0,
             "notifications_lost": listening.lost if listening is not None else 0,
+            "notifications_failed": listening.failed if listening is not None else 0,
             "events": self.announcer.sent,
             "events_dropped": self.announcer.dropped,
             "events_unreadable": self.announcer.unreadable,

@@ -45,6 +45,7 @@ class Handlers:
         self._config = config
         self._sender = sender
         self._figures = figures
+        self._asking: dict[str, asyncio.Task[Any]] = {}
 
     def table(self) -> dict[str, tuple[Handler, int]]:
         """Method -> handler and roles, but for ``oslo.EXCHANGE.TOPIC.METHOD``: that is ``send``."""
@@ -59,7 +60,7 @@ class Handlers:
         what = asked(request.topic, request.payload)
         who = Credentials(request.userid, request.rolemask)
         send = what.send
-        policy.check(self._config.rules, who, what.address, what.method, send.mode)
+        policy.check(self._config.rules, who, what.address, what.method, send.mode, ctxt=bool(send.ctxt))
         body = body_of(what, who)
         try:
             if send.mode == CALL:
@@ -92,14 +93,23 @@ class Handlers:
     async def status(self, request: Request) -> dict[str, Any]:
         """``oslo.status``."""
         read(Nothing, request.payload)
-        rooms = await asyncio.to_thread(asking.statuses, self._config.station.ipc_dir)
+        rooms = await self._once("status", lambda: asking.statuses(self._config.station.ipc_dir))
         return {"rooms": rooms, "face": self._figures()}
+
+    async def _once(self, name: str, ask: Callable[[], Any]) -> Any:
+        """Ask in a thread; who asks meanwhile is told the same: however many they are, it is one thread."""
+        under_way = self._asking.get(name)
+        if under_way is None:
+            under_way = asyncio.get_running_loop().create_task(asyncio.to_thread(ask), name=f"oslo {name}")
+            self._asking[name] = under_way
+            under_way.add_done_callback(lambda _task: self._asking.pop(name))
+        return await asyncio.shield(under_way)
 
     async def topics_list(self, request: Request) -> dict[str, Any]:
         """``oslo.topics.list``."""
         which = read(WhichTopics, request.payload)
         who = Credentials(request.userid, request.rolemask)
-        found = await asyncio.to_thread(asking.listened, self._config.station)
+        found = await self._once("topics", lambda: asking.listened(self._config.station))
         if found is None:
             raise RpcError(errno.EHOSTUNREACH, "no directory of this node has answered")
         seen = [

@@ -49,6 +49,7 @@ class Listening:
     Attributes:
         received: notifications that came.
         lost: those that found no room.
+        failed: those that ``take`` raised for; the first and every one that doubles them is logged.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Listening:
     ) -> None:
         self.received = 0
         self.lost = 0
+        self.failed = 0
         self._port = port
         self._topics = [(exchange, f"{topic}.{each}") for exchange, topic in places for each in PRIORITIES]
         self._pool = pool
@@ -144,5 +146,16 @@ class Listening:
                 told = self._queue.popleft()
                 self._queue_bytes -= len(told.body)
             if not self._ending.is_set():
-                self._take(told)
+                self._hand_over(told)
         self._loop.call_soon(self._drain)
+
+    def _hand_over(self, told: Told) -> None:
+        """Whatever one notification does to ``take``, the next one is read."""
+        try:
+            self._take(told)
+        except Exception:
+            self.failed += 1
+            if not self.failed & (self.failed - 1):
+                where = f"{told.exchange}/{told.topic}.{told.priority}"
+                log.exception("a notification at %s of %d bytes, the %d. one so far, could not be told",
+                              where, len(told.body), self.failed)  # fmt: skip

@@ -2,6 +2,9 @@
 
 Owners may everything. Others may what the first fitting rule allows, and nothing where none fits. Who has neither the
 role user nor admin may nothing: no rule is about them.
+
+The context of a request says on whose behalf it is made, with which roles and project; servers believe it. Owners may
+write it, others only where the rule that lets them call says so.
 """
 
 from __future__ import annotations
@@ -9,17 +12,29 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Final
 
 from broker.errors import RpcError
 from broker.identity import Credentials
 from broker.oslo.contract import Address
 from broker.oslo.service.config import CallRule
 
+OWNERS: Final = CallRule(ctxt=True)
+"""As if it was the first that fits for every owner."""
+
 
 def may_call(rules: Sequence[CallRule], who: Credentials, address: Address, method: str, mode: str) -> bool:
     """Whether ``who`` may have ``method`` called at ``address`` in this ``mode``."""
+    rule = _first(rules, who, address, method, mode)
+    return rule is not None and rule.allow
+
+
+def _first(
+    rules: Sequence[CallRule], who: Credentials, address: Address, method: str, mode: str
+) -> CallRule | None:
+    """The rule that decides."""
     if who.owner:
-        return True
+        return OWNERS
     for rule in rules:
         if (
             mode in rule.modes
@@ -28,8 +43,8 @@ def may_call(rules: Sequence[CallRule], who: Credentials, address: Address, meth
             and _fits(rule.topics, address.topic)
             and _fits(rule.exchanges, address.exchange)
         ):
-            return rule.allow
-    return False
+            return rule
+    return None
 
 
 def may_see(rules: Sequence[CallRule], who: Credentials, exchange: str, topic: str) -> bool:
@@ -42,15 +57,28 @@ def may_see(rules: Sequence[CallRule], who: Credentials, exchange: str, topic: s
     )
 
 
-def check(rules: Sequence[CallRule], who: Credentials, address: Address, method: str, mode: str) -> None:
-    """As ``may_call``.
+def check(
+    rules: Sequence[CallRule],
+    who: Credentials,
+    address: Address,
+    method: str,
+    mode: str,
+    *,
+    ctxt: bool = False,
+) -> None:
+    """As ``may_call``; ``ctxt``: with a context of the caller's own.
 
     Raises:
         RpcError: EPERM, it is not allowed.
     """
-    if not may_call(rules, who, address, method, mode):
-        text = f"not allowed: no rule lets you {mode} {method[:64]!r} at {address.exchange[:64]}/{address.topic[:64]}"
-        raise RpcError(errno.EPERM, text)
+    rule = _first(rules, who, address, method, mode)
+    what = f"{mode} {method[:64]!r} at {address.exchange[:64]}/{address.topic[:64]}"
+    if rule is None or not rule.allow:
+        raise RpcError(errno.EPERM, f"not allowed: no rule lets you {what}")
+    if ctxt and not rule.ctxt:
+        raise RpcError(
+            errno.EPERM, f"not allowed: the rule that lets you {what} does not let you write its ctxt"
+        )
 
 
 def _is_about(rule: CallRule, who: Credentials) -> bool:

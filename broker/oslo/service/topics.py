@@ -17,6 +17,7 @@ from broker.identity import Credentials
 from broker.oslo.contract import Address, Undelivered
 from broker.oslo.frames import check_name
 from broker.oslo.names import NAME_BYTES_MAX
+from broker.oslo.service.bodies import decoded
 from broker.wire.payload import decode_json
 
 SERVICE: Final = "oslo"
@@ -130,8 +131,8 @@ def result_of(body: bytes) -> Any:
         RpcError: EIO, the server raised an exception; EPROTO, it is no reply.
     """
     try:
-        said = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        said = decoded(body)
+    except ValueError:
         said = None
     if not isinstance(said, dict) or not ("result" in said or "failure" in said):
         raise RpcError(
@@ -149,8 +150,8 @@ def failure_text(failure: object) -> str:
     'ValueError: no such host'
     """
     try:
-        said = msgspec.json.decode(failure) if isinstance(failure, (str, bytes)) else failure
-    except msgspec.DecodeError:
+        said = decoded(failure) if isinstance(failure, (str, bytes)) else failure
+    except ValueError:
         said = None
     if not isinstance(said, dict):
         return "the server raised an exception that cannot be read"
@@ -169,4 +170,5 @@ def error_of(error: HeadgateError, what: Asked) -> RpcError:
         error, Undelivered
     ):  # it was tried once: nobody was known to listen, or no node could be reached
         number = errno.EHOSTUNREACH
-    return RpcError(number, f"{what.address}: {error}"[:FAILURE_CHARS_MAX])
+    text, where = str(error), f"{what.address}: "
+    return RpcError(number, (text if text.startswith(where) else where + text)[:FAILURE_CHARS_MAX])

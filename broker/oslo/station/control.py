@@ -18,6 +18,7 @@ from broker.oslo.reactor import Pipe, Reactor, Timer
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import Opened, Opening, to_json
+from broker.oslo.station.folder import Folder
 
 PULSE_S: Final = 1.0
 REPEAT_S: Final = 2.0
@@ -72,10 +73,13 @@ class Control:
         pipe: the socket, None before.
     """
 
-    def __init__(self, reactor: Reactor, settings: Settings, pipeline: Pipeline, hooks: Hooks) -> None:
+    def __init__(
+        self, reactor: Reactor, settings: Settings, folder: Folder, pipeline: Pipeline, hooks: Hooks
+    ) -> None:
         self.pipe: Pipe | None = None
         self._reactor = reactor
         self._settings = settings
+        self._folder = folder
         self._pipeline = pipeline
         self._hooks = hooks
         self._entries: dict[str, _Entry] = {}
@@ -137,8 +141,7 @@ class Control:
             assert self._reactor.context is not None
             settings = self._settings
             sock: zmq.Socket[bytes] = self._reactor.context.socket(zmq.DEALER)
-            tune_local(sock)
-            sock.connect(f"ipc://{settings.ipc_dir}/{control_file(self._pipeline)}")
+            tune_local(sock, settings.message_bytes_max)
             self.pipe = Pipe(
                 self._reactor,
                 sock,
@@ -147,6 +150,7 @@ class Control:
                 outbox_bytes=settings.outbox_bytes,
             )
             self.pipe.flushed = self._flushed
+            self._folder.connect(self.pipe, control_file(self._pipeline))
             self._timer = self._reactor.call_later(PULSE_S, self._pulse)
         return self.pipe
 

@@ -1,8 +1,7 @@
 """What one listener has received and the application has not taken yet: bounded, in order.
 
-The thread of the sockets puts in, any thread or greenlet takes out. Calls, casts and notifications that find the
-inbox full stop the reading of their socket, so that they wait at the proxy; fan-outs, which cannot wait anywhere, are
-dropped and counted.
+The thread of the sockets puts in, any thread or greenlet takes out. What becomes of that for which there is no room is
+said in ``delivery``; notifications come only as far as there is credit for them.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from broker.oslo.contract import Address
-from broker.oslo.frames import Envelope, Kind
+from broker.oslo.frames import Envelope, Kind, due_of
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import natives
-from broker.oslo.records import Record
+from broker.oslo.records import Opened, Record
 from broker.oslo.station.waiting import Waiter, new_waiter
 
 CREDIT: Final = 256
@@ -26,6 +25,9 @@ CREDIT_STEP: Final = 64
 """Credit is given back when so many were taken ..."""
 CREDIT_BYTES: Final = 4 << 20
 """... or as much; what is less is given back by the pulse of the registrations."""
+RELIEF_MSGS: Final = 256
+"""So many have to be taken out of a full inbox, at most, before anything is read again: in small steps, so that the
+proxy sees it move (``proxy.brake``)."""
 STOP_S: Final = 1.0
 """How long the end of a listener waits for the proxy's word that nothing more comes."""
 
@@ -54,6 +56,9 @@ class Desk(Protocol):
     def drop(self, name: str, n: int) -> None:
         """Count what was lost."""
 
+    def too_large(self, what: str, size: int, limit: int) -> None:
+        """Log and count what was not sent."""
+
 
 Post = Callable[..., bool]
 """Has something called in the thread of the sockets; False: in a forked child, or after the end, it cannot."""
@@ -73,7 +78,7 @@ class StationItem:
         self.route = route
         self.body = body
         self.size = len(body)
-        self.due_s = now + envelope.ttl_ms / 1000 if envelope.ttl_ms else None
+        self.due_s = due_of(envelope, now)
         self._done = False
 
     @property
@@ -103,6 +108,11 @@ class StationItem:
         envelope = self.envelope
         return envelope.word / 1000 if envelope.kind == Kind.CALL and envelope.word else None
 
+    @property
+    def reply_bytes_max(self) -> int:
+        """See ``contract.Item``."""
+        return self.intake.body_max
+
     def acknowledge(self) -> None:
         """See ``contract.Item``: room was made when it was taken."""
 
@@ -110,13 +120,23 @@ class StationItem:
         """See ``contract.Item``."""
         if self.envelope.kind == Kind.NOTIFY and not self._done:
             self._done = True
-            self.intake.post(self.intake.desk.requeue, self)
+            if self._fits("a notification that was given back", self.body):
+                self.intake.post(self.intake.desk.requeue, self)
 
     def reply(self, body: bytes) -> None:
         """See ``contract.Item``."""
         if self.envelope.kind == Kind.CALL and not self._done:
             self._done = True
-            self.intake.post(self.intake.desk.answer, Kind.REPLY, self, body)
+            if self._fits("a reply", body):
+                self.intake.post(self.intake.desk.answer, Kind.REPLY, self, body)
+
+    def _fits(self, what: str, body: bytes) -> bool:
+        """What is too large would end the connection, and with it what else is on its way."""
+        limit = self.intake.body_max
+        if len(body) > limit:
+            self.intake.post(self.intake.desk.too_large, what, len(body), limit)
+            return False
+        return True
 
     def beat(self) -> None:
         """See ``contract.Item``."""
@@ -133,14 +153,18 @@ class StationIntake:
         listener: its id.
         records: where it listens: one for an rpc-server, else one for each topic.
         pool: of notifications; None is a pool, too.
-        limits: messages and bytes it holds.
+        limits: messages and bytes it holds; casts for which there is no other place may be as many again.
+        body_max: largest body of a reply.
 
     Attributes:
         rpc: True for an rpc-server.
         ready: set when all pipelines that are there have confirmed.
         ended: set when nothing more comes.
         missing, confirmed: pipelines whose word is waited for; that have given it.
-        held: pipelines that are not read while it is full.
+        begun_s: when the thread of the sockets began to register it.
+        fanouts_by: what the pipeline of fan-outs has confirmed.
+        held, held_s, moved_s: casts are not read while it is full, since when, and when something was last taken.
+        slow: it was full for too long: casts are read all the same.
         refusal: why it may not listen, when a proxy said so.
         put_s: when something was last put in.
     """
@@ -155,6 +179,7 @@ class StationIntake:
         limits: tuple[int, int],
         *,
         rpc: bool,
+        body_max: int,
     ) -> None:
         self.post = post
         self.desk = desk
@@ -168,9 +193,14 @@ class StationIntake:
         self.confirmed: set[Pipeline] = set()
         self.refusal = ""
         self.put_s = 0.0
-        self.held: set[Pipeline] = set()
+        self.held = self.slow = False
+        self.held_s = self.moved_s = 0.0
+        self.begun_s = 0.0
+        self.body_max = body_max
+        self.fanouts_by: Opened | None = None
         self._pid = os.getpid()
         self._msgs_max, self._bytes_max = limits
+        self._relief_msgs = self._msgs_max - min((self._msgs_max + 1) // 2, RELIEF_MSGS)
         self._lock = natives.allocate_lock()
         self._items: deque[StationItem] = deque()
         self._waiters: deque[Waiter] = deque()
@@ -185,6 +215,12 @@ class StationIntake:
         """Whether it should get nothing more."""
         return len(self._items) >= self._msgs_max or self._put_bytes - self._taken_bytes >= self._bytes_max
 
+    @property
+    def brimful(self) -> bool:
+        """Whether it must not get a cast either."""
+        held_bytes = self._put_bytes - self._taken_bytes
+        return len(self._items) >= 2 * self._msgs_max or held_bytes >= 2 * self._bytes_max
+
     def put(self, item: StationItem, now: float) -> bool:
         """Take it in, or False: closed. The one that makes it full still fits."""
         if self._closed:
@@ -197,7 +233,7 @@ class StationIntake:
         return True
 
     def credit(self) -> int:
-        """Credit to give back now."""
+        """Credit to give back now: messages that were taken since this was asked last."""
         with self._lock:
             n, self._uncredited, self._uncredited_bytes = self._uncredited, 0, 0
         return n
@@ -216,8 +252,10 @@ class StationIntake:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             item = self._take()
-            if item is not None or self._stopped:
+            if item is not None:
                 return item
+            if self._stopped:
+                return self._take()  # what came just before that
             left_s = None if end_s is None else end_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return None
@@ -262,7 +300,7 @@ class StationIntake:
                 due = self._uncredited >= CREDIT_STEP or self._uncredited_bytes >= CREDIT_BYTES
             if due and not self.rpc:
                 self.post(self.desk.credit, self)
-            if self.held and 2 * len(self._items) <= self._msgs_max:
+            if (self.held or self.slow) and len(self._items) <= self._relief_msgs:
                 self.post(self.desk.relieved, self)
             if item.due_s is None or time.monotonic() <= item.due_s:
                 return item
@@ -273,6 +311,11 @@ class StationIntake:
     def closed(self) -> bool:
         """Whether ``close`` was called."""
         return self._closed
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its end was asked for."""
+        return self._stopping
 
     def begin_stop(self) -> None:
         """Ask for the end without waiting for it; ``stop`` waits."""
@@ -291,6 +334,7 @@ class StationIntake:
     def cut_off(self) -> None:
         """Nothing more is to be expected: who waits goes home with what is here. From any thread."""
         self._stopping = self._stopped = True
+        self.ready.set()
         self.ended.set()
         for _ in range(len(self._waiters)):
             self._wake_one()

@@ -1,36 +1,33 @@
-"""One socket to one node and pipeline: what waits for it, whether it moves, whether it is full (seed 003).
+"""The links of one pipeline: one to each node that is used, and which of them take something (seed 003).
 
 A node's link is connected at its first use: over the node's folder when the node is our own, else to the TCP endpoint
-that its state names. The sockets are IMMEDIATE: libzmq takes messages only while the node is connected, so that
-whatever it has not taken can be taken back and given to another one. A link that holds messages and has moved none of
-them for ``DOWN_S`` is **down**: it is passed over until it takes something again. A link that holds as many as it may
-is **full**: callers wait.
+that its state names; the name of its host is looked up first (``naming``), and again while the node is away.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic
 
 import zmq
 
 from broker.errors import HeadgateError
-from broker.oslo.contract import Address, Settings
+from broker.oslo.contract import Settings
 from broker.oslo.names import Pipeline, entry_file
-from broker.oslo.reactor import Pipe, Reactor, Timer
-from broker.oslo.reactor.pipe import FLUSH_MSGS, Frames
+from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.oslo.records import State
 from broker.oslo.station.figures import Figures
+from broker.oslo.station.folder import Folder
+from broker.oslo.station.link import DOWN_S, NodeLink, Parcel, Trade
+from broker.oslo.station.routes import Routes
 from broker.transport.curve import Certificate, CurveClient, generate, load
 
-DOWN_S: Final = 1.0
-"""Longer than a connection takes to be made; what waits for a node for so long is given to another one."""
 WATCH_S: Final = 0.2
+AWAY_LOOK_S: Final = 5.0
+"""Between two looks whether nodes that are reached by name are away: they may have moved."""
 GRACE_S: Final = 5.0
 """How long the socket to a node that is gone is kept: it may still answer calls."""
 _KINDS: Final = {
@@ -39,176 +36,14 @@ _KINDS: Final = {
     Pipeline.FANOUT: zmq.XPUB,
     Pipeline.NOTIFY: zmq.XPUB,
 }
-_EVENTS: Final = int(zmq.EVENTS)
-_POLLOUT: Final = int(zmq.POLLOUT)
-
-
-class Sized(Protocol):
-    """Something to send."""
-
-    size: int
-
-
-Parcel = TypeVar("Parcel", bound=Sized)
-
-
-class Cast:
-    """A request for one server that wants no answer. ``listener``: who was chosen."""
-
-    __slots__ = ("address", "body", "listener", "size")
-
-    def __init__(self, address: Address, body: bytes) -> None:
-        self.address = address
-        self.body = body
-        self.listener = ""
-        self.size = len(body)
-
-
-class NodeLink(Pipe, Generic[Parcel]):
-    """A socket to one node; its outbox holds parcels, which become frames when libzmq takes them.
-
-    Attributes:
-        node, pipeline, endpoint: whose it is.
-        down, full: see the module.
-        filters: subscriptions of the node, for sockets that publish.
-        missed: filters of which the node was given up, until it subscribes.
-    """
-
-    def __init__(
-        self, links: Links[Parcel], trade: Trade[Parcel], node: str, endpoint: str, sock: zmq.Socket[bytes]
-    ) -> None:
-        self.node = node
-        self.pipeline = trade.pipeline
-        self.endpoint = endpoint
-        self.down = self.full = False
-        self.filters: set[bytes] = set()
-        self.missed: set[bytes] = set()
-        self._links = links
-        self._pack, self._posted, self._stalled = trade.pack, trade.posted, trade.stalled
-        self._parcels: deque[Parcel] = deque()
-        self._parcel_bytes = 0
-        self._moved_s = 0.0
-        receive = trade.received
-        take = None if receive is None else (lambda frames, _origin: receive(self, frames))
-        super().__init__(links.reactor, sock, take)
-
-    @property
-    def waiting(self) -> int:
-        """Messages in the outbox."""
-        return len(self._parcels)
-
-    def submit(self, parcel: Parcel) -> None:
-        """Send it, or let it wait; whoever made it has looked at ``full`` before."""
-        if self.closed:
-            return
-        if not self._parcels:
-            self._reactor.touch(self)
-            if self._post(parcel):
-                return
-            self._moved_s = self._reactor.now()
-            self._links.watch(self)
-        self._parcels.append(parcel)
-        self._parcel_bytes += parcel.size
-        self._try_later()
-        if not self.full and self._beyond(1.0):
-            self.full = True
-            self._links.note_full(self)
-
-    def take_parcels(self) -> list[Parcel]:
-        """Empty the outbox: what libzmq never had, oldest first."""
-        parcels = list(self._parcels)
-        self._parcels.clear()
-        self._parcel_bytes = 0
-        self._relieve()
-        return parcels
-
-    def _beyond(self, part: float) -> bool:
-        settings = self._links.settings
-        return (
-            len(self._parcels) >= part * settings.outbox_msgs
-            or self._parcel_bytes >= part * settings.outbox_bytes
-        )
-
-    def _post(self, parcel: Parcel) -> bool:
-        """False: libzmq has no room for it, or no connection."""
-        frames = self._pack(parcel, self)
-        if frames is None:
-            return True
-        if not self._write(frames):
-            return False
-        if self._posted is not None:
-            self._posted(parcel, self)
-        if self.down:
-            self.down = False
-            self._links.note_up(self)
-        return True
-
-    def _blocked(self) -> bool:
-        return bool(self._parcels)
-
-    def _flush(self) -> None:
-        """Send what waits, up to a budget."""
-        parcels = self._parcels
-        moved = 0
-        while parcels and moved < FLUSH_MSGS:
-            if not self._post(parcels[0]):
-                self._try_later()
-                break
-            self._parcel_bytes -= parcels.popleft().size
-            moved += 1
-        else:
-            if parcels:
-                self._reactor.touch(self)  # the budget is used up
-        if moved:
-            self._moved_s = self._reactor.now()
-            self._relieve()
-
-    def _relieve(self) -> None:
-        if self.full and not self._beyond(0.5):
-            self.full = False
-            self._links.note_room(self)
-
-    def check(self, now: float) -> bool:
-        """Look whether it is down, or up again. False: it need not be looked at for now."""
-        if self.closed:
-            return False
-        if self.down:
-            if not self._parcels and int(self.sock.get(_EVENTS)) & _POLLOUT:
-                self.down = False
-                self._links.note_up(self)
-        elif self._parcels and now - self._moved_s > DOWN_S:
-            self.down = True
-            self._links.note_down(self)
-            self._stalled(self)
-        return self.down or bool(self._parcels)
-
-
-@dataclass(frozen=True, slots=True)
-class Trade(Generic[Parcel]):
-    """What one pipeline's links do.
-
-    Attributes:
-        pack: the frames of a parcel; None: it is not wanted any more.
-        posted: libzmq has it; None: nobody wants to know.
-        received: a message came; None: the socket does not read.
-        stalled: the link is down, or its node is gone: find another one for its parcels.
-        in_use: whether answers may still come over a link whose node is gone.
-    """
-
-    pipeline: Pipeline
-    pack: Callable[[Parcel, NodeLink[Parcel]], Frames | None]
-    posted: Callable[[Parcel, NodeLink[Parcel]], None] | None
-    received: Callable[[NodeLink[Parcel], list[bytes]], None] | None
-    stalled: Callable[[NodeLink[Parcel]], None]
-    in_use: Callable[[NodeLink[Parcel]], bool] | None = None
 
 
 class Links(Generic[Parcel]):
     """The links of one pipeline.
 
     Args:
-        state: what the directory says of a node's pipeline.
-        is_home: whether a node is the one whose folder we have.
+        routes: what the directory says of a node's pipeline, and whether a node is the one whose folder we have.
+        folder: that one.
         changed: called when a link has room again, or is up or down.
         figures: where lines are logged that would be repeated.
 
@@ -223,8 +58,8 @@ class Links(Generic[Parcel]):
         reactor: Reactor,
         settings: Settings,
         trade: Trade[Parcel],
-        state: Callable[[str, str], State | None],
-        is_home: Callable[[str], bool],
+        routes: Routes,
+        folder: Folder,
         changed: Callable[[], None],
         figures: Figures,
     ) -> None:
@@ -236,14 +71,16 @@ class Links(Generic[Parcel]):
         self.bad: frozenset[str] = frozenset()
         self.blocking: frozenset[str] = frozenset()
         self._trade = trade
-        self._state = state
-        self._is_home = is_home
+        self._state = routes.state
+        self._is_home = routes.is_home
+        self._folder = folder
         self._changed = changed
         self._figures = figures
         self._links: dict[str, NodeLink[Parcel]] = {}
         self._watched: dict[NodeLink[Parcel], None] = {}
         self._retired: set[NodeLink[Parcel]] = set()
         self._timer: Timer | None = None
+        self._away_timer: Timer | None = None
         self._certificate: Certificate | None = None
 
     def __iter__(self) -> Iterator[NodeLink[Parcel]]:
@@ -263,22 +100,29 @@ class Links(Generic[Parcel]):
         if state is None or not endpoint:
             return None
         try:
-            sock = self._socket(state, endpoint)
+            link = NodeLink(self, self._trade, node, endpoint, self._socket(state, endpoint))
         except (zmq.ZMQError, HeadgateError) as error:
             self._figures.say(
                 "%s: no socket for node %s: %s", self.pipeline, node, str(error), level=logging.ERROR
             )
             return None
-        link = NodeLink(self, self._trade, node, endpoint, sock)
         self._links[node] = link
+        if link.way.named and self._away_timer is None:
+            self._away_timer = self.reactor.call_later(AWAY_LOOK_S, self._look_for_moved)
         return link
+
+    def _look_for_moved(self) -> None:
+        named = [link for link in self._links.values() if link.way.named]
+        self._away_timer = self.reactor.call_later(AWAY_LOOK_S, self._look_for_moved) if named else None
+        for link in named:
+            link.way.look(link.away)
 
     # ------------------------------------------------------------ sockets
 
     def _endpoint(self, state: State) -> str:
         if self._is_home(state.node):
             path = os.path.join(self.settings.ipc_dir, entry_file(self._trade.pipeline))
-            if os.path.exists(path):
+            if os.path.exists(path) and self._folder.usable():
                 return f"ipc://{path}"
         if state.endpoint and self.settings.curve_cert and not state.key:
             text = "%s of node %s offers no key: it is passed over, since we were told to speak CURVE"
@@ -290,24 +134,22 @@ class Links(Generic[Parcel]):
         assert self.reactor.context is not None
         sock: zmq.Socket[bytes] = self.reactor.context.socket(_KINDS[self._trade.pipeline])
         try:
-            self._connect(sock, state, endpoint)
+            self._tune(sock, state, endpoint)
         except BaseException:
             sock.close(0)
             raise
         return sock
 
-    def _connect(self, sock: zmq.Socket[bytes], state: State, endpoint: str) -> None:
+    def _tune(self, sock: zmq.Socket[bytes], state: State, endpoint: str) -> None:
         if endpoint.startswith("ipc:"):
-            tune_local(sock)
+            tune_local(sock, self.settings.message_bytes_max)
         else:
-            tune_tcp(sock, Tuning(KeepAlive(*self.settings.keepalive), curve=self._curve(state)))
-        if "[" in endpoint:
-            sock.set(zmq.IPV6, 1)
+            keepalive = KeepAlive(*self.settings.keepalive)
+            tune_tcp(sock, Tuning(keepalive, self.settings.message_bytes_max, self._curve(state)))
         # a publishing socket must forget the subscriptions of a node with its connection
         sock.set(zmq.IMMEDIATE, 1)
         if sock.type == zmq.XPUB:
             sock.set(zmq.XPUB_NODROP, 1)
-        sock.connect(endpoint)
 
     def _curve(self, state: State) -> CurveClient | None:
         if not state.key:
@@ -414,6 +256,7 @@ class Links(Generic[Parcel]):
             link.node: {
                 "type": zmq.SocketType(_KINDS[self.pipeline]).name,
                 "endpoint": link.endpoint,
+                "at": link.way.at,
                 "sent": link.sent,
                 "sent_bytes": link.sent_bytes,
                 "received": link.received,
@@ -427,8 +270,9 @@ class Links(Generic[Parcel]):
     def close(self, linger_ms: int) -> int:
         """Close all; returns how many messages were left in outboxes."""
         left = 0
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._away_timer):
+            if timer is not None:
+                timer.cancel()
         for link in [*self._links.values(), *self._retired]:
             left += link.waiting
             link.close(linger_ms)

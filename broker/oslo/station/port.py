@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.oslo.contract import Address, Closed, OsloFailure, Port, Refused, Settings, Undelivered
+from broker.oslo.contract import Address, Closed, OsloFailure, Port, Refused, Settings, TooLarge, Undelivered
 from broker.oslo.frames import Kind, check_name, new_id
 from broker.oslo.names import LISTENER_CHARS, Reason
 from broker.oslo.records import Record
 from broker.oslo.station import process
 from broker.oslo.station.calls import Answer, Call
+from broker.oslo.station.folder import objection
+from broker.oslo.station.handover import hand_over
 from broker.oslo.station.intake import StationIntake
-from broker.oslo.station.links import Cast
+from broker.oslo.station.link import Cast
 from broker.oslo.station.publishing import Publication
 from broker.oslo.station.sender import CONFIRM_S
 from broker.oslo.station.station import Station
-from broker.oslo.station.waiting import new_waiter
+from broker.oslo.station.waiting import bounded, new_waiter
 
 log = logging.getLogger("headgate.oslo")
 
@@ -51,17 +53,29 @@ class StationPort:
     def _use(self) -> Station:
         """The station, made when there is none in this process."""
         station = self._station
-        if station is not None and self._mine is process.state and not self._closed:
+        if station is not None and self._mine is process.state and not (self._closed or station.failed):
             return station
         mine = process.state
         with mine.lock:
             if self._closed:
                 raise Closed("the port is closed")
-            if self._mine is not mine or self._station is None:
+            if self._mine is not mine or self._station is None or self._station.failed:
+                if not self._settings.directories:
+                    self._check_folder()
                 self._core, self._station = process.attach(mine, self._settings)
                 self._intakes = []
                 self._mine = mine
             return self._station
+
+    def _check_folder(self) -> None:
+        """Nothing may be sent to what somebody else has put there.
+
+        Raises:
+            Refused: it is none of ours.
+        """
+        text = objection(self._settings.ipc_dir)
+        if text:
+            raise Refused(f"the proxy of this node cannot be trusted: {text}", Reason.DENIED)
 
     def _check(self, address: Address) -> None:
         """Names are checked once.
@@ -92,7 +106,7 @@ class StationPort:
         """See ``contract.Port``."""
         waiter = new_waiter()
         call = self._new_call(address, body, _Done(waiter), timeout_s, monitor_s, mandatory)
-        return self._await(call, waiter, timeout_s)
+        return self._await(call, waiter, call.timeout_s)
 
     def start_call(
         self,
@@ -117,27 +131,32 @@ class StationPort:
         mandatory: bool,
     ) -> Call:
         self._check(address)
+        seconds = bounded(timeout_s)
         return Call(
             address,
             body,
             new_id(),
             done,
-            due_s=None if timeout_s is None else time.monotonic() + timeout_s,
-            timeout_s=timeout_s,
-            monitor_s=monitor_s,
+            due_s=None if seconds is None else time.monotonic() + seconds,
+            timeout_s=seconds,
+            monitor_s=bounded(monitor_s),
             mandatory=mandatory,
             owner=self,
         )
 
     def _start(self, call: Call) -> Station:
         station = self._use()
-        if not station.post(station.sender.start, call):
+        if call.size > station.routes.body_max:
+            call.finish(_too_large(call.address, call.size, station))
+        elif not station.post(station.sender.start, call):
             call.finish(Closed(f"{call.address}: the port is closed"))
         return station
 
     def _await(self, call: Call, waiter: Any, timeout_s: float | None) -> bytes:
         station = self._start(call)
         try:
+            if station.is_ours() and not call.over:
+                raise Undelivered(f"{call.address}: the thread of the sockets would wait for itself")
             waiter.wait(None if timeout_s is None else timeout_s + STUCK_S)
         finally:
             if not call.over:
@@ -146,7 +165,9 @@ class StationPort:
         if isinstance(answer, bytes):
             return answer
         if answer is None:
-            raise Closed(f"{call.address}: the thread of the sockets does not answer")
+            raise Closed(
+                f"{call.address}: the thread of the sockets does not answer (a bug, or it is stopped)"
+            )
         raise answer
 
     # ------------------------------------------------------------ casts, fan-outs, notifications
@@ -161,11 +182,12 @@ class StationPort:
             return
         station = self._use()
         links = station.sender.cast_links
+        self._fits(station, address, body)
 
         def full() -> bool:
             return bool(links.full) and links.full.issuperset(station.routes.nodes(address) or ("",))
 
-        self._hand_over(station, station.sender.cast, Cast(address, body), address, retry, full)
+        hand_over(station, station.sender.cast, Cast(address, body), address, retry, full)
 
     def _cast_confirmed(self, address: Address, body: bytes, retry: int | None) -> None:
         waiter = new_waiter()
@@ -188,14 +210,13 @@ class StationPort:
         self._check(address)
         station = self._use()
         fanouts = station.fanouts
-        where = (address.exchange, address.topic)
+        self._fits(station, address, body)
 
         def full() -> bool:
-            blocking = fanouts.links.blocking
-            return bool(blocking) and not blocking.isdisjoint(fanouts.nodes(*where))
+            return fanouts.busy(address.exchange, address.topic)
 
         publication = Publication(address.exchange, address.topic, body)
-        self._hand_over(station, fanouts.publish, publication, address, retry, full, patient=False)
+        hand_over(station, fanouts.publish, publication, address, retry, full, patient=False)
 
     def notify(self, exchange: str, topic: str, body: bytes, *, retry: int | None = None) -> None:
         """See ``contract.Port``."""
@@ -203,62 +224,17 @@ class StationPort:
         self._check(address)
         station = self._use()
         notifications = station.notifications
+        self._fits(station, address, body)
 
         def full() -> bool:
-            blocking = notifications.links.blocking
-            return bool(blocking) and not blocking.isdisjoint(notifications.nodes(exchange, topic))
+            return notifications.busy(exchange, topic)
 
         publication = Publication(exchange, topic, body)
-        self._hand_over(station, notifications.publish, publication, address, retry, full, patient=False)
+        hand_over(station, notifications.publish, publication, address, retry, full, patient=False)
 
-    def _hand_over(
-        self,
-        station: Station,
-        take: Callable[[Any], None],
-        parcel: Any,
-        address: Address,
-        retry: int | None,
-        full: Callable[[], bool],
-        *,
-        patient: bool = True,
-    ) -> None:
-        """Give ``parcel`` to the thread of the sockets as soon as there is room.
-
-        ``full`` says that there is none at the nodes. ``patient``: without a directory, wait for one as often as
-        ``retry`` allows; otherwise only ``ready_s``.
-        """
-        if not station.routes.synced:
-            self._await_directory(station, address, retry if patient else 0)
-        left = -1 if retry is None else retry
-        while full() or not station.handing.give(parcel.size):
-            if station.over:
-                raise Closed(f"{address}: the port is closed")
-            if left == 0:
-                raise Undelivered(
-                    f"{address}: not handed over, its queue is full ({(retry or 0) + 1} attempts)"
-                )
-            left -= 1
-            station.handing.wait(
-                self._settings.retry_s, lambda: station.over or (not full() and station.handing.has_room())
-            )
-        if not station.post(take, parcel):
-            raise Closed(f"{address}: the port is closed")
-
-    def _await_directory(self, station: Station, address: Address, retry: int | None) -> None:
-        left = -1 if retry is None else retry
-        wait_s = self._settings.ready_s
-        while not station.routes.wait_synced(wait_s):
-            if station.over:
-                raise Closed(f"{address}: the port is closed")
-            if left == 0:
-                raise Undelivered(
-                    f"{address}: not sent, since nothing is known of who listens where: no answer from"
-                    f" {station.routes.whereabouts()} within {self._settings.ready_s:g} s"
-                )
-            if wait_s == self._settings.ready_s:
-                log.warning("%s: no answer from %s, still waiting", address, station.routes.whereabouts())
-            left -= 1
-            wait_s = self._settings.retry_s
+    def _fits(self, station: Station, address: Address, body: bytes) -> None:
+        if len(body) > station.routes.body_max:
+            raise _too_large(address, len(body), station)
 
     # ------------------------------------------------------------ listeners
 
@@ -291,29 +267,44 @@ class StationPort:
     def _listen(
         self, listener: str, records: Sequence[Record], pool: str | None, *, rpc: bool
     ) -> StationIntake:
+        self._check_folder()
         station = self._use()
         settings = self._settings
         desk = station.registrations
         limits = (settings.inbox_msgs, settings.inbox_bytes)
-        intake = StationIntake(station.post, desk, listener, records, pool, limits, rpc=rpc)
+        body_max = station.routes.body_max
+        intake = StationIntake(
+            station.post, desk, listener, records, pool, limits, rpc=rpc, body_max=body_max
+        )
         where = f"{records[0].exchange}/{records[0].topic}"
+        with process.state.lock:
+            if self._closed:
+                raise Closed(f"{where}: the port is closed")
+            self._intakes = [each for each in self._intakes if not each.closed] + [intake]
         if not station.post(desk.begin, intake):
-            raise Closed(f"{where}: the port is closed")
-        ready = intake.ready.wait(settings.ready_s)
+            intake.cut_off()
+        ready = intake.ready.wait(0.0 if station.is_ours() else settings.ready_s)
+        if intake.stopping:
+            intake.close()
+            raise Closed(f"{where}: the port was closed")
         if intake.refusal:
             intake.close()
             raise Refused(f"{where}: {intake.refusal}", Reason.DENIED)
         if not ready:
-            missing = ", ".join(sorted(map(str, intake.missing)))
-            log.warning(
-                "listening at %s: not confirmed within %g s by the proxy of this node (%s: %s); going on trying",
-                where,
-                settings.ready_s,
-                settings.ipc_dir,
-                missing,
-            )
-        self._intakes = [each for each in self._intakes if not each.closed] + [intake]
+            self._warn_late(intake, where)
         return intake
+
+    def _warn_late(self, intake: StationIntake, where: str) -> None:
+        settings = self._settings
+        missing = ", ".join(sorted(map(str, intake.missing)))
+        if intake.begun_s and not missing:
+            text = "listening at %s: not listed within %g s by the directory of this node (%s: %s), still waiting"
+            missing = "confirmed by its proxy"
+        else:
+            text = "listening at %s: not confirmed within %g s by the proxy of this node (%s: %s); going on trying"
+        # who does not wait knows
+        level = logging.WARNING if settings.ready_s > 0 else logging.DEBUG
+        log.log(level, text, where, settings.ready_s, settings.ipc_dir, missing or "not asked yet")
 
     # ------------------------------------------------------------ status and end
 
@@ -340,18 +331,25 @@ class StationPort:
             if self._closed:
                 return
             self._closed = True
+            intakes, self._intakes = self._intakes, []
             core, station = self._core, self._station
             here = self._mine is mine
         if core is None or station is None or not here:
             return
-        for intake in self._intakes:
+        for intake in intakes:
             intake.begin_stop()
-        for intake in self._intakes:
+        for intake in intakes:
             intake.close()
         left = new_waiter()
         if station.post(station.leave, self, left):
             left.wait(self._settings.linger_s)
         process.detach(mine, core, station)
+
+
+def _too_large(address: Address, size: int, station: Station) -> TooLarge:
+    return TooLarge(
+        f"{address}: saw a body of {size} bytes, expected {station.routes.body_max} at most (message_bytes_max)"
+    )
 
 
 class _Done:

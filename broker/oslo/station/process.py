@@ -20,6 +20,7 @@ from broker.oslo.contract import OsloFailure, Settings
 from broker.oslo.reactor import Reactor, natives
 from broker.oslo.station.station import Station
 from broker.oslo.station.waiting import (
+    NativeSay,
     NativeWaiter,
     Waiter,
     bury_dispatchers,
@@ -31,6 +32,8 @@ from broker.oslo.station.waiting import (
 log = logging.getLogger("headgate.oslo")
 
 THREAD_NAME: Final = "headgate-oslo-sockets"
+SAID_S: Final = 0.5
+"""How long the last lines of the thread may take to be written."""
 END_S: Final = 5.0
 """How much longer than its linger the end of a station is waited for: then the thread is stuck, which is a bug."""
 
@@ -41,12 +44,14 @@ class Core:
     Attributes:
         stations: by their settings, those that may be shared.
         retired: no station is to be added any more; the thread ends after the last one.
+        failed: the thread has ended in an error.
     """
 
     def __init__(self) -> None:
-        self.reactor = Reactor(say=new_say(), clock=time.monotonic)
+        self.say = new_say()
+        self.reactor = Reactor(say=self.say, clock=time.monotonic)
         self.stations: dict[Settings, Station] = {}
-        self.retired = False
+        self.retired = self.failed = False
         self._open: set[Station] = set()
         self._ended: dict[Station, Waiter] = {}
 
@@ -73,6 +78,11 @@ class Core:
         station.users += 1
         return station
 
+    def flush_log(self) -> None:
+        """Wait until the lines are written that it has said."""
+        if isinstance(self.say, NativeSay):
+            self.say.flush(SAID_S)
+
     def leave(self, station: Station, ended: Waiter) -> bool:
         """A user less; ``ended`` is set when the last one has gone and all is closed. Under the state's lock.
 
@@ -86,6 +96,8 @@ class Core:
         self.retired = not self.stations
         self._ended[station] = ended
         self.reactor.call_threadsafe(station.close, self._closed)
+        if self.failed:  # looked at last: the thread looks at ``_ended`` after it has set it
+            ended.set()
         return True
 
     def _closed(self, station: Station) -> None:
@@ -99,12 +111,27 @@ class Core:
     def _run(self) -> None:
         try:
             self.reactor.run()
+        except Exception as error:
+            self._fail(error)
         finally:
-            for station in list(self._open):
-                station.abandon()  # only when the loop itself has failed
             self.reactor.close()
             for ended in list(self._ended.values()):
                 ended.set()
+
+    def _fail(self, error: Exception) -> None:
+        """The loop itself has failed: say so, leave nobody waiting, and let whoever comes next begin anew."""
+        self.failed = True
+        self.reactor.report(error)
+        text = (
+            "the thread of the sockets has ended: calls that wait fail, the next one starts a new thread;"
+            " servers and listeners of this process (pid %d) hear nothing until they are started again"
+        )
+        self.reactor.say(logging.CRITICAL, text, (os.getpid(),))
+        for station in list(self._open):
+            try:
+                station.abandon()
+            except Exception as other:  # of one station; those of others wait, too
+                self.reactor.report(other)
 
 
 class State:
@@ -133,7 +160,9 @@ def attach(mine: State, settings: Settings) -> tuple[Core, Station]:
     """
     global _exit_known
     core = mine.cores[-1] if mine.cores else None
-    if core is None or core.retired:
+    if core is not None and core.failed:
+        mine.cores.remove(core)
+    if core is None or core.retired or core.failed:
         core = Core()
         core.start()
         mine.cores.append(core)
@@ -150,8 +179,9 @@ def detach(mine: State, core: Core, station: Station) -> None:
         if not core.leave(station, ended):
             return
     _await(ended, station)
+    core.flush_log()
     with mine.lock:
-        if core.retired and core in mine.cores:
+        if (core.retired or core.failed) and core in mine.cores:
             mine.cores.remove(core)
         last = not mine.cores
     if last:
@@ -177,6 +207,8 @@ def _at_exit() -> None:
                     ending.append((station, ended))
     for station, ended in ending:
         _await(ended, station)
+    for core in list(mine.cores):
+        core.flush_log()
 
 
 def _after_fork() -> None:

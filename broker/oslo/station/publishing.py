@@ -3,7 +3,8 @@
 A publishing socket drops what nobody has subscribed to, and a node subscribes when the connection is there: so a
 message waits, with all that follow at the same filter, until every node that the directory lists has subscribed, at
 most ``fanout_wait_s``. Nodes that have not by then are logged, counted and not waited for again until they do.
-Everything else goes on meanwhile (seed 003, "PUB/SUB for FANOUT CAST", "PUB/SUB for Notifier").
+Everything else goes on meanwhile (seed 003, "PUB/SUB for FANOUT CAST", "PUB/SUB for Notifier"). What waits for the
+subscription of a node is as bounded as what waits for its socket: beyond it callers wait (``busy``).
 
 A notification names the listeners that shall have it: one of each pool, in turn, one copy to each node of them.
 """
@@ -21,8 +22,10 @@ from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.pipe import Frames
 from broker.oslo.station.chooser import PoolChooser
 from broker.oslo.station.figures import Figures
+from broker.oslo.station.folder import Folder
 from broker.oslo.station.handing import Handing
-from broker.oslo.station.links import Links, NodeLink, Trade
+from broker.oslo.station.link import NodeLink, Trade
+from broker.oslo.station.links import Links
 from broker.oslo.station.routes import Routes
 
 FILTERS_MAX: Final = 16_384
@@ -32,7 +35,7 @@ FILTERS_MAX: Final = 16_384
 class Publication:
     """A fan-out or notification that a caller has handed over."""
 
-    __slots__ = ("body", "due_s", "exchange", "size", "topic")
+    __slots__ = ("awaited", "body", "due_s", "exchange", "size", "topic")
 
     def __init__(self, exchange: str, topic: str, body: bytes) -> None:
         self.exchange = exchange
@@ -40,6 +43,8 @@ class Publication:
         self.body = body
         self.size = len(body)
         self.due_s = 0.0
+        self.awaited: Sequence[str] = ()
+        """Nodes whose subscription it waits for."""
 
 
 class Copy:
@@ -68,14 +73,23 @@ class Publisher:
 
     Attributes:
         links: publishing sockets.
+        awaited: nodes for whose subscriptions as much waits as may; replaced, never changed.
     """
 
     pipeline: Pipeline
     what: str
 
     def __init__(
-        self, reactor: Reactor, settings: Settings, routes: Routes, handing: Handing, figures: Figures
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        routes: Routes,
+        folder: Folder,
+        handing: Handing,
+        figures: Figures,
     ) -> None:
+        self.awaited: frozenset[str] = frozenset()
+        self._awaited: dict[str, tuple[int, int]] = {}
         self._reactor = reactor
         self._settings = settings
         self._routes = routes
@@ -88,8 +102,8 @@ class Publisher:
             reactor,
             settings,
             Trade(self.pipeline, self._pack, None, self._subscribed, self._stalled),
-            routes.state,
-            routes.is_home,
+            routes,
+            folder,
             handing.wake,
             figures,
         )
@@ -112,6 +126,14 @@ class Publisher:
 
     # ------------------------------------------------------------ from callers
 
+    def busy(self, exchange: str, topic: str) -> bool:
+        """Whether a node of the topic has as much to wait for as it may, any thread."""
+        blocking, awaited = self.links.blocking, self.awaited
+        if not (blocking or awaited):
+            return False
+        nodes = self.nodes(exchange, topic)
+        return not (blocking.isdisjoint(nodes) and awaited.isdisjoint(nodes))
+
     def publish(self, publication: Publication) -> None:
         """A publication that was handed over."""
         self._handing.take(publication.size)
@@ -126,6 +148,7 @@ class Publisher:
         if each.waiting or not self._send(each, publication, last=False):
             publication.due_s = self._reactor.now() + self._settings.fanout_wait_s
             each.waiting.append(publication)
+            self._await(each, publication)
             self._wait(each)
 
     def _new_filter(self, key: tuple[str, str]) -> _Filter:
@@ -144,6 +167,33 @@ class Publisher:
             delay_s = max(each.waiting[0].due_s - self._reactor.now(), 0.0)
             each.timer = self._reactor.call_later(delay_s, self._late, each)
 
+    def _await(self, each: _Filter, publication: Publication) -> None:
+        """Count what waits at the nodes that it waits for."""
+        nodes = self.nodes(publication.exchange, publication.topic)
+        publication.awaited = [node for node in nodes if self._worth_waiting(each, node)] or nodes
+        settings = self._settings
+        for node in publication.awaited:
+            msgs, size = self._awaited.get(node, (0, 0))
+            msgs, size = self._awaited[node] = (msgs + 1, size + publication.size)
+            if msgs >= settings.outbox_msgs or size >= settings.outbox_bytes:
+                self.awaited |= {node}
+
+    def _awaited_for(self, publication: Publication) -> None:
+        """It waits no more."""
+        settings = self._settings
+        for node in publication.awaited:
+            msgs, size = self._awaited[node]
+            msgs, size = self._awaited[node] = (msgs - 1, size - publication.size)
+            if not msgs:
+                del self._awaited[node]
+            if (
+                node in self.awaited
+                and 2 * msgs <= settings.outbox_msgs
+                and 2 * size <= settings.outbox_bytes
+            ):
+                self.awaited -= {node}
+                self._handing.wake()
+
     def _late(self, each: _Filter) -> None:
         each.timer = None
         self._go_on(each)
@@ -154,7 +204,7 @@ class Publisher:
         while each.waiting:
             if not self._send(each, each.waiting[0], last=each.waiting[0].due_s <= now):
                 break
-            each.waiting.popleft()
+            self._awaited_for(each.waiting.popleft())
         if not each.waiting and each.timer is not None:
             each.timer.cancel()
             each.timer = None
@@ -178,15 +228,19 @@ class Publisher:
             )
             return True
         for node in nodes:
-            link = self.links.known(node) or self.links.get(node)
-            if link is not None and each.data not in link.filters and each.data not in link.missed:
+            if self._worth_waiting(each, node):
                 if not last:
                     return False
-                link.missed.add(each.data)
+                self.links.known(node).missed.add(each.data)  # type: ignore[union-attr]
         number = new_id()
         for node, listeners in self._targets(publication):
             self._copy(each, node, (each.data, self._head(publication, listeners, number), publication.body))
         return True
+
+    def _worth_waiting(self, each: _Filter, node: str) -> bool:
+        """It has not subscribed yet, and was not given up."""
+        link = self.links.known(node) or self.links.get(node)
+        return link is not None and each.data not in link.filters and each.data not in link.missed
 
     def _reaches(self, data: bytes, node: str) -> bool:
         link = self.links.known(node)
@@ -255,7 +309,9 @@ class Publisher:
             if each.timer is not None:
                 each.timer.cancel()
             while each.waiting:
-                self._send(each, each.waiting.popleft(), last=True)
+                publication = each.waiting.popleft()
+                self._awaited_for(publication)
+                self._send(each, publication, last=True)
         left = self.links.close(linger_ms)
         if left:
             self._figures.count("unflushed", left)
@@ -288,9 +344,15 @@ class Notifications(Publisher):
     what = "notifications"
 
     def __init__(
-        self, reactor: Reactor, settings: Settings, routes: Routes, handing: Handing, figures: Figures
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        routes: Routes,
+        folder: Folder,
+        handing: Handing,
+        figures: Figures,
     ) -> None:
-        super().__init__(reactor, settings, routes, handing, figures)
+        super().__init__(reactor, settings, routes, folder, handing, figures)
         self._chooser = PoolChooser()
         self._nodes: dict[tuple[str, str], tuple[object, tuple[str, ...]]] = {}
 

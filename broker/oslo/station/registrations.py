@@ -2,6 +2,7 @@
 
 One process has one control link for each of CALL, CAST and NOTIFY, one PULL for its casts, one SUB for fan-outs and
 one for notifications. All of them are IPC: servers listen on no network (seed 003, "ZMQ Proxy").
+What comes for them is ``delivery``'s.
 """
 
 from __future__ import annotations
@@ -11,28 +12,27 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import zmq
-
 from broker.oslo.contract import Settings
-from broker.oslo.frames import Envelope, Kind, Malformed, decode, encode, fanout_filter, listener_filter
+from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, listener_filter
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
-from broker.oslo.reactor import Pipe, Reactor, Timer
-from broker.oslo.reactor.tuning import tune_local
+from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.pipe import Frames
 from broker.oslo.records import Opened, Opening, Record
 from broker.oslo.station.control import Control
+from broker.oslo.station.delivery import Delivery
 from broker.oslo.station.figures import Figures
+from broker.oslo.station.folder import Folder
 from broker.oslo.station.intake import CREDIT, Post, StationIntake, StationItem
 from broker.oslo.station.subscriptions import Subscriptions
 
 SETTLE_S: Final = 0.03
 """After the last CLOSED nothing more is expected when for so long nothing came: what libzmq had under way."""
 SETTLE_LOOK_S: Final = 0.01
-CREDIT_LOOK_S: Final = 1.0
-LISTED_S: Final = 0.25
-"""How long a confirmed listener waits to be seen in the directory: what this process sends next then finds it."""
+CREDIT_LOOK_S: Final = 0.2
+"""Between two looks for credit that is still to be given back: a proxy takes a listener for frozen that gives none for
+half a second (``proxy.brake``)."""
 LISTED_LOOK_S: Final = 0.004
-OLD_EXIT_S: Final = 1.0
-"""How long the PULL stays connected to a proxy's former socket, to read what came from there."""
+"""Between two looks whether the directory lists a listener: what this process sends next shall find it."""
 
 
 class Registrations:
@@ -40,17 +40,18 @@ class Registrations:
 
     Args:
         home_is: is told the name of our node.
-        is_listed: whether the directory says that a listener is where it listens.
+        is_listed: whether the directory says where a listener listens, by the pipelines that have confirmed it.
     """
 
     def __init__(
         self,
         reactor: Reactor,
         settings: Settings,
+        folder: Folder,
         figures: Figures,
         post: Post,
         home_is: Callable[[str], None],
-        is_listed: Callable[[str, Sequence[Record], set[Pipeline]], bool],
+        is_listed: Callable[[str, Sequence[Record], set[Pipeline], Opened | None], bool],
     ) -> None:
         self._reactor = reactor
         self._settings = settings
@@ -58,31 +59,31 @@ class Registrations:
         self._post = post
         self._home_is = home_is
         self._is_listed = is_listed
-        self._intakes: dict[str, StationIntake] = {}
-        self._servers: dict[tuple[str, str], list[StationIntake]] = {}
         self._ending: dict[str, set[Pipeline]] = {}
-        self._numbers: dict[bytes, int] = {}
         self._controls = {
-            pipeline: Control(reactor, settings, pipeline, self)
+            pipeline: Control(reactor, settings, folder, pipeline, self)
             for pipeline in (Pipeline.CALL, Pipeline.CAST, Pipeline.NOTIFY)
         }
-        self._fanouts = Subscriptions(reactor, settings, Pipeline.FANOUT, self._fanout)
-        self._notices = Subscriptions(reactor, settings, Pipeline.NOTIFY, self._notice)
-        self._pull: Pipe | None = None
-        self._pull_from = ""
-        self._fanout_of = 0
+        delivery = self._delivery = Delivery(reactor, settings, figures, self._send)
+        self._intakes = delivery.intakes
+        self._fanouts = Subscriptions(reactor, settings, folder, Pipeline.FANOUT, delivery.fanout)
+        self._notices = Subscriptions(reactor, settings, folder, Pipeline.NOTIFY, delivery.notice)
+        self._closed = False
         self._credit_timer: Timer | None = None
 
     # ------------------------------------------------------------ begin
 
     def begin(self, intake: StationIntake) -> None:
         """Register it; ``intake.ready`` is set when all pipelines that are there have confirmed."""
-        self._intakes[intake.listener] = intake
+        if self._closed or intake.stopping:  # its port was closed meanwhile
+            intake.cut_off()
+            return
+        intake.begun_s = self._reactor.now()
+        self._delivery.enter(intake)
         opening = Opening(intake.listener, intake.records, intake.pool)
         if intake.rpc:
             record = intake.records[0]
             key = (record.exchange, record.topic)
-            self._servers.setdefault(key, []).append(intake)
             intake.missing = self._there({
                 Pipeline.CALL: (control_file(Pipeline.CALL),),
                 Pipeline.CAST: (control_file(Pipeline.CAST),),
@@ -108,9 +109,8 @@ class Registrations:
         }
 
     def _hears_fanouts(self, intake: StationIntake, opened: Opened) -> None:
-        if opened.incarnation != self._fanout_of:
-            self._fanout_of = opened.incarnation
-            self._numbers.clear()  # another proxy counts anew
+        self._delivery.counts_from(opened.incarnation)
+        intake.fanouts_by = opened
         self._confirmed(intake, Pipeline.FANOUT)
 
     def _hears_notices(self, intake: StationIntake, opening: Opening) -> None:
@@ -121,15 +121,14 @@ class Registrations:
         intake.missing.discard(pipeline)
         intake.confirmed.add(pipeline)
         if not intake.missing:
-            self._await_listed(intake, self._reactor.now() + LISTED_S)
+            self._await_listed(intake)
 
-    def _await_listed(self, intake: StationIntake, until_s: float) -> None:
-        """Registered everywhere; usually the directory tells us so, too, within milliseconds."""
-        listed = self._is_listed(intake.listener, intake.records, intake.confirmed)
-        if listed or self._reactor.now() >= until_s:
+    def _await_listed(self, intake: StationIntake) -> None:
+        """Registered everywhere; the directory tells us so, too, within milliseconds when it is there."""
+        if self._is_listed(intake.listener, intake.records, intake.confirmed, intake.fanouts_by):
             intake.ready.set()
-        else:
-            self._reactor.call_later(LISTED_LOOK_S, self._await_listed, intake, until_s)
+        elif self._reactor.now() < intake.begun_s + self._settings.ready_s:  # its caller waits no longer
+            self._reactor.call_later(LISTED_LOOK_S, self._await_listed, intake)
 
     # ------------------------------------------------------------ what control links tell (``control.Hooks``)
 
@@ -138,8 +137,12 @@ class Registrations:
         self._home_is(opened.node)
         intake = self._intakes.get(listener)
         if pipeline is Pipeline.CAST and opened.endpoint:
-            self._pull_casts(opened.endpoint)
+            error = self._delivery.casts.pull_from(opened.endpoint)
+            if error:
+                self.malformed(Pipeline.CAST, error)
         if intake is not None:
+            if opened.message_bytes_max:
+                intake.body_max = min(opened.message_bytes_max, self._settings.message_bytes_max)
             self._confirmed(intake, pipeline)
 
     def refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
@@ -181,139 +184,13 @@ class Registrations:
         )
 
     def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
-        """See ``Hooks``: ``[envelope][route][body]`` of a call, or of a cast that came this way."""
-        if pipeline is not Pipeline.CALL or len(frames) != 3 or envelope.kind not in (Kind.CALL, Kind.CAST):
-            self._figures.count("malformed")
-            return
-        self._deliver(Pipeline.CALL, envelope, frames[0], frames[1], frames[2])
-
-    # ------------------------------------------------------------ casts
-
-    def _pull_casts(self, endpoint: str) -> None:
-        if self._pull is None:
-            assert self._reactor.context is not None
-            sock: zmq.Socket[bytes] = self._reactor.context.socket(zmq.PULL)
-            tune_local(sock)
-            self._pull = Pipe(self._reactor, sock, self._cast)
-        if endpoint == self._pull_from:
-            return
-        try:
-            if not endpoint.startswith("ipc://"):
-                raise ValueError("expected an ipc:// endpoint")
-            self._pull.sock.connect(endpoint)
-        except (ValueError, zmq.ZMQError) as error:
-            self.malformed(Pipeline.CAST, f"saw the way out {endpoint[:64]!r} of casts: {error}")
-            return
-        self._reactor.touch(self._pull)
-        if self._pull_from:
-            self._reactor.call_later(OLD_EXIT_S, self._leave_exit, self._pull_from)
-        self._pull_from = endpoint
-
-    def _leave_exit(self, endpoint: str) -> None:
-        if self._pull is not None and not self._pull.closed and endpoint != self._pull_from:
-            self._pull.sock.disconnect(endpoint)
-            self._reactor.touch(self._pull)
-
-    def _cast(self, frames: list[bytes], _origin: str) -> None:
-        try:
-            envelope = decode(frames[0])
-        except Malformed as error:
-            self.malformed(Pipeline.CAST, str(error))
-            return
-        if len(frames) != 2 or envelope.kind != Kind.CAST:
-            self._figures.count("malformed")
-            return
-        self._deliver(Pipeline.CAST, envelope, frames[0], b"", frames[1])
-
-    # ------------------------------------------------------------ what was published
-
-    def _fanout(self, frames: list[bytes]) -> None:
-        envelope = self._published(frames, Kind.FANOUT)
-        if envelope is None:
-            return
-        data = frames[0]
-        if data != fanout_filter(envelope.exchange, envelope.topic):
-            self._figures.count("malformed")
-            return
-        last = self._numbers.get(data)
-        if last is not None and envelope.word > last + 1:
-            self._figures.count("gaps", envelope.word - last - 1)
-            self._figures.say("%.200r: fan-outs were lost on their way from the proxy of this node", data)
-        self._numbers[data] = envelope.word
-        now = self._reactor.now()
-        for intake in self._servers.get((envelope.exchange, envelope.topic), ()):
-            if intake.full:
-                self._figures.count("dropped")
-                self._figures.say("%s/%s: a fan-out found the inbox full", envelope.exchange, envelope.topic)
-            elif intake.put(StationItem(intake, envelope, frames[0], b"", frames[2], now), now):
-                self._figures.counts["received"] += 1
-
-    def _notice(self, frames: list[bytes]) -> None:
-        envelope = self._published(frames, Kind.NOTIFY)
-        if envelope is None:
-            return
-        intake = self._intakes.get(frames[0][1:-1].decode(errors="replace"))
-        if intake is None:
-            self._figures.count("strays")
-            return
-        now = self._reactor.now()
-        if intake.put(StationItem(intake, envelope, frames[1], b"", frames[2], now), now):
-            self._figures.counts["received"] += 1
-
-    def _published(self, frames: list[bytes], kind: Kind) -> Envelope | None:
-        envelope = None
-        if len(frames) == 3:
-            try:
-                envelope = decode(frames[1])
-            except Malformed:
-                pass
-        if envelope is None or envelope.kind != kind:
-            self._figures.count("malformed")
-            return None
-        return envelope
-
-    # ------------------------------------------------------------ into inboxes
-
-    def _deliver(
-        self, pipeline: Pipeline, envelope: Envelope, head: bytes, route: bytes, body: bytes
-    ) -> None:
-        intake = self._intakes.get(envelope.listener) or self._stand_in(envelope)
-        now = self._reactor.now()
-        if intake is None or not intake.put(StationItem(intake, envelope, head, route, body, now), now):
-            self._figures.count("strays")
-            return
-        self._figures.counts["received"] += 1
-        if intake.full:
-            self._hold(intake, pipeline)
-
-    def _stand_in(self, envelope: Envelope) -> StationIntake | None:
-        """Another listener of the same address in this process, where the meant one has just been closed."""
-        for intake in self._servers.get((envelope.exchange, envelope.topic), ()):
-            if not envelope.server or intake.records[0].server == envelope.server:
-                return intake
-        return None
-
-    def _hold(self, intake: StationIntake, pipeline: Pipeline) -> None:
-        """Read nothing more there until it has room: what comes waits at the proxy, in its bounded queue."""
-        pipe = self._pipe(pipeline)
-        if pipe is not None:
-            intake.held.add(pipeline)
-            pipe.paused = True
-            if not intake.full:
-                self.relieved(intake)  # all was taken in the meantime, by somebody who saw nothing held
-
-    def _pipe(self, pipeline: Pipeline) -> Pipe | None:
-        return self._pull if pipeline is Pipeline.CAST else self._controls[pipeline].pipe
-
-    def relieved(self, intake: StationIntake) -> None:
-        """It has room again."""
-        for pipeline in list(intake.held):
-            intake.held.discard(pipeline)
-            pipe = self._pipe(pipeline)
-            if pipe is not None and not any(pipeline in each.held for each in self._intakes.values()):
-                pipe.paused = False
+        """See ``Hooks``."""
+        self._delivery.message(pipeline, envelope, frames)
 
     # ------------------------------------------------------------ what items ask for
+
+    def _send(self, pipeline: Pipeline, frames: Frames) -> bool:
+        return self._controls[pipeline].send(frames)
 
     def answer(self, kind: int, item: StationItem, body: bytes) -> None:
         """Send a reply or heartbeat."""
@@ -345,6 +222,13 @@ class Registrations:
         """Count what was lost in an inbox."""
         self._figures.count(name, n)
 
+    def too_large(self, what: str, size: int, limit: int) -> None:
+        """Log and count what was not sent."""
+        self._figures.count("too_large")
+        self._figures.say(
+            "%s of %d bytes was not sent, expected %d at most", what, size, limit, about=(what,)
+        )
+
     # ------------------------------------------------------------ end
 
     def end(self, intake: StationIntake) -> None:
@@ -368,7 +252,7 @@ class Registrations:
             record = intake.records[0]
             data = fanout_filter(record.exchange, record.topic)
             if self._fanouts.unsubscribe(data):
-                self._numbers.pop(data, None)
+                self._delivery.forget_number(data)
 
     def _settle(self, intake: StationIntake, closed_s: float) -> None:
         now = self._reactor.now()
@@ -379,20 +263,15 @@ class Registrations:
 
     def forget(self, intake: StationIntake) -> None:
         """It is closed."""
-        if self._intakes.pop(intake.listener, None) is None:
+        if not self._delivery.leave(intake):
             return
         self._ending.pop(intake.listener, None)
-        if intake.rpc:
-            record = intake.records[0]
-            key = (record.exchange, record.topic)
-            left = [each for each in self._servers.get(key, ()) if each is not intake]
-            if left:
-                self._servers[key] = left
-            else:
-                self._servers.pop(key, None)
-        else:
+        if not intake.rpc:
             self._notices.unsubscribe(listener_filter(intake.listener))
-        self.relieved(intake)
+
+    def relieved(self, intake: StationIntake) -> None:
+        """It has room again."""
+        self._delivery.relieved(intake)
 
     @property
     def waiting(self) -> int:
@@ -401,19 +280,15 @@ class Registrations:
 
     def close(self, linger_ms: int) -> None:
         """Close all sockets; who listens still is told."""
+        self._closed = True
         if self._credit_timer is not None:
             self._credit_timer.cancel()
-        for intake in list(self._intakes.values()):
-            intake.cut_off()
-        self._intakes.clear()
-        self._servers.clear()
         for control in self._controls.values():
             self._figures.count("unflushed", control.shut(linger_ms))
         self._fanouts.close()
         self._notices.close()
-        if self._pull is not None:
-            self._pull.close()
+        self._delivery.close()
 
     def told(self) -> dict[str, Any]:
         """For status."""
-        return {"listeners": len(self._intakes), "numbers": len(self._numbers)}
+        return {"listeners": len(self._intakes), "numbers": self._delivery.numbers}

@@ -12,16 +12,16 @@ from broker.oslo.contract import Address, Settings
 from broker.oslo.directory.link import Reader
 from broker.oslo.directory.replica import Replica, Server
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
+from broker.oslo.node import obstacle
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.tuning import KeepAlive, Tuning
-from broker.oslo.records import Change, Record, State
+from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
+from broker.oslo.records import Change, Opened, Record, State
+from broker.oslo.station.folder import Folder
 from broker.oslo.station.waiting import Waiter, new_waiter
-from broker.transport.curve import CurveClient, generate, load
+from broker.transport.curve import CurveClient, load
 
 ADDRESSES_MAX: Final = 65_536
 """Addresses whose servers are remembered; beyond it all are forgotten and looked up anew."""
-SYNC_LOOK_S: Final = 0.01
-"""While no directory has answered yet: once it has, somebody may wait for it."""
 
 Servers = tuple[Server, ...]
 
@@ -35,11 +35,16 @@ class Routes:
     Attributes:
         replica: looked up directly where speed matters.
         synced: True once some directory has told all it knows.
+        body_max: largest body that can be sent: what we were told, and what the directory says of its node.
     """
 
-    def __init__(self, reactor: Reactor, settings: Settings, changed: Callable[[set[str]], None]) -> None:
+    def __init__(
+        self, reactor: Reactor, settings: Settings, folder: Folder, changed: Callable[[set[str]], None]
+    ) -> None:
         self.replica = Replica()
         self.synced = False
+        self.body_max = settings.message_bytes_max
+        self._folder = folder
         self._reactor = reactor
         self._settings = settings
         self._changed = changed
@@ -48,6 +53,7 @@ class Routes:
         self._waiters: deque[Waiter] = deque()
         self._reader: Reader | None = None
         self._home = ""
+        self._path = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
 
     # ------------------------------------------------------------ life
 
@@ -62,31 +68,19 @@ class Routes:
             ipc_dir=settings.ipc_dir,
             directories=settings.directories,
             tuning=Tuning(KeepAlive(*settings.keepalive), curve=self._curve()),
+            trusted=self._folder.usable,
         )
-        self._look()
 
     def _curve(self) -> CurveClient | None:
         settings = self._settings
-        if not settings.directory_key:
-            return None
-        return CurveClient(
-            load(settings.curve_cert) if settings.curve_cert else generate(), settings.directory_key
-        )
+        certificate = load(settings.curve_cert) if settings.curve_cert else None
+        return curve_to_directory(certificate, settings.directory_key)
 
     def close(self) -> None:
         """Read nothing more; what is known stays."""
         if self._reader is not None:
             self._reader.close()
         self.wake()
-
-    def _look(self) -> None:
-        if self.replica.synced:
-            self._learn_home()
-            self.synced = True
-            self.wake()
-            self._changed(set())
-        elif self._reader is not None:
-            self._reactor.call_later(SYNC_LOOK_S, self._look)
 
     def wake(self) -> None:
         """Whoever waits for the directory looks again."""
@@ -142,9 +136,17 @@ class Routes:
         self._found[address] = found
         return found
 
-    def lists(self, listener: str, records: Sequence[Record], pipelines: set[Pipeline]) -> bool:
-        """Whether the directory says that ``listener`` is at all of ``records``, by each of ``pipelines``."""
+    def lists(
+        self, listener: str, records: Sequence[Record], pipelines: set[Pipeline], fanouts: Opened | None
+    ) -> bool:
+        """Whether the directory says that ``listener`` is at all of ``records``, by each of ``pipelines``.
+
+        Fan-outs have no listeners: ``fanouts`` says from which version on the state is meant. True when there is no
+        directory to ask.
+        """
         replica = self.replica
+        if not self.synced and not self._settings.directories and not os.path.exists(self._path):
+            return True
         for record in records:
             where = (record.exchange, record.topic)
             if Pipeline.NOTIFY in pipelines:
@@ -156,9 +158,17 @@ class Routes:
                 each.listener == listener and direct <= each.pipelines for each in replica.servers(*where)
             ):
                 return False
-            if Pipeline.FANOUT in pipelines and self._home not in replica.fanout_nodes(*where):
+            if fanouts is not None and not self._lists_fanouts(where, fanouts):
                 return False
         return True
+
+    def _lists_fanouts(self, where: tuple[str, str], opened: Opened) -> bool:
+        state = self.replica.state(opened.node, Pipeline.FANOUT)
+        return (
+            state is not None
+            and (state.incarnation, state.version) >= (opened.incarnation, opened.version)
+            and opened.node in self.replica.fanout_nodes(*where)
+        )
 
     def is_home(self, node: str) -> bool:
         """Whether that is the node whose folder we have, as its directory or a registration said."""
@@ -184,7 +194,7 @@ class Routes:
     def whereabouts(self) -> str:
         """For texts: which directories were asked, in words an operator understands."""
         path = os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)
-        asked = [f"the proxy of this node ({path}{'' if os.path.exists(path) else ' is missing'})"]
+        asked = [f"the proxy of this node ({path}{obstacle(path)})"]
         return " and ".join([*asked, *self._settings.directories])
 
     def told(self) -> dict[str, Any]:
@@ -198,13 +208,17 @@ class Routes:
                 self._touched.add(state.node)
 
     def _settled(self) -> None:
-        if not self._home:
-            self._learn_home()
+        self._learn_home()
+        if self.replica.synced and not self.synced:
+            self.synced = True
+            self.wake()
         touched, self._touched = self._touched, set()
         self._changed(touched)
 
     def _learn_home(self) -> None:
-        endpoint = f"ipc://{os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)}"
-        local = None if self._reader is None else self._reader.links.get(endpoint)
-        if local is not None and local.welcome is not None:
+        links = {} if self._reader is None else self._reader.links
+        local = links.get(f"ipc://{self._path}")
+        if not self._home and local is not None and local.welcome is not None:
             self.home_is(local.welcome.node)
+        told = [link.welcome.message_bytes_max for link in links.values() if link.welcome is not None]
+        self.body_max = min([self._settings.message_bytes_max, *(limit for limit in told if limit)])

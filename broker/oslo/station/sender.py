@@ -3,18 +3,16 @@
 A message is given to another server only when it is certain that none has it: libzmq did not take it, or the proxy of
 the node said REFUSED. Whatever libzmq took is never sent again; if its node fails then, a call ends with its time.
 
-What cannot be sent now is **parked**: nobody listens yet, the directory has not answered yet, or all servers have
-refused or are down. It is tried again when the directory changes, when a node is back, and every ``PAUSE_S``.
+What cannot be sent now is parked, and tried again when the directory changes, when a node is back, and from time to
+time (``parking``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import Final
 
 from broker.oslo.contract import (
-    Address,
     CallTimeout,
     Closed,
     OsloFailure,
@@ -29,20 +27,21 @@ from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.pipe import Frames
 from broker.oslo.station.calls import Call, Calls
+from broker.oslo.station.casting import Casting
 from broker.oslo.station.chooser import Chooser
 from broker.oslo.station.figures import Figures
+from broker.oslo.station.folder import Folder
 from broker.oslo.station.handing import Handing
-from broker.oslo.station.links import Cast, Links, NodeLink, Trade
+from broker.oslo.station.link import Cast, NodeLink, Trade
+from broker.oslo.station.links import Links
+from broker.oslo.station.parking import Parking
 from broker.oslo.station.routes import Routes, Servers
 from broker.oslo.station.telling import timeout_text
 
-PAUSE_S: Final = 0.1
-"""Between two rounds through servers that refused, or whose nodes are down."""
 PENDING_MAX: Final = 65_536
 """Calls that may be pending; more are refused (callers that wait are far fewer: they have a thread each)."""
 CONFIRM_S: Final = 30.0
 """How long a cast that was sent waits to be told that a server has it."""
-_CALL_FLAGS: Final = int(Flag.ANSWERED)
 _CONFIRM: Final = int(Flag.CONFIRM)
 _MANDATORY: Final = int(Flag.MANDATORY)
 _AGAIN: Final = (Reason.NO_ROUTE, Reason.BUSY, Reason.LEAVING)
@@ -57,7 +56,13 @@ class Sender:
     """
 
     def __init__(
-        self, reactor: Reactor, settings: Settings, routes: Routes, handing: Handing, figures: Figures
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        routes: Routes,
+        folder: Folder,
+        handing: Handing,
+        figures: Figures,
     ) -> None:
         self.calls = Calls()
         self._reactor = reactor
@@ -66,35 +71,38 @@ class Sender:
         self._handing = handing
         self._figures = figures
         self._chooser: Chooser[Server] = Chooser()
-        self._parked: dict[tuple[str, str], deque[Call]] = {}
-        self._pause: Timer | None = None
+        self._parking = Parking(reactor, routes, self._place)
         self._alarm: Timer | None = None
         self._alarm_s = 0.0
-        self._unsynced_until_s = 0.0
-        self._was_synced = False
         self._closed = False
         self.call_links: Links[Call] = Links(
             reactor,
             settings,
-            Trade(Pipeline.CALL, self._pack_call, _posted, self._received, self._call_stalled, self._awaits),
-            routes.state,
-            routes.is_home,
+            Trade(
+                Pipeline.CALL, self._packed_call, _posted, self._received, self._call_stalled, self._awaits
+            ),
+            routes,
+            folder,
             self._moved,
             figures,
         )
-        self.cast_links: Links[Cast] = Links(
+        self._casting = Casting(
             reactor,
             settings,
-            Trade(Pipeline.CAST, _pack_cast, None, None, self._cast_stalled),
-            routes.state,
-            routes.is_home,
-            self._moved,
+            routes,
+            folder,
+            handing,
             figures,
+            self._chooser,
+            self._cast_by_call,
+            self._moved,
         )
+        self.cast = self._casting.cast
+        self.cast_links = self._casting.links
 
     def open(self) -> None:
         """The station begins: the directory has ``ready_s`` from now on to answer."""
-        self._unsynced_until_s = self._reactor.now() + self._settings.ready_s
+        self._parking.open(self._settings.ready_s)
 
     # ------------------------------------------------------------ calls
 
@@ -110,8 +118,16 @@ class Sender:
         if call.monitor_s is not None:
             call.beaten(self._reactor.now())
         self.calls.add(call)
-        self._arm()
-        self._place(call)
+        try:
+            self._arm()
+            self._place(call)
+        except Exception as error:  # whoever called must not wait for what nobody works on
+            self._broken(call, error)
+
+    def _broken(self, call: Call, error: Exception) -> None:
+        self._reactor.report(error)
+        self._figures.count("refused")
+        self._finish(call, Undelivered(f"{call.address}: not sent, since {type(error).__name__}: {error}"))
 
     def abandon(self, call: Call) -> None:
         """Nobody waits for it any more."""
@@ -122,7 +138,7 @@ class Sender:
         """End all calls of one port."""
         for call in self.calls:
             if call.owner is owner:
-                self._finish(call, Closed(f"{call.address}: the port was closed"))
+                self._finish(call, _cut(call))
 
     def _finish(self, call: Call, answer: bytes | OsloFailure) -> None:
         self.calls.pop(call.id)
@@ -161,18 +177,15 @@ class Sender:
         if call.mandatory and known and (not servers or self._all_refused(call, servers)):
             self._figures.count("unroutable")
             self._finish(call, Unroutable(f"{call.address}: nobody listens there"))
-        elif call.mandatory and not known and self._reactor.now() >= self._unsynced_until_s:
+        elif call.mandatory and not known and self._parking.overdue:
+            self._figures.count("refused")
             text = f"{call.address}: not known whether anybody listens: no answer from {self._routes.whereabouts()}"
-            self._finish(call, Unroutable(text))
+            self._finish(call, Undelivered(text))  # not Unroutable: that is for those who know
         elif call.kind is Kind.CAST and not call.mandatory and known and not servers:
-            self._nobody("cast", call.address)
+            self._casting.nobody(call.address)
             self._finish(call, b"")
         else:
-            call.link = None
-            key = (call.address.exchange, call.address.topic)
-            self._parked.setdefault(key, deque()).append(call)
-            if self._pause is None:
-                self._pause = self._reactor.call_later(PAUSE_S, self._unpark, True)
+            self._parking.park(call)
 
     def _all_refused(self, call: Call, servers: Servers) -> bool:
         tried = call.tried
@@ -182,27 +195,14 @@ class Sender:
             and all(s.listener in tried for s in servers)
         )
 
-    def _unpark(self, paused: bool) -> None:
-        """Try again what is parked where that may help; after a pause, also with those who have refused."""
-        if paused:
-            self._pause = None
-        synced = self._routes.synced
-        late = not synced and self._reactor.now() >= self._unsynced_until_s
-        everything = late or synced is not self._was_synced
-        self._was_synced = synced
-        for key in list(self._parked):
-            calls = [call for call in self._parked.pop(key) if not call.over]
-            if everything or self._routes.replica.servers(*key):
-                for call in calls:
-                    if paused:
-                        call.tried = None
-                    self._place(call)
-            elif calls:
-                self._parked[key] = deque(calls)
-        if self._parked and self._pause is None:
-            self._pause = self._reactor.call_later(PAUSE_S, self._unpark, True)
-
     # ------------------------------------------------------------ the links of calls
+
+    def _packed_call(self, call: Call, link: NodeLink[Call]) -> Frames | None:
+        try:
+            return self._pack_call(call, link)
+        except Exception as error:
+            self._broken(call, error)
+            return None
 
     def _pack_call(self, call: Call, _link: NodeLink[Call]) -> Frames | None:
         if call.over:
@@ -213,7 +213,7 @@ class Sender:
             if ttl_ms <= 0:
                 return None  # it ends in a moment
         address = call.address
-        flags = _CALL_FLAGS if call.kind is Kind.CALL else _CONFIRM
+        flags = 0 if call.kind is Kind.CALL else _CONFIRM
         head = encode(
             call.kind,
             address.exchange,
@@ -237,10 +237,11 @@ class Sender:
             self._figures.count("malformed")
             return
         call = self.calls.get(envelope.id)
-        if call is None or call.link is not link:
-            self._figures.count("late")
-            return
         kind = envelope.kind
+        if call is None or call.link is not link:
+            if kind != Kind.PULSE:  # the proxy looks whether we are here
+                self._figures.count("late")
+            return
         if kind == Kind.REPLY:
             self._figures.counts["answered"] += 1
             self._finish(call, frames[1])
@@ -323,32 +324,6 @@ class Sender:
 
     # ------------------------------------------------------------ casts
 
-    def cast(self, cast: Cast) -> None:
-        """A cast that was handed over."""
-        self._handing.take(cast.size)
-        if self._closed:
-            self._figures.count("unflushed")
-            return
-        self._figures.counts["casts"] += 1
-        self._place_cast(cast)
-
-    def _place_cast(self, cast: Cast) -> None:
-        servers = self._routes.for_casts(cast.address)
-        if not servers:
-            self._nobody("cast", cast.address)
-            return
-        links = self.cast_links
-        choose = self._chooser.choose
-        one = choose(cast.address, servers, links.bad) or choose(cast.address, servers)
-        assert one is not None  # without nodes to pass over there is always one
-        if Pipeline.CAST in one.pipelines:
-            link = links.get(one.node)
-            if link is not None:
-                cast.listener = one.listener
-                link.submit(cast)
-                return
-        self._cast_by_call(cast)
-
     def _cast_by_call(self, cast: Cast) -> None:
         """A server that is not reached by the pipeline of casts: by that of calls, where nothing is lost silently."""
         due_s = self._reactor.now() + CONFIRM_S
@@ -365,20 +340,6 @@ class Sender:
             self._figures.count("lost")
             self._figures.say("a cast was lost: %s", str(answer))
 
-    def _cast_stalled(self, link: NodeLink[Cast]) -> None:
-        gone = self.cast_links.known(link.node) is not link
-        for cast in link.take_parcels():
-            servers = self._routes.for_casts(cast.address)
-            if gone or any(one.node not in self.cast_links.down for one in servers):
-                self._figures.counts["chosen_again"] += 1
-                self._place_cast(cast)
-            else:
-                link.submit(cast)
-
-    def _nobody(self, what: str, address: Address) -> None:
-        self._figures.count("nobody")
-        self._figures.say("%s to %s dropped: nobody listens there", what, str(address))
-
     # ------------------------------------------------------------ news
 
     def directory_changed(self, nodes: set[str]) -> None:
@@ -386,14 +347,12 @@ class Sender:
         for node in nodes:
             self.call_links.node_changed(node)
             self.cast_links.node_changed(node)
-        if self._parked:
-            self._unpark(False)
+        self._parking.news()
 
     def _moved(self) -> None:
         """Some link is up, down, full or has room."""
         self._handing.wake()
-        if self._parked:
-            self._reactor.call_soon(self._unpark, False)
+        self._parking.soon()
 
     # ------------------------------------------------------------ end
 
@@ -404,30 +363,32 @@ class Sender:
 
     def end_calls(self) -> None:
         """Nothing is called any more: who waits is told so; casts go on."""
-        self._closed = True
+        self._closed = self._casting.closed = True
         for call in self.calls:
             if call.kind is Kind.CALL:
-                self._finish(call, Closed(f"{call.address}: the port was closed"))
+                self._finish(call, _cut(call))
 
     def close(self, linger_ms: int) -> None:
         """Close all sockets."""
-        self._closed = True
+        self._closed = self._casting.closed = True
         for call in self.calls:
-            self._finish(call, Closed(f"{call.address}: the port was closed"))
-        for timer in (self._pause, self._alarm):
-            if timer is not None:
-                timer.cancel()
-        self._parked.clear()
+            self._finish(call, _cut(call))
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._parking.close()
         self.call_links.close(linger_ms)
         left = self.cast_links.close(linger_ms)
         if left:
             self._figures.count("unflushed", left)
 
 
+def _cut(call: Call) -> Closed:
+    """What a call is told that waits while its port is closed."""
+    if not call.sent:
+        return Closed(f"{call.address}: the port was closed before it was sent")
+    what = "it may be executed all the same" if call.kind is Kind.CALL else "a server may have it"
+    return Closed(f"{call.address}: the port was closed while it waited for its answer; {what}")
+
+
 def _posted(call: Call, _link: NodeLink[Call]) -> None:
     call.sent = True
-
-
-def _pack_cast(cast: Cast, _link: NodeLink[Cast]) -> Frames:
-    address = cast.address
-    return (encode(Kind.CAST, address.exchange, address.topic, address.server, (cast.listener,)), cast.body)

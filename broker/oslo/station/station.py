@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.oslo.contract import Settings
-from broker.oslo.reactor import Reactor
+from broker.oslo.reactor import Reactor, natives
 from broker.oslo.station.figures import Figures
+from broker.oslo.station.folder import Folder
 from broker.oslo.station.handing import Handing
 from broker.oslo.station.publishing import Fanouts, Notifications
 from broker.oslo.station.registrations import Registrations
@@ -27,24 +28,27 @@ class Station:
     Attributes:
         users: ports; under the lock of the process's state.
         over: True when it is closing or closed: what is posted now may be forgotten.
+        failed: True when its thread has ended in an error: whoever comes next makes a new one.
     """
 
     def __init__(self, reactor: Reactor, settings: Settings) -> None:
         self.settings = settings
         self.users = 0
-        self.over = False
+        self.over = self.failed = False
         self.handing = Handing()
         self.figures = Figures(reactor)
         self._reactor = reactor
         self._pid = os.getpid()
+        self.thread = 0
         self._call = reactor.call_threadsafe
         self._flush_until_s = 0.0
-        self.routes = Routes(reactor, settings, self._directory_changed)
-        self.sender = Sender(reactor, settings, self.routes, self.handing, self.figures)
-        self.fanouts = Fanouts(reactor, settings, self.routes, self.handing, self.figures)
-        self.notifications = Notifications(reactor, settings, self.routes, self.handing, self.figures)
+        folder = Folder(reactor, settings.ipc_dir, self.figures.say)
+        routes = self.routes = Routes(reactor, settings, folder, self._directory_changed)
+        self.sender = Sender(reactor, settings, routes, folder, self.handing, self.figures)
+        self.fanouts = Fanouts(reactor, settings, routes, folder, self.handing, self.figures)
+        self.notifications = Notifications(reactor, settings, routes, folder, self.handing, self.figures)
         self.registrations = Registrations(
-            reactor, settings, self.figures, self.post, self.routes.home_is, self.routes.lists
+            reactor, settings, folder, self.figures, self.post, routes.home_is, routes.lists
         )
 
     def post(self, call: Callable[..., None], *args: Any) -> bool:
@@ -54,10 +58,15 @@ class Station:
         self._call(call, *args)
         return not self.over
 
+    def is_ours(self) -> bool:
+        """Whether the caller is the thread of the sockets, which must not wait for itself."""
+        return natives.thread_id() == self.thread
+
     # ------------------------------------------------------------ in the thread of the sockets
 
     def open(self) -> None:
         """Begin: read the directory. Sockets to nodes are opened when they are needed."""
+        self.thread = natives.thread_id()
         self.sender.open()
         self.routes.open()
 
@@ -104,6 +113,7 @@ class Station:
 
     def abandon(self) -> None:
         """The thread has failed: nobody must wait for ever."""
+        self.failed = True
         self._shut(0)
 
     # ------------------------------------------------------------ for status

@@ -21,6 +21,7 @@ from broker.oslo.names import Pipeline, exit_file
 from broker.oslo.reactor import Pipe, Reactor, Timer
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 from broker.oslo.records import Opened
+from broker.oslo.station.folder import Folder
 
 PATIENCE_S: Final = 0.5
 """For the answer to a token: some milliseconds when the proxy is there."""
@@ -38,10 +39,17 @@ class Subscriptions:
     """
 
     def __init__(
-        self, reactor: Reactor, settings: Settings, pipeline: Pipeline, receive: Callable[[list[bytes]], None]
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        folder: Folder,
+        pipeline: Pipeline,
+        receive: Callable[[list[bytes]], None],
     ) -> None:
         self._reactor = reactor
-        self._endpoint = f"ipc://{settings.ipc_dir}/{exit_file(pipeline)}"
+        self._settings = settings
+        self._folder = folder
+        self._file = exit_file(pipeline)
         self._receive = receive
         self._filters: Counter[bytes] = Counter()
         self._tokens: dict[bytes, list[Confirmed]] = {}
@@ -82,9 +90,9 @@ class Subscriptions:
         if self._pipe is None:
             assert self._reactor.context is not None
             sock: zmq.Socket[bytes] = self._reactor.context.socket(zmq.SUB)
-            tune_local(sock, receive_msgs=PUBLISH_MSGS)
-            sock.connect(self._endpoint)
+            tune_local(sock, self._settings.message_bytes_max, receive_msgs=PUBLISH_MSGS)
             self._pipe = Pipe(self._reactor, sock, self._came)
+            self._folder.connect(self._pipe, self._file)
         return self._pipe
 
     def _ask(self, pipe: Pipe, confirmed: list[Confirmed]) -> None:
@@ -107,8 +115,7 @@ class Subscriptions:
         self._tokens.clear()
         self._tries += 1
         if self._tries % TOKENS == 0:
-            pipe.sock.disconnect(self._endpoint)
-            pipe.sock.connect(self._endpoint)
+            self._folder.reconnect(pipe, self._file)
         self._ask(pipe, waiting)
 
     def _came(self, frames: list[bytes], _origin: str) -> None:

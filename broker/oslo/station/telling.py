@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Final
 
 from broker.oslo.names import REASONS, Reason
 from broker.oslo.station.calls import Call
-from broker.oslo.station.links import NodeLink
+from broker.oslo.station.link import NodeLink
 from broker.oslo.station.routes import Routes, Servers
+
+LEAST_S: Final = 0.05
+"""A call that had less time was not kept by the network: a first connection alone may take as long."""
 
 
 def timeout_text(
@@ -32,6 +36,8 @@ def timeout_text(
         where = f"the proxy of node {link.node} ({link.endpoint}) was sent the request"
         what = "and is out of reach now" if link.node in down else "and its server has not answered"
         return f"{begin}: {who}; {where} {what}"
+    if (call.timeout_s or 0.0) < LEAST_S and not call.refusal and (link is None or link.node not in down):
+        return f"{begin}: {who}; the time was over before anything was sent"
     if link is not None:
         return f"{begin}: {who}; the proxy of node {link.node} ({link.endpoint}) is out of reach, nothing was sent"
     reason = Reason(call.refusal) if call.refusal else Reason.NONE

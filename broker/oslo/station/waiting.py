@@ -9,7 +9,9 @@ never imported here: it is found in ``sys.modules`` or it is not there.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import logging
+import math
 import os
 import sys
 from collections import deque
@@ -20,8 +22,11 @@ from broker.oslo.reactor import natives
 
 log = logging.getLogger("headgate.oslo")
 
+LONGEST_S: Final = min(_thread.TIMEOUT_MAX, 10 * 365 * 86400.0)
+"""Ten years: longer waits are cut, since clocks and locks cannot say them."""
 RECORDS_MAX: Final = 1000
-"""Log records that may wait for a greenlet to write them; more are dropped and counted."""
+"""Log records that may wait to be written; more are dropped and counted."""
+SAY_NAME: Final = "headgate-oslo-log"
 
 
 class Waiter(Protocol):
@@ -32,6 +37,22 @@ class Waiter(Protocol):
 
     def wait(self, timeout_s: float | None) -> bool:
         """True when it has happened; False after ``timeout_s`` (None: waits for ever)."""
+
+
+def bounded(timeout_s: float | None) -> float | None:
+    """Seconds that a lock and a hub can wait: from 0 to ``LONGEST_S``; None and infinity: for ever.
+
+    Raises:
+        ValueError: it is not a number; a hub's timers would lose their order.
+
+    >>> bounded(None), bounded(-1.0), bounded(float("inf"))
+    (None, 0.0, None)
+    """
+    if timeout_s is None or timeout_s == math.inf:
+        return None
+    if timeout_s != timeout_s:
+        raise ValueError("timeout: saw nan, expected seconds, or None for no limit")
+    return min(max(timeout_s, 0.0), LONGEST_S)
 
 
 def new_waiter() -> Waiter:
@@ -60,8 +81,8 @@ class NativeWaiter:
     def wait(self, timeout_s: float | None) -> bool:
         """See ``Waiter``."""
         if not self._set:
-            seconds = -1.0 if timeout_s is None else min(max(timeout_s, 0.0), _thread.TIMEOUT_MAX)
-            self._lock.acquire(True, seconds)
+            seconds = bounded(timeout_s)
+            self._lock.acquire(True, -1.0 if seconds is None else seconds)
         return self._set
 
 
@@ -86,6 +107,7 @@ class GreenWaiter:
         """See ``Waiter``. In the hub's own greenlet nobody can wait: returns at once."""
         if self._set:
             return True
+        seconds = bounded(timeout_s)
         dispatcher = Dispatcher.here()
         hub = dispatcher.hub
         current = sys.modules["greenlet"].getcurrent()
@@ -97,8 +119,8 @@ class GreenWaiter:
         try:
             if not self._set:
                 self._greenlet = current
-                if timeout_s is not None:
-                    timer = hub.schedule_call_global(max(timeout_s, 0.0), self.resume)
+                if seconds is not None:
+                    timer = hub.schedule_call_global(seconds, self.resume)
                 hub.switch()
         finally:
             self._greenlet = None
@@ -157,7 +179,7 @@ class Dispatcher:
         self._queue.append(waiter)
         if not self._awake:
             self._awake = True
-            if self._fd >= 0:
+            if self._fd >= 0 and self._pid == os.getpid():  # the number may be anybody's in a forked child
                 os.eventfd_write(self._fd, 1)
 
     def left(self) -> None:
@@ -251,11 +273,66 @@ class GreenSay:
     def _write(self) -> None:
         while self._records:
             level, text, values = self._records.popleft()
-            log.log(level, text, *values)
+            with contextlib.suppress(Exception):  # of a filter; those behind it shall be written
+                log.log(level, text, *values)
+
+
+class NativeSay:
+    """Takes log records in the thread of the sockets and writes them in a thread that lives while there are some.
+
+    Handlers may be slow, or send what they are given over these very sockets.
+
+    Attributes:
+        dropped: records that found no room.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._lock = natives.allocate_lock()
+        self._records: deque[tuple[int, str, tuple[Any, ...]]] = deque()
+        self._writing = False
+        self._waiters: list[NativeWaiter] = []
+
+    def __call__(self, level: int, text: str, values: tuple[Any, ...]) -> None:
+        """See ``reactor.loop.Say``."""
+        with self._lock:
+            if len(self._records) >= RECORDS_MAX:
+                self.dropped += 1
+                return
+            self._records.append((level, text, values))
+            if self._writing:
+                return
+            self._writing = True
+        try:
+            natives.start_thread(self._write, SAY_NAME)
+        except RuntimeError:  # the interpreter ends, or there are too many: better late than never
+            self._write()
+
+    def _write(self) -> None:
+        while True:
+            with self._lock:
+                if not self._records:
+                    self._writing = False
+                    waiters, self._waiters = self._waiters, []
+                    break
+                level, text, values = self._records.popleft()
+            with contextlib.suppress(Exception):  # of a filter; those behind it shall be written
+                log.log(level, text, *values)
+        for waiter in waiters:
+            waiter.set()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until all is written; not for a handler that waits for us."""
+        with self._lock:
+            if not self._writing:
+                return
+            waiter = NativeWaiter()
+            self._waiters.append(waiter)
+        waiter.wait(timeout_s)
 
 
 def new_say() -> Callable[[int, str, tuple[Any, ...]], None]:
     """What writes the log records of a thread of sockets that is made here."""
     if natives.threads_are_green():
         return GreenSay()
-    return lambda level, text, values: log.log(level, text, *values)
+    return NativeSay()

@@ -3,18 +3,22 @@
 import argparse
 import contextlib
 import doctest
+import io
+import json
 from importlib import import_module
 
 import pytest
 
 from broker.cli import exits, wings
 from broker.cli.main import main
-from broker.cli.oslo import VERBS, face, picture, plan, proxy, sending
+from broker.cli.oslo import VERBS, call, face, listen, notify, picture, plan, proxy, sending
 from broker.cli.oslo.children import orders
 from broker.cli.oslo.inside import wing_of
+from broker.cli.screen import Screen
 from broker.cli.start import arguments as start_arguments
 from broker.cli.start import settings_for
 from broker.errors import ConfigError
+from broker.oslo.contract import Address
 from broker.oslo.records import Record, State
 from broker.settings import OsloSection, loads
 
@@ -109,6 +113,27 @@ def test_wrong_options(words, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--call-port", "99999"], "--call-port 99999: Expected `int` <= 65535"),
+        (["--cast-port=-1"], "--cast-port -1: Expected `int` >= 0"),
+        (["--node", ""], "--node '': Expected `str` of length >= 1"),
+    ],
+)
+def test_options_are_checked_as_in_a_file(words, said, capsys):
+    assert main(["oslo", "proxy", *words]) == exits.CONFIG
+    assert said in capsys.readouterr().err
+
+
+def test_a_certificate_that_is_none(tmp_path, capsys):
+    (tmp_path / "directory.ctl").touch()
+    (tmp_path / "a.cert").write_text("nothing")
+    words = ["call", "t", "m", "--ipc-dir", str(tmp_path), "--curve-cert", str(tmp_path / "a.cert")]
+    assert main(["oslo", *words]) == exits.CONFIG
+    assert "a.cert" in capsys.readouterr().err
+
+
 def test_plaintext_off_loopback_when_it_is_wanted():
     assert section("--host", "*", "--insecure").insecure is True
 
@@ -151,6 +176,79 @@ def test_words_that_are_no_arguments(word):
         sending.keywords([word])
 
 
+def test_words_that_cannot_be_sent():
+    for body in (
+        lambda: sending.request("m", ["a=\udcff"], "{}", None, None),
+        lambda: sending.request("\udcff", [], "{}", None, None),
+        lambda: notify.body_of("e\udcff", {}, "info", "p", {}),
+    ):
+        with pytest.raises(exits.UsageError, match="not UTF-8"):
+            body()
+    deep = "[" * 100_000
+    assert sending.value_of(deep) == deep
+    nested: list[object] = []
+    for _ in range(2000):
+        nested = [nested]
+    with pytest.raises(exits.UsageError, match="nested too deeply"):
+        sending.encoded(nested)
+
+
+class Heard:
+    """A notification, or the reply to a call."""
+
+    address = Address("openstack", "notifications.info")
+
+    def __init__(self, body):
+        self.body = body
+
+
+def shown(body):
+    out = io.StringIO()
+    listen.show(Screen(as_json=True, out=out), Heard(body))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff", b"[]", b"3", b'{"message":{"a":"\xff"}}', b"[" * 100_000, b'{"message":{"a":1e999}}',
+     b'{"message":{"oslo.version":"2.0","oslo.message":"[[["}}'],
+    ids=range(8),
+)  # fmt: skip
+def test_notifications_that_cannot_be_read_are_shown_as_far_as_that_goes(body):
+    assert json.loads(shown(body)) == {
+        "exchange": "openstack", "topic": "notifications", "priority": "info",
+        "unreadable": body[:64].decode(errors="replace"),
+    }  # fmt: skip
+
+
+def nested():
+    """JSON that is nested ever deeper: can be shown, can be read but not be shown, cannot be read."""
+    return [b"[" * levels + b"]" * levels for levels in (*range(800, 1010, 2), 100_000)]
+
+
+def test_notifications_that_are_nested_too_deeply_to_be_shown():
+    said = [shown(b'{"message":{"a":' + each + b"}}") for each in nested()]
+    assert all(line.startswith('{"exchange":"openstack","topic":"notifications"') for line in said)
+    assert '"message":' in said[0]
+    assert '"unreadable":' in said[-1]
+
+
+def test_a_result_that_is_nested_too_deeply_to_be_shown(monkeypatch, capsys):
+    class Port:
+        def call(self, *_args, **_options):
+            return b'{"result":' + deep + b"}"
+
+    monkeypatch.setattr(sending, "station", lambda *_: None)
+    monkeypatch.setattr(sending, "run", lambda _verb, _settings, work: work(Port()))
+    codes = []
+    for deep in nested():
+        codes.append(call.call("t", "m"))
+        out, err = capsys.readouterr()
+        assert out.encode().rstrip() == (deep if codes[-1] == exits.OK else b"")
+        assert codes[-1] == exits.OK or "nested too deeply" in err or "expected a JSON object" in err
+    assert (codes[0], codes[-1]) == (exits.OK, exits.FAILED)
+
+
 def test_without_a_proxy_verbs_say_what_to_do(tmp_path, capsys):
     for words in (
         ["call", "t", "m"],
@@ -176,6 +274,23 @@ def test_without_a_proxy_verbs_say_what_to_do(tmp_path, capsys):
         (["cast", "t" * 300, "m"], "expected 255 at most"),
         (["notify", "t", "e", "--priority", "loud"], "--priority 'loud': expected one of audit,"),
         (["listen", "t", "--priority", "loud"], "--priority 'loud': expected one of audit,"),
+        *(
+            (words, "TOPIC: saw none")
+            for words in (
+                ["call", "", "m"],
+                ["cast", "", "m"],
+                ["fanout", "", "m"],
+                ["notify", "", "e"],
+                ["listen", "t", ""],
+            )
+        ),
+        (["call", "t", "m", "--timeout", "inf"], "--timeout inf: expected a number of seconds"),
+        (["call", "t", "m", "--timeout", "nan"], "Invalid value for '--timeout'"),
+        (["call", "t", "m", "--directory", "foo"], "--directory 'foo': expected SCHEME://ADDRESS"),
+        (["call", "t", "m", "--directory", "tcp://a"], "expected tcp://HOST:PORT"),
+        (["call", "t", "m", "--directory", "tcp://a:99999"], "expected a port from 1 to 65535"),
+        (["call", "t", "m", "--directory", "ipc:///a"], "expected tcp://HOST:PORT"),
+        (["cast", "t", "m", "--directory-key", "abc"], "--directory-key 'abc': expected 40 characters"),
         (["status", "--json", "--watch"], "--watch and --json: expected one of them"),
     ],
 )

@@ -14,7 +14,9 @@ from broker.oslo.frames import (
     Kind,
     Malformed,
     check_name,
+    dated,
     decode,
+    due_of,
     encode,
     fanout_filter,
     listener_filter,
@@ -171,6 +173,24 @@ def test_a_number_is_written_modulo_two_to_the_thirty_second():
     assert decode(frame).word == 7
     assert frame[:12] + frame[16:] == CALL[:12] + CALL[16:]
     assert decode(numbered(CALL, (1 << 32) + 3)).word == 3
+
+
+@pytest.mark.parametrize("now_s", [0.5, 12_345.678, 2**32 / 1000 - 0.1, 2**32 / 1000 * 3 + 7])
+@pytest.mark.parametrize("left_s", [0.0, 0.25, 5.0, 86_400.0])
+def test_a_deadline_is_read_at_any_time_as_it_was_meant(now_s, left_s):
+    frame = dated(CALL, now_s + left_s, now_s)
+    assert frame[:5] + frame[6:8] + frame[12:] == CALL[:5] + CALL[6:8] + CALL[12:]
+    assert decode(frame).flags == Flag.MANDATORY | Flag.DUE
+    for later_s in (0.0, 1.0, 3600.0):
+        due_s = due_of(decode(frame), now_s + later_s)
+        assert due_s == pytest.approx(now_s + left_s, abs=0.0021)
+
+
+def test_a_time_to_live_begins_when_it_is_read_and_none_never_ends():
+    assert due_of(decode(CALL), 7.0) == 67.0
+    assert due_of(decode(call(ttl_ms=0)), 7.0) is None
+    assert due_of(decode(call(ttl_ms=0, flags=Flag.DUE)), 7.0) is None
+    assert due_of(decode(dated(CALL, 40 * 86_400.0, 0.0)), 7.0) is None  # farther than can be told
 
 
 def test_a_refusal_names_the_message_and_the_reason():

@@ -2,14 +2,25 @@
 
 import pytest
 
-from broker.oslo.directory.admission import PLAIN_OWNER, Admission
+from broker.identity import Role
+from broker.oslo.directory.admission import PLAIN_OWNER, Admission, LocalAdmission
 from broker.oslo.directory.link import DirectoryLink
+from broker.oslo.directory.registry import LOCAL_OWNER
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryRoom
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.reactor.tuning import Tuning
 from broker.transport import curve
-from tests.unit.oslo.directory.clouds import config, rpc, state, turn_for, turn_until
+from tests.unit.oslo.directory.clouds import (
+    announcer_of,
+    config,
+    listeners,
+    reader_of,
+    rpc,
+    state,
+    turn_for,
+    turn_until,
+)
 
 
 def link_with(reactor, room, closing, certificate, server_key, node="n2"):
@@ -22,13 +33,17 @@ def link_with(reactor, room, closing, certificate, server_key, node="n2"):
 
 @pytest.fixture
 def keys():
-    return {name: curve.generate() for name in ("own", "listed", "refused", "unknown")}
+    return {name: curve.generate() for name in ("own", "listed", "client", "refused", "unknown")}
 
 
 def guarded(reactor, tmp_path, closing, keys, **more) -> DirectoryRoom:
     path = tmp_path / "own.key"
     curve.save(keys["own"], path)
-    entries = (KeyEntry(keys["listed"].public_key), KeyEntry(keys["refused"].public_key, rolemask=0))
+    entries = (
+        KeyEntry(keys["listed"].public_key, rolemask=int(Role.OWNER)),
+        KeyEntry(keys["client"].public_key),
+        KeyEntry(keys["refused"].public_key, rolemask=0),
+    )
     settings = config(
         tmp_path, host="127.0.0.1", directory_port=0, curve_cert=str(path), keys=entries, **more
     )
@@ -38,14 +53,14 @@ def guarded(reactor, tmp_path, closing, keys, **more) -> DirectoryRoom:
     return room
 
 
-def test_listed_keys_and_our_own_announce_unlisted_ones_only_read(reactor, tmp_path, closing, keys):
+def test_owners_keys_and_our_own_announce_others_only_read(reactor, tmp_path, closing, keys):
     room = guarded(reactor, tmp_path, closing, keys)
     own_key = keys["own"].public_key
-    for at, name in enumerate(("own", "listed", "unknown")):
+    for at, name in enumerate(("own", "listed", "client", "unknown")):
         link, replica = link_with(reactor, room, closing, keys[name], own_key)
         link.speaker.put(state(f"{name}", records=[rpc(name)]))
         turn_until(reactor, lambda r=replica: r.synced)
-        if name == "unknown":
+        if name in ("client", "unknown"):
             turn_until(reactor, lambda one=link: one.counts["refused"])
         else:
             turn_until(reactor, lambda n=at + 1: len(room.registry) == n)
@@ -63,7 +78,7 @@ def test_nobody_else_enters(reactor, tmp_path, closing, keys, who):
     assert not link.alive
     assert not replica.synced
     assert len(room._doors[1].audience) == 0
-    assert bool(room.told()["denied"]) is (who == "refused")
+    assert room.told()["denied"]
 
 
 def test_unlisted_keys_do_not_enter_where_they_have_no_role(reactor, tmp_path, closing, keys):
@@ -106,3 +121,35 @@ def test_without_curve_all_peers_of_the_port_are_one():
     closed = Admission(NodeConfig(ipc_dir="/x", unlisted=0), "")
     assert closed.judge("127.0.0.1", "") is None
     assert closed.denied == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "owner"),
+    [
+        ("localhost:1000:100:7", LOCAL_OWNER),
+        ("localhost:0:0:1", LOCAL_OWNER),
+        ("localhost:1001:100:7", ""),
+        ("localhost:1001:1000:0", ""),
+        ("localhost", ""),
+        ("", ""),
+        ("localhost:-1:0:0", ""),
+    ],
+)
+def test_who_announces_in_the_folder_is_our_own_user_or_root(address, owner):
+    assert LocalAdmission("n1", uid=1000).owner(address) == owner
+
+
+def test_a_key_that_spoke_for_a_node_first_cannot_keep_its_own_pipelines_out(
+    reactor, tmp_path, closing, keys
+):
+    room = guarded(reactor, tmp_path, closing, keys)
+    link, _replica = link_with(reactor, room, closing, keys["listed"], keys["own"].public_key)
+    link.speaker.put(state("n1", incarnation=1 << 62, records=[rpc("other")]))
+    turn_until(reactor, lambda: len(room.registry) == 1)
+    settings = config(tmp_path)
+    replica, _reader = reader_of(reactor, settings, closing)
+    turn_until(reactor, lambda: listeners(replica) == ["other"])
+    announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("mine")])
+    turn_until(reactor, lambda: listeners(replica) == ["mine"])
+    turn_until(reactor, lambda: link.counts["refused"])  # its next word about it
+    assert room.registry.owner(("n1", "call")) == LOCAL_OWNER

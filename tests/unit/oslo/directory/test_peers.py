@@ -1,7 +1,13 @@
 """Peers of a directory that misbehave: bad input, silence, reading too slowly, too many."""
 
+import os
+import subprocess
+import sys
+
+import pytest
+
 from broker.oslo import frames as envelopes
-from broker.oslo.directory import audience, wire
+from broker.oslo.directory import admission, audience, wire
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.wire import Hello, Kind
 from broker.oslo.records import Beat
@@ -20,18 +26,102 @@ from tests.unit.oslo.directory.clouds import (
 )
 
 
-def test_another_peer_of_the_port_cannot_replace_what_this_node_announced(reactor, tmp_path, closing):
+def test_nobody_at_the_port_speaks_for_the_directorys_own_node(reactor, tmp_path, closing, caplog):
     settings = config(tmp_path, host="127.0.0.1", directory_port=0)
+    room = open_room(reactor, settings, closing)
+    raw = Raw(reactor, room.endpoint, closing)
+    raw.tell(Kind.HELLO, Hello())
+    raw.tell(Kind.ANNOUNCE, state(incarnation=1 << 62, records=[rpc("evil")]))  # before the pipeline is there
+    assert "own node" in raw.until(Kind.REFUSED).reason
+    announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("l1")])
+    turn_until(reactor, lambda: room.registry.records == 1)
+    raw.tell(Kind.CHANGE, changed(2, 3, removed=[rpc("l1")], incarnation=5).body)
+    raw.tell(Kind.BEAT, (Beat("n9", "call", 1, 1), Beat("n1", "call", 1 << 62, 1)))
+    raw.tell(Kind.LEAVE, Beat("n1", "call", 1 << 62, 1))
+    turn_until(reactor, lambda: room.told()["forbidden"] == 4)
+    assert [each.listener for each in room.registry.state(("n1", "call")).records] == ["l1"]
+    raw.tell(Kind.ANNOUNCE, state("n2", records=[rpc("l2")]))
+    turn_until(reactor, lambda: room.registry.records == 2)
+    assert len([line for line in caplog.messages if "refused a peer" in line]) == 1
+
+
+def test_only_our_own_node_is_announced_in_its_folder(reactor, tmp_path, closing):
+    settings = config(tmp_path)
+    room = open_room(reactor, settings, closing)
+    raw = Raw(reactor, settings.path("directory.ctl"), closing)
+    raw.tell(Kind.HELLO, Hello())
+    raw.tell(Kind.ANNOUNCE, state("n2", records=[rpc("l2")]))
+    assert raw.until(Kind.REFUSED).reason == "saw 'n2', expected 'n1': other nodes are announced over TCP"
+    raw.tell(Kind.BEAT, (Beat("n1", "call", 1, 1), Beat("n2", "call", 1, 1)))
+    turn_until(reactor, lambda: room.counts["forbidden"] == 2)
+    assert len(room.registry) == 0
+
+
+def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypatch):
+    """Who they are is the word of the kernel; here the test gives it."""
+    settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("l1")])
     turn_until(reactor, lambda: room.registry.records == 1)
-    raw = Raw(reactor, room.endpoint, closing)
-    raw.tell(Kind.HELLO, Hello())
-    raw.tell(Kind.ANNOUNCE, state(incarnation=1 << 62, records=[rpc("evil")]))
-    assert "another key" in raw.until(Kind.REFUSED).reason
-    raw.tell(Kind.LEAVE, Beat("n1", "call", 1 << 62, 1))
-    turn_until(reactor, lambda: room.registry.counts["foreign"] == 2)
-    assert [each.listener for each in room.registry.state(("n1", "call")).records] == ["l1"]
+    before = room.registry.state(("n1", "call"))
+    monkeypatch.setattr(admission, "credentials", lambda _address: (4711, 100, 7))
+    raw = Raw(reactor, settings.path("directory.ctl"), closing)
+    raw.tell(Kind.HELLO, Hello(want=True))
+    raw.until(Kind.STATES)
+    raw.tell(Kind.BEAT, ())  # as every reader does
+    for kind, body in (
+        (Kind.ANNOUNCE, state(incarnation=1 << 62)),
+        (Kind.ANNOUNCE, state("n2")),
+        (Kind.CHANGE, changed(before.version, before.version + 1, removed=[rpc("l1")], incarnation=5).body),
+        (Kind.BEAT, (Beat("n1", "call", 1 << 62, 1),)),
+        (Kind.LEAVE, Beat("n1", "call", 1 << 62, 1)),
+    ):
+        raw.tell(kind, body)
+    turn_until(reactor, lambda: room.counts["forbidden"] >= 5)
+    assert raw.until(Kind.REFUSED).reason.startswith("uid 4711 (pid 7) may not announce")
+    assert room.registry.states() == (before,)
+    raw.say(envelopes.encode(envelopes.Kind.STATUS), b"")
+    turn_until(reactor, lambda: any(isinstance(each, list) for each in raw.read()))
+
+
+STRANGER = """
+import os, sys, zmq
+from broker.oslo.directory import wire
+from broker.oslo.records import Beat, State
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65533)
+context = zmq.Context()
+sock = context.socket(zmq.DEALER)
+sock.set(zmq.RCVTIMEO, 20000)
+sock.connect(sys.argv[1])
+sock.send_multipart(wire.encode(wire.Kind.HELLO, wire.Hello()))
+sock.send_multipart(wire.encode(wire.Kind.LEAVE, Beat("n1", "call", 1 << 62, 1)))
+sock.send_multipart(wire.encode(wire.Kind.ANNOUNCE, State("n1", "call", 1 << 62, 1, "tcp://127.0.0.1:1", "")))
+kinds = set()
+while kinds != {wire.Kind.WELCOME, wire.Kind.REFUSED}:
+    kinds.add(wire.decode(sock.recv_multipart()).kind)
+context.destroy(0)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="optional: only root can be somebody else")
+def test_another_user_of_the_group_is_known_by_the_kernel(reactor, rundir, closing):
+    settings = config(rundir, ipc_group="65534")
+    for folder in (rundir, rundir / "n1"):
+        os.chown(folder, -1, 65534)
+        folder.chmod(0o750)
+    room = open_room(reactor, settings, closing)
+    announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("l1")])
+    turn_until(reactor, lambda: room.registry.records == 1)
+    process = subprocess.Popen([sys.executable, "-c", STRANGER, settings.path("directory.ctl")])
+    try:
+        turn_until(reactor, lambda: process.poll() is not None)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert room.counts["forbidden"] == 2
+    assert room.registry.state(("n1", "call")).incarnation == 5
 
 
 def test_broken_messages_are_dropped_and_counted_and_the_room_lives(reactor, tmp_path, closing, caplog):

@@ -51,6 +51,19 @@ def test_a_key_that_did_not_announce_it_may_do_nothing_while_the_lease_lives(reg
     assert registry.local_states() == ()
 
 
+def test_our_own_pipelines_mind_nobody_else(registry):
+    foreign = state(incarnation=1 << 62, records=[rpc("evil")])
+    registry.announce("key", foreign, 0.0)
+    mine = state(incarnation=5, version=2, records=[rpc("l1")])
+    assert registry.change(LOCAL_OWNER, changed(1, 2, incarnation=5).body, 1.0).resend == (PLACE,)
+    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 1.0) == ((), (PLACE,), "")
+    assert registry.leave(LOCAL_OWNER, beat(2, incarnation=5), 1.0) == ((), (), "")
+    assert registry.announce(LOCAL_OWNER, mine, 1.0).news == (states(mine),)
+    assert (registry.owner(PLACE), registry.records) == (LOCAL_OWNER, 1)
+    assert registry.announce("key", foreign, 1.0).refused == FOREIGN
+    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 2.0) == ((), (), "")
+
+
 def test_after_the_lease_another_key_may(registry):
     registry.tick(0.0)
     registry.announce("key one", state(incarnation=5), 0.0)

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 import time
 from dataclasses import replace
 
@@ -13,9 +14,11 @@ from broker.oslo.directory.link import DirectoryLink
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryRoom
 from broker.oslo.directory.wire import Hello, Kind
+from broker.oslo.reactor import naming
 from broker.oslo.reactor.tuning import Tuning
 from broker.oslo.records import Record
 from tests.unit.oslo.directory.clouds import (
+    DEADLINE_S,
     Raw,
     announcer_of,
     config,
@@ -231,6 +234,30 @@ def test_known_hosts_stay_known_while_the_other_directory_is_away_and_it_is_told
     turn_until(reactor, lambda: again.registry.records == 2)
     there.leave()
     turn_until(reactor, lambda: listeners(replica) == ["near"])
+
+
+def test_a_directory_whose_name_is_not_resolved_keeps_nobody(reactor, tmp_path, closing, monkeypatch):
+    answers = threading.Event()
+
+    def look_up(_host):
+        assert answers.wait(DEADLINE_S)
+        return ("127.0.0.1",)
+
+    monkeypatch.setattr(naming, "look_up", look_up)
+    closing.append(answers.set)
+    far_room = open_room(reactor, config(tmp_path, "n2", host="127.0.0.1", directory_port=0), closing)
+    endpoint = far_room.endpoint.replace("127.0.0.1", "directory.example")
+    near = config(tmp_path, "n1", directories=(endpoint,))
+    room = open_room(reactor, near, closing)
+    here = announcer_of(reactor, near, closing)
+    here.set_records([rpc("l1")])
+    replica, _ = reader_of(reactor, near, closing)
+    turn_until(reactor, lambda: replica.synced and listeners(replica) == ["l1"])
+    assert not room._uplinks.links[0].alive
+    assert len(far_room.registry) == 0
+    answers.set()
+    turn_until(reactor, lambda: far_room.registry.records == 1)
+    assert room.told()["uplinks"][0]["endpoint"] == endpoint
 
 
 def test_snapshots_wait_for_the_other_directories_only_a_while(reactor, tmp_path, closing):

@@ -21,6 +21,7 @@ class MemoryItem:
     rolemask: int = 2
     wants_reply: bool = False
     monitor_s: float | None = None
+    reply_bytes_max: int = 64 << 20
     told: list[str] = field(default_factory=list)
     replies: "queue.Queue[bytes | None]" = field(default_factory=queue.Queue)
     back: "MemoryIntake | None" = None

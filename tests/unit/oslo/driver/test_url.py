@@ -105,6 +105,7 @@ def test_every_option_reaches_the_settings(conf: cfg.ConfigOpts, tmp_path: Path)
         zmq_inbox_bytes=22,
         zmq_outbox_messages=23,
         zmq_outbox_bytes=24,
+        rpc_zmq_message_max=100_000,
     )
     assert found == Settings(
         ipc_dir="/run/y",
@@ -119,6 +120,7 @@ def test_every_option_reaches_the_settings(conf: cfg.ConfigOpts, tmp_path: Path)
         inbox_bytes=22,
         outbox_msgs=23,
         outbox_bytes=24,
+        message_bytes_max=100_000,
         node="node-1",
     )
 

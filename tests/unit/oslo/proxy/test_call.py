@@ -6,9 +6,10 @@ import pytest
 import zmq
 
 from broker.identity import USERID_UNKNOWN, Role
-from broker.oslo.frames import Flag, Kind, encode, new_id
+from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
+from broker.oslo.proxy import call
 from broker.oslo.proxy.pending import GRACE_S
 from tests.live.oslo_raw import child_of, until
 
@@ -23,9 +24,11 @@ STEADY = 5
 def test_a_call_goes_there_and_back(node, tcp):
     server, client = node.server(), node.client(tcp=tcp)
     listener = server.open("t")
-    number = client.call("t", b"ping", listeners=(listener,), ttl_ms=5000, word=7, flags=Flag.ANSWERED)
+    number = client.call("t", b"ping", listeners=(listener,), ttl_ms=5000, word=7, flags=Flag.MANDATORY)
     got = server.get()
-    assert (got.body, got.envelope.id, got.envelope.ttl_ms, got.envelope.word) == (b"ping", number, 5000, 7)
+    assert (got.body, got.envelope.id, got.envelope.word) == (b"ping", number, 7)
+    assert got.envelope.flags == Flag.MANDATORY | Flag.DUE
+    assert 0 < due_of(got.envelope, time.monotonic()) - time.monotonic() <= 5.0
     assert (got.envelope.exchange, got.envelope.topic, got.listener) == ("x", "t", listener)
     server.reply(got, b"", Kind.BEAT)
     server.reply(got, b"pong")
@@ -193,18 +196,55 @@ def test_nobody_unlisted_comes_in_by_tcp(run_node):
     server.get()
 
 
-def test_calls_without_limit_are_limited_in_number(run_node):
-    node = run_node(pending_max=3)
-    server, client = node.server(), node.client()
+def test_calls_without_limit_are_limited_in_number_and_leave_room_for_others(run_node):
+    node = run_node(pending_max=8)
+    server, client, other = node.server(), node.client(), node.client()
     server.open("t")
-    for _ in range(4):
+    for _ in range(5):
         client.call("t")
-    assert client.get().reason == Reason.BUSY
-    got = [server.get() for _ in range(3)]
+    answer = client.get()
+    assert answer.reason == Reason.BUSY
+    assert answer.rest == [b"4 calls of this client and 4 of all wait for replies here, of 8 at most"]
+    assert node.count("call", "pending_full") == 1
+    got = [server.get() for _ in range(4)]
+    other.call("t")
+    server.reply(server.get(), b"to the other")
+    assert other.get().rest == [b"to the other"]
     server.reply(got[0])
     assert client.get().kind == Kind.REPLY
     client.call("t")
     server.get()
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_calls_of_clients_that_are_gone_are_forgotten(run_node, monkeypatch, tcp):
+    monkeypatch.setattr(call, "PROBE_S", 0.1)
+    node = run_node(pending_max=8)
+    server, client, stays = node.server(), node.client(tcp=tcp), node.client(tcp=tcp)
+    server.open("t")
+    for each, body in ((client, b"1"), (client, b"2"), (stays, b"3")):
+        each.call("t", body)
+    got = sorted((server.get() for _ in range(3)), key=lambda each: each.body)
+    client.sock.close(0)
+    node.counted("call", "abandoned", 2)
+    assert node.told("call")["pending"] == 1
+    server.reply(got[0])
+    node.counted("call", "late_replies")
+    server.reply(got[2])
+    assert stays.get().kind == Kind.REPLY
+
+
+def test_calls_that_end_soon_are_not_asked_about(run_node, monkeypatch):
+    monkeypatch.setattr(call, "PROBE_S", 0.0)
+    monkeypatch.setattr(call, "SWEEP_S", 0.02)
+    node = run_node()
+    server, client = node.server(), node.client()
+    server.open("t")
+    client.call("t", ttl_ms=60_000)
+    got = server.get()
+    assert client.silent(200)
+    server.reply(got)
+    assert client.get().kind == Kind.REPLY
 
 
 def test_calls_nobody_waits_for_are_forgotten(node):
@@ -411,8 +451,11 @@ def test_leaving_is_told_to_servers_and_clients(node):
     node.within(lambda: node.proxy.rooms["call"].stop("going"))
     frames = server.ctl.recv_multipart()
     assert frames == [encode(Kind.REFUSED, reason=Reason.LEAVING), b"going"]
+    for head in (b"", b"HGO\x01", b"rubbish" * 10):
+        client.sock.send_multipart([head, b""])
     client.call("t")
     assert client.get().reason == Reason.LEAVING
+    assert node.count("call", "malformed") == 3
     server.reply(got, b"still")
     assert client.get().rest == [b"still"]
     answer = server.ask(Kind.OPEN, b"{}")

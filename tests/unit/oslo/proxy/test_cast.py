@@ -1,21 +1,25 @@
 """The pipeline of casts over real sockets."""
 
 import os
+import threading
 import time
 
 import pytest
 import zmq
 
 from broker.identity import USERID_UNKNOWN, Role
-from broker.oslo.frames import Kind, encode, new_id
+from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
+from broker.oslo.proxy import brake
 from broker.oslo.records import to_json
-from tests.live.oslo_raw import child_of, until
+from tests.live.oslo_raw import PATIENCE_S, child_of, until
 
 BIG = bytes(64 << 10)
 BELOW_MSGS = 1200
 """More messages of 64 KiB than libzmq and the kernel hold for one peer that does not read."""
+FLOOD_MSGS = 500
+"""Twice as many as libzmq takes for one peer."""
 STEADY = 5
 """Drops in a row after which a queue is taken for full."""
 
@@ -33,6 +37,16 @@ def test_a_cast_arrives_stamped(node, tcp):
     assert (got.body, got.envelope.id, got.listener) == (b"do", number, listener)
     expected = (USERID_UNKNOWN, Role.USER) if tcp else (os.geteuid(), Role.OWNER | Role.USER | Role.LOCAL)
     assert (got.envelope.userid, got.envelope.rolemask) == expected
+
+
+def test_a_deadline_comes_with_it(node):
+    server, client = node.server("cast"), node.client("cast")
+    server.open("t")
+    client.cast("t", ttl_ms=5000)
+    now_s = time.monotonic()
+    assert 0 < due_of(server.get().envelope, now_s) - now_s <= 5.1
+    client.cast("t", flags=Flag.DUE)
+    assert due_of(server.get().envelope, now_s) is None
 
 
 def test_one_exit_for_all_listeners_of_a_process(node):
@@ -115,6 +129,96 @@ def test_a_full_queue_costs_only_its_own_server(run_node):
             client.cast("t", b"any")
             assert server.get().body == b"any"
         node.counted("cast", "chosen_again")
+
+
+def sending(client, bodies):
+    """A thread that casts; its socket waits when nothing is taken."""
+
+    def send():
+        for body in bodies:
+            client.cast("t", body)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def pressed(node):
+    return node.told("cast")["back_pressure"]["paused"]
+
+
+def test_senders_wait_for_a_server_that_moves_and_nothing_is_lost(run_node):
+    node = run_node(queue_msgs=10)
+    server, client = node.server("cast", rcvhwm=1), node.client("cast", sndhwm=1)
+    server.open("t")
+    thread = sending(client, [b"%d " % number + BIG for number in range(FLOOD_MSGS)])
+    until(lambda: pressed(node), "its queue to be nearly full")
+    for number in range(FLOOD_MSGS):
+        assert server.get().body.split()[0] == b"%d" % number
+    thread.join(PATIENCE_S)
+    assert node.count("cast", "pauses") >= 1
+    assert node.count("cast", "full") == 0
+    until(lambda: not pressed(node), "the entry to be read again")
+
+
+def test_what_is_too_large_for_the_rest_of_a_queue_that_moves_waits_for_room(run_node):
+    node = run_node(queue_bytes=15 * len(BIG) // 10)
+    server, client = node.server("cast", rcvhwm=1), node.client("cast", sndhwm=1)
+    server.open("t")
+    thread = sending(client, [b"%d " % number + BIG for number in range(FLOOD_MSGS)])
+    until(lambda: pressed(node), "one that does not fit")
+    for number in range(FLOOD_MSGS):
+        assert server.get().body.split()[0] == b"%d" % number
+    thread.join(PATIENCE_S)
+    assert node.count("cast", "full") == 0
+
+
+def fill(node, client):
+    """Cast to a server that does not read until nothing is read any more here."""
+    for _ in range(BELOW_MSGS):
+        client.sock.send_multipart([encode(Kind.CAST, "x", "t", id=new_id()), BIG])
+        if pressed(node):
+            return
+    raise AssertionError("it was never paused")
+
+
+def test_a_server_that_only_says_that_it_moves_is_waited_for_and_not_for_ever(run_node, monkeypatch):
+    monkeypatch.setattr(brake, "STILL_S", 0.3)
+    monkeypatch.setattr(brake, "PAUSE_MAX_S", 1.0)
+    node = run_node(queue_msgs=5)
+    server, other, client = node.server("cast"), node.server("cast"), node.client("cast")
+    listener = server.open("t")
+    fill(node, client)
+
+    def counted(name):
+        server.ctl.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=1), b""])
+        return node.count("cast", name)
+
+    until(lambda: counted("pauses_slow"), "the end of its patience")
+    assert node.count("cast", "pauses_still") == 0
+    until(lambda: not pressed(node), "the entry to be read again")
+    other.open("u")
+    client.cast("u", b"for another one")
+    assert other.get().body == b"for another one"
+    assert node.count("cast", "pauses") == 1, "it was not waited for again"
+
+
+def test_a_server_that_stands_still_is_not_waited_for(run_node, monkeypatch):
+    monkeypatch.setattr(brake, "STILL_S", 0.1)
+    node = run_node(queue_msgs=5)
+    server, other, client = node.server("cast"), node.server("cast"), node.client("cast")
+    server.open("t")
+    other.open("u")
+    fill(node, client)
+    client.cast("u", b"for another one")
+    assert other.get().body == b"for another one"
+    node.counted("cast", "pauses_still")
+
+
+def test_credit_of_a_stranger_is_unexpected(node):
+    server = node.server("cast")
+    server.ctl.send_multipart([encode(Kind.CREDIT, listeners=("f" * 24,), word=1), b""])
+    node.counted("cast", "unexpected")
 
 
 def test_what_waits_goes_elsewhere_when_its_process_is_killed(run_node):

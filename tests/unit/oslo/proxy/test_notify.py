@@ -1,5 +1,6 @@
 """The NOTIFY pipeline of a proxy, spoken to by raw sockets."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,24 +8,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import zmq
 
 from broker.identity import Role
-from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, listener_filter, new_id, notify_filter
+from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, listener_filter, notify_filter
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import Rule
-from broker.oslo.proxy import notify
+from broker.oslo.proxy import brake, notify
 from broker.oslo.proxy.notify import NotifyRoom
-from broker.oslo.records import Opened, Opening, Record, to_json
+from broker.oslo.records import Opening, Record, to_json
+from tests.unit.oslo.proxy.notices import EXCHANGE, FILTER, TOPIC, A, B, C, Listener, client, note, publish
 from tests.unit.oslo.proxy.publishing import Rig
-
-EXCHANGE = "openstack"
-TOPIC = "events.info"
-FILTER = notify_filter(EXCHANGE, TOPIC)
-A, B, C = ("a" * 24, "b" * 24, "c" * 24)
-Peer = zmq.Socket[bytes]
 
 LISTENER = """
 import sys, time, zmq
@@ -53,53 +48,6 @@ while True:
 def rig(rundir: Path) -> Iterator[Rig]:
     with Rig(NotifyRoom, Pipeline.NOTIFY, rundir) as made:
         yield made
-
-
-class Listener:
-    """A SUB and a DEALER, as an application's process has them."""
-
-    def __init__(
-        self, rig: Rig, listener: str, pool: str | None = None, credit: int = 100, *topics: str
-    ) -> None:
-        self.rig = rig
-        self.id = listener
-        self.sub = rig.peer(zmq.SUB, "notify.pub")
-        self.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(listener))
-        rig.confirmed(self.sub)
-        self.desk = rig.peer(zmq.DEALER, "notify.ctl")
-        names = [(EXCHANGE, topic) for topic in topics or (TOPIC,)]
-        head, body = rig.open(self.desk, listener, names, pool, credit)
-        assert head.kind == Kind.OPENED, body
-        self.opened = msgspec.json.decode(body, type=Opened)
-
-    def next(self) -> str:
-        data, head, body = self.rig.receive(self.sub, f"a notification for {self.id[:1]}")
-        assert data == listener_filter(self.id)
-        self.head = head
-        return body.decode()
-
-    def say(self, kind: int, *rest: bytes, word: int = 0) -> None:
-        self.desk.send_multipart([encode(kind, listeners=(self.id,), word=word, id=new_id()), *rest])
-
-    def close(self) -> None:
-        self.say(Kind.CLOSE, b"")
-        while decode(self.rig.receive(self.desk)[0]).kind != Kind.CLOSED:
-            pass
-
-
-def client(rig: Rig, where: str = "notify.in", topics: int = 1) -> Peer:
-    sock = rig.peer(zmq.XPUB, where)
-    for _ in range(topics):
-        assert rig.receive(sock)[0][:2] == b"\1N"
-    return sock
-
-
-def note(*chosen: str, topic: str = TOPIC, kind: int = Kind.NOTIFY, number: bytes | None = None) -> bytes:
-    return encode(kind, EXCHANGE, topic, "", chosen, id=number or new_id())
-
-
-def publish(sock: Peer, body: str, *chosen: str, topic: str = TOPIC) -> None:
-    sock.send_multipart([notify_filter(EXCHANGE, topic), note(*chosen, topic=topic), body.encode()])
 
 
 def test_the_chosen_listener_gets_it_stamped(rig: Rig) -> None:
@@ -172,6 +120,55 @@ def test_a_listener_without_room_costs_nobody_else_anything(rundir: Path) -> Non
         assert [well.next() for _ in range(20)] == [str(number) for number in range(20)]
         assert rig.room.told()["waiting"] == 3
         assert rig.count("lost_full") == 17
+
+
+def test_notifiers_wait_for_a_listener_that_gives_credit_and_nothing_is_lost(rundir: Path) -> None:
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=10) as rig:
+        one = Listener(rig, A, credit=5)
+        sender = rig.peer(zmq.XPUB, "notify.in", XPUB_NODROP=1, SNDHWM=1)
+        assert rig.receive(sender)[0][:2] == b"\1N"
+        sent = 0
+        got: list[str] = []
+        while len(got) < 200:
+            if sent < 200:
+                frames = [notify_filter(EXCHANGE, TOPIC), note(A), str(sent).encode() + bytes(64 << 10)]
+                with contextlib.suppress(zmq.Again):
+                    sender.send_multipart(frames, zmq.NOBLOCK)
+                    sent += 1
+            rig.turn()
+            if rig.room.told()["back_pressure"]["paused"] or sent == 200:
+                got.append(one.next().rstrip("\0"))
+                one.say(Kind.CREDIT, b"", word=1)
+        assert got == [str(number) for number in range(200)]
+        assert rig.count("pauses") >= 1
+        assert rig.count("lost_full") == 0
+        rig.until(lambda: not rig.room.told()["back_pressure"]["paused"], "the entry to be read again")
+
+
+def test_a_listener_without_credit_is_not_waited_for(rundir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brake, "STILL_S", 0.1)
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
+        Listener(rig, A, credit=0)
+        sender = client(rig)
+        for number in range(20):
+            publish(sender, str(number), A)
+        rig.until(lambda: rig.count("lost_full") == 17, "all to be read")
+        assert rig.count("pauses") == rig.count("pauses_still") == 1
+
+
+def test_the_end_of_a_listener_ends_the_pause_for_it(rundir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brake, "STILL_S", 600.0)
+    monkeypatch.setattr(brake, "PAUSE_MAX_S", 600.0)
+    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
+        one, well = Listener(rig, A, credit=0), Listener(rig, B, "billing")
+        sender = client(rig)
+        for number in range(20):
+            publish(sender, str(number), A)
+        publish(sender, "for another one", B)
+        rig.until(lambda: rig.count("pauses") == 1, "a pause")
+        rig.nothing_for(well.sub)
+        one.close()
+        assert well.next() == "for another one"
 
 
 def test_what_waits_for_one_that_closes_goes_to_its_pool(rig: Rig) -> None:
@@ -250,45 +247,6 @@ def test_nothing_is_published_while_the_subscription_is_away(rig: Rig) -> None:
     rig.until(lambda: rig.room.told()["waiting"] == 1)
     one.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(A))
     assert one.next() == "1"
-
-
-def test_a_given_back_message_keeps_its_sender_and_comes_again_at_the_end(rig: Rig) -> None:
-    one = Listener(rig, A, credit=1)
-    sender = client(rig, rig.room.told()["endpoint"])
-    publish(sender, "1", A)
-    publish(sender, "2", A)
-    assert one.next() == "1"
-    forged = one.head[:16] + bytes(8) + one.head[24:]
-    one.say(Kind.REQUEUE, forged, b"1")
-    one.say(Kind.CREDIT, b"", word=1)
-    assert one.next() == "2"
-    one.say(Kind.CREDIT, b"", word=1)
-    assert one.next() == "1"
-    assert decode(one.head).rolemask == Role.USER  # as it came from the network, not as the listener says
-    assert rig.count("requeued") == 1
-
-
-def test_a_given_back_message_that_was_never_given_out_is_the_listeners_own(rig: Rig) -> None:
-    one = Listener(rig, A)
-    one.say(Kind.REQUEUE, note(A), b"mine")
-    assert one.next() == "mine"
-    assert decode(one.head).userid == os.getuid()
-
-
-def test_a_message_is_given_back_to_the_next_of_the_pool(rig: Rig) -> None:
-    one, two, three = Listener(rig, A), Listener(rig, B), Listener(rig, C, "billing")
-    sender = client(rig)
-    publish(sender, "1", A)
-    assert one.next() == "1"
-    one.say(Kind.REQUEUE, one.head, b"1")
-    rig.until(lambda: rig.count("requeued") == 1)
-    came = rig.until(lambda: [each for each in (one, two) if each.sub.poll(0)])
-    assert [each.next() for each in came] == ["1"]
-    one.close()
-    one.say(Kind.REQUEUE, one.head, b"late")  # its process was still working on it
-    assert two.next() == "late"
-    rig.nothing_for(three.sub)
-    rig.nothing_for(one.sub, 0.02)
 
 
 def test_nobody_else_hears_a_listeners_filter(rig: Rig) -> None:

@@ -129,10 +129,14 @@ def test_a_full_queue_gives_to_another_of_the_pool_then_drops_counted() -> None:
 
 def test_a_queue_is_bounded_in_bytes() -> None:
     pools = made("a", credit=0, size=100)
-    for _ in range(3):
+    for _ in range(4):
         pools.take(message("x", size=60), ["a"])
-    assert pools.waiting() == 1
+    assert pools.waiting() == 2, "the one that makes it full still fits"
     assert pools.counts["lost_full"] == 2
+    member = pools.member("a")
+    assert member is not None
+    assert member.filled == 1.2
+    assert pools.waited == {member}
 
 
 def test_a_choice_that_left_is_made_anew_in_its_pool_in_turn() -> None:
@@ -237,6 +241,19 @@ def test_nobody_requeues_for_others() -> None:
     assert pools.requeue("x", message("1"), ME) is None
     pools.close("a")
     assert pools.requeue("a", message("1"), YOU) is None
+
+
+def test_nobody_requeues_where_it_does_not_listen() -> None:
+    pools = made("a")
+    join(pools, "b", keys=(OTHER,))
+    assert pools.requeue("a", message("1", OTHER), ME) is None
+    pools.close("a")
+    assert pools.requeue("a", message("1", OTHER), ME) is None
+    known = pools.known_of("a", ME)
+    assert known is not None
+    assert (known.pool, known.keys) == (None, (KEY,))
+    assert pools.known_of("a", YOU) is None
+    assert pools.counts["requeued"] == 0
 
 
 def test_the_stamp_of_what_was_handed_out_is_remembered_once() -> None:

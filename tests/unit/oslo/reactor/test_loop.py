@@ -516,3 +516,16 @@ def test_a_bell_is_open_as_long_as_anybody_holds_it():
     gc.collect()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_no_number_ends_the_loop(hand):
+    reactor, came = hand.reactor, []
+    with pytest.raises(ValueError, match="saw nan"):
+        reactor.call_later(float("nan"), came.append, "never")
+    never = reactor.call_later(float("inf"), came.append, "never")
+    reactor.call_later(float("-inf"), came.append, "at once")
+    reactor.call_later(0.01, came.append, "soon")
+    hand.until(lambda: len(came) == 2)
+    assert came == ["at once", "soon"]
+    never.cancel()
+    hand.turn()

@@ -200,6 +200,54 @@ def test_a_loop_that_does_not_take_costs_notifications_and_nothing_else(monkeypa
     run(script)
 
 
+def test_whatever_one_notification_is_the_next_one_is_told(tmp_path):
+    deep = b"[" * 995 + b"]" * 995
+    bad = [
+        b"", b"\xff", b"no JSON", b"[]", b'{"ctxt":{},"message":{"payload":"\xff"}}', b"[" * 100_000,
+        b'{"message":{"payload":' + deep + b"}}", b'{"message":{"payload":1e999}}',
+        b'{"message":{"oslo.version":"2.0","oslo.message":"' + b"[" * 100_000 + b'"}}',
+    ]  # fmt: skip
+
+    async def script():
+        async with faced(tmp_path) as (face, port, h, _flux), h.subscribe("oslo.notify.") as events:
+            await until(port.listens.is_set)
+            for body in bad:
+                port.intakes[0].items.put(FakeItem(body))
+            port.intakes[0].items.put(FakeItem(notification("after")))
+            event = await anext(events)
+            assert (event.json()["event_type"], event.json()["lost"]) == ("after", len(bad))
+            told = face.told()
+            assert (told["events_unreadable"], told["notifications_failed"]) == (len(bad), 0)
+
+    run(script)
+
+
+def test_whoever_takes_notifications_may_fail(monkeypatch, caplog):
+    monkeypatch.setattr(listening, "TURN_MSGS", 2)
+
+    async def script():
+        taken = []
+
+        def take(told):
+            if told.body != b"good":
+                raise RuntimeError("not this one")
+            taken.append(told)
+
+        port = FakePort()
+        listens = Listening(port, (("x", "y"),), "p", take)
+        listens.start()
+        await until(port.listens.is_set)
+        for body in (b"1", b"2", b"3", b"good", b"5", b"good"):
+            port.intakes[0].items.put(FakeItem(body, "x", "y.info"))
+        await until(lambda: len(taken) == 2)
+        assert listens.failed == 4
+        await listens.stop()
+
+    run(script)
+    assert [record.args[2] for record in caplog.records] == [1, 2, 4]
+    assert "x/y.info of 1 bytes" in caplog.text
+
+
 # ---------------------------------------------------------------- events
 
 
@@ -232,7 +280,8 @@ def test_a_choked_link_drops_and_tells():
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xff", b"[]", b"{}", b'{"message":3}', b'{"message":{},"ctxt":[1]}',
+    [b"", b"\xff", b'{"message":{"payload":"\xff"}}', b"[" * 100_000, b"[]", b"{}",
+     b'{"message":3}', b'{"message":{},"ctxt":[1]}',
      b'{"message":{"oslo.version":"2.0","oslo.message":"no JSON"}}',
      b'{"message":{"oslo.version":"2.0","oslo.message":"[]"}}'],
 )  # fmt: skip
@@ -261,6 +310,18 @@ def test_a_large_notification_is_told_without_its_payload(monkeypatch):
     said = content(told(notification(payload="x" * 200, publisher_id="p")))
     assert "payload" not in said
     assert (said["publisher_id"], said["payload_bytes"] > 200) == ("p", True)
+
+
+def test_no_notification_makes_a_large_event(monkeypatch):
+    monkeypatch.setattr(announce, "EVENT_BYTES_MAX", 100)
+    huge = "x" * 100_000
+    body = {
+        "ctxt": {"request_id": huge},
+        "message": {"event_type": huge, "timestamp": [huge], "payload": huge},
+    }
+    said = content(told(body))
+    assert (len(said["event_type"]), len(said["ctxt"]["request_id"])) == (announce.TEXT_CHARS_MAX,) * 2
+    assert not {"payload", "timestamp"} & set(said)
 
 
 def test_words_of_the_topic():

@@ -181,6 +181,44 @@ def test_users_may_what_a_rule_allows():
     with_service(script, rules=(CallRule(methods=("show",)),))
 
 
+def test_the_context_is_not_for_users_to_write():
+    async def script(peer, port):
+        said = {"ctxt": {"is_admin": True}}
+        number, text = await asked(peer, "oslo.nova.compute.show", said, rolemask=GUEST)
+        assert (number, "does not let you write its ctxt" in text) == (errno.EPERM, True)
+        assert port.calls == []
+        await answer(peer, "oslo.nova.scheduler.show", said, rolemask=GUEST)
+        await answer(peer, "oslo.nova.compute.show", said)
+        assert [each[1]["ctxt"]["is_admin"] for each in port.calls] == [True, True]
+
+    with_service(script, rules=(CallRule(topics=("compute",)), CallRule(ctxt=True)))
+
+
+def test_many_who_ask_at_a_time_are_one_thread(monkeypatch):
+    asked_times, go_on = [], threading.Event()
+
+    def listened(_settings):
+        asked_times.append(1)
+        assert go_on.wait(10)
+        return []
+
+    monkeypatch.setattr(asking, "listened", listened)
+
+    async def script(peer, port):
+        for _ in range(5):
+            peer.call("oslo.topics.list")
+        await until(lambda: asked_times)
+        await settle()
+        go_on.set()
+        said = [await peer.next() for _ in range(5)]
+        assert [each.errnum for each in said] == [0] * 5
+        assert len(asked_times) == 1
+        assert await answer(peer, "oslo.topics.list") == {"topics": [], "more": False}
+        assert len(asked_times) == 2
+
+    with_service(script)
+
+
 def test_status_is_for_owners(monkeypatch):
     monkeypatch.setattr(asking, "statuses", lambda folder: {"call": {"folder": folder}, "cast": None})
 

@@ -10,7 +10,7 @@ from broker.errors import RpcError
 from broker.identity import Credentials, Role
 from broker.oslo.contract import Address, CallTimeout, Refused, Undelivered, Unroutable
 from broker.oslo.names import Reason
-from broker.oslo.service import announce, policy, topics
+from broker.oslo.service import announce, bodies, policy, topics
 from broker.oslo.service.config import CallRule
 
 USER = Credentials(1000, int(Role.USER))
@@ -28,7 +28,7 @@ def refused(call, *words):
     return caught.value.errno, str(caught.value)
 
 
-@pytest.mark.parametrize("module", [topics, announce])
+@pytest.mark.parametrize("module", [topics, announce, bodies])
 def test_examples_in_the_text(module):
     tried = doctest.testmod(module)
     assert (tried.failed, tried.attempted > 0) == (0, True)
@@ -112,6 +112,7 @@ def test_results(result):
         ("no JSON", "the server raised an exception that cannot be read"),
         ("[1]", "the server raised an exception that cannot be read"),
         (7, "the server raised an exception that cannot be read"),
+        ("[" * 100_000, "the server raised an exception that cannot be read"),
     ],
 )  # fmt: skip
 def test_what_a_server_raised(failure, text):
@@ -123,7 +124,9 @@ def test_a_long_message_is_cut():
     assert (len(text), text[-4:]) == (topics.FAILURE_CHARS_MAX, "x...")
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b'{"other":1}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"[]", b'{"other":1}', b'{"result":"\xff"}', b"[" * 100_000, b'{"result":1e999}']
+)
 def test_what_is_no_reply(body):
     assert refused(topics.result_of, body)[0] == errno.EPROTO
 
@@ -142,6 +145,11 @@ def test_failures_of_the_pipelines(error, number):
     told = topics.error_of(error, topics.asked("oslo.a.b.c", None))
     assert told.errno == number
     assert str(told).startswith("a/b: ")
+
+
+def test_the_address_is_said_once():
+    what = topics.asked("oslo.a.b.c", None)
+    assert str(topics.error_of(Unroutable("a/b: nobody listens there"), what)) == "a/b: nobody listens there"
 
 
 # ---------------------------------------------------------------- who may
@@ -178,6 +186,22 @@ def test_rules_are_about_roles_users_and_modes():
     assert may((CallRule(users=(1000,)),), USER)
     assert not may((CallRule(users=(1001,)),), USER)
     assert not may((CallRule(),), GUEST)
+
+
+def test_the_context_is_written_by_owners_and_where_the_rule_says_so():
+    rules = (CallRule(topics=("open",), ctxt=True), CallRule())
+
+    def check(who, topic="compute", **more):
+        policy.check(rules, who, Address("nova", topic), "show", "call", **more)
+
+    check(USER)
+    check(USER, "open", ctxt=True)
+    check(OWNER, ctxt=True)
+    for who, more in ((USER, {"ctxt": True}), (GUEST, {})):
+        with pytest.raises(RpcError) as caught:
+            check(who, **more)
+        assert caught.value.errno == errno.EPERM
+        assert ("does not let you write its ctxt" in str(caught.value)) == (who is USER)
 
 
 def test_what_is_listed_is_what_something_may_be_called_at():

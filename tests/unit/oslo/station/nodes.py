@@ -10,10 +10,9 @@ import zmq
 from broker.oslo.contract import Settings
 from broker.oslo.directory import wire
 from broker.oslo.frames import Envelope, Kind, decode, encode
-from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import EVERYTHING
 from broker.oslo.records import Record, State
-from tests.live.oslo_raw import PATIENCE_S, config_at
+from tests.live.oslo_raw import PATIENCE_S, Node, config_at
 
 DIRECTORY_ONLY = frozenset({"directory"})
 
@@ -28,10 +27,16 @@ def whole_node(folder: Any, **changes: Any) -> Any:
     return config_at(folder, **{"run": EVERYTHING, "lease_s": 30.0, **changes})
 
 
-class Played:
-    """A node whose CALL entry is played by the test; the directory is a real one."""
+def door_of(directory: Node) -> str:
+    """Where other nodes announce to a real directory."""
+    endpoints = [str(each["endpoint"]) for each in directory.told("directory")["sockets"]]
+    return next(each for each in endpoints if each.startswith("tcp:"))
 
-    def __init__(self, folder: Any, name: str, *, bind: bool = True) -> None:
+
+class Played:
+    """A node whose CALL entry is played by the test; it announces over TCP to a real directory at ``door``."""
+
+    def __init__(self, door: str, name: str, *, bind: bool = True) -> None:
         self.name = name
         self.records: tuple[Record, ...] = ()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -44,7 +49,7 @@ class Played:
             self.sock.unbind(self.endpoint)
         self._directory = self._context.socket(zmq.DEALER)
         self._directory.set(zmq.LINGER, 0)
-        self._directory.connect(f"ipc://{folder}/{DIRECTORY_SOCKET}")
+        self._directory.connect(door)
         self._directory.send_multipart(wire.encode(wire.Kind.HELLO, wire.Hello(False, name)))
         self._version = 0
         self._incarnation = time.time_ns()
@@ -64,6 +69,11 @@ class Played:
             self.name, pipeline, self._incarnation, self._version, endpoint or self.endpoint, "", records
         )
         self._directory.send_multipart(wire.encode(wire.Kind.ANNOUNCE, state))
+
+    def renew(self, pipeline: str = "call") -> None:
+        """Tell the directory that we are still there."""
+        beat = wire.Beat(self.name, pipeline, self._incarnation, self._version)
+        self._directory.send_multipart(wire.encode(wire.Kind.BEAT, (beat,)))
 
     def leave(self, pipeline: str = "call") -> None:
         """Tell the directory that we are gone."""

@@ -9,7 +9,7 @@ from broker.oslo.contract import Address, CallTimeout, Refused, Undelivered, Unr
 from broker.oslo.frames import Flag, Kind
 from broker.oslo.names import Reason
 from tests.live.oslo_raw import PATIENCE_S, until
-from tests.unit.oslo.station.nodes import DIRECTORY_ONLY, Played, server
+from tests.unit.oslo.station.nodes import DIRECTORY_ONLY, Played, door_of, server
 
 WHERE = Address("x", "t")
 
@@ -20,8 +20,8 @@ def directory(run_node):
 
 
 @pytest.fixture
-def play(directory, folder, stack):
-    return lambda name, **more: stack.enter_context(Played(folder, name, **more))
+def play(directory, stack):
+    return lambda name, **more: stack.enter_context(Played(door_of(directory), name, **more))
 
 
 class Asking:
@@ -69,7 +69,7 @@ def test_what_the_envelope_says(play, open_port):
         "s@1",
         ("l1",),
     )
-    assert (envelope.kind, envelope.flags, envelope.word, body) == (Kind.CALL, Flag.ANSWERED, 1500, b"body")
+    assert (envelope.kind, envelope.flags, envelope.word, body) == (Kind.CALL, 0, 1500, b"body")
     assert 3000 < envelope.ttl_ms <= 5000
     node.answer(asked, Kind.REPLY, b"answer")
     assert asking.end() == b"answer"
@@ -124,7 +124,7 @@ def test_mandatory_and_refused_by_all(play, open_port):
     asking = Asking(lambda: port.call(WHERE, b"", timeout_s=PATIENCE_S, mandatory=True))
     for _ in range(2):
         asked = node.get()
-        assert asked[1].flags == Flag.ANSWERED | Flag.MANDATORY
+        assert asked[1].flags == Flag.MANDATORY
         node.answer(asked, Kind.REFUSED, b"", Reason.NO_ROUTE)
     assert isinstance(asking.end(), Unroutable)
 

@@ -7,6 +7,7 @@ import pytest
 
 from broker.identity import Role
 from broker.oslo.contract import Address, Refused
+from broker.oslo.frames import Kind
 from broker.oslo.node import Rule
 from tests.live.oslo_raw import PATIENCE_S, Node, until
 from tests.unit.oslo.station.nodes import whole_node
@@ -99,6 +100,22 @@ def test_a_server_may_come_back_at_once_under_the_same_name(node, open_port):
     assert node.told("call")["listeners"] == 0
 
 
+@pytest.mark.parametrize("room", ["call", "cast"])
+def test_what_was_sent_to_a_frozen_process_and_given_up_is_not_taken_when_it_goes_on(node, open_port, room):
+    port = open_port()
+    intake = port.listen(SERVER)
+    client, goes_on = node.client(room), threading.Event()
+    port._station.post(goes_on.wait, PATIENCE_S)
+    client.send(Kind.CALL if room == "call" else Kind.CAST, "t", b"stale", ttl_ms=50)
+    over_s = time.monotonic() + 0.1
+    client.send(Kind.CALL if room == "call" else Kind.CAST, "t", b"fresh", ttl_ms=60_000)
+    until(lambda: sum(each["in"] for each in node.told(room)["entries"]) == 2, "both at the proxy")
+    until(lambda: time.monotonic() > over_s, "the first one to be over")
+    goes_on.set()
+    assert intake.get(PATIENCE_S).body == b"fresh"
+    until(lambda: port.told()["counts"].get("expired") == 1, "the other one to be counted")
+
+
 def test_stop_takes_nothing_more_in_and_drains_what_is_here(node, open_port):
     port = open_port()
     intake = port.listen(SERVER)
@@ -169,6 +186,26 @@ def test_a_full_inbox_leaves_requests_at_the_proxy_and_none_is_lost(node, open_p
     assert casts == list(range(100))
     until(lambda: len(answers) == 100, "all answers")
     assert not intake.held
+
+
+def test_the_proxy_is_told_that_a_full_inbox_moves(node, open_port):
+    """What is not read looks frozen from there, and nobody waits for what is frozen."""
+    intake = open_port(inbox_msgs=2000).listen(SERVER)
+    client = node.client("cast")
+    for _ in range(2001):
+        client.cast("t")
+    until(lambda: intake.held, "a full inbox")
+    moved_s = [node.within(lambda: next(iter(node.proxy.rooms["cast"]._exits.values())).moved_s)]
+
+    def moved():
+        moved_s.append(node.within(lambda: next(iter(node.proxy.rooms["cast"]._exits.values())).moved_s))
+        return moved_s[-1] > moved_s[0]
+
+    for _ in range(2):  # too few to read on
+        assert intake.get(PATIENCE_S) is not None
+        until(moved, "the word of it")
+        del moved_s[:-1]
+    assert intake.held
 
 
 def test_fanouts_that_find_the_inbox_full_are_dropped_and_counted(node, open_port):

@@ -174,10 +174,11 @@ for number in range(3):
         body = b"child %d" % number
         assert port.call(where, body, timeout_s=10) == b"re:" + body
         port.cast(where, b"")
-        mine = port.listen(Address("x", "mine", str(number)))
+        topic = "mine-%d" % number  # else another child's fan-out may come before our own has been published
+        mine = port.listen(Address("x", topic, "s"))
         assert [each.name for each in threading.enumerate()].count(THREAD_NAME) == 1
-        port.fanout(Address("x", "mine"), body)
-        assert mine.get(10) is not None
+        port.fanout(Address("x", topic), body)
+        assert mine.get(10).body == body
         mine.close()
         if number:
             port.close()

@@ -9,7 +9,7 @@ from broker.oslo.contract import Address
 from broker.oslo.frames import Kind, decode, fanout_filter, notify_filter
 from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, until
-from tests.unit.oslo.station.nodes import DIRECTORY_ONLY, Played
+from tests.unit.oslo.station.nodes import DIRECTORY_ONLY, Played, door_of
 
 WHERE = Address("x", "t")
 FILTER = fanout_filter("x", "t")
@@ -43,11 +43,11 @@ def directory(run_node):
 
 
 @pytest.fixture
-def hear(directory, folder, stack):
+def hear(directory, stack):
     def make(name, pipeline, *records, kind=zmq.SUB):
         hearing = Hearing(kind)
         stack.callback(hearing.close)
-        hearing.node = stack.enter_context(Played(folder, name))
+        hearing.node = stack.enter_context(Played(door_of(directory), name))
         hearing.node.announce(*records, pipeline=pipeline, endpoint=hearing.endpoint)
         return hearing
 

@@ -1,0 +1,330 @@
+"""Names of hosts, looked up beside the reactor: libzmq is only ever given numbers to connect to.
+
+libzmq resolves names in the one thread that moves all bytes, at each attempt to connect; a name server that does not
+answer would stop every socket of the process, those on the same machine, too. Here a name costs only the sockets that
+wait for it: real threads look it up, what they find is kept for some seconds, failures are tried again with growing
+pauses as long as a socket wants it.
+
+A thread that hangs in the system's resolver is left behind: it is a daemon, has no lock, and whatever it finds after
+its reactor was closed is forgotten.
+"""
+
+from __future__ import annotations
+
+import _queue
+import _socket
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from broker.oslo.reactor import natives
+from broker.oslo.reactor.loop import Reactor, Timer
+from broker.oslo.reactor.pipe import Pipe
+from broker.transport.zeromq.address import Endpoint, numeric, parse
+
+__all__ = ["Connection", "connect", "look_up", "names_of"]
+
+THREADS_MAX: Final = 4
+"""Names that are looked up at the same time: one that takes long must not keep all others."""
+QUEUE_MAX: Final = 1024
+"""Names that may wait for a thread; others come again after their pause."""
+HOSTS_MAX: Final = 4096
+"""Names whose addresses are kept; beyond it those that nobody waits for are forgotten."""
+FRESH_S: Final = 10.0
+"""Addresses are used for so long without asking again: all pipelines of a node are connected to in one go."""
+PAUSE_FIRST_S: Final = 1.0
+PAUSE_LAST_S: Final = 60.0
+"""Between two attempts at a name that cannot be resolved; doubled from the one to the other."""
+QUIET_S: Final = 5.0
+"""Between two lines in the log, whatever name they are about: without a name server all fail at once."""
+LOST_FIRST_S: Final = 15.0
+"""A socket whose peer is away for so long has its name looked up again; longer than libzmq holds on to a dead
+connection with the default keep-alive, so that nothing is lost with it."""
+LOST_LAST_S: Final = 240.0
+THREAD_NAME: Final = "headgate-oslo-names"
+
+Addresses = tuple[str, ...]
+
+
+def look_up(host: str) -> Addresses:
+    """The addresses of ``host`` in numbers, IPv4 first, as libzmq would take them. Blocks, for a minute if need be.
+
+    Raises:
+        OSError: it has none, or nobody who could know answers.
+        ValueError: it cannot be the name of a host.
+    """
+    found: dict[str, bool] = {}
+    for family, _kind, _protocol, _name, address in _socket.getaddrinfo(host, None, 0, _socket.SOCK_STREAM):
+        text = str(address[0])
+        if family == _socket.AF_INET6 and len(address) > 3 and address[3] and "%" not in text:
+            text = f"{text}%{address[3]}"
+        found[text] = family == _socket.AF_INET6
+    return tuple(sorted(found, key=found.__getitem__))
+
+
+def _work(queue: Any, done: Callable[[str, Addresses, str], None]) -> None:
+    """One thread: look names up until None comes."""
+    while (host := queue.get()) is not None:
+        addresses: Addresses = ()
+        why = "it has no address"
+        try:
+            addresses = look_up(host)
+        except Exception as error:  # whatever it is, the next name may be resolved
+            why = str(error) or type(error).__name__
+        done(host, addresses, why)
+
+
+class _Host:
+    """One name.
+
+    Attributes:
+        addresses: as last found; they stay in use while nobody can say anything newer.
+        waiting: connections that want to know.
+        asked: it waits for a thread, or one is at it.
+    """
+
+    __slots__ = ("addresses", "asked", "fresh_until_s", "pause_s", "said", "timer", "waiting")
+
+    def __init__(self) -> None:
+        self.addresses: Addresses = ()
+        self.fresh_until_s = 0.0
+        self.pause_s = PAUSE_FIRST_S
+        self.waiting: dict[Connection, None] = {}
+        self.asked = self.said = False
+        self.timer: Timer | None = None
+
+
+class Names:
+    """The names that the sockets of one reactor connect to; for its thread.
+
+    Attributes:
+        counts: ``looked_up`` and ``failed`` attempts.
+    """
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.counts = {"looked_up": 0, "failed": 0}
+        self._reactor = reactor
+        self._hosts: dict[str, _Host] = {}
+        self._queue: Any = _queue.SimpleQueue()  # real, whatever eventlet has patched
+        self._threads = 0
+        self._pending = 0
+        self._quiet_until_s = 0.0
+
+    def find(self, host: str, connection: Connection) -> None:
+        """Tell ``connection`` the addresses of ``host``: now when they are fresh, else when they are found."""
+        each = self._hosts.get(host)
+        if each is None:
+            if len(self._hosts) >= HOSTS_MAX:
+                self._forget()
+            each = self._hosts[host] = _Host()
+        if each.addresses and self._reactor.now() < each.fresh_until_s:
+            connection.found(each.addresses)
+            return
+        each.waiting[connection] = None
+        if not each.asked and each.timer is None:
+            self._ask(host, each)
+
+    def _forget(self) -> None:
+        kept = {host: each for host, each in self._hosts.items() if each.waiting or each.asked or each.timer}
+        self._hosts = kept
+
+    def told(self) -> dict[str, int]:
+        """For status."""
+        unknown = sum(bool(each.waiting) for each in self._hosts.values())
+        return {"known": len(self._hosts) - unknown, "waited_for": unknown, **self.counts}
+
+    def close(self) -> None:
+        """Nobody wants anything any more; threads end when they return."""
+        for _ in range(self._threads):
+            self._queue.put(None)
+        self._threads = self._pending = 0
+        self._queue = _queue.SimpleQueue()
+        self._hosts.clear()
+
+    # ------------------------------------------------------------ asking
+
+    def _ask(self, host: str, each: _Host) -> None:
+        if self._pending >= QUEUE_MAX or not self._staffed():
+            self._later(host, each)
+            return
+        each.asked = True
+        self._pending += 1
+        self._queue.put(host)
+
+    def _staffed(self) -> bool:
+        """Start one thread more when all are busy; False: there is none at all."""
+        if self._threads <= self._pending and self._threads < THREADS_MAX:
+            queue, reactor, took = self._queue, self._reactor, self._took
+
+            def done(host: str, addresses: Addresses, why: str) -> None:
+                reactor.call_threadsafe(took, queue, host, addresses, why)
+
+            try:
+                natives.start_thread(lambda: _work(queue, done), THREAD_NAME)
+                self._threads += 1
+            except RuntimeError as error:
+                self._say(logging.ERROR, "no thread to look up names: %s", str(error))
+        return self._threads > 0
+
+    def _later(self, host: str, each: _Host) -> None:
+        each.timer = self._reactor.call_later(each.pause_s, self._again, host, each)
+        each.pause_s = min(2 * each.pause_s, PAUSE_LAST_S)
+
+    def _again(self, host: str, each: _Host) -> None:
+        each.timer = None
+        each.waiting = {one: None for one in each.waiting if not one.closed}
+        if each.waiting:
+            self._ask(host, each)
+        else:
+            self._hosts.pop(host, None)
+
+    # ------------------------------------------------------------ answers
+
+    def _took(self, queue: object, host: str, addresses: Addresses, why: str) -> None:
+        each = self._hosts.get(host)
+        if queue is not self._queue or each is None:
+            return  # asked before we were closed
+        self._pending -= 1
+        each.asked = False
+        self.counts["looked_up"] += 1
+        if addresses:
+            each.addresses, each.fresh_until_s = addresses, self._reactor.now() + FRESH_S
+            each.pause_s = PAUSE_FIRST_S
+            if each.said:
+                each.said = False
+                self._say(logging.INFO, "host %.255r is known again: %s", host, addresses[0])
+        else:
+            self.counts["failed"] += 1
+            if not each.said:
+                text = "host %.255r cannot be resolved: %.200s; tried again while it is needed"
+                each.said = self._say(logging.WARNING, text, host, why)
+        if not each.addresses:
+            self._later(host, each)
+            return
+        waiting, each.waiting = each.waiting, {}
+        for connection in waiting:
+            self._reactor.call_soon(connection.found, each.addresses)
+
+    def _say(self, level: int, text: str, *values: object) -> bool:
+        """False: something was said just now; whoever needs it will try again."""
+        now = self._reactor.now()
+        if now < self._quiet_until_s:
+            return False
+        self._quiet_until_s = now + QUIET_S
+        self._reactor.say(level, text, values)
+        return True
+
+
+_names: dict[Reactor, Names] = {}
+
+
+def names_of(reactor: Reactor) -> Names:
+    """The names of ``reactor``, until it is closed."""
+    names = _names.get(reactor)
+    if names is None:
+        names = _names[reactor] = Names(reactor)
+        reactor.at_close.append(lambda: _end(reactor))
+    return names
+
+
+def _end(reactor: Reactor) -> None:
+    names = _names.pop(reactor, None)
+    if names is not None:
+        names.close()
+
+
+class Connection:
+    """Where the socket of a pipe is connected to, made by ``connect``.
+
+    Attributes:
+        at: the endpoint in numbers, as libzmq has it; "" while the name is looked up.
+        named: the endpoint has a name that may change its address.
+    """
+
+    __slots__ = ("_due_s", "_mark", "_pause_s", "_pipe", "_reactor", "_turn", "_where", "at", "named")
+
+    def __init__(self, reactor: Reactor, pipe: Pipe, where: Endpoint) -> None:
+        self.at = ""
+        self.named = where.scheme == "tcp" and numeric(where.host) is None
+        self._reactor = reactor
+        self._pipe = pipe
+        self._where = where
+        self._pause_s = LOST_FIRST_S
+        self._due_s = reactor.now() + LOST_FIRST_S
+        self._mark = pipe.sent + pipe.received
+        self._turn = False
+
+    @property
+    def closed(self) -> bool:
+        """Nobody wants it any more."""
+        return self._pipe.closed
+
+    def open(self) -> None:
+        """Connect, or have the name looked up first."""
+        if self.named:
+            names_of(self._reactor).find(self._where.host, self)
+        else:
+            self._go(self._where)
+
+    def look(self, lost: bool) -> None:
+        """To be called from time to time; ``lost``: the peer is away. Then its name is looked up again, more and more
+        rarely; when it has other addresses, or this one led nowhere since the last look, another one is tried.
+        """
+        if not self.named or self.closed:
+            return
+        moved = self._pipe.sent + self._pipe.received
+        now = self._reactor.now()
+        if not lost:
+            self._pause_s = LOST_FIRST_S
+        elif now < self._due_s:
+            return
+        else:
+            self._turn = moved == self._mark
+            self._pause_s = min(2 * self._pause_s, LOST_LAST_S)
+            names_of(self._reactor).find(self._where.host, self)
+        self._mark = moved
+        self._due_s = now + self._pause_s
+
+    def found(self, addresses: Addresses) -> None:
+        """The name has these addresses."""
+        if self.closed:
+            return
+        ways = [self._where._replace(host=address) for address in addresses]
+        texts = [way.text for way in ways]
+        turn, self._turn = self._turn, False
+        if self.at in texts and not turn:
+            return
+        way = ways[(texts.index(self.at) + 1) % len(ways)] if self.at in texts else ways[0]
+        if way.text == self.at:
+            return
+        try:
+            if self.at:
+                self._pipe.sock.disconnect(self.at)
+            self._go(way)
+        except zmq.ZMQError as error:
+            self._reactor.say(
+                logging.ERROR, "%s: cannot connect to %s: %s", (self._where.text, way.text, error)
+            )
+
+    def _go(self, way: Endpoint) -> None:
+        sock = self._pipe.sock
+        if way.scheme == "tcp":
+            sock.set(zmq.IPV6, int(way.ipv6))
+        sock.connect(way.text)
+        self.at = way.text
+        self._reactor.touch(self._pipe)
+
+
+def connect(reactor: Reactor, pipe: Pipe, endpoint: str) -> Connection:
+    """Connect the socket of ``pipe`` to ``endpoint``: at once when that is a file or a number, else when the name is
+    resolved, unless the pipe is closed by then.
+
+    Raises:
+        ConfigError: not ``tcp://HOST:PORT`` or ``ipc://PATH``.
+        zmq.ZMQError: libzmq does not take it.
+    """
+    connection = Connection(reactor, pipe, parse(endpoint))
+    connection.open()
+    return connection

@@ -1,0 +1,124 @@
+"""Who was not let in: told once a minute, with what an operator has to change, and counted as ``denied``.
+
+A peer that ZAP judges has a key. One that takes us for somebody with another key, or that speaks plaintext to a port
+with CURVE, fails before that: libzmq tells it to a monitor of the socket, without saying who it was. Both sides see
+that their mechanisms differ; a peer that hangs up first is not seen here, and has to say so itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, Protocol
+
+import zmq
+
+from broker.oslo.reactor.loop import Reactor
+from broker.oslo.reactor.pipe import Pipe
+
+QUIET_S: Final = 60.0
+"""Between two lines about the same key, or the same failure."""
+LINES_MAX: Final = 1024
+"""Keys remembered for that; then all are forgotten: a stranger may have as many as it likes."""
+_EVENT: Final = Struct("=HI")
+_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_OTHER_KEY: Final = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+_OTHER_MECHANISM: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+_numbers = itertools.count(1)
+
+
+class Denying(Protocol):
+    """A ``broker.transport.zeromq.zap.Judge`` that counts whom it refuses."""
+
+    denied: int
+    shut: bool
+
+    def judge(self, address: str, key: str) -> str | None:
+        """See ``Judge``."""
+
+    def hold(self, key: str, resume: Callable[[], None]) -> bool:
+        """See ``Judge``."""
+
+
+class Watched:
+    """A judge whose refusals are told; also watches ``sock`` for those who fail before they are judged.
+
+    Args:
+        reactor: whose thread; open.
+        sock: set up, not yet bound; it has to be closed before ``close``.
+        judge: who decides.
+    """
+
+    def __init__(self, reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> None:
+        self._reactor = reactor
+        self._judge = judge
+        self._sock = sock
+        self._curve = bool(sock.get(zmq.CURVE_SERVER))
+        self._said: dict[tuple[str, str], float] = {}
+        assert reactor.context is not None
+        place = f"inproc://headgate.turned-away-{next(_numbers)}"
+        sock.monitor(place, _FAILED)
+        pair = reactor.context.socket(zmq.PAIR)
+        pair.set(zmq.LINGER, 0)
+        self._pipe = Pipe(reactor, pair, self._event)
+        pair.connect(place)
+        reactor.touch(self._pipe)
+
+    @property
+    def shut(self) -> bool:
+        """See ``Judge``."""
+        return self._judge.shut
+
+    @shut.setter
+    def shut(self, value: bool) -> None:
+        self._judge.shut = value
+
+    def judge(self, address: str, key: str) -> str | None:
+        """See ``Judge``."""
+        user_id = self._judge.judge(address, key)
+        if user_id is None:
+            whose = f"the CURVE key {key}" if key else "a peer without CURVE"
+            what = "its own [[oslo.keys]] entry" if key else "oslo.curve_cert and a key there"
+            self._say(
+                "judged",
+                key,
+                f"{whose} (from {address[:64]}): unlisted is deny, or the key has no role here",
+                what,
+            )
+        return user_id
+
+    def hold(self, key: str, resume: Callable[[], None]) -> bool:
+        """See ``Judge``."""
+        return self._judge.hold(key, resume)
+
+    def close(self) -> None:
+        """Watch no more. Harmless twice."""
+        self._pipe.close()
+
+    def _event(self, frames: list[bytes], _origin: str) -> None:
+        if len(frames[0]) != _EVENT.size:
+            return
+        _event, error = _EVENT.unpack(frames[0])
+        if error == _OTHER_KEY and self._curve:
+            self._judge.denied += 1
+            whose = "a peer that expects another CURVE key here than ours"
+            what = "our public key as its directory_key or zmq_curve_directory_key, or the same curve_cert"
+            self._say("key", "", whose, what)
+        elif error == _OTHER_MECHANISM:
+            self._judge.denied += 1
+            whose = "a peer in plaintext" if self._curve else "a peer with CURVE, while this port has none"
+            what = "curve_cert, or zmq_curve_directory_key, there" if self._curve else "oslo.curve_cert here"
+            self._say("mechanism", "", whose, what)
+
+    def _say(self, kind: str, key: str, whose: str, what: str) -> None:
+        now = self._reactor.now()
+        if now - self._said.get((kind, key), -QUIET_S) < QUIET_S:
+            return
+        if len(self._said) >= LINES_MAX:
+            self._said.clear()
+        self._said[kind, key] = now
+        at = "" if self._sock.closed else self._sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        text = "%s: turned away %s; to be let in it needs %s (denied: %d so far)"
+        self._reactor.say(logging.WARNING, text, (at, whose, what, self._judge.denied))
