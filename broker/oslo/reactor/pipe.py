@@ -33,7 +33,7 @@ PEERS_TRIED: Final = 32
 """Peers of a ROUTER that have not read for a while and are tried in one turn, in rotation."""
 RETRY_S: Final = 0.01
 """While something waits for room it is tried again after so long: the news of room may have been swallowed."""
-RETRY_MAX_S: Final = 0.25
+RETRY_MAX_S: Final = 0.01
 """After twice as long each time, up to this: trying a peer that is away a hundred times a second costs more than that
 it is away. Its return is news that comes by the descriptor at once."""
 OUTBOX_MSGS: Final = 10_000
