@@ -50,7 +50,7 @@ _CONTROL: Final = [
 
 CORPUS: Final[dict[str, list[list[bytes]]]] = {
     "call": [
-        [encode(Kind.CALL, "x", "t", id=ID, flags=Flag.ANSWERED, ttl_ms=500), BODY],
+        [encode(Kind.CALL, "x", "t", id=ID, ttl_ms=500), BODY],
         [
             encode(Kind.CALL, "x", "t", "s", (LISTENER,), id=ID, flags=Flag.MANDATORY, word=2000, ttl_ms=500),
             BODY,

@@ -82,8 +82,8 @@ _connections = (
     cfg.StrOpt(
         "zmq_curve_directory_key",
         help="Public key (Z85, 40 characters) of the directory services, or the absolute path of a certificate that "
-        "has it: keys may contain characters that configuration files (the dollar) and URLs give a meaning. Needed "
-        "with zmq_curve_cert where no proxy runs on this node.",
+        "has it: keys may contain characters that configuration files (the dollar) and URLs give a meaning. The "
+        "default is that of zmq_curve_cert, where all nodes share one certificate.",
     ),
 )
 _times = (

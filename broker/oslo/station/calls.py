@@ -38,7 +38,7 @@ class Call:
     Attributes:
         done: called with the answer, once.
         end_s: when it ends without news: the nearer one of both deadlines.
-        server, node: chosen, and handed to that node's link; None when it waits for a choice.
+        listener, link: chosen, and handed to the link of its node; ``link`` is None while it waits for a choice.
         sent: libzmq has it; only a refusal allows another choice.
         tried: listeners that refused it.
         answer: None while it is pending.
