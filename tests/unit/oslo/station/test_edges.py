@@ -127,7 +127,7 @@ def test_the_thread_may_die_and_the_next_call_starts_anew(serving, open_port, mo
 
     waits = threading.Thread(target=call)
     waits.start()
-    until(lambda: port.told()["pending"], "a call that waits")
+    until(lambda: port.told().get("pending"), "a call that waits")
     monkeypatch.setattr(core.reactor, "_patience_s", lambda: math.nan)
     core.reactor.call_threadsafe(lambda: None)
     waits.join(PATIENCE_S)
