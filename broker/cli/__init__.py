@@ -4,6 +4,7 @@
     verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``keygen`` ``log`` ``ping`` ``pub``
                    ``rpc`` ``start`` ``stats`` ``status`` ``sub``, a file each
     exits          exit codes, and which error means which
+    family         a verb that has verbs
     options        the options that client verbs share; from typer to an exit code
     session        connect, run, leave
     address        which broker is meant

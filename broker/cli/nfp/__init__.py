@@ -16,10 +16,9 @@ client verbs, ``following`` a job on the screen while it runs.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Final
 
-from broker.cli.exits import OK, USAGE, UsageError
+from broker.cli import family
 
 VERBS: Final = {
     "broker": "a broker of NFP, alone or attached to a broker of this machine",
@@ -36,24 +35,7 @@ VERBS: Final = {
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``nfp``."""
-    words = argv
-    if words[:1] == ["help"]:
-        words = [*words[1:2], "--help"]
-    if not words or words[0] in ("--help", "-h"):
-        print(overview())
-        return OK if words else USAGE
-    if words[0] not in VERBS:
-        raise UsageError(_unknown(words[0]))
-    code: int | None = import_module(f"broker.cli.nfp.{words[0]}").main(words[1:])
-    return code or OK
-
-
-def _unknown(word: str) -> str:
-    import difflib  # late: only an error asks
-
-    near = difflib.get_close_matches(word, VERBS, 1)
-    hint = f"did you mean {near[0]}?" if near else "`headgate nfp --help` lists the verbs"
-    return f"{word!r} is no verb of nfp; {hint}"
+    return family.run("nfp", VERBS, overview, argv)
 
 
 def overview() -> str:

@@ -18,10 +18,9 @@ share stand beside them: ``given`` reads options and settings, ``plan`` makes of
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Final
 
-from broker.cli.exits import OK, USAGE, UsageError
+from broker.cli import family
 
 VERBS: Final = {
     "proxy": "this node's proxy: its pipelines and its directory",
@@ -38,24 +37,7 @@ VERBS: Final = {
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``oslo``."""
-    words = argv
-    if words[:1] == ["help"]:
-        words = [*words[1:2], "--help"]
-    if not words or words[0] in ("--help", "-h"):
-        print(overview())
-        return OK if words else USAGE
-    if words[0] not in VERBS:
-        raise UsageError(_unknown(words[0]))
-    code: int | None = import_module(f"broker.cli.oslo.{words[0]}").main(words[1:])
-    return code or OK
-
-
-def _unknown(word: str) -> str:
-    import difflib  # late: only an error asks
-
-    near = difflib.get_close_matches(word, VERBS, 1)
-    hint = f"did you mean {near[0]}?" if near else "`headgate oslo --help` lists the verbs"
-    return f"{word!r} is no verb of oslo; {hint}"
+    return family.run("oslo", VERBS, overview, argv)
 
 
 def overview() -> str:

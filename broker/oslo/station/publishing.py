@@ -11,6 +11,7 @@ A notification names the listeners that shall have it: one of each pool, in turn
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -68,7 +69,7 @@ class _Filter:
         self.timer: Timer | None = None
 
 
-class Publisher:
+class Publisher(ABC):
     """What fan-outs and notifications have in common; see the two below.
 
     Attributes:
@@ -110,19 +111,21 @@ class Publisher:
 
     # ------------------------------------------------------------ each kind
 
+    @abstractmethod
     def nodes(self, exchange: str, topic: str) -> Sequence[str]:
         """Where somebody listens, any thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _targets(self, publication: Publication) -> Sequence[tuple[str, tuple[str, ...]]]:
         """Node and chosen listeners of each copy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _data(self, exchange: str, topic: str) -> bytes:
-        raise NotImplementedError
+        """The filter."""
 
+    @abstractmethod
     def _head(self, publication: Publication, listeners: tuple[str, ...], number: bytes) -> bytes:
-        raise NotImplementedError
+        """The envelope of one copy."""
 
     # ------------------------------------------------------------ from callers
 

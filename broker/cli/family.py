@@ -1,0 +1,40 @@
+"""A verb that has verbs: ``headgate nfp run``, ``headgate oslo call``; each is loaded when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from broker.cli.exits import OK, USAGE, UsageError
+
+
+def run(family: str, verbs: Mapping[str, str], overview: Callable[[], str], argv: list[str]) -> int:
+    """Run ``argv[0]`` of a family whose verbs are modules of the package ``broker.cli.FAMILY``.
+
+    Args:
+        family: the outer verb.
+        verbs: the inner ones, with what each does.
+        overview: the text of ``headgate FAMILY --help``.
+        argv: what stands behind the outer verb; nothing prints the overview and is wrong usage.
+
+    Raises:
+        UsageError: no such verb.
+    """
+    words = argv
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if not words or words[0] in ("--help", "-h"):
+        print(overview())
+        return OK if words else USAGE
+    if words[0] not in verbs:
+        raise UsageError(_unknown(family, words[0], verbs))
+    code: int | None = import_module(f"broker.cli.{family}.{words[0]}").main(words[1:])
+    return code or OK
+
+
+def _unknown(family: str, word: str, verbs: Mapping[str, str]) -> str:
+    import difflib  # late: only an error asks
+
+    near = difflib.get_close_matches(word, verbs, 1)
+    hint = f"did you mean {near[0]}?" if near else f"`headgate {family} --help` lists the verbs"
+    return f"{word!r} is no verb of {family}; {hint}"
