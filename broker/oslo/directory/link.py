@@ -342,12 +342,11 @@ class Reader:
     def _look(self) -> None:
         self._timer = self._reactor.call_later(LOOK_S, self._look)
         self._replica.tick(self._reactor.now())
-        if self.alive and self._replica.synced:
-            return
         local = self.links.get(self._local)
         if local is None and os.path.exists(self._path) and (self._trusted is None or self._trusted()):
-            self._open(self._local)  # it has until the next look to answer
-        elif local is None or not local.alive:
+            # it knows the node's own servers, and all that its uplinks and Redis tell it: whoever answered before
+            self._open(self._local)
+        elif (local is None or not local.alive) and not (self.alive and self._replica.synced):
             for endpoint in self._directories:
                 if endpoint not in self.links:
                     self._open(endpoint)

@@ -314,6 +314,19 @@ def test_a_reader_without_a_proxy_asks_over_tcp_and_finds_the_local_one_later(re
     turn_until(reactor, lambda: replica.synced)
 
 
+def test_a_reader_finds_its_local_directory_though_another_one_answers(reactor, tmp_path, closing):
+    """An application that starts before its node's proxy; that one knows more than a directory of the list."""
+    far = config(tmp_path, "far", host="127.0.0.1", directory_port=0)
+    far_room = open_room(reactor, far, closing)
+    near = config(tmp_path, "near")
+    replica, reader = reader_of(reactor, near, closing, directories=(far_room.endpoint,))
+    turn_until(reactor, lambda: reader.alive and replica.synced)
+    open_room(reactor, near, closing)
+    announcer = announcer_of(reactor, near, closing)
+    announcer.set_records([rpc("next-door")])
+    turn_until(reactor, lambda: listeners(replica) == ["next-door"])
+
+
 def test_a_reader_whose_directory_goes_asks_the_others(reactor, tmp_path, closing):
     near, far, near_room, far_room = two_nodes(reactor, tmp_path, closing, lease_s=0.5, beat_s=0.1)
     replica, reader = reader_of(reactor, near, closing, directories=(far_room.endpoint,))
