@@ -93,7 +93,7 @@ def test_every_option_reaches_the_settings(conf: cfg.ConfigOpts, tmp_path: Path)
         rpc_zmq_ipc_dir="/run/y",
         rpc_zmq_host="node-1",
         zmq_curve_cert=str(path),
-        zmq_curve_directory_key=certificate.public_key,
+        zmq_curve_directory_key=certificate.public_key.replace("$", "$$"),
         zmq_tcp_keepalive_idle=11,
         zmq_tcp_keepalive_cnt=12,
         zmq_tcp_keepalive_intvl=13,
