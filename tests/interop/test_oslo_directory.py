@@ -1,10 +1,7 @@
 """The directory service under real applications: records, its death, a second one, Redis (seed 003, Z11 to Z17)."""
 
 import contextlib
-import shutil
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,37 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.live.oslo import Proxy, Side, Sides, counted, executions, new_host, nodes, until
+from tests.live.redis_server import redis_server
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
-
-
-@contextlib.contextmanager
-def redis_server(folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A Redis of our own; without one the test is skipped, which CI does not accept."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server: deploy/test-setup.sh installs it on Debian")
-    if not port:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-    words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen(
-        [*words, "--dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-
-        def answers() -> bool:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as sock:
-                sock.sendall(b"PING\r\n")
-                return sock.recv(16).startswith(b"+PONG")
-            return False
-
-        until(answers, what="redis")
-        yield process, port
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextlib.contextmanager
