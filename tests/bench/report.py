@@ -14,6 +14,8 @@ CONTENDERS: dict[Group, tuple[str, ...]] = {
     "gateway": ("headgate", "compiled", "two processes", "nats-server", "crossbar", "generator"),
     "nfp": ("headgate", "NorFab", "generator"),
     "oslo": ("headgate", "RabbitMQ", "fake:", "raw echo", "generator"),
+    "journal": ("headgate", "off", "plain read", "Python loop", "generator"),
+    "spark": ("headgate", "DuckDB", "generator"),
 }
 COLOURS = {
     "aim reached": "green",
@@ -23,7 +25,7 @@ COLOURS = {
     "not measured": "dim",
 }
 BAR_CELLS = 12
-BEGIN, END = "<!-- benchmark table: begin -->", "<!-- benchmark table: end -->"
+MARKS = "<!-- benchmark table of {}: begin -->", "<!-- benchmark table of {}: end -->"
 WIDTH = 212
 
 
@@ -81,22 +83,23 @@ def write(path: Path, rows: list[Row], about: dict[str, Any]) -> None:
 
 
 def put_into(document: Path, rows: list[Row]) -> None:
-    """Replace the table between the two benchmark comments of a Markdown document.
+    """Replace each measured group's table, which stands between two comments of a Markdown document.
 
     Raises:
-        ValueError: the document has no such comments.
+        ValueError: the document has no such comments for a group.
     """
-    table = "\n\n".join(
-        _markdown(group, chosen)
-        for group in CONTENDERS
-        if (chosen := [row for row in rows if row.target.group == group])
-    )
     text = document.read_text()
-    head, mark, rest = text.partition(BEGIN)
-    _old, end, tail = rest.partition(END)
-    if not (mark and end):
-        raise ValueError(f"{document} has no {BEGIN} ... {END}")
-    document.write_text(f"{head}{mark}\n{table}\n{end}{tail}")
+    for group in CONTENDERS:
+        chosen = [row for row in rows if row.target.group == group]
+        if not chosen:
+            continue
+        begin, end = (mark.format(group) for mark in MARKS)
+        head, found, rest = text.partition(begin)
+        _old, closed, tail = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"{document} has no {begin} ... {end}")
+        text = f"{head}{begin}\n{_markdown(group, chosen)}\n{end}{tail}"
+    document.write_text(text)
 
 
 def _markdown(group: Group, rows: list[Row]) -> str:

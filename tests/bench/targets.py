@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any, Literal
 
 Verdict = Literal["aim reached", "floor holds", "MISSED", "measured", "not measured"]
-Group = Literal["broker", "gateway", "nfp", "oslo"]
+Group = Literal["broker", "gateway", "nfp", "oslo", "journal", "spark"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,20 @@ def _oslo(
     unit: str = "x",
 ) -> Target:
     return Target(work, unit, floor, aim, better, "oslo")
+
+
+def _journal(work: str, floor: float | None = None, unit: str = "µs") -> Target:
+    return Target(work, unit, floor, None, "less", "journal")
+
+
+def _spark(
+    work: str,
+    unit: str,
+    floor: float | None = None,
+    aim: float | None = None,
+    better: Literal["more", "less"] = "less",
+) -> Target:
+    return Target(work, unit, floor, aim, better, "spark")
 
 
 PEERS = {"nats": "nats-server", "crossbar": "crossbar", "nats_compiled": "nats-server, pure rooms compiled"}
@@ -112,6 +126,23 @@ TARGETS = {
     "nfp_crowd_5000": _nfp("round trip with 5 000 registered workers, vs 10", "x", 1.2),
     "nfp_restart": _nfp("broker killed and started: until a job runs again", "s", 1.0),
     "nfp_killed": _nfp("the same with 200 jobs in flight: lost or failed", "jobs", 0),
+    "journal_cpu_in": _journal("broker CPU above capture off, a relayed message, capture = in", 0.5),
+    "journal_share_in": _journal("the same, of the relay's CPU", unit="%"),
+    "journal_cpu_both": _journal("broker CPU above capture off, a relayed message, capture = both", 0.9),
+    "journal_share_both": _journal("the same, of the relay's CPU", unit="%"),
+    "journal_writer": _journal("the writer's CPU, a record", 1.0),
+    "journal_decode": _journal(
+        "decoding all columns, CRC checked, vs a plain read() of the bytes", 1.2, unit="x"
+    ),
+    "journal_decode_rate": Target("the same: rows a second and core", "M/s", 8, None, "more", "journal"),
+    "spark_ingest": _spark("segments to Parquet, a second and core", "M/s", 0.6, better="more"),
+    "spark_scan": _spark(
+        "five columns through the data source, a second and core", "M/s", 1.1, better="more"
+    ),
+    "spark_latency": _spark("table of latencies, vs DuckDB on the same files", "x", 5, 3),
+    "spark_traffic": _spark("table of traffic, vs DuckDB on the same files", "x", 10, 5),
+    "spark_freshness": _spark("stream: from capture to table at 20 000 messages/s", "s", 10),
+    "spark_scaling": _spark("ingest with two workers of a cluster, vs one", "x", better="more"),
     "oslo_calls_1": _oslo("calls by one thread, vs rabbit://", 5),
     "oslo_calls_16": _oslo("calls by 16 threads, vs rabbit://", 5),
     "oslo_rtt": _oslo("a call's round trip, p50 / p99; the figure is p50, vs rabbit://", better="less"),
