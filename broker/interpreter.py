@@ -1,0 +1,24 @@
+"""How a child process of ours finds our packages, and nothing of the folder that it happens to be started in.
+
+``python -m PACKAGE`` looks into the current directory before anywhere else: whatever is called ``select.py`` there
+would run with our rights, and another project's ``broker`` would be taken for ours. ``-P`` leaves that directory out;
+where the project runs from its sources, the folder that we ourselves came from is added instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+HOME: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The folder that our packages stand in: of the sources, or site-packages, which every interpreter knows."""
+_BEGIN: Final = (
+    "import sys; home = sys.argv.pop(1); home in sys.path or sys.path.insert(0, home); "
+    "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def command(module: str) -> tuple[str, ...]:
+    """The command line that runs one of our modules as a program; its arguments come behind it."""
+    return (sys.executable, "-P", "-c", _BEGIN, HOME, module)

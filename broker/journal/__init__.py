@@ -1,0 +1,17 @@
+"""What passed, on disk: append-only segments of blocks, written outside the corridor, read without Spark.
+
+``layout``    the bytes of a segment: header, block header, entry; the numbers that stand in them
+``marks``     what the corridor hands over in front of each record, and the envelope of a chunk
+``options``   what is captured, where to, how it is rotated, synced and kept
+``tap``       the corridor's end: records as they pass, peers by number, chunks at the end of a batch
+``premises``  what must be there before a writer is started
+``ration``    how many refusals a second are worth a record each
+``child``     that process, seen from its master: socket pair, process, one descriptor
+``recorder``  chunks to the process that writes; bounded, never waiting; what it sheds is counted
+``writer/``   that process: chunks -> blocks -> segments; rotation, retention, recovery, a full disk
+``reading/``  segments -> blocks -> records (plain Python) or columns (numpy); verification, following
+``replay``    a captured session sent again
+
+A record's way: ``Router.request`` -> ``tap.add(mark); tap.add(frame)`` -> ``Tap.settle`` -> ``Recorder.hand`` ->
+(socket) -> ``writer.intake`` -> ``writer.blocks`` -> ``writer.segments`` -> disk -> ``reading``.
+"""

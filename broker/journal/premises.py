@@ -1,0 +1,146 @@
+"""What must be there before a writer works: directory, lock, libraries, segments of a version that it knows.
+
+The writer would find out itself, but only in its own log; here a wrong setting is refused while its author looks on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+import time
+import zlib
+from importlib.util import find_spec
+from typing import Final
+
+from broker.errors import ConfigError
+from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
+from broker.journal.options import JournalOptions
+
+LIBRARIES: Final = {"none": ("numpy",), "zstd": ("numpy", "zstandard"), "lz4": ("numpy", "lz4")}
+"""What the writer imports, by codec."""
+LOOK_S: Final = 0.02
+_NUMBER: Final = re.compile(rf"-\d{{20}}{re.escape(SUFFIX)}")
+
+
+def check(options: JournalOptions, patience_s: float = 0.0) -> None:
+    """Make the directory (mode 0700) and see whether a writer can work there.
+
+    Args:
+        options: of the writer.
+        patience_s: how long a former writer may take to leave; that of a broker which was killed writes what it still
+            has. 0 does not wait.
+
+    Raises:
+        ConfigError: a library is missing, the directory cannot be made or written, or is not ours alone, another writer
+            of this name is at work in it, or it holds segments of a version that is not known here.
+    """
+    for library in LIBRARIES[options.codec]:
+        if find_spec(library) is None:
+            raise ConfigError(f"the journal needs {library}: pip install 'headgate[journal]'")
+    with contextlib.closing(Lock(options, patience_s)):
+        try:
+            check_version(options.directory, options.writer)
+        except OSError as error:
+            raise ConfigError(
+                f"journal: {error.filename or options.directory}: {error.strerror}", error.errno
+            ) from error
+
+
+class Lock:
+    """The lock of a writer's name in its directory, which is made (mode 0700) when it is missing.
+
+    Args:
+        options: of the writer.
+        patience_s: how long a former one may take to leave.
+
+    Attributes:
+        fd: the lock file, open for reading and writing.
+
+    Raises:
+        ConfigError: the directory cannot be made or written, or is not ours alone; or another writer of this name is at
+            work and does not leave in time.
+    """
+
+    def __init__(self, options: JournalOptions, patience_s: float = 0.0) -> None:
+        directory = options.directory
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            _check_owner(directory)
+            self.fd = os.open(lock_path(options), flags, 0o600)
+        except OSError as error:
+            raise ConfigError(f"journal directory {directory}: {error.strerror}", error.errno) from error
+        if not _free(self.fd, time.monotonic() + patience_s):
+            self.close()
+            text = f"journal directory {directory}: another writer named {options.writer} is at work there"
+            raise ConfigError(text, errno.EBUSY)
+
+    def close(self) -> None:
+        """Let another one write."""
+        os.close(self.fd)
+
+
+def _check_owner(directory: str) -> None:
+    """Payloads and credentials go there, and what is found there is believed: it must be ours alone.
+
+    Raises:
+        ConfigError: it is somebody else's, or everybody may write there. OSError: it may not be looked at.
+    """
+    found = os.stat(directory)
+    if found.st_uid != os.geteuid():
+        text = f"journal directory {directory}: it belongs to uid {found.st_uid}, expected {os.geteuid()}"
+        raise ConfigError(text, errno.EPERM)
+    if found.st_mode & stat.S_IWOTH:
+        mode = stat.S_IMODE(found.st_mode)
+        text = f"journal directory {directory}: mode {mode:04o} lets everybody write there, expected 0700"
+        raise ConfigError(text, errno.EPERM)
+
+
+def check_version(directory: str, writer: str) -> None:
+    """Look at the newest segment of a writer.
+
+    Raises:
+        ConfigError: a program of another version wrote it: to go on behind it, or to mend it, would spoil it.
+        OSError: the directory or the segment cannot be read.
+    """
+    with os.scandir(directory) as entries:
+        own = [
+            entry.name
+            for entry in entries
+            if entry.name.startswith(writer)
+            and _NUMBER.fullmatch(entry.name[len(writer) :])
+            and entry.is_file(follow_symlinks=False)
+        ]
+    if not own:
+        return
+    path = os.path.join(directory, max(own))
+    with open(path, "rb") as file:
+        head = file.read(HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return
+    magic, version, *_, crc = SEGMENT_HEADER.unpack(head)
+    if magic == SEGMENT_MAGIC and crc == zlib.crc32(head[:-4]) and version != VERSION:
+        text = f"{path}: segment of version {version}, this writer knows {VERSION}: use another directory"
+        raise ConfigError(text, errno.ENOTSUP)
+
+
+def _free(lock: int, deadline: float) -> bool:
+    """Whether nobody holds the lock, or lets it go in time."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOOK_S)
+        else:
+            return True
+
+
+def lock_path(options: JournalOptions) -> str:
+    """The file that a writer of this name locks as long as it lives."""
+    return os.path.join(options.directory, f".{options.writer}.lock")

@@ -1,0 +1,266 @@
+"""The columns of some blocks, one by one (numpy)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from broker.errors import DecodeError
+from broker.journal.layout import DIRECTION_NAMES, KIND_NAMES, STRIPPED, TRANSPORT_NAMES, TYPE_NAMES
+from broker.journal.reading.bodies import PROTO_PART_BYTES, part_at
+from broker.journal.reading.dots import first_dots
+from broker.journal.reading.entries import Entries
+from broker.journal.reading.records import UNNUMBERED_SEQ, uid_of
+from broker.journal.reading.shapes import Array, Coded, Column, Maybe, Text, signed
+from broker.wire.message import PAYLOAD
+
+_DAY_NS: Final = 86_400 * 10**9
+_CODE_WINDOW: Final = 4096
+"""Peer numbers of a batch that span no more are looked up as a window; others one by one."""
+
+
+class Batch(Entries):
+    """The columns of some blocks; each is an attribute of its name, made when it is asked for."""
+
+    @cached_property
+    def seq(self) -> Array:
+        """Numbers; -1 where a block has none."""
+        starts = [
+            np.arange(block.first_seq, block.first_seq + block.count, dtype=np.int64)
+            if block.numbered
+            else np.full(block.count, UNNUMBERED_SEQ, np.int64)
+            for block in self._blocks
+        ]
+        every = starts[0] if len(starts) == 1 else np.concatenate(starts) if starts else np.empty(0, np.int64)
+        return every if self._kept is None else every[self._kept]
+
+    @cached_property
+    def ts_ns(self) -> Array:
+        """Times."""
+        return signed(self._words[0])
+
+    @property
+    def ts(self) -> Array:
+        """Microseconds, rounded down."""
+        return self.ts_ns // 1000
+
+    @property
+    def dt(self) -> Array:
+        """Days, rounded down."""
+        return (self.ts_ns // _DAY_NS).astype(np.int32)
+
+    @property
+    def rank(self) -> Array:
+        """Of the block."""
+        ranks = [block.rank for block in self._blocks]
+        if len(set(ranks)) <= 1:
+            return np.full(self._n, ranks[0] if ranks else 0, np.int64)
+        every: Array = self._per_block(ranks)
+        return every if self._kept is None else every[self._kept]
+
+    @property
+    def writer(self) -> Coded:
+        """Of the segment."""
+        return self._constant(self._blocks[0].segment.writer if self._blocks else "")
+
+    @property
+    def run(self) -> Coded:
+        """Of the segment."""
+        return self._constant(self._blocks[0].segment.run if self._blocks else "")
+
+    @cached_property
+    def peer_id(self) -> Array:
+        """Numbers of peers."""
+        return self._low(2)
+
+    @cached_property
+    def via_id(self) -> Array:
+        """Numbers of the other ends, or of deliveries."""
+        return self._high(7)
+
+    @property
+    def peer(self) -> Coded:
+        """Names of peers."""
+        return self._named(self.peer_id)
+
+    @property
+    def via(self) -> Coded:
+        """Names of the other ends."""
+        if (self._ways & 1).any() and (counting := self._counting).any():
+            return self._named(np.where(counting, 0, self.via_id))
+        return self._named(self.via_id)
+
+    def _named(self, numbers: Array) -> Coded:
+        if self._n == 0:
+            return Coded(numbers, ("",))
+        segment = self._blocks[0].segment
+        low, high = int(numbers.min()), int(numbers.max())
+        if high - low < _CODE_WINDOW:
+            first, names = self._peers.window(segment, low, high)
+            return Coded(numbers - first, names)
+        distinct, codes = np.unique(numbers, return_inverse=True)
+        return Coded(codes, self._peers.names(segment, distinct.tolist()))
+
+    @property
+    def transport(self) -> Coded:
+        """Names of transports."""
+        return _by_number(self._byte(3, 5), TRANSPORT_NAMES)
+
+    @property
+    def direction(self) -> Coded:
+        """in, out, denied."""
+        return _by_number(self._ways & np.uint8(0xFF ^ STRIPPED), DIRECTION_NAMES)
+
+    @property
+    def reason(self) -> Array:
+        """The errno of what was denied."""
+        return self._byte(3, 7).astype(np.int32)
+
+    @property
+    def kind(self) -> Coded:
+        """flux, nfp, oslo, state."""
+        return _by_number(self._kinds, KIND_NAMES)
+
+    @property
+    def type(self) -> Coded:
+        """request, response, event."""
+        if self._all_flux:
+            return _by_number(self._types, TYPE_NAMES)
+        named = _by_number(np.where(self._flux, self._types, np.uint8(0)), TYPE_NAMES)
+        codes = np.where(self._flux, named.codes, np.uint16(len(named.values)))
+        return Coded(codes, [*named.values, None])
+
+    @property
+    def flags(self) -> Column:
+        """The flag byte."""
+        return self._of_flux(self._flag_bytes.astype(np.int32))
+
+    @property
+    def userid(self) -> Column:
+        """Of PROTO, or ``uid`` of the JSON."""
+        values = self._big(5, high=False)
+        if self._all_flux:
+            return values
+        valid = self._flux.copy()
+        detail = self.detail
+        for row in self._others:
+            uid = uid_of(detail.raw(row))
+            if uid is not None:
+                values[row], valid[row] = uid, True
+        return Maybe(values, valid)
+
+    @property
+    def claimed(self) -> Array:
+        """Userid as it came."""
+        return self._high(4)
+
+    @property
+    def rolemask(self) -> Column:
+        """Roles as stamped."""
+        return self._of_flux(self._big(6, high=True))
+
+    @property
+    def aux1(self) -> Column:
+        """nodeid, errnum, sequence."""
+        return self._of_flux(self._big(6, high=False))
+
+    @property
+    def matchtag(self) -> Column:
+        """What pairs responses with requests."""
+        return self._of_flux(self._big(7, high=True))
+
+    @property
+    def topic(self) -> Text:
+        """Topics; empty where there is none."""
+        return Text(self._topic_start, self._topic_len, self._data)
+
+    @cached_property
+    def _topic_start(self) -> Array:
+        starts: Array = self._body_at + self._topic_at
+        return starts
+
+    @property
+    def service(self) -> Text:
+        """Topics up to the first period."""
+        return Text(self._topic_start, first_dots(self._data, self._topic_start, self._topic_len), self._data)
+
+    @property
+    def origin(self) -> Text:
+        """The route next to the delimiter."""
+        valid = self._origin_len > 0
+        starts = self._body_at + self._origin_at
+        return Text(starts, self._origin_len, self._data, None if valid.all() else valid)
+
+    @property
+    def routes(self) -> Array:
+        """How many."""
+        return self._routes
+
+    @cached_property
+    def payload_len(self) -> Array:
+        """Bytes of the payload, kept or not."""
+        return self._low(4)
+
+    @property
+    def wire_len(self) -> Array:
+        """Bytes of the parts, payload included."""
+        if self._stripped is None:
+            return self._body_len
+        sizes = self.payload_len + np.where(self.payload_len < 255, 1, 5)
+        sizes = np.where((self._flag_bytes & PAYLOAD) > 0, sizes, 0)
+        if not self._all_flux:
+            sizes = np.where(self._flux, sizes, self.payload_len)
+        whole: Array = self._body_len + np.where(self._stripped, sizes, 0)
+        return whole
+
+    @property
+    def delivered(self) -> Maybe:
+        """Deliveries of events that went out."""
+        return Maybe(self.via_id, self._counting)
+
+    @cached_property
+    def detail(self) -> Text:
+        """The JSON of records that are not flux."""
+        starts, lengths = np.zeros(self._n, np.int64), np.zeros(self._n, np.int64)
+        for row in self._others:
+            try:
+                at, size = part_at(self._body(row), int(self._topic_at[row] + self._topic_len[row]))
+            except DecodeError as error:
+                raise self._wrong(row, str(error)) from None
+            starts[row], lengths[row] = self._body_at[row] + at, size
+        valid = np.zeros(self._n, np.bool_) if self._all_flux else ~self._flux
+        return Text(starts, lengths, self._data, valid)
+
+    @property
+    def payload(self) -> Text:
+        """Payloads; of other records the encoded parts of the wire."""
+        sizes = self.payload_len.copy()
+        valid = self._flux & ((self._flag_bytes & PAYLOAD) > 0)
+        if self._stripped is not None:
+            valid &= ~self._stripped
+        short = valid & (sizes + PROTO_PART_BYTES + 1 > self._body_len)
+        if short.any():
+            row = int(short.argmax())
+            text = f"payload of {sizes[row]} bytes, the body has {self._body_len[row]}"
+            raise self._wrong(row, text)
+        ends = self._body_at + self._body_len
+        starts = ends - PROTO_PART_BYTES - sizes
+        detail = self.detail
+        for row in self._others:
+            starts[row] = detail.starts[row] + detail.lengths[row]
+            sizes[row] = ends[row] - starts[row]
+            stripped = self._stripped is not None and bool(self._stripped[row])
+            valid[row] = sizes[row] > 0 and not stripped
+        return Text(np.where(valid, starts, 0), np.where(valid, sizes, 0), self._data, valid)
+
+
+def _by_number(codes: Array, names: dict[int, str]) -> Coded:
+    """Codes as they stand in the journal, with as many names as they need; ``#NUMBER`` for one without."""
+    top = int(codes.max()) if len(codes) else 0
+    return Coded(codes, _table(names, top))
+
+
+def _table(names: dict[int, str], top: int) -> list[str | None]:
+    return [names.get(number, f"#{number}") for number in range(top + 1)]

@@ -1,0 +1,289 @@
+"""Blocks of a segment: ``walk`` raises at the first damage, ``salvage`` names it and goes on behind it.
+
+Theory of operation. The length of a block must agree with its counts to the byte, so that a header with one damaged
+field is known for what it is before its length leads anywhere. Behind damage ``salvage`` looks for the next block:
+
+- a header that is in order, with a wrong CRC: the damage is that block;
+- a header that is in order and says more than the file has: torn, nothing is looked for behind it;
+- else the next place that is a multiple of 8 from which headers lead, one to the next, to the end of the file.
+  A payload may hold blocks, by chance or by intent: what follows them is no header, so they are not taken for blocks.
+  Only when no such place exists, further damage being in the way, does a block count whose CRC is right and whose
+  numbers go on, JUMP_MAX at most.
+
+A file is read in windows, never mapped: the writer may cut it while somebody reads.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from broker.journal.layout import ALIGN, BLOCK_CRC_FROM, BLOCK_MAGIC, HEADER_BYTES, JUMP_MAX
+from broker.journal.reading.damage import Damage, Damaged
+from broker.journal.reading.heads import Block, Head, head_of
+from broker.journal.reading.segments import Segment, segments
+
+__all__ = [
+    "Block",
+    "Damage",
+    "Damaged",
+    "Segment",
+    "SegmentFile",
+    "complete_end",
+    "salvage",
+    "segments",
+    "walk",
+]
+
+WINDOW_BYTES: Final = 2 << 20
+"""Read at once, so that two full blocks make one batch; a block above SMALL_BYTES is read by itself."""
+SMALL_BYTES: Final = 1 << 20
+_SEARCH_BYTES: Final = 4 << 20
+"""Searched at once for the next block behind damage."""
+
+
+class SegmentFile:
+    """A segment, open: it can be read on after retention has deleted it.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+
+    __slots__ = ("_fd", "_last", "_window", "_window_at", "segment")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.segment = Segment(path, self._fd)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._window = memoryview(b"")
+        self._window_at = 0
+        self._last = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; blocks that were taken from it stay."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def refresh(self) -> None:
+        """Forget what was read ahead, and look at size and header again."""
+        self._window = memoryview(b"")
+        self.segment = Segment(self.segment.path, self._fd)
+
+    def size(self) -> int:
+        """Bytes now."""
+        return os.fstat(self._fd).st_size
+
+    def deleted(self) -> bool:
+        """Whether it has no name any more."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def view(self, offset: int, size: int, end: int) -> memoryview:
+        """``size`` bytes at ``offset``, fewer where the file ends; reads ahead, not beyond ``end``."""
+        at = offset - self._window_at
+        if at < 0 or at + size > len(self._window):
+            ahead = WINDOW_BYTES if self._last <= SMALL_BYTES else self._last + self._last // 8
+            self._window = memoryview(self._read(offset, min(max(size, ahead), end - offset)))
+            self._window_at, at = offset, 0
+        return self._window[at : at + size]
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
+            more = os.pread(self._fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def examine(self, offset: int, end: int, crc: bool = True) -> Block | Damage:
+        """The block at ``offset``, or what is wrong there: all up to ``end`` where no length can be believed."""
+        path = self.segment.path
+        rest = end - offset
+        if rest < HEADER_BYTES:
+            why = f"torn: {rest} of the {HEADER_BYTES} bytes of a block header"
+            return Damage(path, offset, rest, why, torn=True)
+        start = self.view(offset, HEADER_BYTES, end)
+        head = head_of(start) if len(start) == HEADER_BYTES else "the file was cut meanwhile"
+        if isinstance(head, str):
+            return Damage(path, offset, rest, head)
+        if head.length > rest:
+            return Damage(path, offset, rest, f"torn: {rest} bytes of a block of {head.length}", torn=True)
+        data = self.view(offset, head.length, end)
+        self._last = head.length
+        if len(data) < head.length:
+            return Damage(path, offset, rest, "the file was cut meanwhile", torn=True)
+        if crc and zlib.crc32(data[BLOCK_CRC_FROM:]) != head.crc:
+            why = f"CRC of the block {head.crc:08x}, computed {zlib.crc32(data[BLOCK_CRC_FROM:]):08x}"
+            return Damage(path, offset, head.length, why)
+        return Block(self.segment, offset, head, data, offset - self._window_at)
+
+    def walk(self, start: int, end: int, crc: bool = True) -> Iterator[Block]:
+        """As the function ``walk``."""
+        if self.segment.damage is not None:
+            raise Damaged(*self.segment.damage)
+        offset = start
+        while offset < end:
+            found = self.examine(offset, end, crc)
+            if isinstance(found, Damage):
+                raise Damaged(*found)
+            yield found
+            offset += found.length
+
+    def salvage(self, start: int, end: int) -> Iterator[Block | Damage]:
+        """As the function ``salvage``."""
+        damage, foreign = self.segment.damage, self.segment.foreign
+        if damage is not None and start <= HEADER_BYTES:
+            yield damage._replace(length=end) if foreign else damage
+        if foreign:
+            return  # nothing in it can be told
+        offset, next_seq = start, self.segment.first_seq
+        while offset < end:
+            found = self.examine(offset, end)
+            if isinstance(found, Block):
+                offset = found.end
+                next_seq = found.first_seq + (found.count if found.numbered else 0)
+            else:
+                resume = end if found.torn else self._behind(found, end, next_seq)
+                found = found._replace(length=resume - offset)
+                offset = resume
+            yield found
+
+    def heads(self) -> Iterator[Head | str]:
+        """The headers of the blocks, bodies not looked at; a text in place of the first that is torn or damaged."""
+        offset, end = HEADER_BYTES, self.size()
+        while offset < end:
+            data = os.pread(self._fd, HEADER_BYTES, offset)
+            head = head_of(data) if len(data) == HEADER_BYTES else "torn"
+            if isinstance(head, Head) and offset + head.length > end:
+                head = "torn"
+            yield head
+            if isinstance(head, str):
+                return
+            offset += head.length
+
+    # -- behind damage -------------------------------------------------------------------------
+
+    def _behind(self, damage: Damage, end: int, next_seq: int) -> int:
+        """Where to read on behind damage that has been found at its offset; ``end`` where there is nothing more."""
+        if self._head_at(damage.offset, end) is not None:
+            return damage.offset + damage.length
+        doubtful, budget = end, 2 * (end - damage.offset)
+        failed: set[int] = set()
+        for at in self._candidates(damage.offset + ALIGN, end):
+            head = self._head_at(at, end)
+            if head is None:
+                continue
+            if self._leads_to_end(at, end, failed):
+                return at
+            if doubtful == end and head.length <= budget and self._goes_on(head, next_seq):
+                budget -= head.length  # many long blocks may be said to begin within each other
+                if isinstance(self.examine(at, end), Block):
+                    doubtful = at
+        return doubtful
+
+    def _goes_on(self, head: Head, next_seq: int) -> bool:
+        same_rank = self.segment.damage is not None or head.rank == self.segment.rank
+        return same_rank and next_seq <= head.first_seq < next_seq + JUMP_MAX
+
+    def _head_at(self, offset: int, end: int) -> Head | None:
+        data = os.pread(self._fd, HEADER_BYTES, offset) if end - offset >= HEADER_BYTES else b""
+        head = head_of(data) if len(data) == HEADER_BYTES else ""
+        return head if isinstance(head, Head) else None
+
+    def _candidates(self, start: int, end: int) -> Iterator[int]:
+        """Multiples of 8 from ``start`` on where a block's magic stands."""
+        for offset in range(start, end, _SEARCH_BYTES):
+            data = os.pread(self._fd, min(_SEARCH_BYTES + 4, end - offset), offset)
+            at = data.find(BLOCK_MAGIC)
+            while 0 <= at < _SEARCH_BYTES:
+                if (offset + at) % 8 == 0:
+                    yield offset + at
+                at = data.find(BLOCK_MAGIC, at + 1)
+
+    def _leads_to_end(self, start: int, end: int, failed: set[int]) -> bool:
+        """Whether headers lead from ``start``, one to the next, to the end; ``failed`` keeps where that was not so."""
+        way, at = [], start
+        while at not in failed:
+            head = self._head_at(at, end)
+            if head is None:
+                break
+            if at + head.length >= end:  # beyond it: the last one is torn
+                return True
+            way.append(at)
+            at += head.length
+        failed.update(way)
+        return False
+
+
+def walk(
+    path: str | os.PathLike[str], start: int = HEADER_BYTES, end: int | None = None, *, crc: bool = True
+) -> Iterator[Block]:
+    """The blocks of ``path`` from ``start`` to exactly ``end``.
+
+    Args:
+        path: a segment.
+        start: where a block stands.
+        end: where one ends, as ``complete_end`` says; None: the file's end now.
+        crc: whether the CRC of each block is checked.
+
+    Raises:
+        Damaged: the segment's header is damaged, no block stands at ``start`` or where the one before ends, a CRC is
+            wrong, or none ends at ``end``. Blocks in front of that have been given out.
+        FileNotFoundError: the segment is gone.
+    """
+    with SegmentFile(path) as file:
+        limit = file.size()
+        if end is not None and end > limit:
+            why = f"blocks up to {end} expected, the file ends at {limit}"
+            raise Damaged(os.fspath(path), limit, end - limit, why, True)
+        yield from file.walk(start, limit if end is None else end, crc)
+
+
+def salvage(
+    path: str | os.PathLike[str], start: int = HEADER_BYTES, end: int | None = None
+) -> Iterator[Block | Damage]:
+    """The blocks of ``path`` in order, and in between each damage with its exact extent; the header's, too.
+
+    Raises:
+        FileNotFoundError: the segment is gone.
+    """
+    with SegmentFile(path) as file:
+        limit = file.size()
+        yield from file.salvage(start, limit if end is None else min(end, limit))
+
+
+def complete_end(path: str | os.PathLike[str], start: int = HEADER_BYTES) -> int:
+    """Where the last complete block ends; ``start`` where none is complete behind it.
+
+    Damage in front of that block does not count: whoever reads up to there meets it. A block that is torn, or whose CRC
+    is wrong with nothing behind it, is not complete, so an end that was given out stays right while the writer goes on,
+    and after recovery has cut the file.
+
+    Args:
+        path: a segment.
+        start: an end that was given out before: only what is behind it is read.
+
+    Raises:
+        FileNotFoundError: the segment is gone.
+    """
+    with SegmentFile(path) as file:
+        end = start
+        for found in file.salvage(start, file.size()):
+            if isinstance(found, Block):
+                end = found.end
+    return end

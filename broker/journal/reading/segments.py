@@ -1,0 +1,184 @@
+"""A segment's header and name, and the segments of a directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Final
+
+from broker.errors import ConfigError
+from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
+from broker.journal.reading.damage import Damage
+
+_NAME: Final = re.compile(rf"(.+)-(\d{{20}}){re.escape(SUFFIX)}", re.DOTALL)
+_CRC_AT: Final = 60
+_LOCKS: Final = "/proc/locks"
+
+
+class Segment:
+    """What a segment says about itself. A damaged header is no error here: ``damage`` tells of it.
+
+    Args:
+        path: the file.
+        fd: the same file, opened already: it may have been deleted since.
+
+    Attributes:
+        path: as given.
+        writer: who wrote it (from the name).
+        first_seq: number of its first record; from the name where the header is damaged.
+        rank: whose records they are.
+        run: uuid of the writer's run, 32 hex digits; empty where the header is damaged.
+        created_ns: when it was begun, ns since 1970.
+        flags: PAYLOADS, BOTH_ENDS.
+        base: what was added to the numbers of the run.
+        size: bytes when it was looked at.
+        damage: what is wrong with the header, or None.
+        version: as the header says, when it is in order; else that of this program.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        ValueError: the name is not that of a segment.
+    """
+
+    __slots__ = (
+        "base",
+        "created_ns",
+        "damage",
+        "first_seq",
+        "flags",
+        "path",
+        "rank",
+        "run",
+        "size",
+        "version",
+        "writer",
+    )
+
+    def __init__(self, path: str | os.PathLike[str], fd: int | None = None) -> None:
+        self.path: str = os.fspath(path)
+        self.writer, self.first_seq = named(self.path)
+        self.rank = self.created_ns = self.flags = self.base = 0
+        self.run = ""
+        self.version = VERSION
+        self.damage: Damage | None = None
+        own = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC) if fd is None else fd
+        try:
+            self.size: int = os.fstat(own).st_size
+            head = os.pread(own, HEADER_BYTES, 0)
+        finally:
+            if fd is None:
+                os.close(own)
+        self._parse(head)
+
+    def _parse(self, head: bytes) -> None:
+        if len(head) < HEADER_BYTES:
+            why = f"a header of {HEADER_BYTES} bytes expected, the file ends after {len(head)}"
+            self.damage = Damage(self.path, 0, len(head), why, torn=True)
+            return
+        magic, version, flags, rank, run, first, created, base, crc = SEGMENT_HEADER.unpack(head)
+        if magic != SEGMENT_MAGIC:
+            why = f"magic {magic.hex(' ')}, expected {SEGMENT_MAGIC.hex(' ')}"
+        elif crc != zlib.crc32(head[:_CRC_AT]):
+            why = f"CRC of the header {crc:08x}, computed {zlib.crc32(head[:_CRC_AT]):08x}"
+        elif version != VERSION:
+            self.version = version
+            why = f"segment of version {version}, this program knows {VERSION}"
+        else:
+            self.rank, self.run, self.first_seq = rank, run.hex(), first
+            self.created_ns, self.flags, self.base = created, flags, base
+            return
+        self.damage = Damage(self.path, 0, HEADER_BYTES, why)
+
+    @property
+    def foreign(self) -> bool:
+        """Its version is another one: what its bytes mean is not known here."""
+        return self.version != VERSION
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return os.path.basename(self.path)
+
+    def __repr__(self) -> str:
+        return f"<segment {self.name} run={self.run[:8]} {self.size}B>"
+
+
+def named(path: str) -> tuple[str, int]:
+    """Writer and first number in a segment's name.
+
+    Raises:
+        ValueError: it is not ``WRITER-<20 digits>.fj``.
+
+    >>> named("/var/j/rank0-00000000000000000042.fj")
+    ('rank0', 42)
+    """
+    match = _NAME.fullmatch(os.path.basename(path))
+    if match is None:
+        raise ValueError(f"{os.path.basename(path)!r} is not WRITER-<20 digits>{SUFFIX}")
+    return match[1], int(match[2])
+
+
+def segments(directory: str | os.PathLike[str], writer: str | None = None) -> list[Segment]:
+    """The segments of a directory by writer and number; of one writer only when it is named.
+
+    Other files are passed over; so is one that retention deletes while this looks.
+
+    Raises:
+        ConfigError: there is no such directory, or it may not be read.
+    """
+    found = []
+    for path, _writer, _first in listing(directory, writer):
+        try:
+            found.append(Segment(path))
+        except FileNotFoundError:
+            continue  # deleted between the listing and the look
+        except OSError as error:
+            raise ConfigError(f"segment {path}: {error.strerror}", error.errno) from None
+    return sorted(found, key=lambda segment: (segment.writer, segment.first_seq))
+
+
+def listing(directory: str | os.PathLike[str], writer: str | None = None) -> list[tuple[str, str, int]]:
+    """Path, writer and first number of each segment by name, none of them opened; sorted by writer and number.
+
+    Raises:
+        ConfigError: there is no such directory, or it may not be read.
+    """
+    folder = os.fspath(directory)
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_file()]
+    except OSError as error:
+        raise ConfigError(f"journal directory {folder}: {error.strerror}", error.errno) from None
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    return sorted(
+        (
+            (os.path.join(folder, match[0]), match[1], int(match[2]))
+            for match in matches
+            if writer is None or match[1] == writer
+        ),
+        key=lambda each: each[1:],
+    )
+
+
+def live_writers(directory: str | os.PathLike[str]) -> set[str]:
+    """Writers that hold the lock of their name, seen from this machine; without taking any lock.
+
+    A directory that another machine writes to shows none.
+    """
+    try:
+        held = Path(_LOCKS).read_text(encoding="ascii")
+    except OSError:
+        return set()
+    # the inode alone: which device it is on shows differently in stat where file systems are stacked
+    inodes = {line.split()[-3].rpartition(":")[2] for line in held.splitlines() if " FLOCK " in line}
+    found = set()
+    for path in Path(directory).glob(".*.lock"):
+        try:
+            inode = str(path.stat().st_ino)
+        except FileNotFoundError:
+            continue
+        if inode in inodes:
+            found.add(path.name[1 : -len(".lock")])
+    return found
