@@ -11,11 +11,14 @@ A request from one socket to another, function by function::
     Broker.received           a batch; what exceeds it waits in the Backlog
     Broker.run                one message after the other, by its type:
     Router.request              a request like an earlier one has its Decision in the port's cache; else
-    Router._decide                rules (_resolve) and stamp (below: ingress decides, the port remembers)
+    Router._decide                rules (way.resolve) and stamp (below: ingress decides, the port remembers)
                                 pending[rest of stack + matchtag] = decision; push the hop
     Port.send = UnixLink.send   framed() into the outbox; the link is noted at the Flusher
     Flusher.flush             at the end of the batch (of a long one: on the way, too), each noted link once
     UnixLink.flush            one write; what the kernel does not take is parked in the Outbox
+
+With a journal, ``Router.request`` leaves a mark and the frame in a list just before ``Port.send``, and the end of the
+batch hands that list on (``_settle``; see ``routing.recording``).
 
 Its response comes back the same way through ``Router.response``: the top hop names the origin, ``pending`` proves
 that it was asked for, the hop is popped. A request for a built-in service ends in ``_own`` and takes ``work`` to
@@ -39,6 +42,7 @@ from broker.node.calls import Calls
 from broker.node.pressure import Pressure
 from broker.routing.departure import depart
 from broker.routing.port import OWN, PARENT, Port
+from broker.routing.recording import Recording
 from broker.routing.router import Router
 from broker.routing.topology import Topology
 from broker.transport.link import Flusher, Link
@@ -64,7 +68,8 @@ class Broker:
 
     Attributes:
         deliver: gets requests for built-in services. observe: gets events the broker itself subscribed to.
-        on_control: gets control messages of tree links. on_departed: told of every port that went, and why.
+        on_control: gets control messages of tree links.
+        on_attached, on_departed: told of every port that came, before it is read, and that went, and why.
     """
 
     def __init__(
@@ -92,6 +97,8 @@ class Broker:
         self.observe: Callable[[Message], None] | None = None
         self.on_control: Callable[[Port, Message], None] | None = None
         self.on_departed: list[Callable[[Port, LinkError], None]] = []
+        self.on_attached: list[Callable[[Port], None]] = []
+        self._settle: Callable[[], None] | None = None
         self._tick: asyncio.Handle | None = None
         self._active: Port | None = None
 
@@ -162,6 +169,8 @@ class Broker:
             self._active = None
             flusher.batch = False
             flusher.flush()
+            if self._settle is not None:
+                self._settle()
         return index
 
     def _control(self, port: Port, message: Message) -> None:
@@ -201,6 +210,8 @@ class Broker:
         finally:
             self.flusher.batch = False
             self.flusher.flush()
+            if self._settle is not None:
+                self._settle()
 
     # -- the broker's own port -----------------------------------------------------------------
 
@@ -225,11 +236,18 @@ class Broker:
     def _respond(self, message: Message) -> None:
         self.router.response(self.own, message)
 
+    def record(self, recording: Recording | None, settle: Callable[[], None] | None) -> None:
+        """Record what passes from now on, or no more; ``settle`` is called at the end of each batch."""
+        self.router.recording = recording
+        self._settle = settle
+
     # -- links come and go ---------------------------------------------------------------------
 
     def attach(self, port: Port) -> None:
         """Take a port into routing and start its link."""
         self.router.attach(port)
+        for callback in self.on_attached:
+            callback(port)
         if port.link is not None:
             port.link.data = port
             if port.link.receiver is None:

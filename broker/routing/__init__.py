@@ -4,9 +4,12 @@
 ``topology``      the tree: parent, children, next hop towards a rank
 ``service_table`` service name -> port
 ``router``        requests and responses: decide once, remember, unwind
+``way``           where a request goes: a service of this rank, a neighbour
+``lookalikes``    open calls that their matchtag does not tell apart
 ``notices``       disconnect notices armed and disarmed
 ``ration``        the cap on open calls of all links together
 ``events``        numbering, order, subscriptions, private events
+``recording``     what the router sees of a recorder of traffic, and the records that are rare
 ``departure``     what is owed when a port goes: answers, disconnect notices
 ``tally``         counts of what passed, and of what did not and why
 """

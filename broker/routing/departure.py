@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 
+from broker.routing.lookalikes import NO_TAG
 from broker.routing.notices import NOTICE
 from broker.routing.port import CLIENT, PARENT, Decision, Port, Repeat
-from broker.routing.router import NO_TAG, Router
+from broker.routing.router import Router
 from broker.wire.message import NORESPONSE, PAYLOAD, RESPONSE, ROUTE, STREAMING, TOPIC, Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.topic import path_of
@@ -46,7 +47,7 @@ def _answer_waiting(router: Router, origin: Port, gone: Port, reason: str) -> in
         answered += len(entry.calls()) - len(left)
         for call in entry.calls():
             if call.target is gone:
-                origin.send(unreachable(router, call, key, reason))
+                router.deliver(origin, unreachable(router, call, key, reason), gone)
         if left and isinstance(entry, Repeat):
             entry.waiting = left
         else:
@@ -63,7 +64,7 @@ def _answer_untagged(router: Router, origin: Port, gone: Port, reason: str) -> i
             del origin.untagged[front]
         if unanswered:
             answered += 1
-            origin.send(unreachable(router, call, front + NO_TAG, reason))
+            router.deliver(origin, unreachable(router, call, front + NO_TAG, reason), gone)
     return answered
 
 
@@ -102,4 +103,5 @@ def _end_streams(router: Router, port: Port) -> None:
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE
             head = call.head[:4] + bytes((flags,)) + call.head[5:]
             router.tally.notices += 1
-            call.target.send(Message(call.push + key[:-4], encode_part(topic), b"", head, key[-4:]))
+            notice = Message(call.push + key[:-4], encode_part(topic), b"", head, key[-4:])
+            router.deliver(call.target, notice, port)

@@ -10,7 +10,9 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
+from broker.identity import USERID_UNKNOWN
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
+from broker.routing.recording import IN, OUT, Recording
 from broker.routing.tally import Tally
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data
@@ -21,6 +23,8 @@ PREFIXES_MAX: Final = 4096
 """Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
 PREFIX_MAX_BYTES: Final = 1024
 """Longest prefix; beyond it ENAMETOOLONG. It bounds the work of matching a topic, however long that is."""
+MARKS_MAX: Final = 64
+"""Marks remembered per port, one for each credentials that its events bear."""
 
 
 class Events:
@@ -32,9 +36,15 @@ class Events:
     """
 
     __slots__ = (
+        "_add",
+        "_both",
         "_children",
         "_matches",
+        "_out_count",
+        "_out_mark",
+        "_own_mark",
         "_parent",
+        "_recording",
         "_stamp",
         "_subscribers",
         "_tally",
@@ -53,6 +63,23 @@ class Events:
         self._children: tuple[Port, ...] = ()
         self._subscribers: dict[bytes, dict[Port, None]] = {}
         self._matches: dict[bytes, tuple[Port, ...]] = {}
+        self._recording: Recording | None = None
+        self._add: Callable[[bytes], None] | None = None
+        self._both: bool = False
+        self._own_mark: bytes = b""
+        self._out_count: int = -1
+        self._out_mark: bytes = b""
+
+    def record(self, recording: Recording | None, own: Port) -> None:
+        """Record events from now on, or no more; ``own`` is whom the broker's own ones come from."""
+        self._recording = recording
+        self._add = None
+        self._both = False
+        self._out_count = -1
+        if recording is not None:
+            self._add = recording.add
+            self._both = recording.both
+            self._own_mark = recording.mark(IN, own.peer, 0, own.cred.userid)
 
     # -- subscriptions -------------------------------------------------------------------------
 
@@ -114,25 +141,38 @@ class Events:
         stamped = port.stamps.get(received) or self._stamp(port, received)
         message.head = b"".join((head[:4], bytes((head[4] | ROUTE,)), stamped, head[13:]))
         message.front = DELIMITER
+        mark = b""
+        if self._add is not None:
+            mark = port.marks.get(received) or self._mark(port, received)
         if port.kind == PARENT:
-            self._follow(message)
+            self._follow(message, mark)
         elif self.rank == 0:
-            self.publish(message)
+            self.publish(message, mark)
         elif self._parent is not None:
             self._tally.delivered_events += 1
+            if mark:
+                self._record(mark, message)
+                self._record_out(message, self._parent.peer, 1)
             self._parent.send(message)
         else:
             self._tally.drop("event while no parent is connected")
 
-    def publish(self, message: Message) -> int:
-        """Number a stamped event and distribute it; rank 0 only. Returns its sequence."""
+    def publish(self, message: Message, mark: bytes = b"") -> int:
+        """Number a stamped event and distribute it; rank 0 only. Returns its sequence.
+
+        ``mark`` goes in front of it when events are recorded; default: that of the broker's own.
+        """
         self.sequence = sequence = self.sequence % 0xFFFFFFFF + 1
         message.head = message.head[:13] + sequence.to_bytes(4, "big")
+        if self._add is not None:
+            self._record(mark or self._own_mark, message)
         self.distribute(message)
         return sequence
 
-    def _follow(self, message: Message) -> None:
+    def _follow(self, message: Message, mark: bytes) -> None:
         """An event from the parent: check its number, then distribute it."""
+        if mark:
+            self._record(mark, message)
         sequence = message.sequence
         last = self.sequence
         if sequence != last % 0xFFFFFFFF + 1 and last:
@@ -157,7 +197,42 @@ class Events:
             ports = tuple(port for port in ports if may_see(port, userid))
         for port in ports:
             port.send(message)
-        self._tally.delivered_events += len(ports) + len(children)
+        count = len(ports) + len(children)
+        self._tally.delivered_events += count
+        if self._both:
+            self._record_out(message, 0, count)
+
+    # -- recording -----------------------------------------------------------------------------
+
+    def _mark(self, port: Port, received: bytes) -> bytes:
+        """The mark of an event of ``port`` that came with credentials ``received``, remembered at the port."""
+        recording = self._recording
+        assert recording is not None
+        if len(port.marks) >= MARKS_MAX:
+            port.marks = {}
+        claimed = int.from_bytes(received[:4], "big")
+        mark = port.marks[received] = recording.mark(IN, port.peer, 0, claimed)
+        return mark
+
+    def _record(self, mark: bytes, message: Message) -> None:
+        add = self._add
+        if add is not None:
+            frame = message.framed()  # first: no mark stands alone
+            add(mark)
+            add(frame)
+
+    def _record_out(self, message: Message, peer: int, count: int) -> None:
+        """One record, however many got it: ``count`` stands where other records have the other end's number."""
+        recording = self._recording
+        if recording is None or not self._both:
+            return
+        if peer:
+            self._record(recording.mark(OUT, peer, count, USERID_UNKNOWN), message)
+            return
+        if count != self._out_count:
+            self._out_count = count
+            self._out_mark = recording.mark(OUT, 0, count, USERID_UNKNOWN)
+        self._record(self._out_mark, message)
 
     def _match(self, topic_part: bytes) -> tuple[Port, ...]:
         topic = bytes(part_data(topic_part) or b"")

@@ -29,7 +29,22 @@ class Decision:
     vanished (origin, topic, flags): the rest of a pending call is its key.
     """
 
-    __slots__ = ("armed", "head", "once", "origin", "push", "target", "topic_part", "track", "unarmed")
+    __slots__ = (
+        "answer_head",
+        "answer_mark",
+        "answer_out_mark",
+        "armed",
+        "head",
+        "mark",
+        "once",
+        "origin",
+        "out_mark",
+        "push",
+        "target",
+        "topic_part",
+        "track",
+        "unarmed",
+    )
 
     def __init__(self, origin: Port, target: Port, topic_part: bytes, head: bytes, push: bytes) -> None:
         self.origin: Port = origin
@@ -47,6 +62,14 @@ class Decision:
         """Key of the disconnect notice this request arms; b"" for none."""
         self.unarmed: bool = False
         """Decided for a sender behind the link: the link's own first request still has to arm its notice."""
+        self.mark: bytes = b""
+        """In front of its request in a recording (see ``recording``); b"": it is none that came in by a link."""
+        self.out_mark: bytes = b""
+        """The same of the delivery; b"": deliveries are not recorded."""
+        self.answer_head: bytes = b""
+        """``Message.head`` of the response, as received, that the marks below are for; b"" for none yet."""
+        self.answer_mark: bytes = b""
+        self.answer_out_mark: bytes = b""
 
     def calls(self) -> list[Decision]:
         """The open calls that this entry of a pending table stands for."""
@@ -106,6 +129,8 @@ class Port:
             while nothing answered it).
         armed: disconnect notices owed when the port goes: key -> (request header, matchtag, topic part of
             the notice, front below the port's hop).
+        peer: its number in a recording; 0 for none. marks: credentials of its events as received -> mark in front of
+            them in a recording.
         provided: it registered a service once: others may wait for it, decisions may lead to it.
     """
 
@@ -123,8 +148,10 @@ class Port:
         "last_topic",
         "link",
         "live",
+        "marks",
         "name",
         "owner",
+        "peer",
         "pending",
         "pending_max",
         "policy",
@@ -172,6 +199,8 @@ class Port:
         self.busy: bool = False
         """Its outbox is above high water."""
         self.received: int = 0
+        self.peer: int = 0
+        self.marks: dict[bytes, bytes] = {}
         self.pending: dict[bytes, Decision] = {}
         self.pending_max: int = 0
         """Calls it may have open; the router sets it."""

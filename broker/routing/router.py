@@ -19,20 +19,29 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
+from broker.identity import USERID_UNKNOWN
 from broker.routing.events import Events
+from broker.routing.lookalikes import NO_TAG, answered, track
 from broker.routing.notices import NOTICE, arm, disarm, notice_key
-from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Repeat, Stamp
+from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Stamp
+from broker.routing.recording import (
+    Recording,
+    forget_marks,
+    mark_answer,
+    mark_request,
+    record_denied,
+    record_out,
+)
 from broker.routing.service_table import ServiceTable
 from broker.routing.tally import Tally
-from broker.routing.topology import NO_PARENT, Topology
+from broker.routing.topology import Topology
+from broker.routing.way import LINK_TOPICS, resolve
 from broker.wire.message import (
     DELIMITER,
-    NODEID_ANY,
     NORESPONSE,
     ROUTE,
     STREAMING,
     TOPIC,
-    UPSTREAM,
     Message,
     response,
 )
@@ -41,7 +50,6 @@ from broker.wire.parts import encode_part, part_data, split_parts
 Congested = Callable[[Port, Port], bool]
 """``congested(origin, target)``: target's outbox is full; True when origin was paused, so that the request may pass."""
 
-NO_TAG: Final = b"\0\0\0\0"
 NO_ERROR: Final = b"\0\0\0\0"
 CACHE_MAX: Final = 512
 """Decisions kept per port; a client that uses more distinct requests than that decides anew."""
@@ -53,10 +61,6 @@ ROUTE_MAX_BYTES: Final = 255
 """A client's route part, its size byte counted; deployed ids take 37."""
 HEADS_MAX: Final = 64
 """Response headers remembered per port: they differ in flags, credentials and errnum."""
-REPEATS_MAX: Final = 256
-"""Open calls of one sender that may share a matchtag."""
-LINK_TOPICS: Final = frozenset((b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove"))
-"""Answered by the broker a client is attached to, whatever nodeid says, and even with NORESPONSE set."""
 
 
 class Router:
@@ -98,6 +102,8 @@ class Router:
         self.parent: Port | None = None
         self.children: dict[int, Port] = {}
         self.ports: set[Port] = {own}
+        self._recording: Recording | None = None
+        self._records: list[bytes] | None = None
         self._stamp: Stamp = stamp
         self._congested: Congested = congested
         self._hop: bytes = encode_part(uuid.encode())
@@ -186,13 +192,24 @@ class Router:
             pending = port.pending
             key = front + tag
             if tag == NO_TAG or key in pending or len(pending) >= port.pending_max:
-                if not self._track_rare(port, message, decision, front):
+                refusal = track(port, decision, front, tag)
+                if refusal:
+                    self.answer(port, message, errno.EAGAIN, refusal)
                     self.tally.refused_requests += 1
                     return
             else:
                 pending[key] = decision
         message.head = decision.head
         message.front = decision.push + front
+        records = self._records
+        if records is not None:
+            frame = message.framed()
+            if decision.mark:
+                records.append(decision.mark)
+                records.append(frame)
+            if decision.out_mark:
+                records.append(decision.out_mark)
+                records.append(frame)
         decision.target.send(message)
 
     def _decide(self, port: Port, message: Message) -> Decision | None:
@@ -207,7 +224,7 @@ class Router:
         topic = bytes(name)
         seen = message.head
         flags = seen[4]
-        target = self._resolve(port, message, topic)
+        target = resolve(self, port, message, topic)
         if target is None:
             return None
         if target.kind == CLIENT and b"." not in topic:  # deployed connectors pass no bare name on
@@ -226,6 +243,8 @@ class Router:
         link_topic = target is self.own and topic in LINK_TOPICS
         decision.track = not flags & NORESPONSE or link_topic
         decision.once = not flags & STREAMING
+        if self._recording is not None:
+            mark_request(self._recording, self.own, decision, int.from_bytes(received[:4], "big"))
         if not notice:
             if port.kind == CLIENT and decision.track:
                 decision.armed = notice_key(topic, seen)
@@ -237,45 +256,6 @@ class Router:
                     port.cache = {}
                 port.cache[message.topic_part + seen] = decision
         return decision
-
-    def _resolve(self, port: Port, message: Message, topic: bytes) -> Port | None:
-        """The port this request goes to; None when it was answered."""
-        nodeid = message.nodeid
-        if port.kind == CLIENT and topic in LINK_TOPICS:
-            return self.own
-        if message.flags & UPSTREAM and nodeid == self.rank:
-            if self.parent is None:
-                self.answer(port, message, errno.EHOSTUNREACH)
-            return self.parent
-        if nodeid == NODEID_ANY or message.flags & UPSTREAM:
-            target = self._local(port, topic, nodeid) or self.parent
-            if target is None and self.rank:
-                self.answer(port, message, errno.EHOSTUNREACH)
-            elif target is None:
-                self.unregistered(port, message, topic)
-            return target
-        if nodeid == self.rank:
-            target = self._local(port, topic, nodeid)
-            if target is None:
-                self.unregistered(port, message, topic)
-            return target
-        return self._towards(port, message, nodeid)
-
-    def _local(self, port: Port, topic: bytes, nodeid: int) -> Port | None:
-        target = self.services.find(topic.partition(b".")[0])
-        # CMB1 (seeds 000 and 004, "Default Request Routing" 1): a provider's own request to any rank goes on upstream
-        return None if target is port and port.cmb1 and nodeid == NODEID_ANY else target
-
-    def _towards(self, port: Port, message: Message, nodeid: int) -> Port | None:
-        """The neighbour on the way to rank ``nodeid``."""
-        target: Port | None = None
-        if nodeid < self.topology.size:
-            child = self.topology.child_towards(self.rank, nodeid)
-            target = self.parent if child == NO_PARENT else self.children.get(child)
-        if target is not None and (target is not port or port.kind != PARENT):
-            return target
-        self.answer(port, message, errno.EHOSTUNREACH)
-        return None
 
     def unregistered(self, port: Port, message: Message, topic: bytes) -> None:
         """Answer ENOSYS with the deployed text."""
@@ -311,24 +291,6 @@ class Router:
         decision.unarmed = False
         arm(port, decision, DELIMITER, message, self.pending_max)
 
-    def _track_rare(self, port: Port, message: Message, decision: Decision, front: bytes) -> bool:
-        """Matchtag 0, a matchtag used twice, too many calls: False when the request was answered instead."""
-        tag = message.tag
-        if len(port.pending) + len(port.untagged) >= port.pending_max:
-            text = f"more than {port.pending_max} calls are open on this link"
-            self.answer(port, message, errno.EAGAIN, text)
-            return False
-        if tag == NO_TAG:
-            port.untagged.setdefault(front, {})[decision.target] = (decision, True)
-        else:  # RFC 6 forbids it; deployed software answers both, so the later call waits behind the first
-            earlier = port.pending[front + tag]
-            waiting = earlier.waiting if isinstance(earlier, Repeat) else [earlier]
-            if len(waiting) >= REPEATS_MAX:
-                self.answer(port, message, errno.EAGAIN, f"matchtag is in use by {len(waiting)} open calls")
-                return False
-            port.pending[front + tag] = Repeat([*waiting, decision])
-        return True
-
     # -- responses -----------------------------------------------------------------------------
 
     def response(self, port: Port, message: Message) -> None:
@@ -353,14 +315,33 @@ class Router:
         key = rest + message.tag
         decision = origin.pending.get(key)
         if decision is None or decision.target is not port:
-            decision = self._unusual(origin, port, key, rest, failed)
+            decision = answered(origin, port, key, rest, failed)
             if decision is None:
                 self._stray("response to no open call")
                 return
         elif failed or decision.once:
             del origin.pending[key]
         message.head = stamped
-        message.front = front if origin.kind == PARENT else rest
+        records = self._records
+        if records is None:
+            message.front = front if origin.kind == PARENT else rest
+        else:
+            if decision.answer_head != head:
+                mark_answer(self._recording, self.own, decision, port, head)
+            if origin.kind != PARENT:
+                front = rest
+            if decision.answer_mark:
+                frame = message.recorded(front)
+                records.append(decision.answer_mark)
+                records.append(frame)
+            else:
+                message.front = front
+            if decision.answer_out_mark:
+                # what our own end gets leaves by no link: its record keeps its hop
+                if origin is not self.own or not decision.answer_mark:
+                    frame = message.framed()
+                records.append(decision.answer_out_mark)
+                records.append(frame)
         origin.send(message)
 
     def _stray(self, reason: str) -> None:
@@ -377,24 +358,45 @@ class Router:
         known = port.heads[head] = (b"".join((head[:5], stamped, head[13:])), head[13:] != NO_ERROR)
         return known
 
-    def _unusual(self, origin: Port, port: Port, key: bytes, rest: bytes, failed: bool) -> Decision | None:
-        """The decision for a response to matchtag 0 or to a matchtag used twice."""
-        if key[-4:] == NO_TAG:
-            return origin.untagged_call(rest, port, failed)
-        entry = origin.pending.get(key)
-        if not isinstance(entry, Repeat):
-            return None
-        found = entry.take(port, failed)
-        if not entry.waiting:
-            del origin.pending[key]
-        return found
-
     def answer(self, port: Port, message: Message, errnum: int, text: str = "") -> None:
         """Answer a request of ``port`` that was not forwarded; counted only when NORESPONSE is set."""
+        if self._recording is not None and port is not self.own and port.live:
+            received = message.head[5:13]
+            denied = message.copy()
+            stamped = port.stamps.get(received) or self._stamp(port, received)
+            denied.head = b"".join((message.head[:5], stamped, message.head[13:]))
+            record_denied(self._recording, port, None, denied, int.from_bytes(received[:4], "big"), errnum)
         if message.flags & NORESPONSE:
             self.tally.drop(f"request without response: errno {errnum}")
             return
         self.tally.answered += 1
         cred = self.own.cred
         payload = text.encode() + b"\0" if text else None
-        port.send(response(message, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask))
+        answer = response(message, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask)
+        self.deliver(port, answer, self.own)
+
+    def deliver(self, port: Port, message: Message, source: Port) -> None:
+        """Send what this broker itself made on behalf of ``source``."""
+        if self._recording is not None:
+            record_out(self._recording, port, source, message)
+        port.send(message)
+
+    # -- recording -----------------------------------------------------------------------------
+
+    @property
+    def recording(self) -> Recording | None:
+        """Who records what passes (see ``recording``); None: nobody. A port without a number yet is recorded as 0."""
+        return self._recording
+
+    @recording.setter
+    def recording(self, recording: Recording | None) -> None:
+        self._recording = recording
+        self._records = None if recording is None else recording.items
+        self.events.record(recording, self.own)
+        forget_marks(self.ports)
+
+    def refused(self, request: Message, errnum: int) -> None:
+        """A built-in service refused a request that was delivered to it: that is recorded, too."""
+        recording, port = self._recording, self.port_of(request)
+        if recording is not None and port is not None and port is not self.own:
+            record_denied(recording, port, self.own, request, USERID_UNKNOWN, errnum)

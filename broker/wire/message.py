@@ -183,6 +183,23 @@ class Message:
             framed = self._framed = b"".join((header, front, topic, payload, self.head, self.tag))
         return framed
 
+    def recorded(self, front: bytes) -> bytes:
+        """The framed message as it stands, for the record; then hops are popped: ``front``, the lower end of the
+        stack, is what remains, and the frame to send on is cut out of the recorded one instead of being joined anew.
+        """
+        topic, payload = self.topic_part, self.payload_part
+        size = len(self.front) + len(topic) + len(payload) + 21
+        header = _HEADERS[size] if size < SMALL_BYTES else MAGIC_DEPLOYED + size.to_bytes(4, "big")
+        full = b"".join((header, self.front, topic, payload, self.head, self.tag))
+        popped = len(self.front) - len(front)
+        self.front = front
+        size -= popped
+        if size < SMALL_BYTES:
+            self._framed = _HEADERS[size] + full[8 + popped :]
+        else:  # a link that makes a form of its own need not copy a large payload twice
+            self._framed = None
+        return full
+
     def encode(self) -> bytes:
         """All parts encoded and concatenated, without frame header."""
         return b"".join((self.front, self.topic_part, self.payload_part, self.head, self.tag))

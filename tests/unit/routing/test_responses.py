@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
+from broker.routing.lookalikes import REPEATS_MAX
 from broker.routing.ration import ration
-from broker.routing.router import REPEATS_MAX
 from broker.wire.message import DELIMITER, STREAMING, response
 from broker.wire.parts import encode_part
 from tests.unit.routing.sim import GUEST, Tree, hop, text_of

@@ -1,0 +1,62 @@
+"""Which way a request goes: a service of this rank, or the neighbour that leads to another one (RFC 3, "Request
+Routing").
+
+``resolve`` is asked once for requests that look alike; ``router`` remembers what it said.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from broker.routing.port import CLIENT, PARENT, Port
+from broker.routing.topology import NO_PARENT
+from broker.wire.message import NODEID_ANY, UPSTREAM, Message
+
+if TYPE_CHECKING:
+    from broker.routing.router import Router
+
+LINK_TOPICS: Final = frozenset((b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove"))
+"""Answered by the broker a client is attached to, whatever nodeid says, and even with NORESPONSE set."""
+
+
+def resolve(router: Router, port: Port, message: Message, topic: bytes) -> Port | None:
+    """The port this request of ``port`` goes to; None when it was answered."""
+    nodeid = message.nodeid
+    if port.kind == CLIENT and topic in LINK_TOPICS:
+        return router.own
+    if message.flags & UPSTREAM and nodeid == router.rank:
+        if router.parent is None:
+            router.answer(port, message, errno.EHOSTUNREACH)
+        return router.parent
+    if nodeid == NODEID_ANY or message.flags & UPSTREAM:
+        target = _local(router, port, topic, nodeid) or router.parent
+        if target is None and router.rank:
+            router.answer(port, message, errno.EHOSTUNREACH)
+        elif target is None:
+            router.unregistered(port, message, topic)
+        return target
+    if nodeid == router.rank:
+        target = _local(router, port, topic, nodeid)
+        if target is None:
+            router.unregistered(port, message, topic)
+        return target
+    return _towards(router, port, message, nodeid)
+
+
+def _local(router: Router, port: Port, topic: bytes, nodeid: int) -> Port | None:
+    target = router.services.find(topic.partition(b".")[0])
+    # CMB1 (seeds 000 and 004, "Default Request Routing" 1): a provider's own request to any rank goes on upstream
+    return None if target is port and port.cmb1 and nodeid == NODEID_ANY else target
+
+
+def _towards(router: Router, port: Port, message: Message, nodeid: int) -> Port | None:
+    """The neighbour on the way to rank ``nodeid``."""
+    target: Port | None = None
+    if nodeid < router.topology.size:
+        child = router.topology.child_towards(router.rank, nodeid)
+        target = router.parent if child == NO_PARENT else router.children.get(child)
+    if target is not None and (target is not port or port.kind != PARENT):
+        return target
+    router.answer(port, message, errno.EHOSTUNREACH)
+    return None
