@@ -15,5 +15,6 @@
 ``listing``        sessions and counters, as these methods show them
 ``counters``       what was done, in numbers
 ``refusals``       who tried what without the right
+``reports``        the same, told to the broker's journal
 ``outside``        what sessions need of other rooms
 """

@@ -47,7 +47,7 @@ def deny(session: Session, message: Message, kind: str, topic: bytes, text: str 
     if not text:
         roles = session.hub.access.roles_for(kind, topic)
         text = f"{kind} {name!r}: needs the role {' or '.join(roles) or 'that nobody has'}"
-    session.hub.deny(session, kind, name, text)
+    session.hub.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
     if message.head[3] == EVENT:
         refuse_event(session, message, errno.EPERM, text)
     else:

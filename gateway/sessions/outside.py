@@ -22,12 +22,16 @@ class UpstreamLike(Protocol):
     rank: int
     size: int
     version: str
+    journals: bool
 
     def send(self, message: Message) -> bool:
         """Queue session traffic; False when the upstream is away."""
 
     def forget(self, front: bytes) -> None:
         """The session with this route stack has ended, and its notices were sent."""
+
+    def tell(self, topic: str, payload: bytes) -> None:
+        """Send a request of the gateway's own that wants no response; nothing when the upstream is away."""
 
 
 class Identity(Protocol):
@@ -66,6 +70,7 @@ class Away:
     rank = 0
     size = 0
     version = ""
+    journals = False
 
     def send(self, message: Message) -> bool:
         """Nothing can be sent."""
@@ -73,6 +78,9 @@ class Away:
 
     def forget(self, front: bytes) -> None:
         """Nothing is kept."""
+
+    def tell(self, topic: str, payload: bytes) -> None:
+        """Nobody is told."""
 
 
 class OwnPlaces:

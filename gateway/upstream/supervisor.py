@@ -21,7 +21,7 @@ from broker.identity import Role
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.registry import dial, transport_for
-from broker.wire.message import request
+from broker.wire.message import NORESPONSE, request
 from broker.wire.payload import encode_json
 from gateway.upstream.deployed import Deployed
 from gateway.upstream.trunk import Trunk
@@ -74,7 +74,7 @@ class Upstream:
         joined: session traffic can be sent.
         epoch: uuid of rank 0's broker, whose numbers events carry; "" while not joined.
         rank: of the broker we are attached to. size: brokers of the instance. version: as it says.
-        headgate: it is one of ours, not a flux-core.
+        headgate: it is one of ours, not a flux-core. journals: it has a journal, on or off, that takes refusals.
         reason: why it is not joined; "" while it is.
         choked: it reads slowly at present.
         joins: how often it was joined. losses: how often the link was lost.
@@ -98,6 +98,7 @@ class Upstream:
         self.size = 0
         self.version = ""
         self.headgate = False
+        self.journals = False
         self.reason = "not connected yet"
         self.choked = False
         self.joins = 0
@@ -155,6 +156,12 @@ class Upstream:
         """A session has ended and its notices were sent; ``front`` is the route stack of its requests."""
         if self._deployed is not None:
             self._deployed.forget(front)
+
+    def tell(self, topic: str, payload: bytes) -> None:
+        """Send a request of the gateway's own to the broker it is attached to; it wants no response."""
+        handle = self.handle
+        if handle is not None:
+            handle.link.send(request(topic, payload, nodeid=self.rank, flags=NORESPONSE))
 
     # -- the task ------------------------------------------------------------------------------
 
@@ -254,6 +261,15 @@ class Upstream:
             self.headgate = True
         except RpcError:
             self.headgate = False
+        self.journals = self.headgate and await self._has_journal(trunk)
+
+    async def _has_journal(self, trunk: Trunk) -> bool:
+        """Whether one is configured: a broker without says ENOSYS, an older one has no such service."""
+        try:
+            await trunk.rpc("journal.status", nodeid=self.rank)
+        except RpcError:
+            return False
+        return True
 
     async def _root(self, trunk: Trunk) -> str:
         """Rank 0's uuid: the epoch of its numbers."""

@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import zmq
 
+from broker.journal.options import JournalOptions
 from broker.nfp import frames
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
@@ -205,9 +206,10 @@ def reply(
 class LiveBroker(Live):
     """An ``NfpBroker`` in a thread of its own."""
 
-    def __init__(self, settings: NfpSection) -> None:
+    def __init__(self, settings: NfpSection, journal: JournalOptions | None = None) -> None:
         super().__init__()
         self.settings = settings
+        self.journal = journal
         self.base_dir = Path(settings.base_dir)
         self.curve = settings.curve
         self.broker: NfpBroker
@@ -224,7 +226,7 @@ class LiveBroker(Live):
         self.server_key = self.broker.server_key
 
     async def _start(self) -> None:
-        self.broker = NfpBroker(self.settings)
+        self.broker = NfpBroker(self.settings, journal=self.journal)
         await self.broker.start()
 
     def run(self, coroutine: Any) -> Any:
@@ -263,9 +265,11 @@ class LiveBroker(Live):
 
 
 @contextlib.contextmanager
-def nfp_broker(rundir: Path, **settings: Any) -> Iterator[LiveBroker]:
+def nfp_broker(
+    rundir: Path, *, journal: JournalOptions | None = None, **settings: Any
+) -> Iterator[LiveBroker]:
     """A broker in a thread of this process; ``settings`` as in ``[nfp]``."""
-    live = LiveBroker(section(rundir, **settings))
+    live = LiveBroker(section(rundir, **settings), journal)
     try:
         yield live
     finally:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from broker.nfp.contract import Journal, Peer, Watch
     from broker.nfp.dispatch.clients import Client
     from broker.nfp.dispatch.config import DispatchConfig
+    from broker.nfp.dispatch.roster import Worker
     from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
     from broker.nfp.frames import Packet
     from broker.nfp.principal import Principal
@@ -99,6 +100,11 @@ class Dispatcher:
             Command.EVENT: progress.event,
             Command.STREAM: progress.stream,
         }
+
+    def listen(self, refused: Callable[[int], None], moved: Callable[[Worker, bool], None] | None) -> None:
+        """Have somebody told of refused requests and of workers that come and go; see ``State`` and ``Roster``."""
+        self._state.refused = refused
+        self._state.roster.moved = moved
 
     # -- packets --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ there then. The service "all" is deployed NorFab's: every worker, or any one of 
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.nfp import bodies
@@ -74,26 +75,30 @@ class Intake:
             self._again(known, peer, packet, answers, now)
             return
         if len(self._relays) and packet.uuid in self._relays:
-            self._refuse(answers, peer, packet, 400, _IN_USE)
+            self._refuse(answers, peer, packet, 400, _IN_USE, errno.EEXIST)
             return
         if state.journal.broken:
-            self._refuse(answers, peer, packet, 500, f"the broker cannot store jobs: {state.journal.broken}")
+            text = f"the broker cannot store jobs: {state.journal.broken}"
+            self._refuse(answers, peer, packet, 500, text, errno.EIO)
             return
         assert packet.target is not None
         head = bodies.read_head(packet.body)
         plan = self._plan(peer.principal, packet.service, packet.target, head.task)
         if plan.denied:
-            self._refuse(answers, peer, packet, 400, plan.denied)
+            self._refuse(answers, peer, packet, 400, plan.denied, errno.EPERM)
             return
         names = tuple(name for name in plan.slots if name)
         full = self._assignment.full(packet.service, names, peer.principal.holder)
         if full:
-            self._refuse(answers, peer, packet, 500, full)
+            self._refuse(answers, peer, packet, 500, full, errno.EAGAIN)
             return
         self._accept(peer, packet, head, plan, now)
 
-    def _refuse(self, answers: Answers, peer: Peer, packet: Packet, code: int, error: str) -> None:
+    def _refuse(
+        self, answers: Answers, peer: Peer, packet: Packet, code: int, error: str, errnum: int
+    ) -> None:
         self._state.counts.denied += 1
+        self._state.refused(errnum)
         answers.refused(peer, packet, code, error)
 
     def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:
@@ -152,7 +157,7 @@ class Intake:
             and job.has_body(packet.data)
         )
         if not same:
-            self._refuse(answers, peer, packet, 400, _IN_USE)
+            self._refuse(answers, peer, packet, 400, _IN_USE, errno.EEXIST)
             return
         self._state.counts.duplicates += 1
         self._move(job, peer, now)

@@ -7,6 +7,7 @@ it had goes to others. One timer for each worker: nothing here is done for all w
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -180,6 +181,7 @@ class Liveness:
 
     def _refuse(self, peer: Peer, packet: Packet, reason: str) -> None:
         self._state.counts.refused += 1
+        self._state.refused(errno.EPERM)
         peer.send(disconnect(packet.dialect, packet.service, reason))
 
     # -- what it still has ----------------------------------------------------------------------

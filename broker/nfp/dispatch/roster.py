@@ -10,7 +10,7 @@ from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.records import KNOWN_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from broker.nfp.dispatch.job import Job, Run
     from broker.nfp.dispatch.timers import Timer
@@ -124,15 +124,17 @@ class Roster:
         services: by name; those with nothing in them are removed.
         mailboxes: by name of a worker, requests that wait for just this one.
         away: by name, since when a worker that is remembered is not there.
+        moved: told of a worker that has come (True; its ``wire`` is the new one), or is about to be gone (False).
     """
 
-    __slots__ = ("away", "mailboxes", "services", "workers")
+    __slots__ = ("away", "mailboxes", "moved", "services", "workers")
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
         self.services: dict[str, Service] = {}
         self.mailboxes: dict[str, FairQueue] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
+        self.moved: Callable[[Worker, bool], None] | None = None
 
     def service(self, name: str, now: float) -> Service:
         """The service of that name, made if need be."""
@@ -180,11 +182,15 @@ class Roster:
         worker.choked = False
         self.away.pop(worker.name, None)
         self.refresh(worker)
+        if self.moved is not None:
+            self.moved(worker, True)
 
     def left(self, worker: Worker, now: float) -> None:
         """``worker`` cannot be written to any more."""
         if worker.wire is None:
             return
+        if self.moved is not None:
+            self.moved(worker, False)
         worker.wire = None
         worker.state = LOST
         worker.since = now

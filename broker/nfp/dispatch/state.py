@@ -27,6 +27,10 @@ def ignore(peer: Peer, kind: str, offence: str) -> None:
     """Nobody counts offences."""
 
 
+def unnoticed(errnum: int) -> None:
+    """Nobody notices refusals."""
+
+
 class State:
     """Tables of one dispatcher.
 
@@ -42,6 +46,7 @@ class State:
         freed: workers that may have a free credit.
         returned: slots that wait again and stand in no queue yet.
         safe: results to acknowledge, by worker.
+        refused: told the errno of each request that is refused, before it is answered.
     """
 
     __slots__ = (
@@ -58,6 +63,7 @@ class State:
         "open_bytes",
         "open_jobs",
         "open_slots",
+        "refused",
         "returned",
         "roster",
         "safe",
@@ -89,6 +95,7 @@ class State:
         self.freed: list[Worker] = []
         self.returned: list[Slot] = []
         self.safe: dict[Worker, list[str]] = {}
+        self.refused: Callable[[int], None] = unnoticed
 
     def tell(
         self,

@@ -18,6 +18,8 @@
     pins        a name belongs to the first key that used it
     penalty     invalid messages, counted and forgiven
     failures    handshakes that failed, told without flooding the log
+    listening   the endpoints of the settings -> routers
+    recording   what passes, for the journal; ``summaries``: what it says of each packet and job (pure)
     corridor    one message: decode, refuse or hand on to clients or workers
     clients     what clients send
     workers     what workers send

@@ -13,7 +13,8 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from broker.errors import ConfigError, LinkBroken, LinkClosed
+from broker.errors import ConfigError, LinkClosed
+from broker.journal.options import JournalOptions
 from broker.nfp.contract import Internal, Peer
 from broker.nfp.dispatch import Dispatcher
 from broker.nfp.frames import Body, Packet
@@ -25,10 +26,10 @@ from broker.nfp.records import JobAdded, Op, Snapshot
 from broker.nfp.server.clients import Clients
 from broker.nfp.server.config import access_of, dispatch_config
 from broker.nfp.server.corridor import Corridor, Judged
-from broker.nfp.server.door import Door
 from broker.nfp.server.greeting import Greeting
 from broker.nfp.server.household import Household
 from broker.nfp.server.keys import BrokerKeys, prepare
+from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
 from broker.nfp.server.nudges import Nudges
 from broker.nfp.server.outbox import Limits
@@ -38,14 +39,12 @@ from broker.nfp.server.penalty import Offences
 from broker.nfp.server.pins import Pins
 from broker.nfp.server.reception import Reception, needed
 from broker.nfp.server.recollection import Recollection
-from broker.nfp.server.router import NfpRouter, Tuning
+from broker.nfp.server.recording import Recording
+from broker.nfp.server.router import NfpRouter
 from broker.nfp.server.turns import Turns
 from broker.nfp.server.workers import Workers
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
-from broker.transport.curve import CurveServer
-from broker.transport.zeromq.address import check_free, check_secrecy, parse, resolve
-from broker.transport.zeromq.hub import hub
 
 log = logging.getLogger("headgate")
 FAREWELL_S: Final = 1.0
@@ -59,14 +58,17 @@ class NfpBroker:
     """One broker of NFP in a running loop.
 
     Args:
-        settings: the section ``[nfp]``. name: for people, default the first endpoint.
+        settings: the section ``[nfp]``. name: for people, default the first endpoint. journal: record what passes.
 
     Attributes:
         dispatcher: jobs and workers. hub: events about jobs, for listeners. access: the rules.
         outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``.
+        journal: what passes is recorded there; None without. recording: the same where deliveries are wanted, too.
     """
 
-    def __init__(self, settings: NfpSection, *, name: str = "") -> None:
+    def __init__(
+        self, settings: NfpSection, *, name: str = "", journal: JournalOptions | None = None
+    ) -> None:
         self.settings = settings
         self.name = name or "NFPBroker"
         self.epoch = secrets.token_hex(8)
@@ -81,9 +83,11 @@ class NfpBroker:
         self.log = LogRing(self.name)
         self._left = asyncio.Event()
         self._closed = False
-        self._limits = Limits(settings.peer_queue_bytes, settings.peer_queue_msgs)
+        self.limits = Limits(settings.peer_queue_bytes, settings.peer_queue_msgs)
         self._nudges: Nudges | None = None
         self.dropped = 0
+        self.journal = Recording(journal, self.loop) if journal is not None else None
+        self.recording = self.journal if self.journal is not None and self.journal.both else None
         self._put_together()
 
     def _put_together(self) -> None:
@@ -120,7 +124,7 @@ class NfpBroker:
             dispatch_config(settings),
             self.store,
             self.access,
-            Watches(self.hub, self.accounting),
+            Watches(self.hub, self.accounting, *([self.journal] if self.journal is not None else [])),
             self._offended,
         )
         self.turns = Turns(
@@ -138,7 +142,11 @@ class NfpBroker:
         self.overview = Overview(self)
         self.clients = Clients(self.dispatcher, self.access, greeting, self._services())
         self.workers = Workers(self.dispatcher, greeting)
-        self.corridor = Corridor(self.clients, self.workers, self.offences, self._greet)
+        self.corridor = Corridor(self.clients, self.workers, self.offences, self.greet)
+        if self.journal is not None:
+            self.corridor.recording = self.journal
+            self.clients.refused = self.journal.refused
+            self.dispatcher.listen(self.journal.refused, self.journal.moved)
 
     def _services(self) -> list[Internal]:
         inventory = InventoryService(
@@ -160,6 +168,8 @@ class NfpBroker:
         """
         log.addHandler(self.log)
         try:
+            if self.journal is not None:
+                self.journal.start()
             await self.reader.start()
             snapshot = await self.store.open()
             self.pins.restore(snapshot.pins)
@@ -167,7 +177,7 @@ class NfpBroker:
             self.accounting.restore(await self.store.usage())
             self.dispatcher.restore(snapshot, self.loop.time())
             self._nudges = self._nudges_to(snapshot)
-            await self._listen()
+            await listen(self)
             self._recollection.start()
             self.household.start()
         except BaseException:
@@ -176,31 +186,6 @@ class NfpBroker:
         self.turns.soon()
         for router in self.routers:
             log.info("%s listens at %s", self.name, router.endpoint)
-
-    async def _listen(self) -> None:
-        settings = self.settings
-        curve = CurveServer(self.keys.broker) if self.keys.broker is not None else None
-        hold_ms = settings.keepalive_ms * settings.multiplier
-        tuning = Tuning(curve, settings.message_bytes_max, settings.keepalive_ms, hold_ms, self._limits)
-        places = [(settings.endpoint, self.corridor)]
-        if settings.worker_endpoint is not None:
-            places = [
-                (settings.endpoint, Corridor(self.clients, None, self.offences, self._greet)),
-                (
-                    settings.worker_endpoint,
-                    self.corridor,
-                ),  # workers have requests, too: for inventory, files, others
-            ]
-        for uri, corridor in places:
-            try:
-                endpoint = (await resolve(parse(uri), passive=True))[0]
-            except LinkBroken as error:
-                raise ConfigError(str(error), error.errno) from error
-            check_secrecy([endpoint], curve, settings.insecure)
-            if endpoint.scheme == "ipc":
-                check_free(endpoint)
-            house = Door(self, corridor)
-            self.routers.append(NfpRouter(hub(), endpoint, uri, house, self.turns, tuning))
 
     def _nudges_to(self, snapshot: Snapshot) -> Nudges:
         """Workers come to the last router: the one for workers when there are two."""
@@ -244,6 +229,8 @@ class NfpBroker:
         self.turns.close()
         for router in self.routers:
             router.close()
+        if self.journal is not None:
+            await self.journal.stop()
         log.removeHandler(self.log)
         self._left.set()
 
@@ -300,7 +287,7 @@ class NfpBroker:
         """
         if name in self.locals:
             raise ConfigError(f"two peers in this process are called {name!r}, expected one")
-        peer = LocalPeer(self, principal, name, on_packet, features, self._limits)
+        peer = LocalPeer(self, principal, name, on_packet, features, self.limits)
         self.locals[name] = peer
         self.pins.reserve(name)
         return peer
@@ -331,7 +318,11 @@ class NfpBroker:
     def submitted(self, peer: LocalPeer, packet: Packet) -> None:
         """See ``local.LocalHouse``."""
         family = self.clients if packet.sender is Sender.CLIENT else self.workers
+        if self.journal is not None:
+            self.journal.came(peer, packet, None)
         self.corridor.hand_on(peer, packet, family, self.loop.time())
+        if self.journal is not None:
+            self.journal.done()
         self.turns.soon()
 
     def left_here(self, peer: LocalPeer) -> None:
@@ -352,12 +343,14 @@ class NfpBroker:
         """A connection is lost."""
         try:
             self.dispatcher.peer_gone(peer, now)
+            if self.journal is not None:
+                self.journal.gone(peer)  # type: ignore[arg-type]  # all of ours are recorded
             self.pins.left(peer.name)
             self.hub.gone(peer)
         except Exception:
             log.exception("the loss of %r could not be handled", peer)
 
-    def _greet(self, peer: Judged, packet: Packet, now: float) -> None:
+    def greet(self, peer: Judged, packet: Packet, now: float) -> None:
         """The first valid message of a peer."""
         if not self.reception.admit(peer, packet.sender):
             return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from broker.nfp import bodies, opening
 from broker.nfp.access import Access
 from broker.nfp.contract import FEATURES, Answer, Call, Internal, Later, Peer
+from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.frames import Packet, status_text
 from broker.nfp.names import INTERNAL, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
 from broker.nfp.server.greeting import Greeting
@@ -31,6 +33,7 @@ class Clients:
 
     Attributes:
         denied: requests to the broker's own services, and to the workers' management, that the rules refused.
+        refused: told the errno of each of them, before it is answered.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Clients:
         self._greeting = greeting
         self._services = {service.name: service for service in services}
         self.denied = 0
+        self.refused: Callable[[int], None] = unnoticed
 
     def handle(self, peer: Peer, packet: Packet, now: float) -> None:
         """Act on ``packet``."""
@@ -87,6 +91,7 @@ class Clients:
         if self._access.may_call(peer.principal, service, task):
             return None
         self.denied += 1
+        self.refused(errno.EPERM)
         return _refusal(Code.UNKNOWN, self._access.denial(peer.principal, service, task))
 
     def _ask(self, peer: Peer, packet: Packet) -> Answer | Later:

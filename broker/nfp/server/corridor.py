@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker.nfp.contract import Peer
 from broker.nfp.frames import Body, InvalidPacket, Packet, decode
 from broker.nfp.names import Sender
 from broker.nfp.server.penalty import Offences, Penalty
+
+if TYPE_CHECKING:
+    from broker.nfp.server.recording import Recording
 
 log = logging.getLogger("headgate")
 
@@ -20,6 +24,11 @@ class Judged(Peer, Protocol):
     penalty: Penalty
     greeted: bool
     worker: bool
+    address: str
+
+    @property
+    def transport(self) -> int:
+        """How it is connected, as the journal numbers it."""
 
     def cut(self, why: str) -> None:
         """End its connection."""
@@ -42,6 +51,8 @@ class Corridor:
         clients: what clients send goes here, None where workers only are let in. workers: the same for workers.
         offences: invalid messages of the whole broker. greet: told of each peer once, after its first valid message.
 
+    Attributes:
+        recording: what comes is recorded there; None while nothing is.
     """
 
     def __init__(
@@ -54,19 +65,29 @@ class Corridor:
         self._families = {Sender.CLIENT: clients, Sender.WORKER: workers}
         self._offences = offences
         self._greet = greet
+        self.recording: Recording | None = None
 
     def handle(self, peer: Judged, frames: Sequence[Body], now: float) -> None:
         """Act on one message; never raises."""
         try:
             packet = decode(frames)
         except InvalidPacket as error:
+            if self.recording is not None:
+                self.recording.invalid(peer, error.kind, frames)
             self.invalid(peer, error.kind, str(error), now)
             return
         family = self._families.get(packet.sender)
         if family is None:
+            if self.recording is not None:
+                self.recording.invalid(peer, "role", frames)
             self.invalid(peer, "role", f"{packet.sender.value!r} is not spoken here", now)
             return
+        recording = self.recording
+        if recording is not None:
+            recording.came(peer, packet, frames)
         self.hand_on(peer, packet, family, now)
+        if recording is not None:
+            recording.done()
 
     def hand_on(self, peer: Judged, packet: Packet, family: Family, now: float) -> None:
         """Act on a packet."""
@@ -79,6 +100,8 @@ class Corridor:
                     return
             family.handle(peer, packet, now)
         except InvalidPacket as error:
+            if self.recording is not None:
+                self.recording.refused(errno.EPROTO)
             self.invalid(peer, error.kind, str(error), now)
         except Exception as error:
             self._offences.failures += 1

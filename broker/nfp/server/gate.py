@@ -30,7 +30,8 @@ class NfpGate:
         busy: whether a connection of a key is there. granted: told the address and key of who was let in.
 
     Attributes:
-        shut: see ``zap.Judge``. denied: connections refused so far.
+        shut: see ``zap.Judge``. denied: connections refused so far. turned_away: told address, key and reason of
+            each one.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class NfpGate:
     ) -> None:
         self.shut = False
         self.denied = 0
+        self.turned_away: Callable[[str, str, str], None] | None = None
         self._where = where
         self._known = known
         self._busy = busy
@@ -58,6 +60,8 @@ class NfpGate:
             self._granted(address, key)
             return tag(key)
         self.denied += 1
+        if self.turned_away is not None:
+            self.turned_away(address, key, "the key is not listed")
         if self._loop.time() >= self._quiet_until:
             self._quiet_until = self._loop.time() + WARN_EVERY_S
             log.warning("%s: refused %s: CURVE key %r is not listed", self._where, address, key)

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Container
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from broker.errors import LinkClosed
+from broker.journal.layout import INPROC
 from broker.nfp.contract import Peer
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
@@ -19,6 +20,9 @@ from broker.nfp.principal import Principal
 from broker.nfp.server.outbox import LESSER, Limits, Outbox, Waiting
 from broker.nfp.server.penalty import Penalty
 from broker.nfp.server.turns import Turns
+
+if TYPE_CHECKING:
+    from broker.nfp.server.recording import Recording
 
 log = logging.getLogger("headgate")
 _HEAD_BYTES: Final = 200
@@ -35,6 +39,8 @@ class LocalHouse(Protocol):
     turns: Turns
     dropped: int
     """Messages that found no room, or whose job could not be stored."""
+    recording: Recording | None
+    """What is sent is recorded there; None while nothing is."""
 
     def submitted(self, peer: LocalPeer, packet: Packet) -> None:
         """A packet of a local peer. Must not raise."""
@@ -73,6 +79,7 @@ class LocalPeer(Peer):
         self.greeted = False
         self.worker = False
         self.address = "here"
+        self.transport = INPROC
         self.on_packet = on_packet
         self.on_lost: Callable[[str], None] = _nobody
         self._house = house
@@ -106,6 +113,8 @@ class LocalPeer(Peer):
             self._hungry |= packet.command not in LESSER
             return False
         self._outbox.put(Waiting(after, packet.uuid, size, packet))
+        if self._house.recording is not None:
+            self._house.recording.sent(self, packet)
         self._house.turns.touch(self, after)
         return True
 

@@ -109,6 +109,11 @@ class RouterPeer(Peer):
         return f"<{self.name} at {self.address}>"
 
     @property
+    def transport(self) -> int:
+        """How it is connected, as the journal numbers it."""
+        return self._router.transport
+
+    @property
     def waiting(self) -> tuple[int, int]:
         """Messages and bytes in the outbox."""
         return len(self._outbox), self._outbox.size
@@ -135,6 +140,8 @@ class RouterPeer(Peer):
             router.at_once -= 1
             router.turns.left_already()
             if self._offer(frames):
+                if router.recording is not None:
+                    router.recording.sent(self, packet, frames)
                 return True
             if self not in router.pump.waiting:  # it is gone
                 return False
@@ -146,6 +153,8 @@ class RouterPeer(Peer):
             outbox.put_first(Waiting(0, "", size, frames))  # a slow disk makes nobody seem dead
         else:
             outbox.put(Waiting(after, packet.uuid, size, frames))
+        if router.recording is not None:
+            router.recording.sent(self, packet, frames)
         self._router.turns.touch(self, after)
         return True
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.errors import ConfigError, HeadgateError
+from broker.journal.options import JournalOptions
 from broker.nfp.server.broker import NfpBroker
 from broker.settings.nfp import NfpSection
 
@@ -43,6 +44,7 @@ def run(
     log_level: str = "info",
     ready: Callable[[NfpBroker], None] | None = None,
     beside: Beside | None = None,
+    journal: JournalOptions | None = None,
 ) -> int:
     """Run a broker until it is told to leave; returns the exit code of the process.
 
@@ -52,12 +54,13 @@ def run(
         log_level: of its lines to stderr.
         ready: called once it listens, and ``beside`` is entered.
         beside: see ``Beside``; what entering raises ends the process.
+        journal: see ``NfpBroker``.
     """
     set_up_logging(log_level)
     open_files()
     gc.set_threshold(*GC_THRESHOLD)
     try:
-        outcome = asyncio.run(serve(settings, name=name, ready=ready, beside=beside))
+        outcome = asyncio.run(serve(settings, name=name, ready=ready, beside=beside, journal=journal))
     except ConfigError as error:
         print(f"headgate nfp: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
         return EXIT_CONFIG
@@ -75,12 +78,13 @@ async def serve(
     name: str = "",
     ready: Callable[[NfpBroker], None] | None = None,
     beside: Beside | None = None,
+    journal: JournalOptions | None = None,
 ) -> str:
     """Run a broker in this loop until a signal or management ends it.
 
     Returns: "stop" or "restart"; "" after a second signal, which leaves at once.
     """
-    broker = NfpBroker(settings, name=name)
+    broker = NfpBroker(settings, name=name, journal=journal)
     task = asyncio.current_task()
     assert task is not None
     told: list[str] = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import zmq
 
 from broker.errors import ConfigError
+from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp.frames import Body
 from broker.nfp.principal import Principal
 from broker.nfp.server.census import Census
@@ -29,6 +30,9 @@ from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, serve_curve, tune
+
+if TYPE_CHECKING:
+    from broker.nfp.server.recording import Recording
 
 log = logging.getLogger("headgate")
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED
@@ -97,6 +101,7 @@ class NfpRouter:
         at_once: how many messages may leave at present without waiting for the end of the turn.
         received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed.
         stall_s: a queue that is full and stands still for so long is of a peer that does not read.
+        transport: how its peers are connected, as the journal numbers it. recording: see ``record``.
     """
 
     def __init__(
@@ -111,6 +116,8 @@ class NfpRouter:
         self.at_once = 0
         self.dropped = 0
         self.failed = 0
+        self.transport = CURVE if tuning.curve is not None else UNIX if endpoint.scheme == "ipc" else PLAIN
+        self.recording: Recording | None = None
         self._house = house
         self._peers: dict[bytes, RouterPeer] = {}
         self._by_fd: dict[int, RouterPeer] = {}
@@ -153,6 +160,11 @@ class NfpRouter:
             sock.bind(endpoint.text)
         except zmq.ZMQError as error:
             raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+
+    def record(self, recording: Recording | None, *, sent: bool) -> None:
+        """Record who is turned away and, with ``sent``, what is sent; None: nothing any more."""
+        self.recording = recording if sent else None
+        self.gate.turned_away = None if recording is None else recording.turned_away
 
     def peers(self) -> Iterable[RouterPeer]:
         """Connections that have spoken."""
@@ -241,6 +253,8 @@ class NfpRouter:
                 self._arrived.append((earlier, None))
         principal = self._house.welcome(identity, key, address)
         if principal is None:
+            if self.gate.turned_away is not None:
+                self.gate.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")
             self._refuse(tag)
             shut_down(fd, inode(fd))
             return None

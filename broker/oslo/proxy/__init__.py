@@ -16,6 +16,9 @@
     subscriptions   who has subscribed to what there (pure)
     stalls          subscribers that read nothing: cut off before too much waits for them
     pools           who gets a notification, and what waits for whom (pure)
+    seals           what a notification is known by when it is given back
+    recording       what passes, for the journal: one tap for all rooms
+    noting          a pipeline's records; ``summaries``: what they say of one message (pure)
     brake           an entry is not read while a queue behind it is nearly full and moves
     call, cast, fanout, notify      the four pipelines
 

@@ -42,7 +42,9 @@ from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.entry import Entry
 from broker.oslo.proxy.figures import Figures
 from broker.oslo.proxy.local import Local
+from broker.oslo.proxy.noting import ERRNO, Noting, noting_of
 from broker.oslo.proxy.pending import FOREVER_S, Call, Pending
+from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.roll import Roll
 from broker.oslo.proxy.ways import BEGIN, ID_AT, STAMP_AT, STAMP_END, TRIES_MAX, Way, Ways, stamped_for
 from broker.oslo.reactor import Reactor
@@ -79,6 +81,9 @@ class CallRoom:
         reactor: whose sockets these are.
         config: see ``node``.
         doorman: who may what.
+
+    Attributes:
+        recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
     def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
@@ -89,6 +94,8 @@ class CallRoom:
         self._pending = Pending(config.pending_max)
         self._calls = self._pending.calls
         self._leaving = False
+        self.recording: Recording | None = None
+        self._noting: Noting | None = None
 
     def open(self) -> None:
         """Bind everything and announce.
@@ -97,9 +104,12 @@ class CallRoom:
             ConfigError: a port or a file is in use, or see ``Entry``.
         """
         reactor, config, doorman = self._reactor, self._config, self._doorman
-        self._entry = Entry(
-            reactor, config, Pipeline.CALL, zmq.ROUTER, doorman, self._asked, figures=self.figures
-        )
+        noting = self._noting = noting_of(self.recording, Pipeline.CALL, config, self.figures)
+        asked, replied, sent_back = self._asked, self._replied, self._sent_back
+        if noting is not None:
+            asked = noting.entry(1, asked)
+            replied, sent_back = noting.server(replied), noting.server(sent_back)
+        self._entry = Entry(reactor, config, Pipeline.CALL, zmq.ROUTER, doorman, asked, figures=self.figures)
         try:
             self._desk = Desk(
                 reactor,
@@ -113,9 +123,9 @@ class CallRoom:
                 returned=self._returned,
                 gone=self._gone,
                 raw={
-                    int(Kind.REPLY): self._replied,
+                    int(Kind.REPLY): replied,
                     int(Kind.BEAT): self._replied,
-                    int(Kind.REFUSED): self._sent_back,
+                    int(Kind.REFUSED): sent_back,
                 },
                 told=self.told,
             )
@@ -131,6 +141,11 @@ class CallRoom:
         for index, pipe in enumerate(self._pipes):
             assert isinstance(pipe, RouterPipe)
             pipe.unreachable = partial(self._client_gone, _INDEX[index])
+        if self._noting is not None:
+            self._desk.noting = self._noting
+            self._noting.watch(self._desk.pipe)
+            for index, pipe in enumerate(self._pipes):
+                self._noting.watch(pipe, index)
         self._probed_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
 
@@ -248,6 +263,8 @@ class CallRoom:
     def _refuse(self, key: bytes, head: bytes, reason: Reason, text: str = "") -> None:
         """Tell the client, unless it is a cast that wants no answer; count it either way."""
         self.figures.count(f"refused_{reason.name.lower()}")
+        if self._noting is not None:
+            self._noting.refused(ERRNO[reason], key)
         if head[_KIND_AT] == _CALL or head[_FLAGS_AT] & _CONFIRM:
             self._answer(key, refusal(key[-ID_BYTES:], reason), (text or REASONS[reason]).encode())
 
@@ -296,7 +313,10 @@ class CallRoom:
         call = self._pending.fits(key, link)
         if call is None:
             foreign = key in self._calls
-            self.figures.count("foreign_replies" if foreign else "late_replies")
+            name = "foreign_replies" if foreign else "late_replies"
+            self.figures.count(name)
+            if self._noting is not None:
+                self._noting.dropped(name)
         return call
 
     def _unexpected(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:

@@ -32,6 +32,8 @@ from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.entry import Entry, told_of
 from broker.oslo.proxy.figures import Figures
 from broker.oslo.proxy.local import Local
+from broker.oslo.proxy.noting import Noting, noting_of
+from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.roll import Roll
 from broker.oslo.proxy.ways import BEGIN, TRIES_MAX, Way, Ways, stamped_for
 from broker.oslo.reactor import Pipe, Reactor
@@ -125,7 +127,7 @@ class Exit:
 
 
 class CastRoom:
-    """One node's pipeline of casts; arguments as ``CallRoom``'s."""
+    """One node's pipeline of casts; arguments and attributes as ``CallRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
         self.figures = Figures(reactor, "cast")
@@ -134,6 +136,8 @@ class CastRoom:
         self._doorman = doorman
         self._exits: dict[Link, Exit] = {}
         self._numbers = 0
+        self.recording: Recording | None = None
+        self._noting: Noting | None = None
         self._held: list[tuple[float, Local[Exit], Way[Exit], list[bytes]]] = []
         """Too large for what is left in the queue of its server, since when: tried before anything else is read."""
 
@@ -144,9 +148,11 @@ class CastRoom:
             ConfigError: a port or a file is in use, or see ``Entry``.
         """
         reactor, config, doorman = self._reactor, self._config, self._doorman
-        self._entry = Entry(
-            reactor, config, Pipeline.CAST, zmq.PULL, doorman, self._came, figures=self.figures
-        )
+        noting = self._noting = noting_of(self.recording, Pipeline.CAST, config, self.figures)
+        came = self._came
+        if noting is not None:
+            came = noting.entry(0, came)
+        self._entry = Entry(reactor, config, Pipeline.CAST, zmq.PULL, doorman, came, figures=self.figures)
         try:
             self._desk = Desk(
                 reactor,
@@ -163,6 +169,7 @@ class CastRoom:
         except BaseException:
             self._entry.close()
             raise
+        self._desk.noting = self._noting
         self._roll: Roll[Exit] = Roll(reactor, config, Pipeline.CAST, self._entry.endpoint, self._entry.key)
         self._ways: Ways[Exit] = Ways(doorman, self._roll.locals)
         self._known = self._ways.known
@@ -281,6 +288,8 @@ class CastRoom:
             exit_ = Exit(self._reactor, self._config, self._numbers, link)
         except (ConfigError, zmq.ZMQError) as error:  # no descriptor left, or the file is somebody's
             raise CannotOpen(Reason.BUSY, f"no way to this process can be opened: {error}") from error
+        if self._noting is not None:
+            self._noting.watch(exit_.pipe)
         exit_.pipe.stale = self._stale
         exit_.pipe.flushed = lambda _frames: self._moved(exit_)
         return exit_

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -43,6 +43,9 @@ from broker.oslo.reactor.pipe import Frames, Outcome, RouterPipe
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import RECORDS_MAX, Opened, Opening, to_json
 from broker.transport.zeromq.address import remove_socket
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.noting import Noting
 
 __all__ = ["CannotOpen", "Desk", "Link"]
 
@@ -79,6 +82,7 @@ class Desk:
         pipe: the ROUTER.
         links: by the router's id.
         leaving: nobody can register any more.
+        noting: listeners are recorded there; None: nowhere.
 
     Raises:
         ConfigError: the file is in use.
@@ -104,6 +108,7 @@ class Desk:
             raise RuntimeError("a desk is opened before its reactor was")
         self.links: dict[bytes, Link] = {}
         self.leaving = False
+        self.noting: Noting | None = None
         self._reactor = reactor
         self._doorman = doorman
         self._figures = figures
@@ -254,6 +259,8 @@ class Desk:
         self._holders[opening.listener] = (link, told)
         self._records += len(opening.records)
         self._figures.count("opened")
+        if self.noting is not None:
+            self.noting.opened(link, opening)
         return told
 
     def _check(self, link: Link, opening: Opening) -> None:
@@ -273,6 +280,8 @@ class Desk:
         del self._holders[listener]
         self._records -= len(opening.records)
         self._figures.count("closed")
+        if self.noting is not None:
+            self.noting.closed(link, opening)
         self._closed(link, listener)
 
     # ------------------------------------------------------------ links

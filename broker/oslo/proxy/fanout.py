@@ -37,6 +37,8 @@ from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.entry import Entry
 from broker.oslo.proxy.exits import Exit, Subscriber
 from broker.oslo.proxy.figures import Figures
+from broker.oslo.proxy.noting import Noting, noting_of
+from broker.oslo.proxy.recording import Recording
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
@@ -58,6 +60,9 @@ class FanoutRoom:
         reactor: whose thread.
         config: of the node.
         doorman: who may send and listen where.
+
+    Attributes:
+        recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
     def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
@@ -69,6 +74,8 @@ class FanoutRoom:
         self._numbers: dict[bytes, int] = {}
         self._passed: set[tuple[Credentials, bytes, bytes]] = set()
         self._to_announce = False
+        self.recording: Recording | None = None
+        self._noting: Noting | None = None
 
     # ------------------------------------------------------------ life
 
@@ -79,8 +86,12 @@ class FanoutRoom:
             ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
         """
         reactor, config, doorman, figures = self._reactor, self._config, self._doorman, self.figures
+        noting = self._noting = noting_of(self.recording, Pipeline.FANOUT, config, self.figures)
+        came = self._came
+        if noting is not None:
+            came = noting.entry(1, came)
         with contextlib.ExitStack() as undo:
-            self._entry = Entry(reactor, config, Pipeline.FANOUT, zmq.XSUB, doorman, self._came, figures)
+            self._entry = Entry(reactor, config, Pipeline.FANOUT, zmq.XSUB, doorman, came, figures)
             undo.callback(self._entry.close)
             self._exit = Exit(
                 reactor,
@@ -141,12 +152,17 @@ class FanoutRoom:
         address = _address(data)
         if address is not None:
             self._records[data] = Record(*address)
+            if self._noting is not None:
+                self._noting.heard(data, *address)
             for pipe in self._entry.pipes:
                 pipe.send((b"\1" + data,))
             self._announce_soon()
 
     def _last(self, data: bytes) -> None:
-        if self._records.pop(data, None) is not None:
+        record = self._records.pop(data, None)
+        if record is not None:
+            if self._noting is not None:
+                self._noting.unheard(data, record.exchange, record.topic)
             for pipe in self._entry.pipes:
                 pipe.send((b"\0" + data,))
             self._announce_soon()
@@ -191,11 +207,16 @@ class FanoutRoom:
                 self._passed.add(passed)
         if data not in self._records:
             self.figures.counts["nobody"] += 1  # it was on its way when the last server left
+            if self._noting is not None:
+                self._noting.dropped("nobody")
             return
         number = self._numbers.get(data, 0) + 1
         self._numbers[data] = number
         self.figures.counts["published"] += 1
-        self._exit.publish((data, numbered(stamped(head, who), number), body))
+        message = (data, numbered(stamped(head, who), number), body)
+        if self._noting is not None:
+            self._noting.published(message, self._exit.heard.count(data))
+        self._exit.publish(message)
 
     def _may_pass(self, data: bytes, head: bytes, who: Credentials) -> bool:
         try:

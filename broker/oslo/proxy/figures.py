@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Final
 
 from broker.oslo.reactor import Reactor
@@ -21,10 +22,12 @@ class Figures:
 
     Attributes:
         counts: the counters; a name appears when it was counted first. The hot path adds here directly.
+        noticed: told the name of whatever is ``dropped``; None nobody.
     """
 
     def __init__(self, reactor: Reactor | None = None, who: str = "") -> None:
         self.counts: defaultdict[str, int] = defaultdict(int)
+        self.noticed: Callable[[str], None] | None = None
         self._reactor = reactor
         self._who = who
         self._said_s: dict[str, float] = {}
@@ -36,6 +39,8 @@ class Figures:
     def dropped(self, name: str, text: str, *values: object) -> None:
         """Count one under ``name`` and log ``text`` with ``values``, at most once in ``QUIET_S`` for each name."""
         self.counts[name] += 1
+        if self.noticed is not None:
+            self.noticed(name)
         if self._reactor is None:
             return
         now = self._reactor.now()

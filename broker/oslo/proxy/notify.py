@@ -25,7 +25,6 @@ Who hears a listener's filter: the process that opened it, nobody else.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from typing import Any, Final
 
 import zmq
@@ -52,7 +51,10 @@ from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.entry import Entry
 from broker.oslo.proxy.exits import Exit, Subscriber
 from broker.oslo.proxy.figures import Figures
-from broker.oslo.proxy.pools import Handout, Key, Message, Pools
+from broker.oslo.proxy.noting import Noting, noting_of
+from broker.oslo.proxy.pools import Handout, Key, Pools
+from broker.oslo.proxy.recording import Recording
+from broker.oslo.proxy.seals import STAMP, STAMP_BYTES, message_of, seal_of
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.zeromq.origin import credentials
@@ -62,9 +64,6 @@ UNLIMITED: Final = 0
 STRAGGLE_S: Final = 2.0
 """Between the end of a topic's last listener and that of the subscription: what was sent before its senders knew is
 counted here, while libzmq would drop it without a word."""
-STAMP: Final = slice(16, 24)
-"""Where an envelope says who sent it."""
-_STAMP_BYTES: Final = STAMP.stop - STAMP.start
 _FILTER_BYTES: Final = len(LISTENER_LETTER) + LISTENER_CHARS + 1
 
 
@@ -79,6 +78,7 @@ class NotifyRoom:
     Attributes:
         figures: counts of what went wrong; those of ``pools`` are told with them.
         pools: the listeners and what waits for them.
+        recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
     def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
@@ -91,6 +91,8 @@ class NotifyRoom:
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
         self._to_announce = False
+        self.recording: Recording | None = None
+        self._noting: Noting | None = None
 
     # ------------------------------------------------------------ life
 
@@ -101,8 +103,12 @@ class NotifyRoom:
             ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
         """
         reactor, config, doorman, figures = self._reactor, self._config, self._doorman, self.figures
+        noting = self._noting = noting_of(self.recording, Pipeline.NOTIFY, config, self.figures)
+        came = self._came
+        if noting is not None:
+            came = noting.entry(1, came)
         with contextlib.ExitStack() as undo:
-            self._entry = Entry(reactor, config, Pipeline.NOTIFY, zmq.SUB, doorman, self._came, figures)
+            self._entry = Entry(reactor, config, Pipeline.NOTIFY, zmq.SUB, doorman, came, figures)
             undo.callback(self._entry.close)
             self._brake = Brake(reactor, self._entry.pipes, figures)
             self._exit = Exit(
@@ -130,6 +136,7 @@ class NotifyRoom:
                 told=self.told,
             )
             undo.callback(self._desk.close)
+            self._desk.noting = self._noting
             entry = self._entry
             self._announcer = Announcer(reactor, config, Pipeline.NOTIFY, entry.endpoint, entry.key)
             undo.pop_all()
@@ -262,7 +269,7 @@ class NotifyRoom:
                                  who.userid)  # fmt: skip
         else:
             head = stamped(head, who)
-            message = _message(key, envelope.id, head, body, _seal(head, body))
+            message = message_of(key, envelope.id, head, body, seal_of(head, body))
             self._publish(self.pools.take(message, envelope.listeners))
 
     def _read(self, head: bytes, whose: object) -> Envelope | None:
@@ -288,7 +295,10 @@ class NotifyRoom:
 
     def _publish(self, handouts: list[Handout]) -> None:
         for listener, frames in handouts:
-            self._exit.publish((self._filters[listener], *frames))
+            message = (self._filters[listener], *frames)
+            if self._noting is not None:
+                self._noting.published(message)
+            self._exit.publish(message)
         if self.pools.waited:
             self._slow_down()
 
@@ -310,7 +320,11 @@ class NotifyRoom:
             else:
                 self.figures.count("credit_unknown")  # it has just ended
         elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
+            if self._noting is not None:
+                self._noting.gave_back(link, rest)
             self._requeued(link, envelope.listener, rest)
+            if self._noting is not None:
+                self._noting.done()
         else:
             text = "dropped a message of %s: saw kind %d with %d frames"
             self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
@@ -333,17 +347,19 @@ class NotifyRoom:
             text = "dropped what %s gave back for a listener or at a topic that is not its own"
             self.figures.dropped("requeue_unknown", text, link)
             return
-        seal = _seal(head, body)
+        seal = seal_of(head, body)
         given = self.pools.stamp_of(listener, envelope.id, link)
-        if given is not None and given[_STAMP_BYTES:] == seal:
-            stamp = given[:_STAMP_BYTES]
+        if given is not None and given[STAMP_BYTES:] == seal:
+            stamp = given[:STAMP_BYTES]
         else:  # we did not give that out, or a proxy before us did: the listener speaks for itself
             stamp = link.stamp
             if not self._doorman.may_send(link.credentials, *key):
                 self.figures.dropped("denied", "dropped what %s gave back: it may not send that", link)
                 return
         head = b"".join((head[: STAMP.start], stamp, head[STAMP.stop :]))
-        self._publish(self.pools.requeue(listener, _message(key, envelope.id, head, body, seal), link) or [])
+        self._publish(
+            self.pools.requeue(listener, message_of(key, envelope.id, head, body, seal), link) or []
+        )
 
     # ------------------------------------------------------------ STATUS
 
@@ -363,17 +379,6 @@ class NotifyRoom:
             "back_pressure": self._brake.told(),
             "counts": {**self.figures.told(), **self.pools.counts},
         }
-
-
-def _message(key: Key, number: bytes, head: bytes, body: bytes, seal: bytes) -> Message:
-    return Message(key, number, head[STAMP] + seal, (head, body), len(head) + len(body))
-
-
-def _seal(head: bytes, body: bytes) -> bytes:
-    """What nobody can find another message for: a digest of all of it but for its stamp."""
-    digest = hashlib.sha256(head[: STAMP.start] + head[STAMP.stop :])
-    digest.update(body)
-    return digest.digest()
 
 
 def _listener(data: bytes) -> str | None:

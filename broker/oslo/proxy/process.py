@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 from broker.errors import ConfigError
+from broker.journal.options import JournalOptions
 from broker.oslo.names import Pipeline
 from broker.oslo.node import DIRECTORY, EVERYTHING, NodeConfig
 from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.folder import Folder
+from broker.oslo.proxy.recording import Recording
 from broker.oslo.reactor import Reactor
 
 FLUSH_S: Final = 1.0
@@ -60,11 +62,19 @@ class Flushing(Protocol):
         """Close everything."""
 
 
+@runtime_checkable
+class Recorded(Protocol):
+    """A room whose messages can be recorded, from ``open`` on."""
+
+    recording: Recording | None
+
+
 class NodeProxy:
     """One node's proxy, or the part of it that ``config.run`` names.
 
     Args:
         config: see ``node``.
+        journal: record what passes; None: nothing.
 
     Attributes:
         reactor: of all rooms.
@@ -72,12 +82,13 @@ class NodeProxy:
         doorman: of all rooms.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, journal: JournalOptions | None = None) -> None:
         self.config = config
         self.reactor = Reactor(clock=time.monotonic)
         self.rooms: dict[str, Room] = {}
         self.doorman = Doorman(config, shared_uid=overflow_uid())
         self._folder = Folder(config.ipc_dir, config.ipc_group)
+        self._recording = Recording(journal, self.reactor) if journal is not None else None
         self._opened = False
         self._leaving = False
         self._at_once = False
@@ -102,9 +113,13 @@ class NodeProxy:
         self._folder.open(self.config.run)
         try:
             self.reactor.open()
+            if self._recording is not None:
+                self._recording.start()
             for name in (DIRECTORY, *map(str, Pipeline)):
                 if name in self.config.run:
                     room = make_room(name, self.reactor, self.config, self.doorman)
+                    if isinstance(room, Recorded):
+                        room.recording = self._recording
                     room.open()
                     self.rooms[name] = room
         except BaseException:
@@ -174,6 +189,8 @@ class NodeProxy:
         for room in self.rooms.values():
             if isinstance(room, Flushing):
                 room.close(linger_ms)
+        if self._recording is not None:
+            self._recording.stop()
         if self.reactor.context is not None:
             self.reactor.context.destroy(linger_ms)  # whatever is left: the end must not wait for anything
         self.reactor.close()

@@ -1,0 +1,50 @@
+"""The endpoints of the settings -> routers: one for everybody, or one for clients and one for workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.errors import ConfigError, LinkBroken
+from broker.nfp.server.corridor import Corridor
+from broker.nfp.server.door import Door
+from broker.nfp.server.router import NfpRouter, Tuning
+from broker.transport.curve import CurveServer
+from broker.transport.zeromq.address import check_free, check_secrecy, parse, resolve
+from broker.transport.zeromq.hub import hub
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
+
+
+async def listen(broker: NfpBroker) -> None:
+    """Open the routers of ``broker``; those that were opened before one failed are in ``broker.routers``.
+
+    Raises:
+        ConfigError: an endpoint cannot be had, or would be open to other machines in plaintext.
+    """
+    settings = broker.settings
+    curve = CurveServer(broker.keys.broker) if broker.keys.broker is not None else None
+    hold_ms = settings.keepalive_ms * settings.multiplier
+    tuning = Tuning(curve, settings.message_bytes_max, settings.keepalive_ms, hold_ms, broker.limits)
+    places = [(settings.endpoint, broker.corridor)]
+    if settings.worker_endpoint is not None:
+        # workers have requests, too: for inventory, files, others
+        places = [(settings.endpoint, _of_clients(broker)), (settings.worker_endpoint, broker.corridor)]
+    for uri, corridor in places:
+        try:
+            endpoint = (await resolve(parse(uri), passive=True))[0]
+        except LinkBroken as error:
+            raise ConfigError(str(error), error.errno) from error
+        check_secrecy([endpoint], curve, settings.insecure)
+        if endpoint.scheme == "ipc":
+            check_free(endpoint)
+        router = NfpRouter(hub(), endpoint, uri, Door(broker, corridor), broker.turns, tuning)
+        if broker.journal is not None:
+            router.record(broker.journal, sent=broker.journal.both)
+        broker.routers.append(router)
+
+
+def _of_clients(broker: NfpBroker) -> Corridor:
+    corridor = Corridor(broker.clients, None, broker.offences, broker.greet)
+    corridor.recording = broker.journal
+    return corridor

@@ -1,0 +1,354 @@
+"""What passes the broker of NFP, for the journal.
+
+::
+
+    packet          kind nfp; its topic and JSON are as of ``summaries``, then come its frames as a DEALER has them
+    IN              came and was taken; of what is refused DENIED with the errno. OUT: what is told to somebody
+                    (``capture = both``), when it is queued for them
+    job             kind nfp, OUT for nobody in particular, whatever is captured: what became of it
+    link.up, .down  kind state: a client, from its first valid message to the end of its connection; a worker, from its
+                    READY until nothing can be given to it any more
+    denied.link     kind state: who was not let in; of many in a second only some (``Ration``), and then
+    denied.left_out kind state: how many more
+
+KEEPALIVE is never recorded. Nothing of a body is in the JSON but the name of the task. Of a request, its task is known
+once the dispatcher has read it: so what comes is noted when something else has to be, or when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.journal.layout import (
+    CAPTURE,
+    DENIED,
+    DENIED_LINK,
+    IN,
+    LEFT_OUT,
+    LINK_DOWN,
+    LINK_UP,
+    NFP,
+    OUT,
+    STATE,
+)
+from broker.journal.options import JournalOptions
+from broker.journal.ration import Ration
+from broker.journal.recorder import CLOSE_S, Recorder
+from broker.journal.tap import FLUSH_S, Tap
+from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.frames import Body, Packet
+from broker.nfp.names import Command, Sender
+from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_of, wire_of
+
+if TYPE_CHECKING:
+    from broker.nfp.dispatch.roster import Worker
+
+log = logging.getLogger("headgate")
+Wire = list[bytes] | tuple[bytes, ...]
+_KEEPALIVE: Final = Command.KEEPALIVE
+_WORKER: Final = Sender.WORKER
+
+
+class Recorded(Peer, Protocol):
+    """A peer as it is recorded."""
+
+    address: str
+    worker: bool
+
+    @property
+    def transport(self) -> int:
+        """Of ``layout``: CURVE, UNIX, PLAIN or INPROC."""
+
+
+class _Known:
+    """A peer of the journal."""
+
+    __slots__ = ("number", "received", "role", "sent", "service", "up")
+
+    def __init__(self, number: int, role: str) -> None:
+        self.number = number
+        self.role = role
+        self.service = ""
+        self.up = False
+        self.received = 0
+        self.sent = 0
+
+
+class _Pending:
+    """A packet that came and is not noted yet."""
+
+    __slots__ = ("frames", "packet", "peer", "refused", "task")
+
+    def __init__(self, peer: Recorded, packet: Packet, frames: Sequence[Body] | None) -> None:
+        self.peer = peer
+        self.packet = packet
+        self.frames = frames
+        self.refused = 0
+        self.task = ""
+
+
+class Recording:
+    """The tap of one broker. A ``Watch``, too.
+
+    Args:
+        options: where to, and what. loop: for timers.
+
+    Attributes:
+        active: records are taken at present; False before ``start``, after ``stop``, when the writer had to give up.
+        recorder: where records go; None before ``start`` and after ``stop``.
+    """
+
+    def __init__(self, options: JournalOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self.active = False
+        self.recorder: Recorder | None = None
+        self._options = options
+        self._loop = loop
+        self._known: dict[Peer, _Known] = {}
+        self._pending: _Pending | None = None
+        self._ration = Ration()
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def both(self) -> bool:
+        """What is sent is recorded, too."""
+        return self._options.capture == "both"
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin; the writer's process is started.
+
+        Raises:
+            ConfigError: records cannot be written there.
+        """
+        self.recorder = recorder = Recorder(self._options, on_state=self._state)
+        self._tap = Tap(recorder)
+        try:
+            recorder.start()
+        except BaseException:
+            self.recorder = None
+            recorder.close(0.0)
+            raise
+        self._loop.add_reader(recorder.fileno(), self._poll)
+        told = {"state": "on", "capture": self._options.capture, "payload": self._options.payload}
+        self._note(STATE, CAPTURE, told)
+
+    async def stop(self) -> None:
+        """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""
+        recorder, self.recorder = self.recorder, None
+        if recorder is None:
+            return
+        self._loop.remove_reader(recorder.fileno())
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        if self.active:
+            self._tell_left_out()
+            self._note(STATE, CAPTURE, {"state": "off", "reason": "the broker stops"})
+        self.active = False
+        self._tap.flush()
+        await asyncio.to_thread(recorder.close, CLOSE_S)
+
+    def _state(self, state: str) -> None:
+        """The writer gave up, or works."""
+        self.active = state == "on"
+        if state.startswith("off:"):
+            log.error("the journal of NFP is %s", state)
+
+    def _settle(self) -> None:
+        """The end of a turn: what it brought is dated."""
+        self._soon = None
+        self._tap.settle()
+        self._arm()
+
+    def _flush(self) -> None:
+        self._timer = None
+        self._tap.flush()
+        self._arm()
+
+    def _poll(self) -> None:
+        if self.recorder is not None:
+            self.recorder.poll()
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._tap.waiting:
+            self._timer = self._loop.call_later(FLUSH_S, self._flush)
+
+    # -- packets -------------------------------------------------------------------------------
+
+    def came(self, peer: Recorded, packet: Packet, frames: Sequence[Body] | None) -> None:
+        """``packet`` of ``peer`` is going to be acted on; ``frames`` None: it never was any."""
+        self.done()
+        if self.active and packet.command is not _KEEPALIVE:
+            self._pending = _Pending(peer, packet, frames)
+
+    def refused(self, errnum: int) -> None:
+        """What is acted on at present is refused with that errno."""
+        if self._pending is not None:
+            self._pending.refused = errnum
+
+    def done(self) -> None:
+        """Whatever came has been acted on."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        peer, packet = pending.peer, pending.packet
+        known = self._of(peer, "worker" if packet.sender is _WORKER else "client")
+        known.received += 1
+        if packet.command is Command.READY:
+            known.service = packet.service
+        facts = facts_of(peer, known.role, known.service, packet)
+        if pending.task:
+            facts["task"] = pending.task
+        direction = DENIED if pending.refused else IN
+        self._packet(peer, known, facts, direction, pending.refused, wire_of(packet, pending.frames))
+
+    def invalid(self, peer: Recorded, kind: str, frames: Sequence[Body]) -> None:
+        """``peer`` sent what is no packet; ``kind`` as of ``InvalidPacket``."""
+        self.done()
+        if self.active:
+            known = self._of(peer, "worker" if peer.worker else "client")
+            facts: dict[str, Any] = {
+                "command": "INVALID",
+                "invalid": kind,
+                **uid_of(peer),
+                known.role: peer.name,
+            }
+            self._packet(peer, known, facts, DENIED, errno.EPROTO, [bytes(frame) for frame in frames])
+
+    def sent(self, peer: Recorded, packet: Packet, frames: Sequence[Body] | None = None) -> None:
+        """``packet`` is queued for ``peer``."""
+        if not self.active or packet.command is _KEEPALIVE:
+            return
+        self.done()
+        known = self._of(peer, "worker" if peer.worker else "client")
+        known.sent += 1
+        self._packet(
+            peer, known, facts_of(peer, known.role, known.service, packet), OUT, 0, wire_of(packet, frames)
+        )
+
+    def _packet(
+        self,
+        peer: Recorded,
+        known: _Known,
+        facts: dict[str, Any],
+        direction: int,
+        reason: int,
+        wire: Wire,
+    ) -> None:
+        self._note(
+            NFP,
+            topic_of(facts),
+            facts,
+            wire,
+            transport=peer.transport,
+            direction=direction,
+            reason=reason,
+            peer=known.number,
+            claimed=peer.principal.userid,
+        )
+
+    # -- what becomes of jobs --------------------------------------------------------------------
+
+    def happened(self, event: JobEvent) -> None:
+        """See ``contract.Watch``."""
+        if not self.active:
+            return
+        pending = self._pending
+        if event.kind == "submitted":
+            if pending is not None and pending.packet.uuid == event.uuid:
+                pending.task = event.task
+        elif event.kind in TOLD:
+            facts = told_of(event)
+            self._note(NFP, topic_of(facts), facts, direction=OUT, claimed=event.userid)
+
+    # -- who is there ----------------------------------------------------------------------------
+
+    def moved(self, worker: Worker, here: bool) -> None:
+        """See ``Roster.moved``."""
+        wire = worker.wire
+        if not self.active or wire is None:
+            return
+        peer: Recorded = wire.peer  # type: ignore[assignment]  # all of ours are
+        if here:
+            self.done()
+            known = self._of(peer, "worker")
+            known.service = worker.service.name
+            self._up(peer, known)
+        else:
+            self._down(peer, "nothing can be given to it any more")
+
+    def gone(self, peer: Recorded) -> None:
+        """The connection of ``peer`` is lost."""
+        if self.active:
+            self._down(peer, "its connection ended")
+
+    def turned_away(self, address: str, key: str, reason: str) -> None:
+        """Somebody was not let in."""
+        if self.active and self._ration.admits():
+            self._tell_left_out()
+            facts = {"address": address, "uid": None, "key": key, "errno": errno.EPERM, "reason": reason}
+            self._note(STATE, DENIED_LINK, facts, direction=DENIED, reason=errno.EPERM)
+
+    def _tell_left_out(self) -> None:
+        """How many were turned away without a record."""
+        owed = self._ration.owed()
+        if owed:
+            self._note(STATE, LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
+
+    def _of(self, peer: Recorded, role: str) -> _Known:
+        known = self._known.get(peer)
+        if known is None:
+            facts = {"address": peer.address, **uid_of(peer)}
+            if peer.principal.name:
+                facts["called"] = peer.principal.name
+            number = self._tap.peer(peer.name, peer.transport, role, **facts)
+            known = self._known[peer] = _Known(number, role)
+            if role == "client":
+                self._up(peer, known)
+        return known
+
+    def _up(self, peer: Recorded, known: _Known) -> None:
+        if known.up:
+            return
+        known.up = True
+        facts = {"peer": peer.name, "role": known.role, "address": peer.address, **uid_of(peer)}
+        if known.service:
+            facts["service"] = known.service
+        self._put(STATE, LINK_UP, facts, transport=peer.transport, peer=known.number)
+
+    def _down(self, peer: Recorded, reason: str) -> None:
+        self.done()
+        known = self._known.pop(peer, None)
+        if known is None:
+            return
+        if known.up:
+            cause = "closed" if getattr(peer, "deaf", False) else "ended"
+            facts = {
+                "peer": peer.name,
+                "role": known.role,
+                "reason": reason,
+                "cause": cause,
+                "received": known.received,
+                "sent": known.sent,
+                "discarded": 0,
+            }
+            self._put(STATE, LINK_DOWN, facts, transport=peer.transport, peer=known.number)
+        self._tap.forget(known.number)
+
+    # -- the tap ---------------------------------------------------------------------------------
+
+    def _note(self, kind: int, topic: str, facts: dict[str, Any], wire: Wire = (), **mark: int) -> None:
+        self.done()
+        self._put(kind, topic, facts, wire, **mark)
+
+    def _put(self, kind: int, topic: str, facts: dict[str, Any], wire: Wire = (), **mark: int) -> None:
+        self._tap.note(kind, topic, facts, wire, **mark)
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._settle)

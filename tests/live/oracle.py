@@ -1,0 +1,376 @@
+"""Every gold table once more, in plain Python over lists of dicts: what the tests of tables hold Spark against.
+
+Written from what the tables mean, as a machine that walks the records one by one; nothing of the pipeline is
+imported. Rows are dicts without the columns that follow from others (``service``).
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+Row = dict[str, Any]
+S = 10**9
+WRAP = 0xFFFFFFFF
+FINAL = {"COMPLETED", "FAILED", "EXPIRED", "CANCELLED", "JOB NOT FOUND"}
+PERCENTILES = {"p50_ns": 50, "p95_ns": 95, "p99_ns": 99}
+
+
+def at(ns: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1000)
+
+
+def day(ns: int) -> date:
+    return at(ns).date()
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["rank"], row["run"], row["seq"]))
+
+
+def endpoints(rows: list[Row]) -> list[Row]:
+    """Copies whose origin is filled in where the peer's own requests tell it."""
+    best: dict[tuple[Any, ...], tuple[int, int, str]] = {}
+    for row in rows:
+        if row["type"] == "request" and row["direction"] == "in" and row["origin"] is not None:
+            peer = (row["rank"], row["run"], row["peer_id"])
+            best[peer] = min(best.get(peer, (99, 0, "")), (row["routes"], row["seq"], row["origin"]))
+    filled = []
+    for row in in_order(rows):
+        known = best.get((row["rank"], row["run"], row["peer_id"]))
+        if row["direction"] != "in" and row["origin"] is None and known:
+            row = row | {"origin": known[2]}
+        filled.append(row)
+    return filled
+
+
+class Call:
+    """A request and what came of it."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.came: list[Row] = []
+        self.went: list[Row] = []
+        self.reused = False
+
+    @property
+    def streaming(self) -> bool:
+        return bool(self.row["flags"] & 0x40)
+
+    def take(self, row: Row) -> bool:
+        """A response; True when it was the last."""
+        (self.came if row["direction"] == "in" else self.went).append(row)
+        return bool(row["aux1"]) or not self.streaming
+
+    @property
+    def counted(self) -> list[Row]:
+        """Those that came in; of those that went out an errnum that never came in; or all, when nothing came."""
+        if not self.came:
+            return self.went
+        return self.came + [row for row in self.went if row["aux1"]]
+
+
+def matched(rows: list[Row]) -> tuple[list[Call], list[Row]]:
+    """All calls of accepted requests, and the responses nobody had asked for."""
+    calls: list[Call] = []
+    orphans: list[Row] = []
+    opened: dict[tuple[Any, ...], Call] = {}
+    for row in endpoints(rows):
+        if row["kind"] != "flux" or row["type"] == "event" or not row["matchtag"] or row["origin"] is None:
+            continue
+        key = (row["rank"], row["run"], row["origin"], row["matchtag"])
+        if row["type"] == "request":
+            if row["direction"] == "out" or row["flags"] & 0x04:
+                continue
+            if key in opened:
+                opened[key].reused = True
+            opened[key] = Call(row)
+            if row["direction"] == "in":
+                calls.append(opened[key])
+        elif key in opened:
+            if opened[key].take(row):
+                del opened[key]
+        elif row["direction"] == "in":
+            orphans.append(row)
+    return calls, orphans
+
+
+def lasted(call: Call, pick: Callable[[list[int]], int]) -> int | None:
+    if not call.counted:
+        return None
+    return max(0, pick([row["ts_ns"] for row in call.counted]) - call.row["ts_ns"])
+
+
+def first_latency(call: Call) -> int | None:
+    """Until the first response seen at either end: what came in is seen before it goes out."""
+    seen = [row["ts_ns"] for row in call.came + call.went]
+    return max(0, min(seen) - call.row["ts_ns"]) if seen else None
+
+
+def rpc(rows: list[Row]) -> list[Row]:
+    return [
+        {
+            "req_ts": at(call.row["ts_ns"]),
+            **{name: call.row[name] for name in ("ts_ns", "rank", "origin", "matchtag", "topic", "userid")},
+            "lat_ns": first_latency(call),
+            "last_ns": lasted(call, max),
+            "errnum": max((row["aux1"] for row in call.came + call.went), default=None),
+            "n_responses": len(call.counted),
+            "streaming": call.streaming,
+            "dt": day(call.row["ts_ns"]),
+        }
+        for call in matched(rows)[0]
+    ]
+
+
+def rpc_latency(rows: list[Row]) -> list[Row]:
+    latencies: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    counts: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return row["ts_ns"] // (60 * S), row["rank"], row["topic"]
+
+    calls, orphans = matched(rows)
+    for call in calls:
+        latency = first_latency(call)
+        if latency is not None:
+            latencies[key(call.row)].append(latency)
+        counts[key(call.row)]["reused_tags"] += call.reused
+        counts[key(call.row)]["unmatched_no_response"] += latency is None and not call.reused
+    for row in orphans:
+        counts[key(row)]["unmatched_no_request"] += 1
+    for row in rows:
+        if row["type"] == "request" and row["direction"] == "in":
+            if row["flags"] & 0x04:
+                counts[key(row)]["unmatched_noresponse"] += 1
+            elif not row["matchtag"] or row["origin"] is None:
+                counts[key(row)]["unmatched_untagged"] += 1
+    table = []
+    for place in counts:
+        ordered = sorted(latencies[place])
+        n = len(ordered)
+        table.append(
+            {
+                "window": at(place[0] * 60 * S),
+                "rank": place[1],
+                "topic": place[2],
+                "n": n,
+                **{name: ordered[-(-n * p // 100) - 1] if n else None for name, p in PERCENTILES.items()},
+                "max_ns": ordered[-1] if n else None,
+                **{f"unmatched_{why}": counts[place][f"unmatched_{why}"] for why in WHYS},
+                "reused_tags": counts[place]["reused_tags"],
+                "dt": day(place[0] * 60 * S),
+            }
+        )
+    return table
+
+
+WHYS = ("no_response", "no_request", "noresponse", "untagged")
+
+
+def failed(row: Row) -> bool:
+    return row["direction"] == "denied" or (row["type"] == "response" and row["aux1"] != 0)
+
+
+def traffic(rows: list[Row]) -> list[Row]:
+    names = ("rank", "writer", "transport", "direction", "kind", "topic", "type", "userid")
+    sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for row in rows:
+        total = sums[(row["ts_ns"] // (10 * S), *(row[name] for name in names))]
+        for place, value in enumerate((1, row["payload_len"], row["wire_len"], failed(row))):
+            total[place] += value
+    return [
+        {
+            "window": at(window * 10 * S),
+            **dict(zip(names, rest, strict=True)),
+            **dict(zip(("n", "payload_bytes", "wire_bytes", "errors"), total, strict=True)),
+            "dt": day(window * 10 * S),
+        }
+        for (window, *rest), total in sums.items()
+    ]
+
+
+def denied(rows: list[Row]) -> list[Row]:
+    table = []
+    for row in rows:
+        kept = {name: row[name] for name in ("ts", "rank", "transport", "claimed", "rolemask", "dt")}
+        if row["direction"] == "denied":
+            kind = "web" if row["transport"] == "websocket" else "request"
+            same = {name: row[name] for name in ("peer", "userid", "topic")}
+            table.append(kept | same | {"errno": row["reason"], "kind": kind})
+        elif row["kind"] == "state" and row["topic"] == "denied.link":
+            facts = json.loads(row["detail"])
+            who = {"peer": facts["address"], "userid": facts["uid"], "topic": None}
+            table.append(kept | who | {"errno": facts["errno"], "kind": "link"})
+    return table
+
+
+def event_gaps(rows: list[Row]) -> list[Row]:
+    last: dict[tuple[Any, ...], int] = {}
+    table = []
+    for row in in_order(rows):
+        if row["type"] != "event" or row["direction"] != "in" or not row["aux1"]:
+            continue
+        stream = (row["rank"], row["run"], row["peer_id"] if row["rank"] else None)
+        before, now = last.get(stream), row["aux1"]
+        last[stream] = now
+        if before is None or now == before % WRAP + 1:
+            continue
+        forward = now - before if now > before else now - before + WRAP
+        kind = "duplicate" if now == before else "gap" if forward <= WRAP // 2 else "reorder"
+        table.append(
+            {
+                **{name: row[name] for name in ("rank", "writer", "run", "peer")},
+                "prev_seq": before,
+                "next_seq": now,
+                "missing": forward - 1 if kind == "gap" else 0,
+                "kind": kind,
+                "ts": row["ts"],
+                "dt": row["dt"],
+            }
+        )
+    return table
+
+
+def order_check(rows: list[Row]) -> list[Row]:
+    rows = [row for row in endpoints(rows) if row["kind"] == "flux" and row["direction"] != "denied"]
+    both = {(row["rank"], row["run"]) for row in rows if row["direction"] == "out"}
+    sides: dict[str, dict[tuple[Any, ...], list[Row]]] = {"in": defaultdict(list), "out": defaultdict(list)}
+    names: dict[tuple[Any, ...], str | None] = {}
+    for row in rows:
+        event, came = row["type"] == "event", row["direction"] == "in"
+        if (event and not row["aux1"]) or (not event and row["origin"] is None):
+            continue
+        place = 0 if event else row["via_id"] if came else row["peer_id"]
+        pair = (row["rank"], row["run"], None if event else row["origin"], place, row["type"])
+        if (row["rank"], row["run"]) not in both:
+            continue
+        sides[row["direction"]][pair].append(row)
+        if came:
+            names[pair] = None if event else row["via"]
+    table = []
+    for pair, arrived in sides["in"].items():
+        waiting: dict[Any, list[int]] = defaultdict(list)
+        for place, row in enumerate(arrived):
+            waiting[identity(row)].append(place)
+        highest, done = -1, set()
+        late = set()
+        for row in sides["out"][pair]:
+            if not waiting[identity(row)]:
+                continue
+            place = waiting[identity(row)].pop(0)
+            done.add(place)
+            if place < highest:
+                late.add(place)
+            highest = max(highest, place)
+        for dt in {row["dt"] for row in arrived}:
+            today = [place for place, row in enumerate(arrived) if row["dt"] == dt]
+            times = [arrived[place]["ts"] for place in today]
+            table.append(
+                {
+                    **dict(zip(("rank", "run", "origin"), pair, strict=False)),
+                    "peer": names[pair],
+                    "type": pair[4],
+                    "n": len(today),
+                    "out_of_order": len(late.intersection(today)),
+                    "missing": len(set(today) - done),
+                    "first_ts": min(times),
+                    "last_ts": max(times),
+                    "dt": dt,
+                }
+            )
+    return table
+
+
+def identity(row: Row) -> Any:
+    return row["aux1"], row["topic"], None if row["type"] == "event" else row["matchtag"]
+
+
+def user_usage(rows: list[Row]) -> list[Row]:
+    fields = ("requests", "responses", "events", "denied", "payload_bytes", "wire_bytes", "rpc_ns")
+    sums: dict[Any, Counter[str]] = defaultdict(Counter)
+    for row in (row for row in rows if row["direction"] != "out"):
+        who = sums[row["dt"], row["userid"]]
+        if row["direction"] == "denied":
+            who["denied"] += 1
+        else:
+            who["payload_bytes"] += row["payload_len"]
+            who["wire_bytes"] += row["wire_len"]
+            if row["kind"] == "flux":
+                who[row["type"] + "s"] += 1
+    for call in matched(rows)[0]:
+        sums[day(call.row["ts_ns"]), call.row["userid"]]["rpc_ns"] += first_latency(call) or 0
+    return [
+        {"dt": dt, "userid": userid, **{name: who[name] for name in fields}}
+        for (dt, userid), who in sums.items()
+        if userid is not None
+    ]
+
+
+def job_outcomes(rows: list[Row]) -> list[Row]:
+    jobs: dict[str, list[tuple[Row, Row]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row["ts_ns"], row["writer"], row["seq"])):
+        if row["kind"] == "nfp" and (facts := json.loads(row["detail"])).get("uuid"):
+            jobs[facts["uuid"]].append((row, facts))
+    table = []
+    for uuid, seen in jobs.items():
+
+        def said(name: str, seen: list[tuple[Row, Row]] = seen) -> list[Any]:
+            return [facts[name] for _, facts in seen if name in facts]
+
+        began = seen[0][0]["ts_ns"]
+        ended = [row["ts_ns"] for row, facts in seen if facts.get("status") in FINAL]
+        table.append(
+            {
+                "uuid": uuid,
+                **{name: next(iter(said(name)), None) for name in ("service", "task", "client")},
+                "status": (said("status") or [None])[-1],
+                "attempts": max(said("attempt"), default=1),
+                "workers": len(set(said("worker"))),
+                "t_submit": at(began),
+                "t_done": at(ended[0]) if ended else None,
+                "duration_ns": ended[0] - began if ended else None,
+                "dt": day(began),
+            }
+        )
+    return table
+
+
+def notifications(rows: list[Row]) -> list[Row]:
+    table = []
+    for row in rows:
+        facts = json.loads(row["detail"]) if row["kind"] == "oslo" and row["direction"] == "in" else {}
+        if facts.get("what") == "notification":
+            said = {
+                name: facts.get(name)
+                for name in ("exchange", "topic", "event_type", "priority", "publisher_id")
+            }
+            table.append({"ts": row["ts"], **said, "payload_len": row["payload_len"], "dt": row["dt"]})
+    return table
+
+
+def slow(rows: list[Row]) -> list[Row]:
+    table = []
+    for row in rows:
+        facts = json.loads(row["detail"]) if row["kind"] == "state" else {}
+        named = row["peer"] if row["peer_id"] else facts.get("peer")
+        if row["topic"] == "drop":
+            found = ("drop", facts["events"], named, facts.get("reason"))
+        elif row["topic"] == "link.down" and facts.get("discarded"):
+            found = ("discarded", facts["discarded"], named, facts["reason"])
+        elif row["topic"] == "gap":
+            found = ("shed", facts["records"], row["writer"], facts["cause"])
+        else:
+            continue
+        values = dict(zip(("what", "events", "peer", "reason"), found, strict=True))
+        table.append({"ts": row["ts"], "rank": row["rank"], **values, "bytes": None, "dt": row["dt"]})
+    return table
+
+
+TABLES: dict[str, Callable[[list[Row]], list[Row]]] = {
+    build.__name__: build
+    for build in (
+        traffic, rpc, rpc_latency, denied, event_gaps, order_check, user_usage, job_outcomes, notifications, slow,
+    )
+}  # fmt: skip

@@ -1,0 +1,43 @@
+"""Who is not let in by the broker of NFP: recorded, and counted where it is too many."""
+
+import asyncio
+import errno
+import json
+
+from broker.journal.layout import DENIED
+from broker.journal.options import JournalOptions
+from broker.journal.ration import Ration
+from broker.journal.tap import Tap
+from broker.nfp.server.recording import Recording
+from broker.wire.parts import split_parts
+from tests.live.chunks import Shelf
+
+
+async def told(now):
+    """The records of a thousand refusals, one more later, and of the end."""
+    shelf = Shelf.of("in")
+    recording = Recording(JournalOptions(directory="/nowhere", writer="nfp"), asyncio.get_running_loop())
+    recording._tap, recording._ration = Tap(shelf), Ration(3, clock=lambda: now[0])
+    recording.turned_away("192.0.2.1", "k", "before it is on")
+    recording.active = True
+    for _ in range(1000):
+        recording.turned_away("192.0.2.1", "k", "the key is not listed")
+    now[0] += 0.4
+    recording.turned_away("192.0.2.\udcff", "k", "the key is not listed")
+    recording.active = False
+    recording.turned_away("192.0.2.1", "k", "after it was on")
+    recording._tap.flush()
+    await asyncio.sleep(0)  # what was noted for the end of the turn
+    recording._timer and recording._timer.cancel()
+    return shelf.records
+
+
+def test_some_are_recorded_and_the_rest_is_counted():
+    records = asyncio.run(told([0.0]))
+    parts = [split_parts(record.frame, 8) for record in records]
+    facts = [json.loads(each[1]) for each in parts]
+    assert [each[0] for each in parts] == [b"denied.link"] * 3 + [b"denied.left_out", b"denied.link"]
+    assert facts[3] == {"records": 997, "topic": "denied.link"}
+    assert facts[4]["address"] == "192.0.2.?"
+    links = [record for record, each in zip(records, parts, strict=True) if each[0] == b"denied.link"]
+    assert {(record.direction, record.reason) for record in links} == {(DENIED, errno.EPERM)}
