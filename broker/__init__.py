@@ -13,10 +13,12 @@ One message's journey, room by room::
     client/      the other end of a link: rpc, streams, subscriptions, services
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
+    interpreter  this Python again, for a room in a process of its own
     loopthread   the thread with an event loop behind every blocking facade
 
     nfp/         a wing: jobs for workers over the NORFAB protocol, its broker, workers and clients
     oslo/        a wing: oslo.messaging's ZeroMQ driver, the proxy of each node, the directory between them
+    journal/     what passed, on disk: written beside the corridor by a process of its own, read without Spark
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
 The pure rooms do no input or output and read no clock. ``errors`` and ``identity`` are what every room may use.

@@ -15,7 +15,8 @@
     overrides      ``--set`` on top of a file; ``settings_text`` the settings as text
     nfp            ``headgate nfp``: the NORFAB protocol, a file each of its verbs
     oslo           ``headgate oslo``: the transport zmq:// of oslo.messaging, likewise
-    wings          what of both runs beside rank 0
+    journal        ``headgate journal``: what was recorded, likewise
+    wings          what of NFP and oslo runs beside rank 0
     command        the child process of ``start``, ``rundir`` the directory of its instance
 
 A verb is ``main(argv: list[str]) -> int``. ``broker`` and ``start`` become brokers, so they load neither typer nor

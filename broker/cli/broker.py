@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import gc
 
+import msgspec
+
 from broker.cli import overrides, wings
 
 _EPILOG = """\
@@ -38,6 +40,11 @@ def arguments() -> argparse.ArgumentParser:
         metavar="SECTION.KEY=VALUE",
         help="a setting that goes before the file's; may be given again",
     )
+    parser.add_argument(
+        "--journal",
+        metavar="DIR",
+        help="record what passes, into this folder, with [journal] of the settings",
+    )
     return parser
 
 
@@ -46,6 +53,8 @@ def main(argv: list[str]) -> int:
     gc.disable()  # loading makes no garbage, and looking for it is a tenth of the start; the broker turns it on again
     given = arguments().parse_args(argv)
     settings = overrides.read(given.config, given.set).at_rank(given.rank)
+    if given.journal:
+        settings = msgspec.structs.replace(settings, journal=settings.journal.at(given.journal))
 
     from broker.node import bootstrap
 

@@ -50,6 +50,7 @@ def facts(settings: Settings) -> dict[str, Any]:
         "listeners": 1 + len(settings.listen),
         "clients": len(settings.clients),
         "curve": settings.tree.curve_cert is not None,
+        "journal": settings.journal.directory if settings.journal.enabled else None,
         "nfp": settings.nfp and settings.nfp.endpoint,
         "oslo": settings.oslo and list(settings.oslo.run),
     }
@@ -62,7 +63,8 @@ def summary(settings: Settings) -> str:
     tree = f"a tree of {told['size']} ({told['topology']}, {links})" if told["size"] > 1 else "a tree of one"
     nfp = f", NFP on {told['nfp']}" if told["nfp"] else ""
     oslo = f", oslo with {', '.join(told['oslo'])}" if told["oslo"] else ""
-    return f"{tree}, {told['listeners']} listener(s), {told['clients']} CURVE client(s){nfp}{oslo}"
+    journal = f", journal in {told['journal']}" if told["journal"] else ""
+    return f"{tree}, {told['listeners']} listener(s), {told['clients']} CURVE client(s){nfp}{oslo}{journal}"
 
 
 @app.command("show")

@@ -8,14 +8,21 @@ from importlib import import_module
 from broker.cli.exits import OK, USAGE, UsageError
 
 
-def run(family: str, verbs: Mapping[str, str], overview: Callable[[], str], argv: list[str]) -> int:
-    """Run ``argv[0]`` of a family whose verbs are modules of the package ``broker.cli.FAMILY``.
+def run(
+    family: str,
+    verbs: Mapping[str, str],
+    overview: Callable[[], str],
+    argv: list[str],
+    package: str = "broker.cli",
+) -> int:
+    """Run ``argv[0]`` of a family whose verbs are modules of ``PACKAGE.FAMILY``.
 
     Args:
         family: the outer verb.
         verbs: the inner ones, with what each does.
         overview: the text of ``headgate FAMILY --help``.
         argv: what stands behind the outer verb; nothing prints the overview and is wrong usage.
+        package: where the families of this distribution's part are.
 
     Raises:
         UsageError: no such verb.
@@ -28,7 +35,7 @@ def run(family: str, verbs: Mapping[str, str], overview: Callable[[], str], argv
         return OK if words else USAGE
     if words[0] not in verbs:
         raise UsageError(_unknown(family, words[0], verbs))
-    code: int | None = import_module(f"broker.cli.{family}.{words[0]}").main(words[1:])
+    code: int | None = import_module(f"{package}.{family}.{words[0]}").main(words[1:])
     return code or OK
 
 

@@ -14,10 +14,11 @@ import msgspec
 from broker.errors import ConfigError
 from broker.settings import NfpSection, OsloSection, Settings, check, load, loads
 
-_TABLES = ("broker", "tree", "access", "limits", "nfp", "oslo")
+_TABLES = ("broker", "tree", "access", "limits", "journal", "nfp", "oslo")
 """Sections that hold single values; hosts, listeners, clients, keys and rules are lists and belong into a file."""
 _FILES = {
     ("tree", "curve_cert"),
+    ("journal", "directory"),
     *(("nfp", name) for name in ("base_dir", "key_secret", "inventory", "files")),
     *(("oslo", name) for name in ("ipc_dir", "curve_cert")),
 }

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from broker.settings import Settings, nfp, oslo, schema
+from broker.settings import Settings, journal, nfp, oslo, schema
 
 WIDTH = 110
 
@@ -28,7 +28,7 @@ def _documented() -> dict[tuple[str, str], str]:
     """(class, field) -> the string below the field: Python keeps it in the source only."""
     found: dict[tuple[str, str], str] = {}
     for node in [
-        each for module in (schema, nfp, oslo) for each in ast.parse(inspect.getsource(module)).body
+        each for module in (schema, journal, nfp, oslo) for each in ast.parse(inspect.getsource(module)).body
     ]:
         if isinstance(node, ast.ClassDef):
             for field, text in zip(node.body, node.body[1:], strict=False):

@@ -39,6 +39,7 @@ examples:
   headgate start --size 7 --topo kary:3 --wait           until Ctrl-C; other terminals connect
   headgate start --nfp --wait                            with a broker of NFP for workers and clients
   headgate start --oslo --wait                           with a node proxy for oslo.messaging (zmq://)
+  headgate start --size 2 --journal DIR --wait           what passes, on disk: headgate journal ls DIR
   headgate start --config broker.toml --set broker.log_level=info -- ./my-test
 
 The command finds the broker of rank 0 in $FLUX_URI and $HEADGATE_URI.
@@ -87,6 +88,11 @@ def arguments() -> argparse.ArgumentParser:
         "--oslo",
         action="store_true",
         help="and a node proxy for oslo.messaging beside rank 0, with [oslo] of the settings or defaults",
+    )
+    add(
+        "--journal",
+        metavar="DIR",
+        help="record what passes, into this folder (headgate journal, headgate pipeline)",
     )
     add("-v", "--verbose", action="store_true", help="let the brokers log what they do")
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
@@ -140,6 +146,8 @@ def settings_for(given: argparse.Namespace) -> Settings:
         settings = with_nfp(settings)
     if given.oslo:
         settings = with_oslo(settings)
+    if given.journal:
+        settings = with_journal(settings, given.journal)
     if settings.tree.topology == "custom":
         raise ConfigError(
             "tree.topology: saw custom, expected kary:K: a test instance makes its own hosts (try --topo)"
@@ -155,6 +163,11 @@ def with_nfp(settings: Settings) -> Settings:
 def with_oslo(settings: Settings) -> Settings:
     """``settings`` with a section ``[oslo]``: its own, or the defaults."""
     return settings if settings.oslo is not None else msgspec.structs.replace(settings, oslo=OsloSection())
+
+
+def with_journal(settings: Settings, directory: str) -> Settings:
+    """``settings`` with the journal on, in ``directory``; the rest of ``[journal]`` as it is."""
+    return msgspec.structs.replace(settings, journal=settings.journal.at(directory))
 
 
 def _wings(settings: Settings) -> Callable[[], list[str]]:

@@ -62,10 +62,17 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
             "doctor": "find out why a connection fails",
         },
     ),
+    (
+        "ask what passed",
+        {
+            "journal": "what was recorded: list, verify, follow, show, replay",
+            "pipeline": "tables and charts of it, by Spark",
+        },
+    ),
 )
 """Heading, then verb -> what it does; the order of ``headgate --help``."""
 
-_GATEWAY: Final = frozenset({"up", "gateway", "token", "login", "tls"})
+_GATEWAY: Final = frozenset({"up", "gateway", "token", "login", "tls", "pipeline"})
 """Verbs whose modules are the gateway's; found by name, for the broker's side imports nothing of it."""
 
 BUILT_IN: Final = {verb: what for _heading, verbs in SECTIONS for verb, what in verbs.items()}

@@ -1,6 +1,7 @@
 """The composition root: the only room that knows all others.
 
 ``broker``    the corridor: a batch of messages from a link, through ingress and routing, to the outboxes
+``rundir``    the directory of its sockets
 ``doorway``   a new link: admission, credentials, its port
 ``backlog``   fairness: what one batch leaves over waits for its turn
 ``pressure``  full outboxes: who is paused, who stalls, who must go
@@ -14,4 +15,6 @@
 ``testbed``   test instances of many ranks, forked from one process
 ``flood``     how many lines of a kind the log takes
 ``attributes``, ``keyring``, ``logring``, ``metrics``: what the broker shows of itself
+``capture``   the journal: records from the corridor to the process that writes them; ``linkfacts``: what it is told of
+links, ``refusals``: of who was turned away
 """

@@ -10,12 +10,12 @@ import asyncio
 import errno
 import logging
 import os
-import stat
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.errors import ConfigError
+from broker.identity import PeerInfo
 from broker.ingress.admission import Access
 from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
@@ -27,6 +27,7 @@ from broker.node.lifecycle import Lifecycle
 from broker.node.metrics import MetricsListener, render, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
+from broker.node.rundir import make_rundir
 from broker.node.succession import Succession
 from broker.routing.ration import ration
 from broker.routing.topology import NO_PARENT, Topology, parse
@@ -36,6 +37,9 @@ from broker.settings import Settings
 from broker.transport.link import Listener, Options
 from broker.transport.outbox import Budget, OutboxLimits
 from broker.transport.registry import listen, scheme_of
+
+if TYPE_CHECKING:
+    from broker.node.capture import Capture
 
 log = logging.getLogger("headgate")
 
@@ -79,6 +83,7 @@ class Node:
                 "routes_max": limits.routes_max,
             },
         )
+        self.capture = _capture(self.broker, settings)
         self.lifecycle = Lifecycle(asyncio.get_running_loop().time)
         self.options = Options(
             flusher=self.broker.flusher,
@@ -104,6 +109,7 @@ class Node:
         )
         self.context.render_metrics = lambda: render(samples(self))
         self.context.apply = self._apply
+        self.context.capture = self.capture
         self.succession = Succession(self.context, self.overlay, self.lifecycle)
         self.dispatcher = Dispatcher(self.context, limits.service_tasks_max)
         self._listeners: list[Listener] = []
@@ -134,6 +140,8 @@ class Node:
             ConfigError: a socket cannot be made. LinkRefused: the parent will not have us.
         """
         make_rundir(self.settings.broker.rundir, guests=self.settings.access.allow_guest_user)
+        if self.capture is not None:
+            self.capture.begin()
         self.dispatcher.start()  # before the doors open: the first client finds everything in its place
         await self._open(self.settings.broker.local_uri or "", self.options)
         for entry in self.settings.listen:
@@ -169,6 +177,9 @@ class Node:
                 port.link.close("the broker is shutting down")
         for timer in self._timers:
             timer.cancel()
+        if self.capture is not None:
+            await asyncio.sleep(0)  # what the ends of the links cause is recorded, too
+            self.capture.end()
 
     async def _drain(self) -> None:
         """Wait until the clients have taken what is queued for them, while any of them still takes some."""
@@ -208,6 +219,7 @@ class Node:
         doorway = Doorway(
             self.broker, rules, limits.guest_message_bytes, limits.owner_message_bytes, cmb1=cmb1
         )
+        doorway.refused = self._refused
         self._doorways.append(doorway)
         return doorway
 
@@ -217,6 +229,13 @@ class Node:
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
         self.keepalives.sweep(loop.time())
         ration(self.broker.router)
+        if self.capture is not None:
+            self.capture.sweep()
+
+    def _refused(self, peer: PeerInfo, errnum: int, reason: str) -> None:
+        """Somebody was not let in."""
+        if self.capture is not None:
+            self.capture.refused(peer, errnum, reason)
 
     def _hooks(self) -> Hooks:
         return Hooks(
@@ -225,6 +244,7 @@ class Node:
             must_exit=self._must_exit,
             status_changed=self._status_changed,
             child_changed=self._child_changed,
+            refused=self._refused,
         )
 
     # the overlay is made before what its hooks lead to
@@ -267,6 +287,7 @@ class Node:
             strict_rfc3=entry.strict_rfc3,
             insecure=entry.insecure,
             extra=extra,
+            refused=self._refused,
         )
 
     def _overlay_config(self) -> OverlayConfig:
@@ -305,12 +326,22 @@ class Node:
             connect_timeout_s=options.connect_timeout_s,
             max_bytes=lambda _peer: self.settings.limits.owner_message_bytes,
             extra=extra,
+            refused=self._refused,
         )
 
 
 def _log_only(reason: str) -> None:
     """Nobody runs this node as a process: there is nothing to exit."""
     log.error("would exit: %s", reason)
+
+
+def _capture(broker: Broker, settings: Settings) -> Capture | None:
+    """What records the traffic; None, and nothing of it is loaded, where nobody wants that."""
+    if not settings.journal.enabled:
+        return None
+    from broker.node.capture import Capture
+
+    return Capture(broker, settings.journal)
 
 
 def topology_of(settings: Settings) -> Topology:
@@ -322,34 +353,6 @@ def topology_of(settings: Settings) -> Topology:
     return parse(
         settings.tree.topology, settings.size, parents if settings.tree.topology == "custom" else None
     )
-
-
-def make_rundir(path: str, *, guests: bool = False) -> None:
-    """Make the directory for sockets, private to us, or (``guests``) such that others reach the sockets in it but
-    cannot list it; one that exists stays as it is.
-
-    Raises:
-        ConfigError: it cannot be made, is no directory, belongs to somebody else, or we may not write there.
-    """
-    try:
-        if not os.path.lexists(path):
-            os.makedirs(path, mode=0o700)
-            os.chmod(path, 0o711 if guests else 0o700)  # whatever the umask
-        seen = os.stat(path)
-    except OSError as error:
-        raise ConfigError(f"broker.rundir {path}: {error.strerror}", error.errno) from error
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-        raise ConfigError(
-            f"broker.rundir {path}: expected a directory of uid {os.getuid()}, it is uid {seen.st_uid}'s"
-        )
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ConfigError(f"broker.rundir {path}: no permission to make sockets there", errno.EACCES)
-    if guests and not seen.st_mode & stat.S_IXOTH:
-        log.warning(
-            "access.allow_guest_user is set, but others cannot enter %s (mode %04o)",
-            path,
-            seen.st_mode & 0o7777,
-        )
 
 
 def user_ids(users: tuple[str | int, ...]) -> frozenset[int]:

@@ -12,7 +12,7 @@ from broker.errors import ProtocolError
 from broker.identity import Credentials
 from broker.node.calls import OwnCall
 from broker.routing.port import KIND_NAMES, Port
-from broker.services.context import Sender
+from broker.services.context import JournalControl, Sender
 from broker.wire.message import NORESPONSE, Message, event, response
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class BrokerContext:
         self.tree_watchers: list[Callable[[], None]] = []
         self.render_metrics: Callable[[], str] = str
         self.apply: Callable[[str, str], int] = _keep
+        self.capture: JournalControl | None = None
         self.rank: int = broker.router.rank
         self.size: int = broker.router.topology.size
         self.owner: int = owner
@@ -78,6 +79,10 @@ class BrokerContext:
             if unwanted:
                 answer.set_flags(answer.flags & ~NORESPONSE)
             self._broker.respond(answer)
+
+    def refused(self, request: Message, errnum: int) -> None:
+        """For the journal: a request's sender may not ask for that."""
+        self._broker.router.refused(request, errnum)
 
     def publish(
         self, topic: str, payload: bytes | None = None, *, flags: int = 0, cred: Credentials | None = None
@@ -211,6 +216,10 @@ class BrokerContext:
     def disconnect_child(self, rank: int, reason: str) -> int:
         """Tell the child subtree that holds ``rank`` to leave."""
         return self._overlay.disconnect_child(rank, reason)
+
+    def journal(self) -> JournalControl | None:
+        """Its journal; None where none is configured."""
+        return self.capture
 
     def state(self) -> tuple[str, float]:
         """Name of the lifecycle state, seconds since it began."""

@@ -7,7 +7,7 @@ import logging
 import os
 import pwd
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from broker.identity import PeerInfo
@@ -28,6 +28,10 @@ class Doorway:
         broker: where admitted links are attached. access: the rules.
         guest_max_bytes, owner_max_bytes: largest frame of either.
         cmb1: the listener speaks an older dialect.
+
+    Attributes:
+        open: False once the broker leaves: nobody is let in.
+        refused: told of each peer that was turned away: peer, errno, reason.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Doorway:
         self._owner_max_bytes = owner_max_bytes
         self._cmb1 = cmb1
         self.open = True
+        self.refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
 
     def admit(self, peer: PeerInfo) -> int:
         """The errno a connecting peer is told, 0 to come in; a refusal is one log line."""
@@ -53,6 +58,7 @@ class Doorway:
         admission = self._decide(peer)
         if admission.errnum:
             log.warning("refused %s (pid %s): %s", peer.address, peer.pid, admission.reason)
+            self.refused(peer, admission.errnum, admission.reason)
         return admission.errnum
 
     def max_bytes(self, peer: PeerInfo) -> int:

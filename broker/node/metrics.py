@@ -19,6 +19,7 @@ from broker.routing.port import KIND_NAMES, OWN, Port
 
 if TYPE_CHECKING:
     from broker.node.assembly import Node
+    from broker.node.capture import Capture
 
 log = logging.getLogger("headgate")
 
@@ -99,7 +100,33 @@ def samples(node: Node) -> list[Sample]:
         ),
         ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
         ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
+        *(journal_samples(node.capture) if node.capture is not None else ()),
     ]
+
+
+def journal_samples(capture: Capture) -> list[Sample]:
+    """What the journal has to tell; a broker without one says nothing of it."""
+    figures = capture.figures
+    reason = capture.state.partition(": ")[2]
+    counters = (
+        ("handed_records", "Records handed to the journal.", figures.handed),
+        ("written_records", "Records on disk.", figures.written),
+        ("shed_records", "Records left out because the disk was too slow, or capture off.", figures.shed),
+        ("lost_records", "Records that a writer took with it when it died.", figures.lost),
+        ("writer_restarts", "Writers started in place of dead ones.", figures.restarts),
+    )
+    gauges = (
+        ("waiting_bytes", "Bytes that wait for the writer.", figures.waiting_bytes),
+        ("disk_bytes", "Bytes of its segments on disk.", figures.disk_bytes),
+    )
+    found: list[Sample] = [
+        ("journal_recording", "gauge", "1 while it records.", [({"off": reason}, float(capture.on))])
+    ]
+    for name, text, count in counters:
+        found.append((f"journal_{name}_total", "counter", text, [({}, float(count))]))
+    for name, text, size in gauges:
+        found.append((f"journal_{name}", "gauge", text, [({}, float(size))]))
+    return found
 
 
 def _by_kind(ports: Iterable[Port]) -> list[tuple[dict[str, str], float]]:

@@ -8,6 +8,6 @@
 ``idset``     sets of ranks as text
 ``ring``      log entries and the ring that holds them
 ``registry``  all services of one broker: ``attr``, ``broker``, ``config``, ``connector_local``, ``event``, ``groups``,
-              ``heartbeat``, ``log``, ``module``, ``overlay``, ``providers`` (the service named ``service``), ``rexec``,
-              ``scheduler`` (the services ``resource`` and ``job-manager``), ``state_machine``
+              ``heartbeat``, ``journal``, ``log``, ``module``, ``overlay``, ``providers`` (the service named
+              ``service``), ``rexec``, ``scheduler`` (the services ``resource`` and ``job-manager``), ``state_machine``
 """

@@ -7,7 +7,7 @@ implement it in a few lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.identity import Credentials
 from broker.wire.message import Message
@@ -41,6 +41,46 @@ class Call(Protocol):
         """Want no more responses; a stream's provider is told with X.cancel."""
 
 
+class Denial(NamedTuple):
+    """A message that was refused before it reached the broker: what its journal says of it."""
+
+    errnum: int
+    topic: str
+    kind: str
+    """``request``, ``response`` or ``event``."""
+    userid: int
+    rolemask: int
+    """As it would have been stamped; 0xFFFFFFFF and 0 are nobody."""
+    claimed: int
+    """The userid it came with; 0xFFFFFFFF is none."""
+    transport: str
+    session: str
+    address: str
+    """Whose it was: a name that stays while the peer does, and where it came from."""
+    left_out: int = 0
+    """Refusals before this one that were too many to be told."""
+
+
+class JournalControl(Protocol):
+    """The broker's journal, as far as its service may ask of it."""
+
+    def status(self) -> Mapping[str, Any]:
+        """State, place and counts, JSON-ready."""
+
+    async def start(self) -> None:
+        """Record from now on; nothing when it does already.
+
+        Raises:
+            ConfigError: it cannot write; its errno says why.
+        """
+
+    async def stop(self, reason: str) -> None:
+        """Write what is there, then record no more; nothing when it does not."""
+
+    def denied(self, denial: Denial) -> None:
+        """Record a message that somebody in front of the broker refused; nothing while it is off."""
+
+
 class Context(Protocol):
     """The broker as its services see it; everything happens on its event loop."""
 
@@ -67,6 +107,9 @@ class Context(Protocol):
         Nothing is sent when NORESPONSE is set, unless ``always``: then it is sent with that flag cleared, as
         deployed brokers answer ``event.subscribe``.
         """
+
+    def refused(self, request: Message, errnum: int) -> None:
+        """``request`` was delivered here, but its sender may not ask for that: for the journal, nothing is sent."""
 
     def publish(
         self, topic: str, payload: bytes | None = None, *, flags: int = 0, cred: Credentials | None = None
@@ -150,6 +193,9 @@ class Context(Protocol):
 
     def disconnect_child(self, rank: int, reason: str) -> int:
         """Tell the child subtree that holds ``rank`` to leave; returns an errno."""
+
+    def journal(self) -> JournalControl | None:
+        """Its journal; None where none is configured."""
 
     def state(self) -> tuple[str, float]:
         """Name of the lifecycle state (``init``, ``quorum``, ``run``, ``cleanup`` ...), seconds since it began."""

@@ -108,6 +108,7 @@ class Dispatcher:
         roles = request.message.rolemask
         if roles & (allow | Role.OWNER):
             return True
+        self._context.refused(request.message, errno.EPERM)
         request.fail(errno.EPERM, PRIVILEGE_TEXT if allow else OWNER_TEXT)
         return False
 

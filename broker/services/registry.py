@@ -10,6 +10,7 @@ from broker.services.context import Context
 from broker.services.event import Event
 from broker.services.groups import Groups
 from broker.services.heartbeat import Heartbeat
+from broker.services.journal import Journal
 from broker.services.log import FORWARD_LEVEL, Log
 from broker.services.module import Module
 from broker.services.overlay import Overlay
@@ -44,6 +45,7 @@ def built_in(
         Event(context),
         groups,
         Heartbeat(context, heartbeat_period_s),
+        Journal(context),
         Log(context, log_entries, log_forward_level),
         Overlay(context),
         Providers(context),

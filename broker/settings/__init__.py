@@ -4,20 +4,22 @@
     schema    the sections and entries, each field with its unit, default, reason and off value
     nfp       the section of the NFP broker and its entries, documented alike
     oslo      the section of the node proxy for oslo.messaging and its entries, likewise
+    journal   the section about what passes, on disk, likewise
     ranges    types of values that several sections share
     addresses what a URI of the configuration says, and whether it stays on this machine
     faults    a fault, and the checks of keys and URIs
     rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`,
-              ``oslo_rules`` of `[oslo]`
+              ``oslo_rules`` of `[oslo]`, ``journal_rules`` of `[journal]`
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line
 
 Imported by the node and by the command line; the other rooms get plain values.
 """
 
+from broker.settings.journal import JournalSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import KeyEntry, NfpSection, RuleEntry, TaskEntry
 from broker.settings.oslo import OsloCallEntry, OsloKeyEntry, OsloRuleEntry, OsloSection
-from broker.settings.reading import check, load, load_nfp, load_oslo, loads
+from broker.settings.reading import check, load, load_journal, load_nfp, load_oslo, loads
 from broker.settings.schema import (
     AccessSection,
     BrokerSection,
@@ -34,6 +36,7 @@ __all__ = [
     "BrokerSection",
     "ClientEntry",
     "HostEntry",
+    "JournalSection",
     "KeyEntry",
     "KeyPath",
     "LimitsSection",
@@ -50,6 +53,7 @@ __all__ = [
     "check",
     "key_lines",
     "load",
+    "load_journal",
     "load_nfp",
     "load_oslo",
     "loads",

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 
 from broker.errors import ConfigError
+from broker.settings.journal import JournalSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import NfpSection
 from broker.settings.oslo import OsloSection
@@ -32,8 +33,8 @@ SEEN_CHARS = 64
 
 
 def load(path: str | os.PathLike[str]) -> Settings:
-    """Read a configuration file. A relative `tree.curve_cert`, and the files and folders that `[nfp]` and `[oslo]`
-    name, are taken from the directory of the file.
+    """Read a configuration file. A relative `tree.curve_cert`, and the files and folders that `[nfp]`, `[oslo]` and
+    `[journal]` name, are taken from the directory of the file.
 
     Raises:
         ConfigError: the file cannot be read, or says what it must not.
@@ -46,6 +47,8 @@ def _rooted(settings: Settings, folder: str) -> Settings:
     if settings.tree.curve_cert is not None:
         certificate = os.path.join(folder, settings.tree.curve_cert)
         settings = replace(settings, tree=replace(settings.tree, curve_cert=certificate))
+    journal = replace(settings.journal, directory=os.path.join(folder, settings.journal.directory))
+    settings = replace(settings, journal=journal)
     if settings.nfp is not None:
         settings = replace(settings, nfp=rooted_nfp(settings.nfp, folder))
     if settings.oslo is not None and settings.oslo.curve_cert is not None:
@@ -78,6 +81,15 @@ def load_oslo(path: str | os.PathLike[str]) -> OsloSection:
         ConfigError: as of ``load``.
     """
     return load(path).oslo or OsloSection()
+
+
+def load_journal(path: str | os.PathLike[str]) -> JournalSection:
+    """The `[journal]` of a configuration file, likewise.
+
+    Raises:
+        ConfigError: as of ``load``.
+    """
+    return load(path).journal
 
 
 def loads(text: str, name: str = "<text>") -> Settings:

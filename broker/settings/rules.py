@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from broker.settings.addresses import UNIX_PATH_BYTES, is_exposed, split_uri
 from broker.settings.faults import Problem, check_key, check_uri, saw, split_or_none
+from broker.settings.journal_rules import journal_problems
 from broker.settings.lines import KeyPath
 from broker.settings.nfp_rules import nfp_problems
 from broker.settings.oslo_rules import oslo_problems
@@ -27,6 +28,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     yield from _listeners(settings)
     yield from _keys(settings)
     yield from _limits(settings)
+    yield from journal_problems(settings.journal)
     if settings.nfp is not None:
         yield from nfp_problems(settings.nfp)
     if settings.oslo is not None:

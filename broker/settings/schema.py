@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from broker.errors import ConfigError
+from broker.settings.journal import JournalSection
 from broker.settings.nfp import NfpSection
 from broker.settings.oslo import OsloSection
 from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
@@ -280,6 +281,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     limits: LimitsSection = field(default_factory=LimitsSection)
     """`[limits]`: what a peer may cost."""
+
+    journal: JournalSection = field(default_factory=JournalSection)
+    """`[journal]`: what passes, on disk. Default off."""
 
     nfp: NfpSection | None = None
     """`[nfp]`: a broker of NFP inside rank 0. Default none."""

@@ -102,6 +102,9 @@ class Options:
     connect_timeout_s: float = 30.0
     extra: dict[str, Any] = field(default_factory=dict)
     """Settings of one transport only (``curve``: certificates; ``batch``: batching)."""
+    refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
+    """Told of a peer that the transport itself turned away, with errno and reason: one whose key nobody knows. What
+    ``admit`` refuses is known to who refused."""
 
 
 class Link(ABC):

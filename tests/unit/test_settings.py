@@ -109,6 +109,7 @@ def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
         "tree": public.TreeSection,
         "access": public.AccessSection,
         "limits": public.LimitsSection,
+        "journal": public.JournalSection,
         "nfp": public.NfpSection,
         "oslo": public.OsloSection,
     }

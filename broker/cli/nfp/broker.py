@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.cli import overrides
-from broker.cli.nfp.inside import where
-from broker.settings import NfpSection, Settings, check, load_nfp
+from broker.cli.nfp.inside import WRITER, where
+from broker.journal.options import JournalOptions
+from broker.settings import JournalSection, NfpSection, Settings, check, load_journal, load_nfp
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -27,6 +28,7 @@ examples:
   headgate nfp broker --endpoint 'tcp://*:5555' --inventory inventory.yaml
   headgate nfp broker --config nfp.toml --set nfp.credits=4
   headgate nfp broker --uri local:///run/headgate/local-0
+  headgate nfp broker --journal journal      record what passes; headgate journal tail --follow journal
 
 Every setting stands in deploy/broker.toml, section [nfp].
 With $FLUX_URI or $HEADGATE_URI set, or --uri, its services and jobs are reachable on that broker (nfp.SERVICE.TASK).
@@ -66,6 +68,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="nfp.KEY=VALUE",
         help="a setting that goes before all others; may be given again",
     )
+    add("--journal", metavar="DIR", help="record what passes in this folder; more in [journal] of the file")
     add("-u", "--uri", metavar="URI", help="the Flux broker to be reachable on")
     add("--no-flux", action="store_true", help="none, whatever the environment says")
     add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
@@ -95,6 +98,18 @@ def section_of(given: argparse.Namespace) -> NfpSection:
     return overrides.apply(settings, assignments).nfp or section
 
 
+def journal_of(given: argparse.Namespace) -> JournalOptions | None:
+    """What is recorded, as the options and the file ask for; None nothing.
+
+    Raises:
+        ConfigError: as of ``section_of``.
+    """
+    section = load_journal(given.config) if given.config is not None else JournalSection()
+    if given.journal is not None:
+        section = section.at(given.journal)
+    return JournalOptions(writer=WRITER, **section.options()) if section.enabled else None
+
+
 def flux_uri(given: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> str:
     """The Flux broker to be reachable on; "" for none."""
     if given.no_flux:
@@ -110,6 +125,7 @@ def main(argv: list[str]) -> int:
     if given.uri and given.no_flux:
         parser.error("--uri and --no-flux: expected one of them")
     section = section_of(given)
+    journal = journal_of(given)
     uri = flux_uri(given)
 
     from broker.nfp.server import process
@@ -135,7 +151,7 @@ def main(argv: list[str]) -> int:
             print("\n".join(_said(section, broker, uri)), flush=True)
 
     level = "warning" if given.quiet else "info"
-    return process.run(section, log_level=level, ready=ready, beside=face if uri else None)
+    return process.run(section, log_level=level, ready=ready, beside=face if uri else None, journal=journal)
 
 
 def _said(section: NfpSection, broker: NfpBroker, uri: str) -> list[str]:

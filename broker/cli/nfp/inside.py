@@ -11,8 +11,9 @@ import contextlib
 import logging
 import shlex
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from broker.journal.options import JournalOptions
 from broker.settings import NfpSection, Settings
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from broker.node.assembly import Node
 
 log = logging.getLogger("headgate")
+WRITER: Final = "nfp"
+"""Name of its journal."""
 
 
 class Wing:
@@ -29,16 +32,18 @@ class Wing:
     Args:
         section: ``[nfp]``.
         uri: the Flux broker, whose owner we are.
+        journal: record what passes; None: nothing.
 
     Attributes:
         broker: the NFP broker, None before ``start`` and after its end.
     """
 
-    def __init__(self, section: NfpSection, uri: str) -> None:
+    def __init__(self, section: NfpSection, uri: str, journal: JournalOptions | None = None) -> None:
         self.broker: NfpBroker | None = None
         self._face: Face | None = None
         self._section = section
         self._uri = uri
+        self._journal = journal
         self._keeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -62,7 +67,7 @@ class Wing:
         from broker.nfp.server.broker import NfpBroker
         from broker.nfp.service import Face
 
-        self.broker = NfpBroker(self._section)
+        self.broker = NfpBroker(self._section, journal=self._journal)
         try:
             await self.broker.start()
             self._face = Face(self.broker, self._uri, announce=self._section.announce)
@@ -111,7 +116,9 @@ def wing_of(settings: Settings) -> Wing | None:
     """The wing that settings of one rank ask for."""
     if settings.nfp is None or settings.broker.rank != 0:
         return None
-    return Wing(settings.nfp, settings.broker.local_uri or "")
+    section = settings.journal
+    journal = JournalOptions(writer=WRITER, **section.options()) if section.enabled else None
+    return Wing(settings.nfp, settings.broker.local_uri or "", journal)
 
 
 def where(section: NfpSection, endpoint: str = "", key: str = "") -> list[str]:

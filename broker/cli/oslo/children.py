@@ -13,14 +13,14 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from broker import interpreter
 from broker.errors import ConfigError, HeadgateError
-from broker.settings import OsloSection
+from broker.settings import JournalSection, OsloSection
 
 log = logging.getLogger("headgate.oslo")
 
@@ -44,6 +44,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     parent: int = 0
     """Our pid: a child whose parent is somebody else has lost us already."""
     log_level: str = "warning"
+    journal: JournalSection = msgspec.field(default_factory=JournalSection)
 
     @property
     def name(self) -> str:
@@ -57,13 +58,23 @@ class Ready(msgspec.Struct, frozen=True):
     endpoints: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-def orders(section: OsloSection, face: str = "", *, log_level: str = "warning") -> list[Order]:
+def orders(
+    section: OsloSection,
+    face: str = "",
+    *,
+    log_level: str = "warning",
+    journal: JournalSection | None = None,
+) -> list[Order]:
     """The children that settings ask for: all rooms in one or each in its own, and the face where ``face`` names a
     broker.
     """
     shares = [(room,) for room in section.run] if section.split else [section.run]
     parent = os.getpid()
-    made = [Order(section=section, rooms=rooms, parent=parent, log_level=log_level) for rooms in shares]
+    kept = journal if journal is not None else JournalSection()
+    made = [
+        Order(section=section, rooms=rooms, parent=parent, log_level=log_level, journal=kept)
+        for rooms in shares
+    ]
     if face:
         made.append(Order(section=section, face=face, parent=parent, log_level=log_level))
     return made
@@ -170,7 +181,7 @@ def _spawned(order: Order) -> subprocess.Popen[bytes]:
         os.write(given, msgspec.json.encode(order))
         os.lseek(given, 0, os.SEEK_SET)
         return subprocess.Popen(
-            [sys.executable, "-m", "broker.cli.oslo.room"],
+            interpreter.command("broker.cli.oslo.room"),
             stdin=given,
             stdout=subprocess.PIPE,
             env=environ,

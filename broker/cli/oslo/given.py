@@ -14,7 +14,7 @@ import msgspec
 
 from broker.cli import overrides
 from broker.errors import ConfigError
-from broker.settings import OsloSection, Settings, check, load_oslo
+from broker.settings import JournalSection, OsloSection, Settings, check, load_journal, load_oslo
 
 
 def common(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +50,16 @@ def section_from(given: argparse.Namespace, named: Mapping[str, Any]) -> OsloSec
         return check(settings).oslo or section
     assignments = [each if each.startswith("oslo.") else f"oslo.{each}" for each in given.set]
     return overrides.apply(settings, assignments).oslo or section
+
+
+def journal_from(given: argparse.Namespace) -> JournalSection:
+    """What is recorded: ``[journal]`` of the file, turned on by ``--journal``.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    section = load_journal(given.config) if given.config is not None else JournalSection()
+    return section.at(given.journal) if given.journal is not None else section
 
 
 @contextlib.asynccontextmanager

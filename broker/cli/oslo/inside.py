@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from broker.settings import OsloSection, Settings
+from broker.settings import JournalSection, OsloSection, Settings
 
 if TYPE_CHECKING:
     from broker.cli.oslo.children import Children
@@ -29,12 +29,20 @@ class OsloWing:
         section: its settings.
         uri: the Flux broker, whose owner we are.
         log_level: of the children.
+        journal: what they record; None: nothing.
     """
 
-    def __init__(self, section: OsloSection, uri: str, log_level: str = "warning") -> None:
+    def __init__(
+        self,
+        section: OsloSection,
+        uri: str,
+        log_level: str = "warning",
+        journal: JournalSection | None = None,
+    ) -> None:
         self._section = section
         self._uri = uri if section.face else ""
         self._log_level = log_level
+        self._journal = journal
         self._children: Children | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -46,7 +54,8 @@ class OsloWing:
         """
         from broker.cli.oslo.children import Children, orders
 
-        self._children = Children(orders(self._section, self._uri, log_level=self._log_level))
+        wanted = orders(self._section, self._uri, log_level=self._log_level, journal=self._journal)
+        self._children = Children(wanted)
         await self._children.start()
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name="oslo")
 
@@ -79,7 +88,9 @@ def wing_of(settings: Settings) -> OsloWing | None:
     """The wing that settings of one rank ask for."""
     if settings.oslo is None or settings.broker.rank != 0:
         return None
-    return OsloWing(settings.oslo, settings.broker.local_uri or "", settings.broker.log_level)
+    return OsloWing(
+        settings.oslo, settings.broker.local_uri or "", settings.broker.log_level, settings.journal
+    )
 
 
 @contextlib.asynccontextmanager

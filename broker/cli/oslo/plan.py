@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
+from broker.journal.options import JournalOptions
 from broker.oslo.contract import Settings as StationSettings
 from broker.oslo.names import Pipeline
 from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, default_ipc_dir
-from broker.settings import OsloSection
+from broker.settings import JournalSection, OsloSection
 
 if TYPE_CHECKING:
     from broker.oslo.service.config import FaceConfig
@@ -96,6 +97,17 @@ def node_config(section: OsloSection, rooms: Sequence[str] = ()) -> NodeConfig:
         queue_bytes=section.queue_bytes,
         pending_max=section.pending_max,
     )
+
+
+def journal_of(section: JournalSection, rooms: Sequence[str]) -> JournalOptions | None:
+    """What a proxy process that runs ``rooms`` records; None nothing. Its journal is called ``oslo-ROOM`` when it runs
+    one pipeline alone, else ``oslo-proxy``.
+    """
+    pipelines = [room for room in rooms if room in frozenset(map(str, Pipeline))]
+    if not section.enabled or not pipelines:
+        return None
+    name = pipelines[0] if len(pipelines) == 1 else "proxy"
+    return JournalOptions(writer=f"oslo-{name}", **section.options())
 
 
 def station_settings(section: OsloSection) -> StationSettings:

@@ -13,10 +13,11 @@ from typing import Any
 
 from broker.cli.exits import OK
 from broker.cli.oslo import plan
-from broker.cli.oslo.given import common, section_from, signals
+from broker.cli.oslo.given import common, journal_from, section_from, signals
 from broker.cli.oslo.picture import sockets_in
+from broker.journal.options import JournalOptions
 from broker.oslo.node import NodeConfig
-from broker.settings import OsloSection
+from broker.settings import JournalSection, OsloSection
 
 _EPILOG = """\
 examples:
@@ -25,6 +26,7 @@ examples:
   headgate oslo proxy --run call,directory --call-port 9601
   headgate oslo proxy --split --redis redis://controller:6379/0
   headgate oslo proxy --uri local:///run/headgate/local-0   and be reachable there: oslo.EXCHANGE.TOPIC.METHOD
+  headgate oslo proxy --journal journal                 record what passes; headgate journal ls journal
   headgate oslo proxy --config broker.toml --set oslo.lease_s=10
 
 Every setting stands in deploy/broker.toml, section [oslo].
@@ -61,6 +63,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--curve-cert", metavar="FILE", help="CURVE certificate of this node (headgate keygen)")
     add("--insecure", action="store_true", help="allow plaintext off loopback")
     add("-u", "--uri", metavar="URI", help="a Flux broker to be reachable on, from a process beside this one")
+    add("--journal", metavar="DIR", help="record what passes in this folder; more in [journal] of the file")
     common(parser)
     return parser
 
@@ -94,6 +97,7 @@ def main(argv: list[str]) -> int:
     """Entry point of the verb."""
     given = arguments().parse_args(argv)
     section = section_of(given)
+    journal = journal_from(given)
 
     from broker.cli.oslo.room import log_to_stderr
 
@@ -106,8 +110,8 @@ def main(argv: list[str]) -> int:
 
     uri = given.uri if section.face else ""
     if section.split or uri:
-        return asyncio.run(_serve(section, uri or "", level, ready))
-    return run_here(plan.node_config(section), ready)
+        return asyncio.run(_serve(section, uri or "", level, ready, journal))
+    return run_here(plan.node_config(section), ready, plan.journal_of(journal, section.run))
 
 
 def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[str]:
@@ -118,17 +122,20 @@ def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[s
     return lines
 
 
-def run_here(config: NodeConfig, ready: Callable[[Mapping[str, str]], None]) -> int:
+def run_here(
+    config: NodeConfig, ready: Callable[[Mapping[str, str]], None], journal: JournalOptions | None = None
+) -> int:
     """Run a proxy in this process until it is told to leave; returns the exit code.
 
     Args:
         config: what it is told.
         ready: called once, with where each room is reached from other nodes.
+        journal: what is recorded; None nothing.
     """
     from broker.cli.oslo.room import settle_memory
     from broker.oslo.proxy.process import NodeProxy
 
-    proxy = NodeProxy(config)
+    proxy = NodeProxy(config, journal)
 
     def opened() -> None:
         settle_memory()
@@ -152,13 +159,17 @@ def endpoints_in(told: Mapping[str, Mapping[str, Any]], host: str) -> dict[str, 
 
 
 async def _serve(
-    section: OsloSection, uri: str, level: str, ready: Callable[[Mapping[str, str]], None]
+    section: OsloSection,
+    uri: str,
+    level: str,
+    ready: Callable[[Mapping[str, str]], None],
+    journal: JournalSection,
 ) -> int:
     """Keep the processes of the node until told to leave."""
     from broker.cli.oslo.children import Children, orders
     from broker.oslo.proxy.process import tell_manager
 
-    children = Children(orders(section, uri, log_level=level))
+    children = Children(orders(section, uri, log_level=level, journal=journal))
     async with signals() as leave:
         loop = asyncio.get_running_loop()
         left = loop.create_task(leave.wait(), name="leave")

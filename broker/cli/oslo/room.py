@@ -68,7 +68,8 @@ def run(order: Order) -> int:
     from broker.cli.oslo.proxy import run_here
 
     config = plan.node_config(order.section, order.rooms)
-    return run_here(config, lambda endpoints: _say(Ready(dict(endpoints))))
+    journal = plan.journal_of(order.journal, order.rooms)
+    return run_here(config, lambda endpoints: _say(Ready(dict(endpoints))), journal)
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.errors import LinkBroken, LinkEnded, LinkError, ProtocolError
-from broker.identity import Credentials, Role
+from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
@@ -79,6 +79,7 @@ class Children:
 
     Attributes:
         open: False when no child is admitted any more.
+        refused: told of each hello that was refused: peer, errno, reason.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Children:
         self._greetings: set[Link] = set()
         self._held: dict[Link, list[Message]] = {}
         self.open = True
+        self.refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
 
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children.values())
@@ -150,6 +152,7 @@ class Children:
             told = hello.read_request(message)
         except ProtocolError as error:
             log.warning("refused %s: %s", link.peer.address, error)
+            self.refused(link.peer, errno.EPROTO, str(error))
             link.send(hello.refuse(message, errno.EPROTO))
             return False
         refusal = self._judge(told, link, message)
@@ -173,6 +176,7 @@ class Children:
         child = self._children.get(told.rank)
         if child is not None and child.port is None and refusal.text:
             child.error = refusal.text
+        self.refused(link.peer, refusal.errnum, f"hello of rank {told.rank}: {refusal.reason}")
         link.send(hello.refuse(message, refusal.errnum, refusal.text))
 
     def _admit(self, told: hello.Hello, link: Link, message: Message) -> None:

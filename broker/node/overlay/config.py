@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from broker.identity import PeerInfo
 from broker.transport.link import Options
 
 
@@ -67,3 +68,5 @@ class Hooks:
     """(rank, status, torpid) of a child that changed (``overlay.monitor``)."""
     status_changed: Callable[[str], object] = _nothing
     """The status of this broker's subtree changed (``overlay.health`` streams)."""
+    refused: Callable[[PeerInfo, int, str], object] = _nothing
+    """(peer, errno, reason): somebody wanted to join and may not."""

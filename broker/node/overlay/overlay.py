@@ -66,6 +66,7 @@ class Overlay:
         )
         self._rules = rules
         self._children = Children(broker, rules, time.monotonic, self._child_changed, self._ours, self.joined)
+        self._children.refused = self._hooks.refused
         self._parent: Parent | None = None
         if router.rank:
             self._parent = Parent(broker, config, self._introduce, self._joined, time.monotonic)
@@ -100,7 +101,10 @@ class Overlay:
     def _admit(self, peer: PeerInfo) -> int:
         """Who may say hello: brokers by their key, and where there are no keys the owner's processes."""
         stranger = peer.curve_key is None and peer.uid not in (None, self._broker.own.cred.userid)
-        return errno.EPERM if stranger or peer.user is not None else 0
+        if stranger or peer.user is not None:
+            self._hooks.refused(peer, errno.EPERM, "not a broker of this tree")
+            return errno.EPERM
+        return 0
 
     def _take_over(self) -> None:
         """Put ourselves where the broker hands over what concerns the tree."""

@@ -9,6 +9,7 @@ identity, and the Z85 key that CURVE proved ("" without CURVE).
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 from collections.abc import Callable, Mapping
@@ -102,6 +103,9 @@ class Gate:
             if not denied:
                 return user_id
             reason = f"not admitted (errno {denied})"
+        else:
+            stranger = PeerInfo(self._name(user_id, address), curve_key=key, local=self._ipc)
+            self._options.refused(stranger, errno.EPERM, reason)
         self.denied += 1
         log.warning("%s: refused %s: %s", self.uri, address, reason)
         return None
@@ -112,8 +116,7 @@ class Gate:
 
     def peer(self, user_id: str, address: str) -> PeerInfo | None:
         """Who the connection with ``user_id`` from ``address`` is; None when its key is not known (any more)."""
-        number, _, key = user_id.partition(" ")
-        name = f"{self.uri}#{number}" if self._ipc else f"tcp://{address.removeprefix('::ffff:')}#{number}"
+        name, key = self._name(user_id, address), user_id.partition(" ")[2]
         if key:
             known = self._keys.get(key)
             if known is None:
@@ -123,6 +126,11 @@ class Gate:
             return PeerInfo(name, curve_key=key, rank=known.rank)
         uid, gid, pid = credentials(address) if self._ipc else (None, None, None)
         return PeerInfo(name, uid=uid, gid=gid, pid=pid, local=self._ipc)
+
+    def _name(self, user_id: str, address: str) -> str:
+        """What logs call the connection."""
+        number = user_id.partition(" ")[0]
+        return f"{self.uri}#{number}" if self._ipc else f"tcp://{address.removeprefix('::ffff:')}#{number}"
 
 
 def _key(request: list[bytes]) -> str:

@@ -7,7 +7,11 @@ import subprocess
 import sys
 import time
 
-FORBIDDEN = {"typer", "rich", "aiohttp", "cryptography", "click", "pydantic"}
+import pytest
+
+PIPELINE = {"numpy", "pyarrow", "pandas", "pyspark", "duckdb", "zstandard", "lz4"}
+"""What the journal's writer, its readers and the pipeline need: other processes."""
+FORBIDDEN = {"typer", "rich", "aiohttp", "cryptography", "click", "pydantic"} | PIPELINE
 _LOADED = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)
 
 
@@ -15,7 +19,8 @@ def loaded(stderr: str) -> set[str]:
     return {name.partition(".")[0] for name in _LOADED.findall(stderr)}
 
 
-def test_broker_process(rundir):
+@pytest.mark.parametrize("recording", [False, True])
+def test_broker_process(rundir, recording):
     command = [
         sys.executable,
         "-X",
@@ -25,6 +30,7 @@ def test_broker_process(rundir):
         "broker",
         "--set",
         f"broker.rundir={rundir}",
+        *(["--journal", str(rundir / "j")] if recording else []),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for _ in range(200):
@@ -37,6 +43,8 @@ def test_broker_process(rundir):
     names = loaded(stderr)
     assert "broker" in names
     assert not names & FORBIDDEN
+    assert ("broker.journal.recorder" in _LOADED.findall(stderr)) is recording
+    assert "broker.journal.writer" not in _LOADED.findall(stderr)
 
 
 def test_ranks_of_a_test_instance():

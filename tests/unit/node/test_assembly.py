@@ -11,10 +11,11 @@ import pytest
 
 from broker import settings
 from broker.errors import ConfigError, LinkBroken, LinkRefused
-from broker.identity import Credentials
+from broker.identity import Credentials, PeerInfo
 from broker.node import assembly, bootstrap
-from broker.node.assembly import Node, group_ids, make_rundir, user_ids
+from broker.node.assembly import Node, group_ids, user_ids
 from broker.node.keyring import credentials, keys_of
+from broker.node.rundir import make_rundir
 from broker.transport.link import Options
 from broker.transport.unix import transport as unix
 from broker.wire.message import RESPONSE
@@ -61,6 +62,38 @@ def test_a_node_serves_and_leaves_nothing_behind(rundir):
         assert node.lifecycle.state == "goodbye"
         assert not (rundir / "s").exists()
         await node.stop()
+
+    run(script())
+
+
+def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(rundir):
+    told = []
+
+    class PaperCapture:
+        def begin(self):
+            assert not (rundir / "s").exists()
+            told.append("begin")
+
+        def end(self):
+            told.append("end")
+
+        def sweep(self):
+            pass
+
+        def refused(self, peer, errnum, reason):
+            told.append((peer.uid, errnum, reason))
+
+    async def script():
+        node = Node(node_of(rundir))
+        node.capture = PaperCapture()
+        await node.start()
+        node.doorway.refused(PeerInfo("x", uid=7), 1, "no")
+        node._listen_options(settings.ListenEntry(uri=f"local://{rundir}/t")).refused(
+            PeerInfo("x", uid=8), 1, "no"
+        )
+        node._hooks().refused(PeerInfo("x", uid=9), 1, "no")
+        await node.stop()
+        assert told == ["begin", (7, 1, "no"), (8, 1, "no"), (9, 1, "no"), "end"]
 
     run(script())
 

@@ -76,6 +76,8 @@ class LittleBroker:
         self.status = "full"
         self.lifecycle = "run"
         self.applied: list[tuple[str, str]] = []
+        self.recording = None
+        self.refusals: list[tuple[str | None, int]] = []
         self.cleared = 0
         self.tasks: list[asyncio.Task[None]] = []
         self._event_handlers: list[tuple[str, Callable[[Message], None]]] = []
@@ -107,6 +109,9 @@ class LittleBroker:
         answer = response(request, payload, errnum=errnum, userid=0, rolemask=5 if self.rank == 0 else 1)
         answer.set_flags(answer.flags & ~NORESPONSE)
         self.sent.append(answer)
+
+    def refused(self, request, errnum) -> None:
+        self.refusals.append((request.topic, errnum))
 
     def publish(self, topic, payload=None, *, flags=0, cred=None) -> int:
         if self.rank != 0:
@@ -206,6 +211,9 @@ class LittleBroker:
     def disconnect_child(self, rank, reason) -> int:
         self.set_child(rank, "lost", error=reason)
         return 0
+
+    def journal(self):
+        return self.recording
 
     def state(self):
         return self.lifecycle, 7.25

@@ -154,8 +154,10 @@ def test_noresponse_is_never_answered(topic, cred):
     ],
 )
 def test_masks(topic, cred, why):
-    answer = lab().client(cred).ask(topic, {})
+    desk = lab()
+    answer = desk.client(cred).ask(topic, {})
     assert (answer.errnum, text(answer) if answer.errnum else None) == ((1, why) if why else (0, None))
+    assert desk.context.refusals == ([(topic, 1)] if why else [])
 
 
 def test_unknown_methods_and_services():

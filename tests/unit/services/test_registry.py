@@ -21,6 +21,7 @@ MASKS = {
     "groups": {"get": USER, "join": OWNERS, "leave": OWNERS, "update": OWNERS},
     "heartbeat": {"stats-get": OWNERS},
     "job-manager": {"queue-list": USER, "queue-status": USER},
+    "journal": {"status": OWNERS, "start": OWNERS, "stop": OWNERS, "denied": OWNERS},
     "log": {"append": OWNERS, "dmesg": OWNERS, "clear": OWNERS, "stats-get": OWNERS},
     "module": {"list": USER, "load": OWNERS, "remove": OWNERS},
     "overlay": {"health": USER, "topology": USER, "monitor": OWNERS, "disconnect-subtree": OWNERS},

@@ -45,6 +45,18 @@ def test_an_unknown_key_stays_outside_and_is_counted():
     assert door.denied == 1
 
 
+def test_a_stranger_is_told_of_and_nobody_else_is():
+    told = []
+    door = gate(
+        refused=lambda peer, errnum, reason: told.append((peer, errnum, reason)), admit=lambda peer: 13
+    )
+    door.judge("::ffff:192.0.2.7", STRANGER)
+    door.judge("192.0.2.7", CLIENT)  # whoever does not admit knows it already
+    ((peer, errnum, reason),) = told
+    assert peer.address.startswith("tcp://192.0.2.7#")
+    assert (peer.curve_key, errnum, reason) == (STRANGER, 1, f"unknown CURVE key {STRANGER}")
+
+
 def test_keys_may_change_at_any_time():
     keys = dict(KEYS)
     door = gate(keys)

@@ -1,0 +1,57 @@
+"""``headgate journal VERB ...``: what passed, on disk; a file a verb, each ``main(argv)``.
+
+    ls       the segments of a journal: writer, run, records, time
+    verify   every torn or damaged block with its extent, every gap with its cause
+    tail     the last records, and with -f those that come
+    show     records, filtered
+    replay   a captured session, sent again
+    status   what a running broker records
+
+All but ``status`` and ``replay`` read files and need no broker. Beside the verbs: ``given`` reads options, ``lines``
+writes a record as a line or as JSON, ``wanted`` is the filter, ``bar`` the progress on a terminal, ``sending`` how a
+replay uses a connection.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.cli import family
+
+VERBS: Final = {
+    "status": "what a running broker records, and where to",
+    "ls": "the segments: writer, rank, run, records, bytes, time",
+    "verify": "every torn or damaged block, every gap with its cause",
+    "tail": "the last records; -f: those that come, too",
+    "show": "records by type, topic, user, direction, time",
+    "replay": "send a captured session again",
+}
+"""Verb -> what it does; the order of ``headgate journal --help``."""
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb ``journal``."""
+    return family.run("journal", VERBS, overview, argv)
+
+
+def overview() -> str:
+    """The text of ``headgate journal --help``."""
+    return "\n".join(
+        [
+            "Usage: headgate journal VERB [OPTIONS] ...",
+            "",
+            "What passed through a broker, on disk. `headgate start --journal DIR` records it.",
+            "",
+            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
+            "",
+            "`headgate journal VERB --help` has the options and an example of each.",
+            "",
+            "DIR is the journal's directory; without it $XDG_STATE_HOME/headgate/journal.",
+            "",
+            "examples:",
+            "  headgate journal ls DIR                              what there is",
+            "  headgate journal tail -f DIR                         what passes now",
+            "  headgate journal show DIR --direction denied         who was refused",
+            "  headgate journal replay DIR --to local:///run/b.sock --speed max",
+        ]
+    )

@@ -1,0 +1,117 @@
+"""A record as one line for people, or as JSON."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, Final
+
+from broker.cli import content
+from broker.cli.journal.given import clock
+from broker.errors import DecodeError
+from broker.identity import USERID_UNKNOWN
+from broker.journal.reading.records import Record
+from broker.wire.message import NODEID_ANY
+
+SHOWN_CHARS: Final = 80
+"""How much of a payload or detail is shown in a line."""
+_LEFT_OUT: Final = frozenset({"body"})
+_ARROWS: Final = {"in": "->", "out": "<-", "denied": "XX"}
+STYLES: Final = {"denied": "red", "out": "dim"}
+
+
+def error_name(number: int) -> str:
+    """``EPERM``; a number without a name as it is.
+
+    >>> error_name(1), error_name(0), error_name(255)
+    ('EPERM', '', '255')
+    """
+    return errno.errorcode.get(number, str(number)) if number else ""
+
+
+def as_value(record: Record, payloads: bool = True) -> dict[str, Any]:
+    """For ``--json``: every field; ``payload`` as a JSON value, a text or ``{"hex": ...}``."""
+    told = {name: _clean(getattr(record, name)) for name in record.__struct_fields__ if name not in _LEFT_OUT}
+    told["time"] = clock(record.ts_ns).replace(" ", "T") + "Z"
+    if payloads:
+        told["payload"] = _payload_value(record)
+    return told
+
+
+def _clean(value: Any) -> Any:
+    """Text that JSON can carry: bytes that are not UTF-8 are shown as what they are."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _payload_value(record: Record) -> Any:
+    try:
+        payload = record.payload
+    except (DecodeError, IndexError):
+        return None
+    return None if payload is None else content.as_value(payload)
+
+
+def as_text(record: Record) -> str:
+    """One line: time, writer and number, direction, kind or type, who, user, topic, what came of it, payload."""
+    words = [
+        clock(record.ts_ns),
+        f"{record.writer}:{record.seq}",
+        _ARROWS.get(record.direction, record.direction),
+        record.type or record.kind,
+        _who(record),
+        _user(record),
+        record.topic,
+        *_facts(record),
+        _content(record),
+    ]
+    line = " ".join(word for word in words if word)
+    # one line, whatever a peer put into its topic: no control characters reach the terminal
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+
+
+def style_of(record: Record) -> str:
+    """A rich style."""
+    return STYLES.get(record.direction, "yellow" if record.kind == "state" else "")
+
+
+def _who(record: Record) -> str:
+    peer = record.peer or "-"
+    return f"{peer}({record.via})" if record.via else peer
+
+
+def _user(record: Record) -> str:
+    if record.userid is None:
+        return ""
+    user = "?" if record.userid == USERID_UNKNOWN else str(record.userid)
+    if record.claimed not in (record.userid, USERID_UNKNOWN, 0):
+        user += f"(claimed {record.claimed})"
+    return f"user={user}"
+
+
+def _facts(record: Record) -> list[str]:
+    facts = []
+    if record.type == "request" and record.aux1 != NODEID_ANY:
+        facts.append(f"rank={record.aux1}")
+    if record.type in ("request", "response") and record.matchtag:
+        facts.append(f"tag={record.matchtag}")
+    if record.type == "response" and record.aux1:
+        facts.append(error_name(record.aux1))
+    if record.type == "event":
+        facts.append(f"seq={record.aux1}")
+    if record.delivered is not None:
+        facts.append(f"delivered={record.delivered}")
+    if record.reason:
+        facts.append(f"denied:{error_name(record.reason)}")
+    return facts
+
+
+def _content(record: Record) -> str:
+    if record.detail is not None:
+        text = record.detail
+    elif record.stripped and record.payload_len:
+        return f"[{record.payload_len} bytes not captured]"
+    else:
+        try:
+            text = content.as_text(record.payload)
+        except (DecodeError, IndexError):
+            return "[damaged]"
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}... {record.payload_len} bytes"

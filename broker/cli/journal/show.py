@@ -1,0 +1,94 @@
+"""``headgate journal show``: records of a journal, filtered."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import FAILED, OK
+from broker.cli.journal import given, lines, wanted
+from broker.cli.screen import Screen
+from broker.errors import ConfigError
+from broker.journal.reading.damage import Damage
+from broker.journal.reading.records import Record, records
+
+EXAMPLES = (
+    "headgate journal show                                   everything, oldest first",
+    "headgate journal show DIR --type request --topic 'kvs.*' --limit 20",
+    "headgate journal show DIR --direction denied --since 1h",
+    "headgate journal show DIR --user 1000 --json | jq .payload",
+)
+
+
+class Damages:
+    """Tells of damage on stderr as it is met, and counts it."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self.count = 0
+
+    def __call__(self, damage: Damage) -> None:
+        """One was met."""
+        self.count += 1
+        print(f"headgate journal {self._verb}: {damage}", file=sys.stderr)
+
+
+def read(
+    place: str, since_ns: int | None, until_ns: int | None, writer: str | None, damages: Damages
+) -> Iterator[Record]:
+    """Records of a directory or a segment.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    if not os.path.exists(place):
+        raise ConfigError(f"journal directory {place}: {os.strerror(errno.ENOENT)}", errno.ENOENT)
+    given.check_writer(place, writer)
+    try:
+        yield from records(place, since_ns, until_ns, writer=writer, on_damage=damages)
+    except (OSError, ValueError) as error:
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{place}: {what}, expected a directory or a segment") from None
+
+
+def show(
+    directory: given.Place = None,
+    types: wanted.Type = None,
+    topic: wanted.Topic = None,
+    user: wanted.User = None,
+    direction: wanted.Direction = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="From 2026-01-31T12:00 (UTC), or 10m ago.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")] = 0,
+    writer: given.Writer = None,
+    as_json: options.AsJson = False,
+) -> int:
+    """Print records: time, writer and number, direction, type, peer, user, topic, payload.
+
+    Damage is stepped over and told on stderr. Exit codes: 0 done, 1 something is damaged, 2 wrong options, 78 no
+    journal.
+    """
+    chosen = wanted.wanted(types, topic, user, direction)
+    since_ns, until_ns = given.moment_ns(since, "--since"), given.moment_ns(until, "--until")
+    screen, damages = Screen(as_json), Damages("show")
+    found = filter(chosen, read(given.directory(directory), since_ns, until_ns, writer, damages))
+    for record in islice(found, limit or None):
+        if as_json:
+            screen.record(lines.as_value(record), "")
+        else:
+            screen.line(lines.as_text(record), lines.style_of(record))
+    return FAILED if damages.count else OK
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("journal show", show, EXAMPLES, argv)

@@ -1,0 +1,311 @@
+"""The journal of one broker: the tap in its corridor, the recorder behind it, and what is told of links.
+
+::
+
+    Router, Events --add--> Tap --settle, at the end of a batch--> Recorder --> the process that writes
+    attach, depart ------> peers (DICTIONARY), ``link.up``, ``link.down``
+    sweep, each second --> ``drop``: events that a slow subscriber missed
+    doorway, hello, ZAP -> ``denied.link``: who was turned away at connect
+
+Theory of operation. Records are handed on at the end of a batch; a timer of FLUSH_S runs only while something waits.
+What the writer says arrives by a descriptor on the loop. Capture ends by itself when the disk is full, and by
+``journal.stop``; the broker goes on, and each port keeps its number, so that ``start`` takes up where it ended. While
+it is off nothing is recorded, not even that links came and went: a writer that starts is told of all peers that live.
+
+Concurrency: everything runs on the broker's event loop; nothing waits but the first ``begin`` and the last ``end``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.errors import ConfigError, LinkError
+from broker.identity import PeerInfo
+from broker.journal.layout import CAPTURE, DROP, LINK_DOWN, LINK_UP, STATE
+from broker.journal.options import JournalOptions
+from broker.journal.recorder import Figures, Recorder
+from broker.journal.tap import FLUSH_S, Tap
+from broker.node.linkfacts import farewell_of, known_of, transport_of
+from broker.node.refusals import Refusals
+from broker.routing.port import KIND_NAMES, Port
+from broker.services.context import Denial
+
+if TYPE_CHECKING:
+    from broker.node.broker import Broker
+    from broker.settings import JournalSection
+
+log = logging.getLogger("headgate")
+
+SETTLE_S: Final = 5.0
+"""How long turning off, or on again, waits for the writer."""
+LAST_WORD_S: Final = 0.5
+"""How much longer than a block takes turning off waits to hear that it is written: so that the counts are right."""
+_STEP_S: Final = 0.01
+
+
+class Capture:
+    """What records the traffic of one broker; satisfies ``services.context.JournalControl``.
+
+    Args:
+        broker: whose. section: ``[journal]``.
+
+    Attributes:
+        state: "on", "off" or "off: REASON".
+    """
+
+    def __init__(self, broker: Broker, section: JournalSection) -> None:
+        rank = broker.router.rank
+        options = JournalOptions(writer=f"rank{rank}", rank=rank, **section.options())
+        self._broker = broker
+        self.recorder = Recorder(options, on_state=self._changed)
+        self.tap = Tap(self.recorder)
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._dropped: dict[Port, int] = {}
+        self._swept_ns = 0
+        self._refusals = Refusals(self.tap, broker.own, self._tell)
+        self._switching = asyncio.Lock()
+        broker.on_attached.append(self._attached)
+        broker.on_departed.append(self._departed)
+
+    @property
+    def state(self) -> str:
+        """What the recorder says."""
+        return self.recorder.state
+
+    @property
+    def on(self) -> bool:
+        """Whether records are taken."""
+        return self.recorder.state == "on"
+
+    # -- on and off ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the writer, then record; to be called on the loop, before the doors open.
+
+        Raises:
+            ConfigError: the journal cannot be written.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.recorder.start()
+        self._loop.add_reader(self.recorder.fileno(), self._hear)
+        self._record()
+
+    def end(self) -> None:
+        """Write what is there and let the writer end; harmless twice, and before ``begin``."""
+        if self._loop is None:
+            return
+        if self.on:
+            self._refusals.tell_left_out()
+            self._tell(CAPTURE, {"state": "off", "reason": "the broker leaves"})
+        self._unplug()
+        self.tap.flush()
+        self._loop.remove_reader(self.recorder.fileno())
+        self._loop = None
+        self.recorder.close(SETTLE_S)
+
+    async def start(self) -> None:
+        """Record again; nothing when it does.
+
+        Raises:
+            ConfigError: the journal cannot be written.
+        """
+        async with self._switching:
+            self._check_staying()
+            if self.on:
+                return
+            gone = await self._within(SETTLE_S, lambda: self.recorder.gone)
+            self._check_staying()
+            if not gone:
+                raise ConfigError(
+                    f"journal {self.recorder.options.directory}: the former writer is still at work",
+                    errno.EBUSY,
+                )
+            self.recorder.start()
+            self._record()
+
+    def _check_staying(self) -> None:
+        """Before ``begin`` and behind ``end``, which may come while somebody waits, no writer is started."""
+        if self._loop is None:
+            raise ConfigError("the broker is leaving", errno.ESHUTDOWN)
+
+    async def stop(self, reason: str = "") -> None:
+        """Write what is there, then record no more; nothing when it does not."""
+        async with self._switching:
+            if not self.on:
+                return
+            self._refusals.tell_left_out()
+            self._tell(CAPTURE, {"state": "off", "reason": reason or "asked to"})
+            self._unplug()
+            self.tap.flush()
+            if not await self._within(SETTLE_S, lambda: not (self.on and self.tap.waiting)):
+                log.warning("journal: %d bytes were not written in time", self.figures.waiting_bytes)
+            await self._within(self.recorder.options.block_s + LAST_WORD_S, self._all_written)
+            self.recorder.stop(reason)
+            await self._within(SETTLE_S, lambda: self.recorder.gone)
+
+    async def _within(self, seconds: float, done: Callable[[], bool]) -> bool:
+        """Wait until ``done``, at most so long; whether it is."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_STEP_S)
+            self.tap.flush()
+        return True
+
+    def _all_written(self) -> bool:
+        """Whether the writer has reported everything as written: it does so behind each block."""
+        figures = self.figures
+        return not self.on or figures.written >= figures.handed - figures.shed - figures.lost
+
+    def _record(self) -> None:
+        """The writer is there: tell it who is who, then plug the tap in."""
+        options = self.recorder.options
+        log.info("journal: %s records into %s", options.writer, options.directory)
+        self._tell(CAPTURE, {"state": "on", "capture": options.capture, "payload": options.payload})
+        self._swept_ns = time.time_ns()
+        for port in self._broker.router.ports:
+            if not port.peer:
+                self._introduce(port)
+            if port.link is not None:
+                self._dropped[port] = port.link.outbox.dropped_events
+        self._broker.record(self.tap, self._settle)
+        self._arm()
+
+    def _unplug(self) -> None:
+        self._broker.record(None, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _changed(self, state: str) -> None:
+        """The recorder's state changed, perhaps in the middle of a batch: act on it behind that."""
+        if state != "on" and self._loop is not None:
+            self._loop.call_soon(self._fell_off)
+
+    def _fell_off(self) -> None:
+        """Capture ended by itself, and the recorder has said why."""
+        if not self.on and self._loop is not None:
+            self._unplug()
+            self.tap.flush()
+
+    # -- handing over --------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """A batch is over."""
+        self.tap.settle()
+        if self._timer is None and self.tap.waiting:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._loop is not None and self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_S, self._flush)
+
+    def _hear(self) -> None:
+        """The writer said something, or died, which nobody else might notice for long; or it takes more."""
+        self.recorder.poll()
+        if self.on and self.tap.waiting:
+            self._arm()
+
+    def _flush(self) -> None:
+        self._timer = None
+        self.tap.flush()
+        if self.on and self.tap.waiting:
+            self._arm()
+
+    def _tell(self, topic: str, facts: dict[str, Any], *, peer: int = 0, **how: Any) -> None:
+        """Record something about the broker itself."""
+        self.tap.note(STATE, topic, facts, peer=peer, **how)
+        self._arm()
+
+    # -- peers ---------------------------------------------------------------------------------
+
+    def _introduce(self, port: Port) -> None:
+        """Give a port its number; the decisions made before know none."""
+        facts: dict[str, Any] = {
+            "uuid": port.uuid,
+            "uid": port.cred.userid,
+            "rolemask": int(port.cred.rolemask),
+        }
+        if port.rank >= 0:
+            facts["rank"] = port.rank
+        if port.link is not None:
+            facts |= known_of(port.link.peer)
+        port.peer = self.tap.peer(port.name, transport_of(port.link), KIND_NAMES[port.kind], **facts)
+
+    def _attached(self, port: Port) -> None:
+        if self.on:
+            self._introduce(port)
+            self._tell(LINK_UP, {"peer": port.name, "role": KIND_NAMES[port.kind]}, peer=port.peer)
+
+    def _departed(self, port: Port, error: LinkError) -> None:
+        if port.peer and self.on:
+            self._sweep_port(port)
+            self._tell(LINK_DOWN, farewell_of(port, error), peer=port.peer)
+        self._dropped.pop(port, None)
+        if port.peer:
+            self.tap.forget(port.peer)
+            port.peer = 0
+
+    # -- what is lost on the way, and who was not let in -----------------------------------------
+
+    def sweep(self) -> None:
+        """Called now and then: record the events that slow subscribers missed since the last time, and how many were
+        turned away without a record.
+        """
+        if not self.on:
+            return
+        self._refusals.tell_left_out()
+        for port in self._broker.router.ports:
+            if port.link is not None:
+                self._sweep_port(port)
+        self._swept_ns = time.time_ns()
+
+    def _sweep_port(self, port: Port) -> None:
+        dropped: int = port.link.outbox.dropped_events
+        missed = dropped - self._dropped.get(port, 0)
+        if missed:
+            self._dropped[port] = dropped
+            facts = {"peer": port.name, "events": missed, "since_ns": self._swept_ns}
+            self._tell(DROP, facts, peer=port.peer)
+
+    def refused(self, peer: PeerInfo, errnum: int, reason: str) -> None:
+        """Somebody was turned away at connect."""
+        if self.on:
+            self._refusals.link(peer, errnum, reason)
+
+    def denied(self, denial: Denial) -> None:
+        """A gateway refused a message of one of its peers: recorded as if it had come to us and been refused."""
+        if self.on:
+            self._refusals.message(denial)
+            self._arm()
+
+    # -- views ---------------------------------------------------------------------------------
+
+    @property
+    def figures(self) -> Figures:
+        """All counts."""
+        return self.recorder.figures
+
+    def status(self) -> Mapping[str, Any]:
+        """What ``journal.status`` answers: state, place, what is recorded, counts."""
+        options = self.recorder.options
+        return {
+            "state": self.state,
+            "directory": options.directory,
+            "writer": options.writer,
+            "rank": options.rank,
+            "run": options.run,
+            "pid": self.recorder.pid,
+            "capture": options.capture,
+            "payload": options.payload,
+            "codec": options.codec,
+            "sync": options.sync,
+            **self.figures._asdict(),
+        }
