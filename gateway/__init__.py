@@ -17,11 +17,13 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 ``events``     runs, fan-out, history
 ``upstream``   the owner link to the broker, kept
 ``hub``        the centre: sessions and what they share
+``history``    what the pipeline's tables say, read with pyarrow
+``pipeline``   the journal -> tables, on Spark
 ``web``        HTTP: calls, events, health, metrics, login, static files
 ``serve``      settings -> a gateway: the composition root
 ``process``    a gateway as a process: signals, logging, systemd
 ``workers``    several processes behind the same listeners
-``cli``        the verbs ``gateway``, ``up``, ``token``, ``login``, ``tls``
+``cli``        the verbs ``gateway``, ``up``, ``token``, ``login``, ``tls``, ``pipeline``
 
 The folder ``dashboard`` has static files: the page, and ``client.js`` for any page.
 """

@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.identity import Credentials, Role
+from broker.identity import USERID_UNKNOWN, Credentials, Role
 from broker.transport.link import Options
 from gateway.access import Access
 from gateway.closes import BUSY, INTERNAL, MEANINGS, REVOKED, REVOKED_SESSION, SHUTDOWN, TOO_MANY
@@ -33,6 +33,7 @@ from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, UpstreamLike
 from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
+from gateway.sessions.reports import Reports
 from gateway.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Hub:
         places: connections per user. reload: what ``gateway.reload`` does.
 
     Attributes:
-        access, fanout, history, registrations, deadlines, refusals, counters: what they say.
+        access, fanout, history, registrations, deadlines, refusals, reports, counters: what they say.
         sessions: by id, oldest first. fronts: by route stack.
         cred: on answers of the gateway itself.
         accepting: False once the gateway leaves.
@@ -94,6 +95,7 @@ class Hub:
         self.sessions: dict[str, Session] = {}
         self.fronts: dict[bytes, Session | Registrations] = {self.registrations.front: self.registrations}
         self.refusals = Refusals(self)
+        self.reports = Reports(self)
         self.cred = Credentials(os.getuid(), Role.OWNER)
         self.accepting = True
         self.started_at = wall()
@@ -310,9 +312,12 @@ class Hub:
         log.error("session %s of %s: a fault", session.id, session.principal.name, exc_info=error)
         session.end(INTERNAL, MEANINGS[INTERNAL].text)
 
-    def deny(self, session: Session, kind: str, topic: str, reason: str) -> None:
-        """Record that ``session`` tried what it has no right to."""
+    def deny(
+        self, session: Session, kind: str, topic: str, reason: str, *, claimed: int = USERID_UNKNOWN
+    ) -> None:
+        """Record that ``session``, whose message said it came from ``claimed``, tried what it has no right to."""
         self.refusals.add(session, kind, topic, reason)
+        self.reports.denied(session, kind, topic, claimed)
 
     # -- tasks and the end ---------------------------------------------------------------------
 

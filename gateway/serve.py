@@ -17,6 +17,7 @@ from broker.client.dialing import default_uri
 from broker.errors import ConfigError
 from broker.transport.link import Flusher, Options
 from broker.transport.outbox import Budget, OutboxLimits
+from gateway.history.reader import History
 from gateway.hub import Hub
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.login import link_url
@@ -94,6 +95,7 @@ class Gateway:
         self.hub.reload = self._reload_called
         self.endpoint = Endpoint(self.hub, self.identity)
         self._siblings = Siblings(worker[1], worker[0], self._own_samples) if worker else None
+        self.history = History(settings.history.warehouse, settings.history.max_days)
         limits = settings.limits
         self.front = Front(
             settings,
@@ -103,6 +105,7 @@ class Gateway:
             Allowance(limits.msgs_per_s, limits.msgs_burst, self.hub.clock),
             self.endpoint.handle,
             self._snapshots,
+            self.history,
             self.store.wall,
         )
         self._tls: list[TlsContext] = []
@@ -246,6 +249,7 @@ class Gateway:
         await self.endpoint.close()
         for listener in self._listeners:
             await listener.stop()
+        self.history.close()
         await self.upstream.stop()
         for task in list(self._tasks):
             task.cancel()

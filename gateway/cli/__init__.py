@@ -5,5 +5,6 @@
 ``token``        bearer tokens
 ``login``        one-time login links
 ``tls``          a self-signed certificate
+``pipeline``     journals -> tables -> charts, a file each of its verbs
 ``whereabouts``  which gateway a command is about
 """

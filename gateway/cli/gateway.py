@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 
 import msgspec
 
@@ -19,6 +21,7 @@ examples:
   headgate gateway --upstream local:///run/headgate/local-0        on http://127.0.0.1:8280
   headgate gateway --config /etc/headgate/gateway.toml --workers 2
   flux start headgate gateway --login-link                          in front of a real flux-core instance
+  headgate gateway --history /var/lib/headgate/warehouse           with what headgate pipeline made
   headgate gateway --listen http://127.0.0.1:0 --set limits.ping_s=10
 
 The broker is --upstream, else gateway.upstream, $HEADGATE_URI, $FLUX_URI, or the local socket of this user.
@@ -46,6 +49,7 @@ def arguments() -> argparse.ArgumentParser:
         help="http://HOST:PORT or unix:///PATH, instead of the configured listeners; may be given again",
     )
     add("-w", "--workers", type=int, metavar="N", help="processes that share the listeners")
+    add("--history", metavar="DIR", help="the warehouse of headgate pipeline, shown in the dashboard")
     add("--login-link", action="store_true", help="print a one-time login link, too; as the owner unless set")
     add(
         "-s",
@@ -84,6 +88,8 @@ def settings_for(given: argparse.Namespace) -> GatewaySettings:
     assignments = list(given.set)
     if given.workers is not None:
         assignments.append(f"gateway.workers={given.workers}")
+    if given.history is not None:
+        assignments.insert(0, f"history.warehouse={json.dumps(os.path.abspath(given.history))}")
     if given.login_link and settings.access.login_links == "off":
         assignments.insert(0, "access.login_links=owner")
     if given.listen:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -22,7 +23,7 @@ from broker.cli.exits import OK
 from broker.cli.nfp.inside import where, wing_of
 from broker.cli.oslo import inside as oslo
 from broker.cli.rundir import Rundir
-from broker.cli.start import positive, report_dead, with_nfp, with_oslo
+from broker.cli.start import positive, report_dead, with_journal, with_nfp, with_oslo
 from broker.errors import ConfigError
 from broker.node.testbed import Testbed, plan
 from broker.settings import ListenEntry as BrokerListenEntry
@@ -48,6 +49,7 @@ examples:
   headgate up --size 4                 a tree of four
   headgate up --nfp                    and a broker of NFP for workers and clients
   headgate up --oslo                   and a node proxy for oslo.messaging (zmq://)
+  headgate up --journal DIR            and what passes, on disk
   headgate up --config gateway.toml    with users, tokens and certificates
   headgate up --listen http://127.0.0.1:9000 --no-login
 
@@ -86,6 +88,12 @@ def arguments() -> argparse.ArgumentParser:
         action="store_true",
         help="and a node proxy for oslo.messaging, with [oslo] of the ranks' settings or defaults",
     )
+    add(
+        "--journal",
+        metavar="DIR",
+        help="record what passes the brokers, into this folder (headgate journal, headgate pipeline)",
+    )
+    add("--history", metavar="DIR", help="show what headgate pipeline made of a journal in this warehouse")
     add("--broker-config", metavar="FILE", help="settings of every rank; the shape of the tree is made here")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
         add(
@@ -128,7 +136,8 @@ def gateway_settings(given: argparse.Namespace) -> GatewaySettings:
         settings = check(msgspec.structs.replace(settings, listen=(ListenEntry(url=given.listen),)))
     level = "info" if given.verbose else "warning"
     login = [] if given.no_login or given.config else ["access.login_links=owner"]
-    settings = apply(settings, [f"gateway.log_level={level}", *login, *given.set])
+    history = [f"history.warehouse={json.dumps(os.path.abspath(given.history))}"] if given.history else []
+    settings = apply(settings, [f"gateway.log_level={level}", *login, *history, *given.set])
     if settings.gateway.workers > 1:
         raise ConfigError(
             "gateway.workers: saw more than 1, expected 1: rank 0 and the gateway are one process"
@@ -151,6 +160,8 @@ def broker_settings(given: argparse.Namespace) -> Settings:
         settings = with_nfp(settings)
     if given.oslo:
         settings = with_oslo(settings)
+    if given.journal:
+        settings = with_journal(settings, given.journal)
     if settings.tree.topology == "custom":
         raise ConfigError("tree.topology: saw custom, expected kary:K: the hosts are made here (try --topo)")
     return settings

@@ -16,6 +16,7 @@ import { Denied } from './panels/denied.js';
 import { Events } from './panels/events.js';
 import { Figures } from './panels/figures.js';
 import { fillHelp } from './panels/help.js';
+import { History } from './panels/history.js';
 import { Jobs } from './panels/jobs.js';
 import { LinkState } from './panels/linkstate.js';
 import { Log } from './panels/log.js';
@@ -59,7 +60,7 @@ class Dashboard {
     this.client?.close();
     this.client = connect('v1/ws', { token, overflow: 'drop' });
     this.access = new Access(this.client);
-    this.usedToken = token !== null;
+    this.token = token;
     if (this.instance) this.instance.stop();
     this.#build();
     this.#listen(this.client);
@@ -70,6 +71,7 @@ class Dashboard {
     this.panels?.sessions.watch(false);
     this.panels?.denied.stop();
     this.panels?.jobs.stop();
+    this.panels?.history.stop();
     for (const id of ['figures', 'tree', 'traffic-body', 'tabs', 'tab-panels']) byId(id).replaceChildren();
     this.instance = new Instance(this.client, this.access);
     this.figures = new Figures(byId('figures'));
@@ -79,6 +81,7 @@ class Dashboard {
     this.panels = {
       events: new Events(this.log), log: new Log(), call: new Call(), sessions: new Sessions(this.instance),
       denied: new Denied((count) => this.tabs.badge('denied', count ? String(count) : '')),
+      history: new History(this.token),
       jobs: new Jobs((there, open) => this.#jobs(there, open)),
     };
     this.tabs = new Tabs(byId('tabs'), byId('tab-panels'), (name) => this.#shown(name));
@@ -141,7 +144,8 @@ class Dashboard {
     this.instance.stop();
     this.panels.denied.stop();
     this.panels.jobs.stop();
-    if ([4500, 4501, 4502, 4506].includes(detail.code)) this.#logIn(this.usedToken ? `Refused: ${detail.text}.` : '');
+    this.panels.history.stop();
+    if ([4500, 4501, 4502, 4506].includes(detail.code)) this.#logIn(this.token !== null ? `Refused: ${detail.text}.` : '');
     else this.linkState.closed(detail, () => this.connect(null));
   }
 
@@ -169,6 +173,8 @@ class Dashboard {
     history.replaceState(null, '', `#${name}`);
     this.panels.sessions.watch(name === 'sessions');
     this.panels.jobs.watch(name === 'jobs');
+    this.panels.history.watch(name === 'history');
+    mark(byId('board'), 'data-view', name);
     this.panels[name].console?.rows.changed();
   }
 
@@ -195,6 +201,12 @@ class Dashboard {
     this.linkState.instance(instance);
   }
 
+  /** The history has the page for itself: the tree comes back first. */
+  #toTree() {
+    if (this.tabs?.current === 'history') this.tabs.show('');
+    this.tree?.focus();
+  }
+
   #key(event) {
     const typing = event.target.closest('input, textarea, select');
     if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector('dialog[open]')) return;
@@ -203,7 +215,7 @@ class Dashboard {
     const keys = {
       '?': () => byId('help-dialog').showModal(),
       t: () => this.nextTheme(),
-      o: () => this.tree?.focus(),
+      o: () => this.#toTree(),
       '/': () => filter?.focus(),
       p: () => console?.pause(!console.paused),
       f: () => console?.rows.follow(!console.rows.following),

@@ -23,7 +23,7 @@ from broker.settings.reading import check_by, loads_as, text_of
 from gateway.settings.rules import problems
 from gateway.settings.schema import GatewaySettings, ListenEntry
 
-_TABLES = ("gateway", "tokens", "jwt", "access", "limits")
+_TABLES = ("gateway", "tokens", "jwt", "access", "history", "limits")
 """Sections that hold single values; listeners, users and rules are lists and belong into a file."""
 
 
@@ -70,6 +70,7 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
         listen=tuple(listener(entry) for entry in settings.listen),
         tokens=replace(settings.tokens, file=file(settings.tokens.file)),
         jwt=replace(settings.jwt, keys=keys),
+        history=replace(settings.history, warehouse=file(settings.history.warehouse)),
     )
 
 

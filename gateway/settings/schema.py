@@ -195,6 +195,19 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How long a one-time link may wait for its use. Default an hour."""
 
 
+class HistorySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[history]`: what the pipeline made of the journal, shown to web users. Needs pyarrow (`headgate[history]`)."""
+
+    warehouse: Text | None = None
+    """Directory that `headgate pipeline` writes its tables into. Default none: there is no history."""
+
+    roles: tuple[RoleName, ...] = ("owner", "admin")
+    """Roles that may read it. Default owner and admin: it names users, topics and sizes of everybody. Empty: nobody."""
+
+    max_days: Annotated[float, Meta(ge=0.01, le=3660)] = 31.0
+    """Longest time one question may be about, in days. Default 31."""
+
+
 class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[limits]`: what a web client may cost."""
 
@@ -274,6 +287,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     rules: tuple[RuleEntry, ...] = ()
     """`[[rules]]`: who may do what. Default none: owners everything, others what `gateway.access` builds in."""
+
+    history: HistorySection = field(default_factory=HistorySection)
+    """`[history]`: what the pipeline made of the journal."""
 
     limits: LimitsSection = field(default_factory=LimitsSection)
     """`[limits]`: what a web client may cost."""

@@ -14,6 +14,7 @@
 ``allowance``  how fast one user may call
 ``errors``     problem bodies, and which error number is which status
 ``login``      one-time link to cookie, logout, who am I
+``history``    ``GET /v1/history`` and its questions
 ``health``     ``/livez``, ``/readyz``
 ``metrics``    ``/metrics``
 ``tally``      what this process has counted

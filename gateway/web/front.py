@@ -13,6 +13,7 @@ from gateway.web.listener import Listener
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gateway.history.reader import History
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
     from gateway.settings.schema import GatewaySettings
@@ -32,6 +33,7 @@ class Front:
         allowance: how many HTTP calls a user may make in a second.
         websocket: the handler of ``GET /v1/ws``.
         snapshots: the counts of all worker processes, this one among them.
+        history: what the pipeline made of the journal.
         wall: seconds since 1970.
         draining: True once the gateway leaves: nothing new is accepted.
     """
@@ -43,6 +45,7 @@ class Front:
     allowance: Allowance
     websocket: Callable[[web.Request], Awaitable[web.StreamResponse]]
     snapshots: Callable[[], Awaitable[list[Snapshot]]]
+    history: History
     wall: Callable[[], float]
     draining: bool = False
 

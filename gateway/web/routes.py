@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from gateway.web import health, login, metrics, openapi, publish, rpc, stream
+from gateway.history import reader as history_reader
+from gateway.history.scope import LATEST_S
+from gateway.history.traffic import BYS
+from gateway.web import health, history, login, metrics, openapi, publish, rpc, stream
 from gateway.web.front import FRONT
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -88,6 +91,47 @@ _ERRORS: Final[dict[int, str]] = {
 def problems(*statuses: int) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Answers with a problem body."""
     return {status: (_ERRORS[status], ("application/problem+json",)) for status in statuses}
+
+
+_HISTORY: Final = (
+    Parameter(
+        "since",
+        "query",
+        "begin, seconds since 1970; without it a day before the end",
+        {"type": "number", "minimum": 0, "maximum": LATEST_S},
+    ),
+    Parameter(
+        "until",
+        "query",
+        "end, seconds since 1970, not included; without it the end of the data",
+        {"type": "number", "minimum": 0, "maximum": LATEST_S},
+    ),
+    Parameter("service", "query", "only this service", {"type": "string", "minLength": 1, "maxLength": 255}),
+    Parameter(
+        "rank", "query", "only this broker", {"type": "integer", "minimum": 0, "maximum": history.RANK_MAX}
+    ),
+)
+_LIMIT: Final = Parameter(
+    "limit",
+    "query",
+    "rows of each table",
+    {"type": "integer", "minimum": 1, "maximum": history.LIMIT_MAX, "default": history_reader.LIMIT},
+)
+_BY: Final = Parameter(
+    "by", "query", "what the series are", {"type": "string", "enum": list(BYS), "default": BYS[0]}
+)
+
+
+def _history(name: str, text: str, *parameters: Parameter) -> Route:
+    """A question about the history."""
+    return Route(
+        "GET",
+        f"/v1/history/{name}",
+        history.asked(name, *(each.name for each in parameters)),
+        text,
+        {200: ("the answer", (_JSON,)), **problems(400, 401, 403, 404, 429, 502, 503)},
+        (*_HISTORY, *parameters),
+    )
 
 
 def _both(path: str, handler: Handler, text: str, answers: dict[int, str]) -> tuple[Route, Route]:
@@ -203,6 +247,22 @@ ROUTES: Final[tuple[Route, ...]] = (
         {204: ("it has ended", ()), **problems(400, 401, 403, 429, 503)},
         public=True,
     ),
+    Route(
+        "GET",
+        "/v1/history",
+        history.about,
+        "Whether there is a history, and whether it is for this user.",
+        {200: ("so it is", (_JSON,)), **problems(401, 403, 429, 503)},
+    ),
+    _history("summary", "Tables, runs, sums and freshness of the history."),
+    _history("traffic", "Messages, bytes and errors over time.", _BY),
+    _history("latency", "Percentiles of the time calls took, over time and by topic.", _LIMIT),
+    _history("talkers", "Users, topics and services with most messages.", _LIMIT),
+    _history("denied", "Refused messages and links.", _LIMIT),
+    _history("order", "Order of deliveries between endpoints, and gaps in the numbers of events.", _LIMIT),
+    _history("slow", "What slow readers lost.", _LIMIT),
+    _history("jobs", "Jobs of NFP.", _LIMIT),
+    _history("notifications", "Notifications of oslo.messaging.", _LIMIT),
     *_both(
         "/livez", health.livez, "Whether this process lives; the upstream does not matter.", {200: "it does"}
     ),

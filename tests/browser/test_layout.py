@@ -4,7 +4,7 @@ import pytest
 
 from tests.live.brokers import eventually
 
-TABS = ("events", "log", "call", "sessions", "denied")
+TABS = ("events", "log", "call", "sessions", "denied", "history")
 
 CONTRAST = """() => {
     const channel = (value) => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
@@ -151,7 +151,7 @@ def test_shortcuts_and_tabs(look):
     for number, tab in enumerate(TABS, 1):
         page.keyboard.press(str(number))
         assert page.locator(f"#panel-{tab}").is_visible()
-    page.focus("#tab-denied")
+    page.focus("#tab-history")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.id") == "tab-events"
     page.keyboard.press("/")

@@ -7,7 +7,7 @@ import { h } from '../lib/dom.js';
 
 export const SHORTCUTS = [
   ['?', 'this list'],
-  ['1 … 6', 'events, log, call, sessions, denied, and jobs where there are any'],
+  ['1 … 7', 'events, log, call, sessions, denied, history, and jobs where there are any'],
   ['o', 'go to the overlay tree'],
   ['/', 'go to the filter of the console'],
   ['p', 'pause or resume the console'],

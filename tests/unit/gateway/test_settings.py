@@ -171,6 +171,7 @@ def test_files_are_taken_from_the_directory_of_the_configuration(tmp_path):
         '[gateway]\nstatedir = "state"\n[tokens]\nfile = "t.json"\n'
         '[jwt]\nkeys = ["k.pem", "https://id/jwks", "/abs.pem"]\nissuer = "i"\naudience = "a"\n'
         '[[listen]]\nurl = "https://[::1]:1"\ncert = "c.pem"\nclient_ca = "/ca.pem"\nclient_cert = "optional"\n'
+        '[history]\nwarehouse = "warehouse"\n'
     )
     read = load(file)
     assert read.gateway.statedir == f"{tmp_path}/state"
@@ -178,6 +179,7 @@ def test_files_are_taken_from_the_directory_of_the_configuration(tmp_path):
     assert read.jwt.keys == (f"{tmp_path}/k.pem", "https://id/jwks", "/abs.pem")
     assert (read.listen[0].cert, read.listen[0].key) == (f"{tmp_path}/c.pem", None)
     assert read.listen[0].client_ca == "/ca.pem"
+    assert read.history.warehouse == f"{tmp_path}/warehouse"
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
@@ -250,6 +252,7 @@ SECTIONS = {
     "tokens": public.TokenSection,
     "jwt": public.JwtSection,
     "access": public.AccessSection,
+    "history": public.HistorySection,
     "limits": public.LimitsSection,
 }
 EXAMPLES = {

@@ -35,6 +35,13 @@ def test_options_go_before_the_file(tmp_path):
     assert read.limits.ping_s == 9
 
 
+def test_a_history_is_taken_from_where_the_command_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert settings().history.warehouse is None
+    assert settings("--history", 'odd "name"').history.warehouse == str(tmp_path / 'odd "name"')
+    assert settings("--history", "x", "--set", "history.max_days=3").history.max_days == 3
+
+
 def test_several_listeners():
     read = settings("-l", "http://127.0.0.1:0", "-l", "unix:///run/x")
     assert [entry.url for entry in read.listen] == ["http://127.0.0.1:0", "unix:///run/x"]

@@ -34,6 +34,12 @@ def test_a_configuration_says_itself_who_logs_in(tmp_path):
     assert gateway_settings(given("--config", str(tmp_path / "gateway.toml"))).access.login_links == "off"
 
 
+def test_a_history_is_the_gateways(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert gateway_settings(given("--history", "warehouse")).history.warehouse == str(tmp_path / "warehouse")
+    assert gateway_settings(given()).history.warehouse is None
+
+
 def test_a_default_port_that_is_taken_gives_way_to_the_next():
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]

@@ -1,0 +1,15 @@
+"""What the pipeline made of the journal, for people: tables of a warehouse read through pyarrow, without a JVM.
+
+``scope``     which time, service and rank is asked for; how wide the steps of a chart are
+``tables``    directory -> partitions -> files -> batches of rows, never more than a budget
+``grouping``  batches -> sums per key
+``traffic``   messages over time, and who sends most of them
+``latency``   how long calls took, per step and per topic
+``findings``  what was refused, what was lost or out of order, who read too slowly
+``work``      jobs of NFP, notifications of oslo.messaging
+``summary``   which tables there are and how fresh they are
+``reader``    questions -> answers: one thread beside the event loop, a small memory of answers
+``charts``    answers -> SVG, for pages that have no program
+
+Nothing here imports pyarrow before the first question is asked: a gateway without it starts and says so.
+"""

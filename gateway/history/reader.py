@@ -1,0 +1,228 @@
+"""Questions of web users -> answers as JSON: read in a thread of its own, remembered while the files stay as they are.
+
+One question is read at a time: a history is looked at by few, and what it costs must not grow with how many do. Those
+that wait are bounded. An answer is kept under its question and the state (path, time of change, size) of every file it
+may have come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import errno
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from broker.errors import HeadgateError
+from gateway.history import findings, latency, summary, traffic, work
+from gateway.history.scope import DAY_S, LEAST_S, Scope
+from gateway.history.tables import WIDEST_S, Absent, Budget, Reading, Warehouse, arrow
+
+WAITING_MAX: Final = 16
+"""Questions that may wait for the one that is being read; a page asks nine at once."""
+KEPT: Final = 64
+"""Answers that are remembered."""
+KEPT_BYTES: Final = 16 * 2**20
+"""Of them together."""
+LIMIT: Final = 50
+"""Rows of a table unless said."""
+
+_Query = Callable[..., dict[str, Any]]
+QUESTIONS: Final[dict[str, tuple[_Query, tuple[str, ...]]]] = {
+    "summary": (summary.summary, ("traffic",)),
+    "traffic": (traffic.over_time, ("traffic",)),
+    "latency": (latency.over_time, ("rpc_latency",)),
+    "talkers": (traffic.talkers, ("traffic", "user_usage")),
+    "denied": (findings.denied, ("denied",)),
+    "order": (findings.order, ("order_check", "event_gaps")),
+    "slow": (findings.slow, ("slow",)),
+    "jobs": (work.jobs, ("job_outcomes",)),
+    "notifications": (work.notifications, ("notifications",)),
+}
+"""Question -> who answers it, and from which tables."""
+
+
+class Busy(HeadgateError):
+    """Too many questions wait."""
+
+    errno = errno.EAGAIN
+    fault = "caller"
+
+
+class TooWide(HeadgateError):
+    """The time that was asked for is none, or longer than allowed."""
+
+    errno = errno.EINVAL
+    fault = "caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        name: a key of ``QUESTIONS``.
+        since: seconds since 1970; None: a day before ``until``, or all there is when that is less.
+        until: seconds since 1970; None: behind the end of the data.
+        service: of the topics that count; None all.
+        rank: of the broker that counts; None all.
+        more: further arguments, like ``limit`` and ``by``.
+    """
+
+    name: str
+    since: float | None = None
+    until: float | None = None
+    service: str | None = None
+    rank: int | None = None
+    more: tuple[tuple[str, Any], ...] = ()
+
+
+def answer(
+    warehouse: Warehouse, question: Question, *, max_days: float = 366, budget: Budget | None = None
+) -> dict[str, Any]:
+    """Read one answer now, in this thread.
+
+    Raises:
+        Absent: no pyarrow or no warehouse. TooWide: bounds that make no sense, or more than ``max_days``.
+    """
+    warehouse.check()
+    scope = scope_of(warehouse, question, max_days)
+    query, _ = QUESTIONS[question.name]
+    reading = Reading(budget or Budget())
+    found = query(warehouse, scope, reading, **dict(question.more))
+    if (
+        reading.vanished
+    ):  # a partition was put in the place of another meanwhile: once more, with its new files
+        reading = Reading(budget or Budget())
+        found = query(warehouse, scope, reading, **dict(question.more))
+    said = {**scope.said(), **reading.said(), **found}
+    return summary.aged(said, time.time()) if question.name == "summary" else said
+
+
+def scope_of(warehouse: Warehouse, question: Question, max_days: float) -> Scope:
+    """The bounds of a question.
+
+    Raises:
+        TooWide: they make no sense, or hold more than ``max_days``.
+    """
+    extent = warehouse.extent() if question.until is None else None
+    if extent is None:
+        now = int(time.time()) + 1
+        extent = now - LEAST_S, now
+    try:
+        scope = Scope.of(
+            question.since,
+            question.until,
+            extent,
+            seconds=min(1, max_days) * DAY_S,
+            service=question.service,
+            rank=question.rank,
+        )
+    except ValueError as error:
+        raise TooWide(str(error)) from None
+    if scope.span > max_days * DAY_S + 1:
+        raise TooWide(f"saw {scope.span} s, expected at most history.max_days, {max_days:g} days")
+    return scope
+
+
+def _aged(known: bytes) -> bytes:
+    """A summary from memory, as fresh as it is now."""
+    return msgspec.json.encode(summary.aged(msgspec.json.decode(known), time.time()))
+
+
+class History:
+    """The history of one gateway.
+
+    Args:
+        directory: of the warehouse; None: there is none.
+        max_days: the longest time one question may be about.
+    """
+
+    def __init__(self, directory: str | None, max_days: float = 31) -> None:
+        self._warehouse = Warehouse(directory) if directory is not None else None
+        self._max_days = max_days
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
+        self._waiting = 0
+        self._kept: OrderedDict[object, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._closed = False
+
+    async def missing(self) -> str:
+        """Why there is nothing to ask, with what to do about it; "" when there is."""
+        try:
+            await self._run(self._check)
+        except Absent as error:
+            return str(error)
+        return ""
+
+    async def ask(self, question: Question) -> bytes:
+        """The answer as JSON.
+
+        Raises:
+            Absent, TooWide: as of ``answer``. Busy: too many wait.
+        """
+        found: bytes = await self._run(self._answer, question)
+        return found
+
+    def close(self) -> None:
+        """Forget who waits; the thread ends with what it is reading, within seconds."""
+        self._closed = True
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    # -- in the thread -------------------------------------------------------------------------
+
+    def _check(self) -> Warehouse:
+        if self._warehouse is None:
+            raise Absent(
+                "this gateway was started without a history: --history DIR, or history.warehouse, "
+                "names the warehouse that headgate pipeline writes"
+            )
+        self._warehouse.check()
+        return self._warehouse
+
+    def _answer(self, question: Question) -> bytes:
+        warehouse = self._check()
+        key = (question, self._state(warehouse, question))
+        if (known := self._kept.get(key)) is not None:
+            self._kept.move_to_end(key)
+            return known if question.name != "summary" else _aged(known)
+        budget = Budget(stopped=lambda: self._closed)
+        found = msgspec.json.encode(answer(warehouse, question, max_days=self._max_days, budget=budget))
+        self._keep(key, found)
+        arrow().default_memory_pool().release_unused()
+        return found
+
+    def _state(self, warehouse: Warehouse, question: Question) -> object:
+        scope = scope_of(warehouse, question, self._max_days)
+        if question.name == "summary":
+            return scope, summary.state(warehouse, scope.reaching(WIDEST_S).days)
+        return scope, warehouse.state(QUESTIONS[question.name][1], scope.reaching(WIDEST_S).days)
+
+    def _keep(self, key: object, found: bytes) -> None:
+        self._kept[key] = found
+        self._kept_bytes += len(found)
+        while len(self._kept) > KEPT or self._kept_bytes > KEPT_BYTES:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= len(oldest)
+
+    # -- beside it -----------------------------------------------------------------------------
+
+    async def _run(self, work: Callable[..., Any], *given: Any) -> Any:
+        if self._closed:
+            raise Absent("the gateway is shutting down", errno.ESHUTDOWN)
+        if self._waiting >= WAITING_MAX:
+            raise Busy(f"{self._waiting} questions wait for the history already")
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(1, "history")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
+        finally:
+            self._waiting -= 1

@@ -1,0 +1,424 @@
+"""A warehouse on disk: ``DIR/TABLE/dt=YYYY-MM-DD/*.parquet`` (gold tables), ``DIR/_runs/`` (what ran).
+
+Reading is bounded three times: only the partitions a scope touches, only the asked columns, and of those only what a
+``Budget`` allows; the newest partitions come first. Row groups whose statistics lie outside the scope are passed over.
+A column that a file lacks is null in all of its rows (tables only ever gain columns). A file that cannot be read is
+named in ``Reading.damaged``; one that vanished, because the pipeline puts a partition in the place of another, in
+``Reading.vanished``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import importlib
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.errors import HeadgateError
+from gateway.history.scope import DAY_S, STEPS_S, Scope, start_of
+
+PARTITION: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)")
+BATCH_ROWS: Final = 65536
+"""Rows decoded at a time."""
+ROWS_MAX: Final = 8_000_000
+"""Rows one question reads: a day of traffic of a busy instance, some seconds."""
+BYTES_MAX: Final = 512 * 2**20
+"""Uncompressed bytes of columns one question reads, one batch after the other."""
+SECONDS_MAX: Final = 10.0
+"""How long one question may read."""
+FILES_MAX: Final = 4096
+"""Files one question opens."""
+DAYS_KEPT: Final = 4000
+"""Partitions of a table that are listed: ten years."""
+NAMED_MAX: Final = 16
+"""Damaged files that an answer names."""
+
+
+class Absent(HeadgateError):
+    """There is no history here; the text says what to do about it."""
+
+    errno = errno.ENOENT
+    fault = "operator"
+
+
+def arrow(name: str = "") -> Any:
+    """``pyarrow``, or its module ``name``; loaded when it is first needed.
+
+    Raises:
+        Absent: it is not installed.
+    """
+    try:
+        return importlib.import_module(f"pyarrow.{name}" if name else "pyarrow")
+    except ImportError as error:
+        raise Absent(
+            f"the history needs pyarrow ({error}): pip install 'headgate[history]'", errno.ENOSYS
+        ) from None
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one question may still read.
+
+    Attributes:
+        stopped: whether nobody waits for the answer any more.
+        spent: why reading ended early, ``rows``, ``bytes``, ``files``, ``time`` or ``stopped``; "" while it may go on.
+    """
+
+    rows: int = ROWS_MAX
+    bytes: int = BYTES_MAX
+    files: int = FILES_MAX
+    seconds: float = SECONDS_MAX
+    clock: Callable[[], float] = time.monotonic
+    stopped: Callable[[], bool] = lambda: False
+    spent: str = ""
+    _until: float | None = None
+
+    def take(self, rows: int = 0, size: int = 0, files: int = 0) -> bool:
+        """Whether so much more may be read; the clock starts with the first question."""
+        if self._until is None:
+            self._until = self.clock() + self.seconds
+        for name, left in (
+            ("rows", self.rows - rows),
+            ("bytes", self.bytes - size),
+            ("files", self.files - files),
+            ("time", self._until - self.clock()),
+        ):
+            if left < 0:
+                self.spent = self.spent or name
+        if self.stopped():
+            self.spent = self.spent or "stopped"
+        if not self.spent:
+            self.rows, self.bytes, self.files = self.rows - rows, self.bytes - size, self.files - files
+        return not self.spent
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One Parquet file; ``state`` changes when it is written again."""
+
+    path: str
+    day: str
+    size: int
+    state: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was met while a question was read."""
+
+    budget: Budget = field(default_factory=Budget)
+    damaged: list[str] = field(default_factory=list)
+    vanished: bool = False
+    rows: int = 0
+
+    def said(self) -> dict[str, Any]:
+        """The fields every answer has: ``truncated`` is "" when all was read."""
+        return {
+            "rows": self.rows,
+            "truncated": self.budget.spent,
+            "damaged": sorted(set(self.damaged))[:NAMED_MAX],
+        }
+
+
+class Warehouse:
+    """The tables below one directory.
+
+    Args:
+        directory: of the warehouse; it need not exist yet.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._edges: dict[tuple[object, ...], tuple[int, int] | None] = {}
+
+    def check(self) -> None:
+        """Say what is missing.
+
+        Raises:
+            Absent: pyarrow or the directory.
+        """
+        arrow()
+        if not os.path.isdir(self.directory):
+            raise Absent(
+                f"there is no warehouse at {self.directory} yet: "
+                f"headgate pipeline batch --journal DIR --warehouse {self.directory} makes one"
+            )
+
+    def tables(self) -> list[str]:
+        """Names of the tables that are there, those of the machinery left out."""
+        return sorted(
+            entry.name
+            for entry in _entries(self.directory)
+            if entry.name[0] not in "._" and _is_folder(entry)
+        )
+
+    def days(self, table: str) -> list[str]:
+        """Dates of a table's partitions, newest first."""
+        names = (PARTITION.fullmatch(entry.name) for entry in _entries(os.path.join(self.directory, table)))
+        return sorted((found[1] for found in names if found), reverse=True)[:DAYS_KEPT]
+
+    def files(self, table: str, days: Iterable[str]) -> list[File]:
+        """The files of these partitions, newest partition first."""
+        found: list[File] = []
+        for day in days:
+            found += _parquet(os.path.join(self.directory, table, f"dt={day}"), day)
+            if len(found) > FILES_MAX:
+                break
+        return found
+
+    def run_files(self) -> list[File]:
+        """The files of ``_runs``, newest first, whether it has partitions or not."""
+        folder = os.path.join(self.directory, "_runs")
+        found = _parquet(folder, "")
+        for day in self.days("_runs")[:31]:
+            found += _parquet(os.path.join(folder, f"dt={day}"), day)
+        return sorted(found, key=lambda each: each.state, reverse=True)
+
+    def state(self, tables: Sequence[str], days: Sequence[str]) -> tuple[object, ...]:
+        """Changes when any file of these partitions does."""
+        files = [each for table in tables for each in self.files(table, days)]
+        return tuple((each.path, each.state) for each in files[:FILES_MAX])
+
+    def extent(self) -> tuple[int, int] | None:
+        """First second of the data and the first one behind it, by tens as windows of traffic are; None without any.
+
+        A window ends where the next one begins, a moment lies before the second after it. From the footers of the
+        oldest and the newest partitions of ``EXACT``; of any other table only when those have nothing.
+        """
+        there = self.tables()
+        for names in (EXACT, sorted(set(TIMES) - set(EXACT))):
+            found = [edge for name in names if name in there for edge in self._ends(name)]
+            if found:
+                unit = STEPS_S[0]
+                first, end = min(low for low, _ in found), max(high for _, high in found)
+                return first // unit * unit, -(-end // unit) * unit
+        return None
+
+    def _ends(self, table: str) -> list[tuple[int, int]]:
+        """First and last second behind of the oldest and of the newest partition that has rows."""
+        days, found = self.days(table), []
+        for order in (days[:3], days[:-4:-1]):
+            for day in order:
+                if known := [edge for file in self.files(table, [day]) if (edge := self._edge(table, file))]:
+                    found += known
+                    break
+        return found
+
+    def _edge(self, table: str, file: File) -> tuple[int, int] | None:
+        """First second of a file and the first one behind it; remembered."""
+        key = (table, file.path, file.state)
+        if key not in self._edges:
+            if len(self._edges) >= EDGES_MAX:
+                self._edges.clear()
+            self._edges[key] = _edge_of(file, TIMES[table], WIDTHS.get(table, 0))
+        return self._edges[key]
+
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str],
+        scope: Scope,
+        reading: Reading,
+        *,
+        files: list[File] | None = None,
+    ) -> Iterator[Any]:
+        """Batches (``pyarrow.Table``) of the rows within ``scope``, with ``columns`` in this order.
+
+        The time column, ``TIMES[table]``, is there as microseconds since 1970 (int64) under the name ``us``; where
+        it is null, and in tables without one, the begin of the partition's day. A row of a window counts when the
+        window reaches into ``scope``, any other one when its time lies there. Filters are applied where the table has
+        the column.
+        """
+        filters = [name for name in ("service", "rank") if getattr(scope, name) is not None]
+        wanted = list(dict.fromkeys([*columns, *filters]))
+        days = scope.reaching(WIDTHS.get(table, 0)).days
+        for file in self.files(table, days) if files is None else files:
+            if not reading.budget.take(files=1):
+                return
+            try:
+                for batch in _batches(file, wanted, table, scope, reading):
+                    kept = _within(batch, scope, WIDTHS.get(table, 0), filters)
+                    if kept.num_rows:
+                        reading.rows += kept.num_rows
+                        yield kept.select(["us", *columns])
+            except FileNotFoundError:
+                reading.vanished = True
+            except (OSError, arrow().ArrowException):
+                reading.damaged.append(os.path.relpath(file.path, self.directory))
+
+    def runs(self, reading: Reading, count: int) -> list[dict[str, Any]]:
+        """The newest rows of ``_runs``, each as it is there, newest first."""
+        parquet = arrow("parquet")
+        rows: list[dict[str, Any]] = []
+        for file in self.run_files()[: 4 * count]:
+            try:
+                with parquet.ParquetFile(file.path) as opened:
+                    if not reading.budget.take(opened.metadata.num_rows, file.size, 1):
+                        break
+                    rows += opened.read(use_threads=False).to_pylist()
+            except FileNotFoundError:
+                reading.vanished = True
+            except (OSError, arrow().ArrowException):
+                reading.damaged.append(os.path.relpath(file.path, self.directory))
+        return sorted(rows, key=lambda row: seconds(row.get("finished_at")) or 0.0, reverse=True)[:count]
+
+
+TIMES: Final = {
+    "traffic": "window",
+    "rpc_latency": "window",
+    "denied": "ts",
+    "event_gaps": "ts",
+    "order_check": "last_ts",
+    "job_outcomes": "t_submit",
+    "notifications": "ts",
+    "slow": "ts",
+    "user_usage": "",
+}
+"""Table -> the column that says when; "" has none: its rows are of a whole day."""
+WIDTHS: Final = {"traffic": 10, "rpc_latency": 60}
+"""Tables whose time is the begin of a window -> its seconds."""
+WIDEST_S: Final = max(WIDTHS.values())
+EXACT: Final = ("traffic", "denied", "event_gaps", "job_outcomes", "notifications", "slow")
+"""Tables that tell when something was; the others are wider windows of the same messages."""
+EDGES_MAX: Final = 8192
+"""Files whose first and last time are remembered."""
+
+
+def seconds(value: Any) -> float | None:
+    """A time of a row as seconds since 1970: a datetime (without a zone: UTC), or nanoseconds."""
+    if value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return value / 1e9
+    stamp: float = (value if value.tzinfo else value.replace(tzinfo=dt.UTC)).timestamp()
+    return stamp
+
+
+# ---------------------------------------------------------------- the directory
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _parquet(folder: str, day: str) -> list[File]:
+    """The Parquet files right in ``folder``, by name; what Spark and we write under way begins with ``.`` or ``_``."""
+    found = []
+    for entry in _entries(folder):
+        if entry.name.endswith(".parquet") and entry.name[0] not in "._":
+            try:
+                about = entry.stat()
+            except OSError:
+                continue  # it is gone since
+            found.append(File(entry.path, day, about.st_size, (about.st_mtime_ns, about.st_size)))
+    return sorted(found, key=lambda each: each.path)
+
+
+# ---------------------------------------------------------------- one file
+
+
+def _edge_of(file: File, column: str, width: int) -> tuple[int, int] | None:
+    """Where the rows of a file begin and end, from its footer; its whole day where that says nothing, None if empty."""
+    day = start_of(file.day)
+    try:
+        with arrow("parquet").ParquetFile(file.path) as opened:
+            groups = [opened.metadata.row_group(at) for at in range(opened.num_row_groups)]
+            bounds = [_bounds(group, column) for group in groups if group.num_rows]
+    except (OSError, arrow().ArrowException):
+        return None
+    known = [each for each in bounds if each is not None]
+    if not bounds or len(known) < len(bounds):
+        return (day, day + DAY_S) if bounds else None
+    first, last = min(low for low, _ in known), max(high for _, high in known)
+    return math.floor(first), math.floor(last) + (width or 1)
+
+
+def _bounds(group: Any, column: str) -> tuple[float, float] | None:
+    """Smallest and largest time of a row group, seconds; None when its statistics do not say."""
+    for at in range(group.num_columns):
+        chunk = group.column(at)
+        if chunk.path_in_schema == column:
+            about = chunk.statistics
+            if about is None or not about.has_min_max or about.null_count:
+                return None  # where a time is null, the row is of the begin of the day
+            low, high = seconds(about.min), seconds(about.max)
+            return None if low is None or high is None else (low, high)
+    return None
+
+
+def _batches(file: File, columns: Sequence[str], table: str, scope: Scope, reading: Reading) -> Iterator[Any]:
+    """Batches of a file of ``table`` with ``us``, made of its time, and exactly ``columns``."""
+    pa, parquet = arrow(), arrow("parquet")
+    when, reached = TIMES[table], scope.reaching(WIDTHS.get(table, 0))
+    with parquet.ParquetFile(file.path) as opened:
+        have = set(opened.schema_arrow.names)
+        asked = [name for name in dict.fromkeys((when, *columns)) if name in have]
+        if when and when not in have:
+            raise pa.ArrowInvalid(f"no column {when}")
+        for at in range(opened.num_row_groups):
+            group = opened.metadata.row_group(at)
+            bounds = _bounds(group, when)
+            if bounds is not None and (bounds[1] < reached.since or bounds[0] >= reached.until):
+                continue
+            if not reading.budget.take(group.num_rows, _size(group, set(asked))):
+                return
+            for batch in opened.iter_batches(BATCH_ROWS, row_groups=[at], columns=asked, use_threads=False):
+                if not reading.budget.take():
+                    return
+                yield _shaped(pa.Table.from_batches([batch]), columns, when, start_of(file.day) * 10**6)
+
+
+def _size(group: Any, names: set[str]) -> int:
+    chunks = (group.column(at) for at in range(group.num_columns))
+    return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in names)
+
+
+def _shaped(table: Any, columns: Sequence[str], when: str, day_us: int) -> Any:
+    """``us`` and ``columns``; nulls for those that are missing."""
+    pa, compute = arrow(), arrow("compute")
+    count = table.num_rows
+    us = micros(table.column(when)) if when else pa.nulls(count, pa.int64())
+    found = {"us": compute.fill_null(us, day_us)}
+    for name in columns:
+        found[name] = table.column(name) if name in table.column_names else pa.nulls(count)
+    return pa.table(found)
+
+
+def micros(column: Any) -> Any:
+    """A column of timestamps of any unit, or of nanoseconds, as microseconds since 1970 (int64)."""
+    pa, compute = arrow(), arrow("compute")
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    return compute.divide(column.cast(pa.int64()), 1000)
+
+
+def _within(table: Any, scope: Scope, width: int, filters: Sequence[str]) -> Any:
+    """The rows of a batch that ``scope`` asks for, each of a window of ``width`` seconds (0: of a moment)."""
+    compute = arrow("compute")
+    us = table.column("us")
+    first = (scope.since - width) * 10**6 + (
+        1 if width else 0
+    )  # what ends where the scope begins is before it
+    mask = compute.and_(compute.greater_equal(us, first), compute.less(us, scope.until * 10**6))
+    for name in filters:
+        column = table.column(name)
+        if not arrow().types.is_null(column.type):
+            mask = compute.and_(mask, compute.equal(column, getattr(scope, name)))
+    return table.filter(mask)

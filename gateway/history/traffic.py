@@ -1,0 +1,149 @@
+"""Messages over time, and who sends most of them; from the table ``traffic`` (windows of 10 s).
+
+What is counted: messages as they came in (``direction`` in), of the kinds that carry something (flux, nfp, oslo); an
+answer by direction counts all. Errors are responses with an error number and messages that were denied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, Literal, get_args
+
+from gateway.history.grouping import grouped, stepped
+from gateway.history.scope import Scope
+from gateway.history.tables import Reading, Warehouse, arrow
+
+By = Literal["type", "service", "topic", "rank", "transport", "direction"]
+BYS: Final[tuple[str, ...]] = get_args(By)
+"""What a chart of traffic can be split by."""
+SERIES: Final = 8
+"""Lines of a chart; what else there is goes into ``other``."""
+_COLUMNS: Final = ("rank", "direction", "kind", "service", "topic", "type", "transport", "userid")
+_NUMBERS: Final = ("n", "payload_bytes", "wire_bytes", "errors")
+
+
+def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, by: str = "type") -> dict[str, Any]:
+    """Messages, bytes and errors per step, one series per value of ``by``, the largest first."""
+    step = scope.step(10)
+    length = scope.steps(step)
+    batches = (
+        stepped(_named(batch, by), scope, step)
+        for batch in _read(warehouse, scope, reading, {"direction", "kind", "type", by})
+    )
+    rows = grouped(batches, ["name", "at", "direction"], _NUMBERS)
+    carried = [row for row in rows if by == "direction" or row["direction"] == "in"]
+    sizes: Counter[str] = Counter()
+    for row in carried:
+        sizes[row["name"]] += row["n"] or 0
+    top = [name for name, _ in sizes.most_common(SERIES)]
+    series = [_series(name, [row for row in carried if row["name"] == name], length) for name in top]
+    if rest := [row for row in carried if row["name"] not in top]:
+        series.append(_series("other", rest, length))
+    errors = [0] * length
+    for row in rows:
+        if row["direction"] != "out":
+            errors[row["at"]] += row["errors"] or 0
+    return {"by": by, "step_s": step, "times": scope.times(step), "series": series, "errors": errors}
+
+
+def talkers(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 20) -> dict[str, Any]:
+    """Who and what made most messages: by user, by topic, by service; and each user's whole days."""
+    rows = grouped(
+        _read(warehouse, scope, reading, {"direction", "kind", "type", "userid", "topic", "service"}),
+        ["userid", "topic", "service", "type", "direction"],
+        _NUMBERS,
+    )
+    found: dict[str, Any] = {}
+    for name in ("userid", "topic", "service"):
+        found[f"by_{name}"] = _ranked(rows, name)[:limit]
+    return {**found, "usage": _usage(warehouse, scope, reading)[:limit]}
+
+
+def totals(warehouse: Warehouse, scope: Scope, reading: Reading) -> dict[str, Any]:
+    """Sums over the whole scope, and the services and ranks there are, for the filters of a page.
+
+    The lists are those of the time, whatever filter is set; a sum is what the filters leave.
+    """
+    whole = Scope(scope.since, scope.until)
+    rows = grouped(
+        _read(warehouse, whole, reading, {"direction", "kind", "service", "rank"}),
+        ["service", "rank", "direction", "kind"],
+        _NUMBERS,
+    )
+    inside = [
+        row
+        for row in rows
+        if scope.service in (None, row["service"]) and (scope.rank is None or row["rank"] == scope.rank)
+    ]
+    services: Counter[str] = Counter()
+    for row in rows:
+        if row["service"]:
+            services[row["service"]] += row["n"] or 0
+    came = [row for row in inside if row["direction"] == "in"]
+    return {
+        "messages": _sum(came, "n"),
+        "payload_bytes": _sum(came, "payload_bytes"),
+        "wire_bytes": _sum(came, "wire_bytes"),
+        "errors": _sum([row for row in inside if row["direction"] != "out"], "errors"),
+        "services": [name for name, _ in services.most_common(200)],
+        "ranks": sorted({row["rank"] for row in rows if row["rank"] is not None})[:1000],
+    }
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _read(warehouse: Warehouse, scope: Scope, reading: Reading, names: set[str]) -> Iterator[Any]:
+    """Batches with these columns and the numbers, without the journal's own records."""
+    compute = arrow("compute")
+    columns = [*(name for name in _COLUMNS if name in names), *_NUMBERS]
+    for batch in warehouse.read("traffic", columns, scope, reading):
+        kept = batch.filter(compute.not_equal(batch.column("kind"), "state"))
+        if kept.num_rows:
+            yield kept
+
+
+def _named(batch: Any, by: str) -> Any:
+    """The batch with a column ``name``: the value of ``by`` as text; what has no type goes by its kind."""
+    pa, compute = arrow(), arrow("compute")
+    value = batch.column(by).cast(pa.string())
+    other = batch.column("kind") if by == "type" else "(none)"
+    return batch.append_column("name", compute.coalesce(value, other))
+
+
+def _series(name: str, rows: list[dict[str, Any]], length: int) -> dict[str, Any]:
+    n, size = [0] * length, [0] * length
+    for row in rows:
+        n[row["at"]] += row["n"] or 0
+        size[row["at"]] += row["wire_bytes"] or 0
+    return {"name": name, "total": sum(n), "n": n, "bytes": size}
+
+
+def _ranked(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    found: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        entry = found.setdefault(
+            row[name],
+            {name: row[name], "n": 0, "requests": 0, "responses": 0, "events": 0, "bytes": 0, "errors": 0},
+        )
+        if row["direction"] != "out":
+            entry["errors"] += row["errors"] or 0
+        if row["direction"] == "in":
+            entry["n"] += row["n"] or 0
+            entry["bytes"] += row["wire_bytes"] or 0
+            if f"{row['type']}s" in entry:
+                entry[f"{row['type']}s"] += row["n"] or 0
+    return sorted(found.values(), key=lambda entry: (-entry["n"], -entry["errors"], str(entry[name])))
+
+
+def _usage(warehouse: Warehouse, scope: Scope, reading: Reading) -> list[dict[str, Any]]:
+    """``user_usage`` of the days the scope touches; it knows no rank and no service."""
+    days = Scope(scope.since, scope.until).whole_days()
+    names = ("requests", "responses", "events", "denied", "payload_bytes", "wire_bytes", "rpc_ns")
+    rows = grouped(warehouse.read("user_usage", ["userid", *names], days, reading), ["userid"], names)
+    return sorted(rows, key=lambda row: -(row["wire_bytes"] or 0))
+
+
+def _sum(rows: list[dict[str, Any]], name: str) -> int:
+    return sum(row[name] or 0 for row in rows)

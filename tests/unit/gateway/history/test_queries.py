@@ -1,0 +1,205 @@
+"""Answers about a rich warehouse, compared with sums over the rows it was written from."""
+
+from collections import Counter
+
+import pytest
+
+from gateway.history.reader import QUESTIONS, Question, answer
+from gateway.history.tables import Warehouse
+from tests.live import warehouse as wh
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    return Warehouse(str(wh.rich(tmp_path_factory.mktemp("house"))))
+
+
+def ask(house, name, since=wh.FIRST, until=wh.LAST, service=None, rank=None, **more):
+    return answer(house, Question(name, since, until, service, rank, tuple(more.items())))
+
+
+def carried(since=wh.FIRST, until=wh.LAST, service=None, rank=None):
+    """The rows of traffic that count, straight from the generator."""
+    return [
+        row
+        for row in wh.traffic()
+        if since <= row["_when"] < until
+        and row["kind"] != "state"
+        and service in (None, row["service"])
+        and rank in (None, row["rank"])
+    ]
+
+
+FILTERS = [
+    {},
+    {"service": "store"},
+    {"rank": 1},
+    {"since": wh.SPIKE - 3600, "until": wh.SPIKE + 1800},
+    {"since": wh.FIRST + 86_000, "until": wh.FIRST + 90_000, "service": "job", "rank": 0},
+    {"service": "no-such-service"},
+]
+
+
+@pytest.mark.parametrize("chosen", FILTERS, ids=str)
+@pytest.mark.parametrize("by", ["type", "service", "topic", "rank", "transport", "direction"])
+def test_traffic_adds_up_to_the_rows(house, chosen, by):
+    found = ask(house, "traffic", by=by, **chosen)
+    expected: Counter[str] = Counter()
+    for row in carried(**chosen):
+        if by == "direction" or row["direction"] == "in":
+            name = row["kind"] if by == "type" and row["type"] is None else str(row[by])
+            expected[name] += row["n"]
+    assert {each["name"]: each["total"] for each in found["series"]} == dict(expected)
+    assert all(sum(each["n"]) == each["total"] for each in found["series"])
+    assert sum(found["errors"]) == sum(
+        row["errors"] for row in carried(**chosen) if row["direction"] != "out"
+    )
+
+
+def test_traffic_stands_in_its_steps(house):
+    found = ask(house, "traffic", since=wh.SPIKE, until=wh.SPIKE + 3600)
+    expected = Counter()
+    for row in carried(wh.SPIKE, wh.SPIKE + 3600):
+        if row["type"] == "request":
+            expected[row["_when"]] += row["n"]
+    request = next(each for each in found["series"] if each["name"] == "request")
+    assert found["step_s"] == 30
+    assert {at: n for at, n in zip(found["times"], request["n"], strict=True) if n} == dict(expected)
+    assert [at for at, n in zip(found["times"], found["errors"], strict=True) if n] == [wh.SPIKE]
+
+
+def test_more_series_than_a_chart_has_become_other(tmp_path):
+    rows = [
+        {"_when": wh.FIRST, "window": wh.at(wh.FIRST), "rank": 0, "direction": "in", "kind": "flux",
+         "service": f"s{number:02}", "topic": "t", "type": "request", "n": 100 - number, "errors": 0}
+        for number in range(12)
+    ]  # fmt: skip
+    wh.write(tmp_path, "traffic", rows)
+    found = ask(Warehouse(str(tmp_path)), "traffic", by="service")
+    assert [each["name"] for each in found["series"]] == [*(f"s{number:02}" for number in range(8)), "other"]
+    assert found["series"][-1]["total"] == 92 + 91 + 90 + 89
+
+
+@pytest.mark.parametrize("chosen", FILTERS, ids=str)
+def test_talkers_are_ranked_by_what_they_sent(house, chosen):
+    found = ask(house, "talkers", **chosen)
+    for name in ("userid", "topic", "service"):
+        expected: Counter[object] = Counter()
+        for row in carried(**chosen):
+            expected[row[name]] += row["n"] if row["direction"] == "in" else 0
+        assert {row[name]: row["n"] for row in found[f"by_{name}"]} == dict(expected)
+        counts = [row["n"] for row in found[f"by_{name}"]]
+        assert counts == sorted(counts, reverse=True)
+
+
+def test_usage_is_of_whole_days(house):
+    found = ask(house, "talkers", since=wh.SPIKE, until=wh.SPIKE + 60)
+    (most, *_) = found["usage"]
+    assert (most["userid"], most["requests"], most["wire_bytes"]) == (1003, 30_000, 3_000_000)
+    assert len(found["usage"]) == 3
+
+
+def test_a_minute_of_latency_is_the_window_itself(house):
+    found = ask(house, "latency", since=wh.SPIKE, until=wh.SPIKE + 120, service="store", rank=0)
+    (row,) = [
+        row
+        for row in wh.latency()
+        if row["_when"] == wh.SPIKE and row["rank"] == 0 and row["topic"] == "store.get"
+    ]
+    assert found["step_s"] == 60
+    assert found["p50_ns"][0] == row["p50_ns"]
+    assert found["max_ns"][0] == row["max_ns"]
+
+
+def test_latency_of_many_windows_is_the_weighted_median_and_the_worst_tail(house):
+    found = ask(house, "latency")
+    rows = list(wh.latency())
+    for topic in found["topics"]:
+        mine = [row for row in rows if row["topic"] == topic["topic"]]
+        assert topic["n"] == sum(row["n"] for row in mine)
+        assert topic["p50_ns"] == pytest.approx(
+            sum(row["p50_ns"] * row["n"] for row in mine) / topic["n"], abs=1
+        )
+        assert topic["p95_ns"] == max(row["p95_ns"] for row in mine)
+    spike = max(range(len(found["times"])), key=lambda at: found["max_ns"][at] or 0)
+    assert found["times"][spike] <= wh.SPIKE < found["times"][spike] + found["step_s"]
+    assert found["unmatched"]["unmatched_no_response"] == sum(row["unmatched_no_response"] for row in rows)
+
+
+def test_refusals_by_service_and_rank(house):
+    rows = list(wh.denied())
+    found = ask(house, "denied")
+    assert found["total"] == sum(found["n"]) == len(rows)
+    assert found["kinds"] == dict(Counter(row["kind"] for row in rows))
+    assert [row["ts"] for row in found["newest"]] == sorted((row["_when"] for row in rows), reverse=True)
+    assert ask(house, "denied", service="secret")["total"] == sum(
+        row["topic"] == "secret.read" for row in rows
+    )
+    assert ask(house, "denied", service="secre")["total"] == 0
+    assert ask(house, "denied", rank=1)["total"] == sum(row["rank"] == 1 for row in rows)
+    assert len(ask(house, "denied", limit=3)["newest"]) == 3
+
+
+def test_order_names_the_pair_that_was_out_of_order(house):
+    found = ask(house, "order", since=wh.SPIKE, until=wh.SPIKE + 60)
+    assert (found["pairs"], found["out_of_order"], found["missing"]) == (12, 2, 1)
+    (pair,) = found["findings"]
+    assert (pair["origin"], pair["peer"], pair["out_of_order"]) == ("client-4", "job-1", 2)
+    assert found["event_kinds"] == {"gap": 1, "reorder": 1}
+    assert found["event_missing"] == 1
+    quiet = ask(house, "order", since=wh.FIRST, until=wh.FIRST + 60)
+    assert (quiet["pairs"], quiet["findings"], quiet["event_gaps"]) == (12, [], [])
+
+
+def test_slow_consumers(house):
+    found = ask(house, "slow")
+    assert found["total"] == sum(row["events"] for row in wh.slow())
+    assert [(row["peer"], row["what"]) for row in found["by"]] == [("web-2", "drop"), ("rank1", "shed")]
+    assert found["by"][0]["bytes"] == 20 * 12_000
+
+
+def test_jobs_by_status_and_task(house):
+    found = ask(house, "jobs")
+    rows = list(wh.jobs())
+    assert {each["name"]: each["total"] for each in found["series"]} == dict(
+        Counter(row["status"] for row in rows)
+    )
+    assert {row["task"]: row["n"] for row in found["tasks"]} == dict(Counter(row["task"] for row in rows))
+    assert all(row["mean_ns"] == 3 * 10**9 for row in found["tasks"])
+    assert found["newest"][0]["status"] == "running"
+    assert found["newest"][0]["t_done"] is None
+
+
+def test_notifications_by_priority(house):
+    found = ask(house, "notifications")
+    rows = list(wh.notifications())
+    assert {each["name"]: each["total"] for each in found["series"]} == dict(
+        Counter(row["priority"] for row in rows)
+    )
+    assert sum(row["n"] for row in found["by"]) == len(rows)
+
+
+def test_summary_knows_the_ends_the_tables_and_the_runs(house):
+    found = ask(house, "summary")
+    assert found["first"] == wh.FIRST
+    assert found["last"] == wh.LAST - wh.EVERY_S + 10
+    assert found["fit"][0] < wh.FIRST < wh.LAST - wh.EVERY_S + 10 < found["fit"][1]
+    assert found["ranks"] == [0, 1]
+    assert set(found["services"]) == {*wh.SERVICES, "heartbeat", "nfp"}
+    assert found["messages"] == sum(row["n"] for row in carried() if row["direction"] == "in")
+    assert [run["job"] for run in found["runs"]] == ["batch", "ingest"]
+    assert set(found["tables"]) == {"traffic", "rpc_latency", "denied", "order_check", "event_gaps",
+                                    "slow", "job_outcomes", "notifications", "user_usage"}  # fmt: skip
+
+
+def test_without_bounds_it_is_the_last_day_of_the_data(house):
+    found = answer(house, Question("traffic"))
+    assert (found["since"], found["until"]) == (wh.LAST - wh.EVERY_S + 10 - 86400, wh.LAST - wh.EVERY_S + 10)
+
+
+def test_an_empty_warehouse_answers_everything(tmp_path):
+    for name in QUESTIONS:
+        found = answer(Warehouse(str(tmp_path)), Question(name))
+        assert found["rows"] == 0
+        assert found["damaged"] == []
+    assert answer(Warehouse(str(tmp_path)), Question("summary"))["fresh_s"] is None
