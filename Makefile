@@ -1,7 +1,7 @@
 # Headgate: one command to run it, one to test it. Needs Python 3.11 or newer and make, nothing else.
 #
 #   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
-#   make test       the fast tests                 make interop   against NorFab, oslo.messaging and flux-core (FLUX_PREFIX)
+#   make test       the fast tests                 make interop   against NorFab, oslo.messaging, Spark and flux-core (FLUX_PREFIX)
 #   make lint       ruff, mypy, import-linter      make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make wheel-compiled   a wheel whose pure rooms are compiled with mypyc (optional, needs a C compiler)
@@ -55,6 +55,12 @@ $(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
 	@$(PIP_INSTALL) --editable '.[test,lint]'
 	@touch $@
 
+# PySpark is half a gigabyte: only what runs it asks for it.
+$(VENV)/.stamp-spark: pyproject.toml $(VENV)/.stamp-test
+	@echo "installing PySpark and what its tests need"
+	@$(PIP_INSTALL) --editable '.[test-spark]'
+	@touch $@
+
 # Deployed NorFab pins its requirements with ==, so it gets an environment of its own; pydantic is what it forgets to ask for.
 NORFAB_VERSION := 0.25.0
 .venv-norfab/.stamp-$(NORFAB_VERSION): | $(VENV)/.stamp-venv
@@ -84,15 +90,15 @@ run: $(VENV)/.stamp-run
 	@exec $(VENV)/bin/headgate up --size $(SIZE)
 
 test: $(VENV)/.stamp-test system-packages
-	$(PY) -m pytest -m 'not bench and not slow and not interop' $(PYTEST_ARGS)
+	$(PY) -m pytest -m 'not bench and not slow and not interop and not spark' $(PYTEST_ARGS)
 
-interop: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
-	$(PY) -m pytest -m 'interop and not bench' $(PYTEST_ARGS)
+interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
+	$(PY) -m pytest -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
 
-soak: $(VENV)/.stamp-test
+soak: $(VENV)/.stamp-spark
 	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
 
-bench: $(VENV)/.stamp-test .venv-norfab/.stamp-$(NORFAB_VERSION) .venv-oslo/.stamp-$(OSLO_VERSION) system-packages
+bench: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) .venv-oslo/.stamp-$(OSLO_VERSION) system-packages
 	@if command -v cc >/dev/null || command -v gcc >/dev/null; then $(MAKE) --no-print-directory wheel-compiled; fi
 	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--compiled /') $(BENCH_ARGS)
 
@@ -115,7 +121,7 @@ format: $(VENV)/.stamp-lint
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-lock: $(VENV)/.stamp-lint
+lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
 	@{ echo "# The versions CI runs with: pip install --constraint requirements.lock. Renewed by: make lock"; \
 	   $(PIP) freeze --exclude-editable --exclude headgate; } > requirements.lock
 	@cat requirements.lock

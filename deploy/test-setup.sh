@@ -62,6 +62,22 @@ if [ "${1:-}" = bench ]; then
     fi
 fi
 
+# -- a Java runtime ---------------------------------------------------------------------------------
+
+java_version() {
+    command -v java >/dev/null || return 1
+    java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'
+}
+
+# Spark needs 17 or later
+if [ "$(java_version || echo 0)" -ge 17 ]; then
+    echo "test setup: Java $(java_version) found, the pipeline is tested with Spark"
+elif { install_packages openjdk-17-jre-headless || install_packages default-jre-headless; } && [ "$(java_version || echo 0)" -ge 17 ]; then
+    echo "test setup: Java $(java_version) installed, the pipeline is tested with Spark"
+else
+    echo "test setup: no Java 17 (Debian: apt install openjdk-17-jre-headless): the tests with Spark are skipped"
+fi
+
 # -- the load generator ----------------------------------------------------------------------------
 
 if command -v "${CC:-cc}" >/dev/null 2>&1; then

@@ -8,7 +8,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import hotspots, nfp_works, oslo_works, processes, report, tree, web_works, works
+from tests.bench import (
+    hotspots,
+    journal_read,
+    journal_works,
+    nfp_works,
+    oslo_works,
+    processes,
+    report,
+    spark_tables,
+    spark_works,
+    tree,
+    web_works,
+    works,
+)
 from tests.bench.contenders import Compiled, Flux, Headgate
 from tests.bench.loadgen import WEB_SOURCE, LoadError, Loadgen, compiler
 from tests.bench.oslo_contenders import RabbitMq
@@ -16,6 +29,8 @@ from tests.bench.targets import Row
 from tests.bench.web_contenders import Crossbar, Gateway, Nats
 from tests.live import rabbit
 
+JOURNAL = {**journal_works.WORKS, **journal_read.WORKS}
+SPARK = {**spark_works.WORKS, **spark_tables.WORKS}
 WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "relay": works.relay,
     "rtt": works.rtt,
@@ -27,13 +42,17 @@ WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     **web_works.WORKS,
     **nfp_works.WORKS,
     **oslo_works.WORKS,
+    **JOURNAL,
+    **SPARK,
 }
-_WINGS = (web_works.WORKS, nfp_works.WORKS, oslo_works.WORKS)
+_WINGS = (web_works.WORKS, nfp_works.WORKS, oslo_works.WORKS, JOURNAL, SPARK)
 GROUPS = {
     "broker": [name for name in WORKS if not any(name in wing for wing in _WINGS)],
     "web": list(web_works.WORKS),
     "nfp": list(nfp_works.WORKS),
     "oslo": list(oslo_works.WORKS),
+    "journal": list(JOURNAL),
+    "spark": list(SPARK),
 }
 RESULTS = Path(__file__).with_name("results") / "bench.json"
 

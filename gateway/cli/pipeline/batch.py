@@ -1,0 +1,66 @@
+"""``headgate pipeline batch``: bronze -> gold; with ``--journal`` bronze first, in the same session."""
+
+from __future__ import annotations
+
+from broker.cli import options
+from broker.cli.exits import OK
+from broker.cli.screen import Screen
+from gateway.cli.pipeline import given
+from gateway.pipeline.warehouse import Warehouse
+
+EXAMPLES = (
+    "headgate pipeline batch --journal journal --warehouse warehouse       journal to tables",
+    "headgate pipeline batch --warehouse warehouse --since 2026-01-01      gold of these dates again",
+    "headgate pipeline batch -w warehouse --table traffic --table rpc_latency",
+)
+
+
+def batch(
+    warehouse: given.Where,
+    journal: given.MaybeJournal = None,
+    since: given.Since = None,
+    until: given.Until = None,
+    table: given.Tables = None,
+    payload: given.Payload = False,
+    on_corrupt: given.Corrupt = "fail",
+    master: given.Master = None,
+    conf: given.Conf = None,
+    verbose: given.Verbose = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Make gold of the dates whose bronze has changed, or of those asked for; whole dates are replaced, so doing it
+    again is harmless.
+
+    Exit codes: 0 done, 1 damage or a warehouse in use, 2 wrong options, 78 no such journal or warehouse.
+    """
+    from gateway.pipeline import ingest, schema
+    from gateway.pipeline.progress import Progress
+
+    skip = given.skips(on_corrupt)
+    names = [schema.table_named(name).name for name in table or ()]
+    target = Warehouse(warehouse) if journal else given.existing(warehouse)
+    if journal:
+        ingest.pending(journal, target, payload)
+    screen = Screen(as_json)
+    with (
+        target.lock("batch"),
+        Progress(quiet=as_json) as progress,
+        given.Spark(master, conf, verbose).session("batch", progress) as spark,
+    ):
+        from gateway.pipeline import batch as job
+
+        if journal:
+            tell = progress.step("ingest", "segments")
+            run = ingest.ingest(spark, journal, target, payload=payload, skip=skip, tell=tell)
+            screen.record(run.as_json(), given.said(run))
+        dates = given.dates(target, "messages", since, until)
+        run = job.batch(
+            spark, target, dates, tables=names or job.NAMES, tell=progress.step("batch", "tables")
+        )
+    screen.record(run.as_json(), given.said(run))
+    return OK
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("pipeline batch", batch, EXAMPLES, argv)

@@ -1,0 +1,147 @@
+"""Options that the verbs share, and the Spark session they run in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from broker.cli.exits import UsageError
+from broker.errors import ConfigError
+from gateway.pipeline.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from gateway.pipeline.progress import Progress
+    from gateway.pipeline.runs import Run
+
+Journal = Annotated[
+    str,
+    typer.Option("--journal", "-j", metavar="DIR", help="The journal; all workers see it under this path."),
+]
+MaybeJournal = Annotated[
+    str | None,
+    typer.Option("--journal", "-j", metavar="DIR", help="Bring bronze up to this journal first."),
+]
+Where = Annotated[
+    str,
+    typer.Option("--warehouse", "-w", metavar="DIR", help="The tables; all workers see it under this path."),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="local[2], spark://HOST:7077, yarn, ... Default: what spark-submit says, else local[*].",
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given again."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Let Spark say what it does.")]
+Payload = Annotated[bool, typer.Option("--payload", help="Keep payloads in bronze, too.")]
+Corrupt = Annotated[
+    str,
+    typer.Option(
+        "--on-corrupt", metavar="fail|skip", help="Damage and deleted segments: stop, or count and name them."
+    ),
+]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="DATE", help="From this date on (2026-01-31, UTC).")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="DATE", help="Up to this date, included.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", metavar="NAME", help="Only this table; may be given again."),
+]
+
+
+@dataclass(frozen=True)
+class Spark:
+    """How the session is made."""
+
+    master: str | None
+    conf: Sequence[str] | None
+    verbose: bool
+
+    @contextlib.contextmanager
+    def session(self, name: str, progress: Progress) -> Iterator[SparkSession]:
+        """A session, ended behind the block; ``progress`` shows that it takes its time to come up.
+
+        Raises:
+            UsageError: a ``--conf`` without ``=``.
+            Missing: PySpark or Java is not there.
+        """
+        from gateway.pipeline import session
+
+        settings = dict(_pair(each) for each in self.conf or ())
+        with progress.waiting("Spark starts"):
+            made = session.session(self.master, f"headgate pipeline {name}", settings, verbose=self.verbose)
+        try:
+            yield made
+        finally:
+            session.close(made)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise UsageError(f"--conf {text!r:.64}: expected KEY=VALUE")
+    return key, value
+
+
+def skips(corrupt: str) -> bool:
+    """What ``--on-corrupt`` means.
+
+    Raises:
+        UsageError: neither fail nor skip.
+    """
+    if corrupt not in ("fail", "skip"):
+        raise UsageError(f"--on-corrupt {corrupt!r:.64}: expected fail or skip")
+    return corrupt == "skip"
+
+
+def dates(warehouse: Warehouse, table: str, since: str | None, until: str | None) -> list[str] | None:
+    """The dates of a table within bounds; None where none is given.
+
+    Raises:
+        UsageError: a bound is no date.
+    """
+    from datetime import date
+
+    for name, text in (("--since", since), ("--until", until)):
+        try:
+            date.fromisoformat(text or "2026-01-01")
+        except ValueError:
+            raise UsageError(f"{name} {text!r:.64}: expected a date such as 2026-01-31") from None
+    if since is None and until is None:
+        return None
+    return [each for each in warehouse.dates(table) if (since or each) <= each <= (until or each)]
+
+
+def existing(path: str) -> Warehouse:
+    """A warehouse that is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    warehouse = Warehouse(path)
+    if not warehouse.root.is_dir():
+        raise ConfigError(f"{path}: no such warehouse; `headgate pipeline ingest` or `stream` makes one")
+    return warehouse
+
+
+def said(run: Run) -> str:
+    """A run in one line."""
+    seconds = (run.finished_ns - run.started_ns) / 1e9
+    line = f"{run.job}: {run.rows_in:,} rows read, {run.rows_out:,} written in {seconds:.1f} s"
+    if run.losses:
+        line += (
+            f"; {len(run.losses)} stretches could not be read ({run.lost_records:,} records): {run.losses[0]}"
+        )
+    return line

@@ -1,0 +1,56 @@
+"""``headgate pipeline ingest``: segments of a journal -> bronze."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK
+from broker.cli.screen import Screen
+from gateway.cli.pipeline import given
+from gateway.pipeline.warehouse import Warehouse
+
+EXAMPLES = (
+    "headgate pipeline ingest --journal journal --warehouse warehouse",
+    "headgate pipeline ingest -j /shared/journal -w /shared/warehouse --master spark://head:7077",
+    "headgate pipeline ingest -j journal -w warehouse --on-corrupt skip --json",
+)
+
+
+def ingest(
+    journal: given.Journal,
+    warehouse: given.Where,
+    payload: given.Payload = False,
+    on_corrupt: given.Corrupt = "fail",
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check the CRC of each block.")] = True,
+    master: given.Master = None,
+    conf: given.Conf = None,
+    verbose: given.Verbose = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Write each segment as one Parquet file in every date it has rows of; a segment that did not grow is left alone.
+
+    Exit codes: 0 done, 1 damage or a warehouse in use, 2 wrong options, 78 no such journal.
+    """
+    from gateway.pipeline import ingest as job
+    from gateway.pipeline.progress import Progress
+
+    skip = given.skips(on_corrupt)
+    target = Warehouse(warehouse)
+    job.pending(journal, target, payload)  # what is wrong with the journal is said before a JVM starts
+    with (
+        target.lock("ingest"),
+        Progress(quiet=as_json) as progress,
+        given.Spark(master, conf, verbose).session("ingest", progress) as spark,
+    ):
+        tell = progress.step("ingest", "segments")
+        run = job.ingest(spark, journal, target, payload=payload, skip=skip, verify=verify, tell=tell)
+    Screen(as_json).record(run.as_json(), given.said(run))
+    return OK
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("pipeline ingest", ingest, EXAMPLES, argv)

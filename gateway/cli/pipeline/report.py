@@ -1,0 +1,80 @@
+"""``headgate pipeline report``: the history as one HTML page or SVG picture; no Java and no Spark is needed."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+from typing import Final
+
+_EPILOG: Final = """\
+examples:
+  headgate pipeline report --warehouse DIR -o report.html              all there is, at most the newest seven days
+  headgate pipeline report --warehouse DIR --svg history.svg           one picture, for another page
+  headgate pipeline report --warehouse DIR -o noon.html --since 2026-03-02T12:00 --until 2026-03-02T13:00
+
+The page needs nothing beside it. Times are UTC. It names users, topics and sizes: its mode is 0600.
+exit codes: 0 written, 1 failed, 2 wrong options
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate pipeline report",
+        description="Write charts and tables of a warehouse as one self-contained HTML page, or as a picture.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("-w", "--warehouse", metavar="DIR", required=True, help="what headgate pipeline wrote")
+    add("-o", "--output", metavar="FILE", help="the page; one that is there is replaced")
+    add(
+        "--svg",
+        metavar="FILE",
+        help="a picture of traffic, latency, refusals and order, with or without the page",
+    )
+    add(
+        "--since", metavar="TIME", type=when, help="2026-03-01, 2026-03-01T12:30 (UTC), or seconds since 1970"
+    )
+    add("--until", metavar="TIME", type=when, help="the end, not included (default: the end of the data)")
+    add("--days", metavar="N", type=float, default=7.0, help="how much, unless --since says it (default 7)")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    parser = arguments()
+    given = parser.parse_args(argv)
+    if given.output is None and given.svg is None:
+        parser.error("nothing to write: -o FILE is the page, --svg FILE the picture")
+
+    from broker.errors import HeadgateError
+    from gateway.pipeline import report
+
+    try:
+        found = report.write(
+            given.warehouse,
+            given.output,
+            picture=given.svg,
+            since=given.since,
+            until=given.until,
+            days=given.days,
+        )
+    except OSError as error:
+        raise HeadgateError(f"{error.filename2 or error.filename}: {error.strerror}", error.errno) from None
+    files = " and ".join(filter(None, (given.output, given.svg)))
+    print(f"{files}: {found['messages']} messages, {len(found['runs'])} runs of the pipeline")
+    return 0
+
+
+def when(text: str) -> float:
+    """A time as seconds since 1970; without a zone it is UTC.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        stamp = dt.datetime.fromisoformat(text)
+    return (stamp if stamp.tzinfo else stamp.replace(tzinfo=dt.UTC)).timestamp()

@@ -1,0 +1,122 @@
+"""``headgate pipeline stream``: the journal as it grows -> bronze and gold."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from broker.cli import options
+from broker.cli.exits import OK
+from broker.cli.screen import Screen
+from gateway.cli.pipeline import given
+from gateway.pipeline.warehouse import Warehouse
+
+EXAMPLES = (
+    "headgate pipeline stream --journal journal --warehouse live               until Ctrl-C",
+    "headgate pipeline stream -j journal -w live --trigger 2 --max-bytes 64m",
+    "headgate pipeline stream -j journal -w live --available-now               all there is, then end",
+)
+_LOOK_S: Final = 0.5
+TRIGGER_S: Final = 5.0
+
+
+def stream(
+    journal: given.Journal,
+    warehouse: given.Where,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Spark's checkpoint. Default: in the warehouse."),
+    ] = None,
+    trigger: Annotated[
+        float, typer.Option("--trigger", min=0.1, metavar="SECONDS", help="A batch so often.")
+    ] = TRIGGER_S,
+    available_now: Annotated[
+        bool,
+        typer.Option(
+            "--available-now", help="Read what there is now, in as many batches as it takes, and end."
+        ),
+    ] = False,
+    max_files: Annotated[
+        int | None, typer.Option("--max-files", min=1, metavar="N", help="Segments of a batch at most.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None, typer.Option("--max-bytes", metavar="BYTES", help="Bytes of a batch at most (64m).")
+    ] = None,
+    bronze_only: Annotated[
+        bool, typer.Option("--bronze-only", help="No gold; `headgate pipeline batch` makes it.")
+    ] = False,
+    payload: given.Payload = False,
+    on_corrupt: given.Corrupt = "fail",
+    master: given.Master = None,
+    conf: given.Conf = None,
+    verbose: given.Verbose = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Follow a journal: each batch adds to bronze and gold, each record once, also when this is killed and started
+    again.
+
+    Exit codes: 0 ended by Ctrl-C or all read, 1 damage, a deleted segment or a warehouse in use, 2 wrong options.
+    """
+    from broker.journal.reading.segments import listing
+    from gateway.pipeline.progress import Progress
+
+    settings = {
+        "onCorrupt": "skip" if given.skips(on_corrupt) else "fail",
+        "payload": str(payload).lower(),
+        **({"maxFilesPerTrigger": str(max_files)} if max_files else {}),
+        **({"maxBytesPerTrigger": max_bytes} if max_bytes else {}),
+    }
+    listing(journal)
+    target, screen = Warehouse(warehouse), Screen(as_json)
+    with (
+        target.lock("stream"),
+        _leaving() as leave,
+        Progress(quiet=as_json) as progress,
+        given.Spark(master, conf, verbose).session("stream", progress) as spark,
+    ):
+        from gateway.pipeline.stream import Stream
+
+        running = Stream(
+            spark,
+            journal,
+            target,
+            checkpoint=checkpoint,
+            trigger_s=None if available_now else trigger,
+            gold=not bronze_only,
+            options=settings,
+            told=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.said(run)}"),
+        )
+        with progress.waiting(f"following {journal}"):
+            while running.active and not leave.wait(_LOOK_S):
+                pass
+        if leave.is_set() or running.query.isActive:  # told to leave, or gold failed
+            running.stop()
+            running.check()
+        else:
+            running.wait()
+    return OK
+
+
+@contextlib.contextmanager
+def _leaving() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    leave = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_came: leave.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield leave
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("pipeline stream", stream, EXAMPLES, argv)

@@ -1,0 +1,61 @@
+"""``headgate pipeline verify``: whether a warehouse holds every record of a journal once."""
+
+from __future__ import annotations
+
+from broker.cli import options
+from broker.cli.exits import FAILED, OK
+from broker.cli.screen import Screen
+from gateway.cli.pipeline import given
+
+EXAMPLES = (
+    "headgate pipeline verify --journal journal --warehouse warehouse",
+    "headgate pipeline verify -j journal -w warehouse --json | jq .ok",
+)
+
+
+def verify(journal: given.Journal, warehouse: given.Where, as_json: options.AsJson = False) -> int:
+    """Compare the numbers of records with those of rows, segment by segment. Needs no Java.
+
+    Exit codes: 0 every record is there once, 1 some are missing or there twice, 2 wrong options, 78 no such journal or
+    warehouse.
+    """
+    from gateway.pipeline import verify as job
+
+    screen = Screen(as_json)
+    report = job.verify(journal, given.existing(warehouse))
+    if as_json:
+        screen.line(screen_json(report.as_json()))
+        return OK if report.ok else FAILED
+    rows = [
+        (
+            each.segment,
+            str(each.records),
+            str(each.rows),
+            str(each.twice),
+            str(each.behind),
+            str(len(each.damages)),
+        )
+        for each in report.segments
+    ]
+    screen.table(("segment", "records", "rows", "twice", "not read yet", "damages"), rows)
+    for each in report.segments:
+        for damage in each.damages:
+            screen.line(damage, "yellow")
+    screen.line(
+        f"{report.rows:,} rows, {report.beyond:,} of them of segments that are gone: "
+        + ("every record is there once" if report.ok else "records are MISSING or there TWICE"),
+        "green" if report.ok else "bold red",
+    )
+    return OK if report.ok else FAILED
+
+
+def screen_json(value: object) -> str:
+    """One line of JSON."""
+    from broker.cli.screen import compact
+
+    return compact(value)
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("pipeline verify", verify, EXAMPLES, argv)

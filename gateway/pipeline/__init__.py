@@ -1,0 +1,23 @@
+"""What the journal holds, as tables: Spark jobs over segments, Parquet out. The only place that imports pyspark.
+
+``schema``     every table: columns, types, versions; as Arrow, as Spark DDL, as Markdown. Needs nothing but Python
+``warehouse``  where the tables are: paths, names of files, who feeds them, locks, partitions swapped whole
+``runs``       the table of runs: what each job read, wrote and lost
+``session``    a Spark session set up for our sources; Java and PySpark missing are said in words
+``arrow``      decoded columns -> Arrow batches of the schema
+``source``     the Spark data source ``headgate``: batch and stream
+``ingest``     segments -> bronze ``messages``, written by pyarrow inside Spark's tasks
+``stream``     the journal as it grows -> bronze, exactly once; ``follow`` makes gold of it
+``compact``    many small files -> few large ones
+``spans``      which bytes of which segments a task reads; ``offsets`` how far a stream may read
+``filters``    what of a query's conditions the source can decide itself
+``parts``      rows of ``messages`` -> a file for each date, inside a task
+``errors``     what goes wrong, in words
+``progress``   how far a job is, on a terminal
+``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does
+``tables/``, ``batch``     bronze -> gold
+``bench``      Spark beside DuckDB on the same files; ``benchload`` makes them
+``report``     charts of a warehouse as one page (``reportlines``, ``reportwords``, ``reportstyle``); ``picture`` as SVG
+
+``python -m gateway.pipeline VERB ...`` is ``headgate pipeline VERB ...``, for ``spark-submit``.
+"""

@@ -1,0 +1,163 @@
+r"""Decoded columns as Arrow: no Python object is made for a row.
+
+Text of the journal lies scattered in a buffer. Arrow wants strings one behind the other, so the buffer is looked at
+as an array of 2n - 1 strings, text and what lies between by turns, of which the even ones are taken. That needs texts
+in ascending order and offsets of 32 bits; where either fails the bytes are gathered by index.
+
+A topic is whatever bytes a client sent. What is not UTF-8 is written with backslashes (``\xff``), for Parquet and the
+JVM hold text to be text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.journal.layout import HEADER_BYTES
+from broker.journal.reading import columns
+from broker.journal.reading.blocks import Block
+from broker.journal.reading.columns import Coded, Maybe, Text
+from broker.journal.reading.peers import Peers
+from gateway.pipeline import schema
+from gateway.pipeline.spans import Loss, Span
+
+_INT32_MAX: Final = (1 << 31) - 1
+_NAMED: Final = frozenset(("peer", "via"))
+LOSS: Final = "loss"
+"""``kind`` of a row that stands for something that could not be read (option ``losses``)."""
+
+
+class Decoder:
+    """Blocks of one span -> record batches.
+
+    Args:
+        names: columns wanted, in order.
+        payload: whether the column payload may be among them.
+        needs: further columns, for filters; ``project`` takes them away again.
+    """
+
+    def __init__(self, names: Sequence[str], *, payload: bool = False, needs: Collection[str] = ()) -> None:
+        self._names = list(names)
+        self._all = [*names, *sorted(set(needs) - set(names))]
+        self._payload = payload
+        kinds = {column.name: column.arrow_type() for column in (*schema.MESSAGES.columns, schema.PAYLOAD)}
+        self._types = [kinds[name] for name in self._all]
+        self._peers = Peers()
+        self._by_name = bool(_NAMED & set(self._all))
+
+    def begin(self, span: Span) -> None:
+        """Learn who is who from what stands in front of a span that begins within its segment."""
+        if self._by_name and span.loss is None and span.start > HEADER_BYTES:
+            try:
+                self._peers.learn_before(span.path, span.start)
+            except FileNotFoundError:
+                return  # reading the span says so
+
+    def learn(self, block: Block) -> None:
+        """Learn who is who from a block that is not decoded."""
+        if self._by_name:
+            self._peers.learn(block)
+
+    def batch(self, blocks: Sequence[Block]) -> pa.RecordBatch:
+        """The rows of some blocks of one segment.
+
+        Raises:
+            Damaged: an entry of a block is wrong though its CRC is right.
+        """
+        found = columns.decode(blocks, self._peers, payload=self._payload, wanted=self._all)
+        arrays = [as_arrow(found[name], kind) for name, kind in zip(self._all, self._types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=self._all)
+
+    def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Only what was asked for, in its order."""
+        return batch if len(self._all) == len(self._names) else batch.select(self._names)
+
+    def loss(self, loss: Loss) -> pa.RecordBatch:
+        """A row that says what could not be read."""
+        told = {"kind": LOSS, "topic": loss.why, "detail": loss.as_json()}
+        arrays = [pa.array([told.get(name)], kind) for name, kind in zip(self._all, self._types, strict=True)]
+        return self.project(pa.RecordBatch.from_arrays(arrays, names=self._all))
+
+
+def losses_in(batch: pa.RecordBatch) -> list[Loss]:
+    """The losses that stand among the rows of a batch with ``kind`` and ``detail``."""
+    rows = batch.filter(pc.equal(batch.column("kind"), LOSS)).column("detail").to_pylist()
+    return [Loss(**json.loads(text)) for text in rows]
+
+
+def as_arrow(column: Any, kind: pa.DataType) -> pa.Array:
+    """One decoded column as an Arrow array of that type."""
+    if isinstance(column, Coded):
+        return pa.array(_clean(column.values), pa.string()).take(pa.array(column.codes))
+    if isinstance(column, Text):
+        return _text(column, kind)
+    if isinstance(column, Maybe):
+        if not column.valid.any():
+            return pa.nulls(len(column.values), kind)
+        return pa.array(column.values, mask=~column.valid).cast(kind)
+    numbers = pa.array(column)
+    return numbers if numbers.type == kind else numbers.view(kind)
+
+
+def _clean(values: Sequence[str | None]) -> list[str | None]:
+    """Names without what UTF-8 cannot hold."""
+    return [None if value is None else utf8(value.encode("utf-8", "surrogateescape")) for value in values]
+
+
+def utf8(raw: bytes) -> str:
+    r"""Bytes as text; those that are none as ``\\xff``."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _text(text: Text, kind: pa.DataType) -> pa.Array:
+    if text.valid is not None and not text.valid.any():
+        return pa.nulls(len(text.lengths), kind)
+    raw = _binary(text)
+    if text.valid is not None and not text.valid.all():
+        raw = pc.if_else(pa.array(text.valid), raw, None)
+    if kind == pa.binary():
+        return raw
+    try:
+        return raw.cast(kind)  # looks at every byte: a wrong one would only show in the JVM
+    except pa.ArrowInvalid:
+        return pa.array([None if each is None else utf8(each) for each in raw.to_pylist()], kind)
+
+
+def _binary(text: Text) -> pa.Array:
+    """The bytes of each row, nulls as empty."""
+    count = len(text.lengths)
+    if count == 0:
+        return pa.array([], pa.binary())
+    there = text.lengths > 0
+    starts = text.starts if there.all() else np.where(there, text.starts, 0)
+    ends = np.maximum.accumulate(starts + text.lengths)
+    if not there.all():
+        starts = np.where(there, starts, ends)
+    size = len(text.data)
+    if size > _INT32_MAX or (count > 1 and bool((starts[1:] < ends[:-1]).any())):
+        return _gathered(text)
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2], offsets[1::2] = starts, ends
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text.data)]
+    scattered = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return scattered.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
+
+
+def _gathered(text: Text) -> pa.Array:
+    """The same in any order and of any size, a copy by index."""
+    ends = np.cumsum(text.lengths)
+    total = int(ends[-1])
+    if total > _INT32_MAX:
+        raise OverflowError(f"{total} bytes of text in one batch; Arrow's strings hold {_INT32_MAX}")
+    index = np.arange(total, dtype=np.int64) + np.repeat(text.starts - (ends - text.lengths), text.lengths)
+    gathered = np.frombuffer(text.data, np.uint8)[index]
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    return pa.Array.from_buffers(
+        pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(gathered)]
+    )

@@ -1,0 +1,203 @@
+"""How far a stream may read, and which bytes lie between two of its offsets: ``{writer: position}`` (``spans``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.journal.layout import HEADER_BYTES
+from broker.journal.reading.segments import listing
+from gateway.pipeline import spans
+from gateway.pipeline.spans import SPLIT_BYTES, Loss, Position, Span
+
+Offset = dict[str, dict[str, int]]
+_MANY: Final = 1 << 62
+"""No limit."""
+
+
+@dataclass
+class Limits:
+    """What one batch may read at most; at least one block of one writer is read, or a stream would stand still."""
+
+    files: int = _MANY
+    bytes: int = _MANY
+    taken: bool = False
+    """Something is read already."""
+
+    @property
+    def used_up(self) -> bool:
+        """Whether nothing more fits."""
+        return self.files <= 0 or self.bytes <= 0
+
+    def within(self, start: int, ends: list[int]) -> int:
+        """The last of the ends that fits; the first one where nothing is read yet; ``start`` where none does."""
+        fitting = [end for end in ends if end - start <= self.bytes]
+        return fitting[-1] if fitting else start if self.taken else ends[0]
+
+
+def by_writer(directory: str) -> dict[str, list[tuple[int, str]]]:
+    """First number and path of each segment, by writer.
+
+    Raises:
+        ConfigError: there is no such directory.
+    """
+    found: dict[str, list[tuple[int, str]]] = {}
+    for path, writer, first in listing(directory):
+        found.setdefault(writer, []).append((first, path))
+    return found
+
+
+def latest(
+    directory: str,
+    start: Mapping[str, Any],
+    limits: Limits | None = None,
+    target: Mapping[str, Any] | None = None,
+) -> Offset:
+    """The next offset: as far as the journal goes, as ``limits`` allow, never beyond ``target``.
+
+    Writers whose backlog is largest come first, so that a limit starves nobody.
+
+    Raises:
+        ConfigError: there is no such directory.
+        PipelineError: a segment is of a newer version.
+    """
+    allowed = limits or Limits()
+    offset: Offset = {writer: dict(told) for writer, told in start.items()}
+    ahead = []
+    for writer, segments in by_writer(directory).items():
+        if target is not None and writer not in target:
+            continue
+        first = segments[0][0]
+        at = Position.of(start[writer]) if writer in start else Position(first, HEADER_BYTES, first, first)
+        until = Position.of(target[writer]) if target is not None else None
+        left = [each for each in segments if each[0] >= at.seg and (until is None or each[0] <= until.seg)]
+        ahead.append((_backlog(left), writer, at, left, until))
+    for _backlog_bytes, writer, at, left, until in sorted(ahead, key=lambda each: -each[0]):
+        reached = _advance(at, left, until, allowed)
+        if reached != at or writer in offset:
+            offset[writer] = reached._asdict()
+    return offset
+
+
+def _backlog(segments: list[tuple[int, str]]) -> int:
+    total = 0
+    for _first, path in segments:
+        try:
+            total += os.stat(path).st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _advance(
+    at: Position, segments: list[tuple[int, str]], until: Position | None, limits: Limits
+) -> Position:
+    """One writer: on through its segments, block by block where a limit falls into one."""
+    for index, (first, path) in enumerate(segments):
+        if limits.used_up:
+            return at
+        if first > at.seg:
+            # its journal went on in another segment; what was deleted in between is looked at by `plan`
+            at = Position(first, HEADER_BYTES, at.next if at.seg < first else first, at.first)
+        try:
+            at = _within(at, path, index + 1 < len(segments), until, limits)
+        except FileNotFoundError:
+            continue
+    return at
+
+
+def _within(at: Position, path: str, sealed: bool, until: Position | None, limits: Limits) -> Position:
+    """On within one segment."""
+    spans.refuse_newer(path)
+    following: int | None = None
+    if until is not None and until.seg == at.seg:
+        end, following = until.pos, until.next
+    elif sealed:
+        end = os.stat(path).st_size
+    else:
+        end, following = spans.reach(path, at.pos)
+    if end <= at.pos:
+        return at
+    cut = end - at.pos > limits.bytes
+    if cut or following is None:
+        found = spans.bounds(path, at.pos, end)
+        following = found.next
+        if cut and found.clean:
+            end = limits.within(at.pos, found.ends)
+            if end == at.pos:
+                limits.bytes = 0
+                return at
+            following = spans.bounds(path, at.pos, end).next
+    limits.files -= 1
+    limits.bytes = (
+        0 if cut else limits.bytes - (end - at.pos)
+    )  # the rest of a segment comes before the next one
+    limits.taken = True
+    return at._replace(pos=end, next=at.next if following is None else following)
+
+
+def plan(
+    directory: str, start: Mapping[str, Any], end: Mapping[str, Any], split_bytes: int = SPLIT_BYTES
+) -> list[Span]:
+    """The spans between two offsets; a segment that should be there and is not becomes a span with a loss.
+
+    Raises:
+        ConfigError: there is no such directory.
+    """
+    there = by_writer(directory)
+    found: list[Span] = []
+    for writer, told in sorted(end.items()):
+        to = Position.of(told)
+        since = (
+            Position.of(start[writer])
+            if writer in start
+            else Position(to.first, HEADER_BYTES, to.first, to.first)
+        )
+        if since != to:
+            found += _between(writer, since, to, there.get(writer, []), split_bytes)
+    return found
+
+
+def _between(
+    writer: str, since: Position, to: Position, there: list[tuple[int, str]], split_bytes: int
+) -> list[Span]:
+    found: list[Span] = []
+    following: int | None = since.next
+    last = since.seg
+    for first, path in there:
+        if not since.seg <= first <= to.seg:
+            continue
+        if following is not None and first > following and not _told(path, following):
+            found.append(Span(path, loss=_missing(writer, last, following, first)))
+        begin = since.pos if first == since.seg else HEADER_BYTES
+        last = first
+        try:
+            limit = to.pos if first == to.seg else os.stat(path).st_size
+            seen = spans.bounds(path, begin, limit)
+        except FileNotFoundError:
+            following = following if begin == limit else None
+            continue
+        if limit > begin:
+            found += spans.split(Span(path, begin, limit, first < to.seg), split_bytes)
+        if seen.next is not None or not seen.clean:
+            following = seen.next if seen.clean else None
+    if to.seg not in (first for first, _path in there) and to.next > since.next:
+        missing = since.next if last == since.seg and not found else following
+        lost = _missing(writer, to.seg, to.next if missing is None else missing, to.next)
+        found.append(Span("", loss=lost))
+    return found
+
+
+def _told(path: str, missing_from: int) -> bool:
+    try:
+        return spans.told_gap(path, missing_from)
+    except FileNotFoundError:
+        return True  # the span that is planned for it will say so
+
+
+def _missing(writer: str, seg: int, first: int, behind: int) -> Loss:
+    from gateway.pipeline.spans import deleted
+
+    return deleted(f"{writer}-{seg:020d}.fj", 0, 0, behind - first)

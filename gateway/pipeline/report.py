@@ -1,0 +1,398 @@
+"""The history as one page: no program, no file beside it, light and dark as the system has it. Read through pyarrow.
+
+What it shows is what the dashboard's *History* shows, from the same answers (``gateway.history``); times are in UTC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any, Final, NamedTuple
+
+from broker import __version__
+from gateway.history.charts import FINE_S, Line, bounds, chart, moment
+from gateway.history.reader import QUESTIONS, Question, TooWide, answer
+from gateway.history.scope import DAY_S, LEAST_S, Scope
+from gateway.history.tables import Budget, Warehouse
+from gateway.pipeline.picture import drawn
+from gateway.pipeline.reportlines import PERCENTILES, latency_lines, stacked_lines, traffic_lines, verdict
+from gateway.pipeline.reportstyle import STYLE
+from gateway.pipeline.reportwords import (
+    BRIEF,
+    BRIEF_TOPIC,
+    NOT_SAID,
+    age,
+    brief,
+    duration,
+    error,
+    mark,
+    rate,
+    short,
+    size,
+    span,
+    text,
+    user,
+)
+
+SECONDS: Final = 120.0
+"""How long each question of a report may read: nobody waits for a page."""
+DAYS_MAX: Final = 36600
+"""The longest report: a century, all there can be."""
+ROWS: Final = 15
+
+Answer = dict[str, Any]
+
+
+def read(
+    warehouse: str, *, since: float | None = None, until: float | None = None, days: float = 7
+) -> dict[str, Answer]:
+    """The answers to all questions.
+
+    Args:
+        warehouse: directory of the tables.
+        since: first second since 1970; None: where the data begins, at most ``days`` before the end.
+        until: the end, not included; None: the end of the data.
+        days: how much is shown when ``since`` is not said.
+
+    Raises:
+        HeadgateError: no pyarrow, no warehouse, or bounds that make no sense.
+    """
+    house = Warehouse(warehouse)
+    house.check()
+    now = int(time.time()) + 1
+    extent = house.extent() or (now - LEAST_S, now)
+    if since is None and until is not None:
+        since = max(0.0, until - days * DAY_S, min(float(extent[0]), until - 1))
+    try:
+        scope = Scope.of(since, until, extent, seconds=days * DAY_S)
+    except ValueError as wrong:
+        raise TooWide(str(wrong)) from None
+    return {
+        name: answer(
+            house,
+            Question(name, scope.since, scope.until),
+            max_days=DAYS_MAX,
+            budget=Budget(seconds=SECONDS),
+        )
+        for name in QUESTIONS
+    }
+
+
+def write(
+    warehouse: str,
+    output: str | None,
+    *,
+    picture: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    days: float = 7,
+) -> Answer:
+    """Write the page to ``output`` and a picture to ``picture`` (in place of what is there); return the summary.
+
+    Args:
+        warehouse: directory of the tables.
+        output: HTML file; None: no page.
+        picture: SVG file (``gateway.pipeline.picture``); None: no picture.
+        since: as of ``read``.
+        until: as of ``read``.
+        days: as of ``read``.
+
+    Raises:
+        HeadgateError: as of ``read``.
+        OSError: a file cannot be written.
+    """
+    found = read(warehouse, since=since, until=until, days=days)
+    if output is not None:
+        _replace(output, page(found))
+    if picture is not None:
+        _replace(picture, drawn(found))
+    return found["summary"]
+
+
+def _replace(output: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    folder, name = os.path.split(os.path.abspath(output))
+    handle, path = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o600)  # it names users, topics and sizes of everybody
+        os.replace(path, output)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+# ---------------------------------------------------------------- the page
+
+
+def page(found: dict[str, Answer]) -> str:
+    """The answers of all questions as HTML."""
+    blocks = (
+        _traffic(found["traffic"]),
+        _latency(found["latency"]),
+        _talkers(found["talkers"]),
+        _denied(found["denied"]),
+        _order(found["order"]),
+        _slow(found["slow"]),
+        _jobs(found["jobs"]),
+        _notifications(found["notifications"]),
+        _runs(found["summary"]),
+    )
+    summary = found["summary"]
+    title = f"Headgate history, {bounds(summary)}"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
+        f"<header><h1>Headgate history</h1><p>{_head(found)}</p></header>\n"
+        f"{_sums(summary)}\n<main>\n{''.join(blocks)}</main>\n"
+        f"<footer>headgate {escape(__version__)} · written {moment(time.time())} UTC</footer>\n</body>\n</html>\n"
+    )
+
+
+def _head(found: dict[str, Answer]) -> str:
+    summary = found["summary"]
+    fresh = summary["fresh_s"]
+    ran = (
+        "the pipeline has not run yet"
+        if fresh is None
+        else f"the pipeline ran {age(fresh)} before this page was made"
+    )
+    said = [bounds(summary), ran]
+    spent = sorted({each["truncated"] for each in found.values() if each["truncated"]})
+    if spent:
+        said.append(f"not all was read, the newest only (limit of {', '.join(spent)})")
+    damaged = sorted({name for each in found.values() for name in each["damaged"]})
+    if damaged:
+        said.append(f"not readable: {', '.join(damaged)}")
+    return " · ".join(map(escape, said))
+
+
+def _sums(summary: Answer) -> str:
+    pairs = {
+        "messages": short(summary["messages"]), "on the wire": size(summary["wire_bytes"]),
+        "payload": size(summary["payload_bytes"]), "errors": short(summary["errors"]),
+        "services": str(len(summary["services"])), "ranks": str(len(summary["ranks"])),
+    }  # fmt: skip
+    return (
+        "<dl>"
+        + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs.items())
+        + "</dl>"
+    )
+
+
+def _traffic(found: Answer) -> str:
+    errors = [Line("errors", "bad", found["errors"])]
+    empty = "No messages in this time."
+    note = f"messages/s in, {span(found['step_s'])} a step"
+    return _block(
+        _chart("Traffic", note, found, traffic_lines(found), rate, empty),
+        _chart("Errors", "per step", found, errors, short, "No errors in this time.", bars=True),
+    )
+
+
+def _latency(found: Answer) -> str:
+    note = (
+        f"until the first answer; {duration(0)}: recorded together with it; "
+        "several minutes in a step: the worst one"
+    )
+    columns: Columns = {
+        "topic": _name("topic"), "calls": lambda row: short(row["n"]),
+        **{name: _ns(key) for key, name, _ in PERCENTILES},
+        "unanswered": lambda row: short(row["unmatched_no_response"]),
+    }  # fmt: skip
+    empty = "No calls in this time."
+    return _block(
+        _chart("Latency", note, found, latency_lines(found), mark, empty, zeros=True),
+        _table("Calls by topic", columns, found["topics"], empty),
+    )
+
+
+def _talkers(found: Answer) -> str:
+    def columns(name: str) -> Columns:
+        return {
+            name: _user if name == "userid" else _name(name),
+            "messages": lambda row: short(row["n"]), "bytes": lambda row: size(row["bytes"]),
+            "errors": lambda row: short(row["errors"]),
+        }  # fmt: skip
+
+    titles = {"userid": "Top users", "topic": "Top topics", "service": "Top services"}
+    tables = [
+        _table(title, columns(name), found[f"by_{name}"], "Nothing in this time.")
+        for name, title in titles.items()
+    ]
+    return _block(*tables, kind="wide")
+
+
+def _denied(found: Answer) -> str:
+    columns: Columns = {
+        "time": _time(found), "userid": _user, "topic": _name("topic"),
+        "why": lambda row: error(row["errno"]), "from": _name("peer"), "rank": _key("rank"),
+    }  # fmt: skip
+    empty = "Nothing was refused in this time."
+    return _block(
+        _chart(
+            "Denied access", "per step", found, [Line("refused", "warn", found["n"])], short, empty, bars=True
+        ),
+        _table("Newest refusals", columns, found["newest"], empty),
+    )
+
+
+def _order(found: Answer) -> str:
+    mood, said = verdict(found)
+    pairs: Columns = {
+        "from": _name("origin"), "to": _name("peer"), "type": _key("type"), "rank": _key("rank"),
+        "messages": lambda row: short(row["n"]), "out of order": _key("out_of_order"), "missing": _key("missing"),
+    }  # fmt: skip
+    gaps: Columns = {
+        "time": _time(found), "what": _key("kind"), "from": _name("peer"), "rank": _key("rank"),
+        "after": _key("prev_seq"), "came": _key("next_seq"), "missing": _key("missing"),
+    }  # fmt: skip
+    return _block(
+        f'<section><h2>Order of deliveries</h2><p class="verdict {mood}">{escape(said)}</p></section>',
+        _table(
+            "Pairs out of order", pairs, found["findings"], "No pair has a message out of order or missing."
+        ),
+        _table("Event numbers", gaps, found["event_gaps"], "The numbers of events follow each other."),
+    )
+
+
+def _slow(found: Answer) -> str:
+    columns: Columns = {
+        "who": _name("peer"), "rank": _key("rank"), "what": _key("what"), "messages": lambda row: short(row["events"]),
+        "bytes": lambda row: size(row["bytes"]),
+    }  # fmt: skip
+    empty = "Nobody was too slow in this time."
+    lost = [Line("lost", "bad", found["events"])]
+    return _block(
+        _chart("Slow consumers", "events and answers lost per step", found, lost, short, empty, bars=True),
+        _table("Who lost", columns, found["by"], empty),
+    )
+
+
+def _jobs(found: Answer) -> str:
+    columns: Columns = {
+        "service": _key("service"), "task": _key("task"), "jobs": lambda row: short(row["n"]), "mean": _ns("mean_ns"),
+        "outcome": lambda row: ", ".join(f"{n} {name}" for name, n in row["statuses"].items()),
+    }  # fmt: skip
+    empty = "No jobs in this time; headgate nfp broker --journal DIR records them."
+    return _block(
+        _chart("Jobs", "submitted per step", found, stacked_lines(found), short, empty, bars=True),
+        _table("Jobs by task", columns, found["tasks"], empty),
+    )
+
+
+def _notifications(found: Answer) -> str:
+    columns: Columns = {
+        "type": _name("event_type"), "publisher": _name("publisher_id"), "notifications": lambda row: short(row["n"]),
+        "bytes": lambda row: size(row["bytes"]),
+    }  # fmt: skip
+    empty = "No notifications in this time; headgate oslo proxy --journal DIR records them."
+    return _block(
+        _chart(
+            "Notifications", "per step, by priority", found, stacked_lines(found), short, empty, bars=True
+        ),
+        _table("Notifications by type", columns, found["by"], empty),
+    )
+
+
+def _runs(summary: Answer) -> str:
+    columns: Columns = {
+        "ended": lambda row: NOT_SAID if row["finished_at"] is None else moment(row["finished_at"]), "job": _key("job"),
+        "read": lambda row: short(row["rows_in"] or 0), "written": lambda row: short(row["rows_out"] or 0),
+        "damaged": _key("bad_blocks"), "lost": _key("lost_records"),
+        "took": lambda row: NOT_SAID if row["duration_s"] is None else f"{row['duration_s']:.1f} s",
+    }  # fmt: skip
+    return _block(
+        _table("Runs of the pipeline", columns, summary["runs"], "The pipeline has not run yet."), kind="wide"
+    )
+
+
+# ---------------------------------------------------------------- parts
+
+
+class Cut(NamedTuple):
+    """A name that was made short, and the whole one."""
+
+    said: str
+    whole: str
+
+
+Columns = dict[str, Callable[[dict[str, Any]], str | Cut]]
+LEFT: Final = frozenset(
+    ["topic", "userid", "service", "time", "why", "from", "to", "type", "what", "who", "task", "outcome"]
+) | {"publisher", "ended", "job"}
+"""Columns of words; all others are numbers and set right."""
+KINDS: Final = {"time": "slim", "ended": "slim", "userid": "slim", "why": "slim", "topic": "broad"}
+"""Columns of words that are not broken, and those that need more room than others."""
+
+
+def _block(*parts: str, kind: str = "") -> str:
+    return f'<div class="block {kind}">{"".join(parts)}</div>\n'
+
+
+def _chart(
+    title: str,
+    note: str,
+    found: Answer,
+    lines: Sequence[Line],
+    form: Callable[[float], str],
+    empty: str,
+    *,
+    bars: bool = False,
+    zeros: bool = False,
+) -> str:
+    drawing = chart(title, found["times"], found["step_s"], lines, form, bars=bars, zeros=zeros)
+    legend = "".join(f'<li class="tone-{line.tone}"><i></i>{escape(line.name)}</li>' for line in lines)
+    shown = f"<ul>{legend}</ul>{drawing}" if drawing else f'<p class="empty">{escape(empty)}</p>'
+    return f"<section><h2>{escape(title)} <small>{escape(note)}</small></h2>{shown}</section>"
+
+
+def _table(title: str, columns: Columns, rows: Sequence[dict[str, Any]], empty: str) -> str:
+    if not rows:
+        return f'<section><h2>{escape(title)}</h2><p class="empty">{escape(empty)}</p></section>'
+
+    def cell(name: str, tag: str, value: str | Cut) -> str:
+        said, whole = value if isinstance(value, Cut) else (value, value)
+        kind = "number" if name not in LEFT else KINDS.get(name, "")
+        kind = f' class="{kind}"' if kind else ""
+        title = f' title="{escape(whole)}"' if whole != said else ""
+        return f"<{tag}{kind}{title}>{escape(said)}</{tag}>"
+
+    head = "".join(cell(name, "th", name) for name in columns)
+    body = "".join(
+        f"<tr>{''.join(cell(name, 'td', of(row)) for name, of in columns.items())}</tr>"
+        for row in rows[:ROWS]
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<section><h2>{escape(title)}</h2><div class="scroll">{table}</div></section>'
+
+
+def _time(found: Answer) -> Callable[[dict[str, Any]], str]:
+    fine = found["until"] - found["since"] <= FINE_S
+    return lambda row: moment(row["ts"], fine=fine)
+
+
+def _user(row: dict[str, Any]) -> str:
+    return user(row["userid"])
+
+
+def _name(name: str) -> Callable[[dict[str, Any]], Cut]:
+    most = BRIEF_TOPIC if name in ("topic", "service", "event_type") else BRIEF
+    return lambda row: Cut(brief(row[name], most), text(row[name]))
+
+
+def _key(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: text(row[name])
+
+
+def _ns(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: NOT_SAID if row[name] is None else duration(row[name])

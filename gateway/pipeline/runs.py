@@ -1,0 +1,118 @@
+"""The table ``_runs``: one row for each run of a job, for each batch of a stream; dashboards see from it how fresh
+the rest is.
+
+A file holds the rows of a job of one hour, so that a stream with a batch every second leaves few of them. A batch
+that is done again replaces its row.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from gateway.pipeline import schema
+from gateway.pipeline.spans import Loss
+from gateway.pipeline.warehouse import Warehouse, write_file
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+NAMED_LOSSES: Final = 100
+"""Losses named in one row; all are counted."""
+
+
+def _moment(ns: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+@dataclass
+class Run:
+    """One run, as it goes on; ``finish`` dates its end.
+
+    Attributes:
+        job: ingest, batch, stream, gold, compact.
+        feed: ingest or stream.
+        batch_id: of a stream its batch; of others ms since 1970 at the begin.
+        offsets: how far each writer was read.
+        losses: what could not be read.
+    """
+
+    job: str
+    feed: str = ""
+    batch_id: int = -1
+    rows_in: int = 0
+    rows_out: int = 0
+    offsets: dict[str, Any] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+    started_ns: int = field(default_factory=time.time_ns)
+    finished_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_id < 0:
+            self.batch_id = self.started_ns // 1_000_000
+
+    def finish(self) -> Run:
+        """It has ended now."""
+        self.finished_ns = max(time.time_ns(), self.started_ns)
+        return self
+
+    @property
+    def lost_records(self) -> int:
+        """Those whose number is known."""
+        return sum(loss.records or 0 for loss in self.losses)
+
+    def row(self) -> dict[str, Any]:
+        """As the table has it."""
+        told: dict[str, Any] = {"writers": self.offsets}
+        if self.losses:
+            told["losses"] = [json.loads(loss.as_json()) for loss in self.losses[:NAMED_LOSSES]]
+        finished = _moment(self.finished_ns)
+        return {
+            "job": self.job,
+            "batch_id": self.batch_id,
+            "feed": self.feed,
+            "started_at": _moment(self.started_ns),
+            "finished_at": finished,
+            "rows_in": self.rows_in,
+            "rows_out": self.rows_out,
+            "bad_blocks": len(self.losses),
+            "lost_records": self.lost_records,
+            "offsets": json.dumps(told),
+            "duration_s": (self.finished_ns - self.started_ns) / 1e9,
+            "dt": finished.date(),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        row = self.row()
+        row |= {"offsets": json.loads(row["offsets"]), "dt": str(row["dt"])}
+        return row | {name: row[name].isoformat() for name in ("started_at", "finished_at")}
+
+
+def add(warehouse: Warehouse, run: Run) -> None:
+    """Put the row of a finished run into the table (under the warehouse's lock)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = run.row()
+    finished: datetime = row["finished_at"]
+    path = warehouse.partition(schema.RUNS.name, str(row["dt"])) / f"{run.job}-{finished:%H}.parquet"
+    shape = schema.RUNS.arrow()
+    rows: Sequence[dict[str, Any]] = [{name: row[name] for name in shape.names}]
+    if path.exists():
+        older = pq.read_table(path, schema=shape).to_pylist()
+        rows = [each for each in older if each["batch_id"] != run.batch_id] + list(rows)
+    write_file(path, pa.Table.from_pylist(list(rows), shape))
+
+
+def last(warehouse: Warehouse, job: str | None = None) -> dict[str, Any] | None:
+    """The run that ended last, of that job or of any; None where there was none."""
+    for date in reversed(warehouse.dates(schema.RUNS.name)):
+        rows = warehouse.scan(schema.RUNS.name, dates=[date]).to_pylist()
+        rows = [row for row in rows if job in (None, row["job"])]
+        if rows:
+            newest: dict[str, Any] = max(rows, key=lambda row: row["finished_at"])
+            return newest
+    return None

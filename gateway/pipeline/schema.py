@@ -1,0 +1,410 @@
+"""Every table of the warehouse: its columns, their types and meaning, its version.
+
+Evolution is add-only: a column is never renamed, retyped or removed; one that is added later stands at the end with
+the version that brought it (``@2``), and files written before give null there. A table's version is the highest of
+its columns. Files carry ``headgate.table`` and ``headgate.v``; the partition column ``dt`` is in the path
+(``dt=2026-01-31``), not in them.
+
+pyarrow is imported where it is asked for; the names and types are plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTITION: Final = "dt"
+"""UTC date of the row's time; names the directory."""
+TABLE_KEY: Final = "headgate.table"
+VERSION_KEY: Final = "headgate.v"
+_SPARK_KEY: Final = b"org.apache.spark.sql.parquet.row.metadata"
+_SPARK: Final = {"long": "bigint"}
+"""Where Spark's name of a type differs from ours."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. ``type``: long, int, double, boolean, string, binary, timestamp (us, UTC) or date."""
+
+    name: str
+    type: str
+    doc: str
+    since: int = 1
+
+    @property
+    def ddl(self) -> str:
+        """As Spark's DDL has it."""
+        return f"`{self.name}` {_SPARK.get(self.type, self.type)}"
+
+    def arrow_type(self) -> pa.DataType:
+        """As pyarrow has it."""
+        import pyarrow as pa
+
+        return {
+            "long": pa.int64(),
+            "int": pa.int32(),
+            "double": pa.float64(),
+            "boolean": pa.bool_(),
+            "string": pa.string(),
+            "binary": pa.binary(),
+            "timestamp": pa.timestamp("us", "UTC"),
+            "date": pa.date32(),
+        }[self.type]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table. All columns may be null for Spark and Arrow; ``doc`` of a column says when."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+
+    @property
+    def version(self) -> int:
+        """The highest version of a column."""
+        return max(column.since for column in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns in their order, the partition last or where it stands."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def ddl(self) -> str:
+        """All columns as one DDL string for ``spark.read.schema``."""
+        return ", ".join(column.ddl for column in self.columns)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What each file of this table carries."""
+        return {TABLE_KEY: self.name, VERSION_KEY: str(self.version)}
+
+    def arrow(self, *, partition: bool = False) -> pa.Schema:
+        """The Arrow schema of a file; with ``partition`` the column ``dt``, too, as a scan gives it."""
+        import pyarrow as pa
+
+        fields = [
+            pa.field(column.name, column.arrow_type())
+            for column in self.columns
+            if partition or column.name != PARTITION
+        ]
+        return pa.schema(fields, metadata=self.metadata)
+
+    def refuse_newer(self, metadata: Mapping[bytes, bytes] | None, path: str) -> None:
+        """Raise when a file says that it is of another table or of a version that is not known here.
+
+        Raises:
+            PipelineError: with the file, the version seen and the one known.
+        """
+        seen = version_of(metadata)
+        named = (metadata or {}).get(TABLE_KEY.encode(), self.name.encode()).decode("utf-8", "replace")
+        if named != self.name:
+            raise PipelineError(f"{path}: a file of table {named:.64}; expected {self.name}")
+        if seen is not None and seen > self.version:
+            raise PipelineError(
+                f"{path}: version {seen} of table {self.name}; this program knows up to {self.version}"
+            )
+
+
+def version_of(metadata: Mapping[bytes, bytes] | None) -> int | None:
+    """The version in a file's metadata: our key, or what Spark's writer carries of our columns; None without one."""
+    if not metadata:
+        return None
+    if (own := metadata.get(VERSION_KEY.encode())) is not None:
+        return int(own)
+    fields = json.loads(metadata.get(_SPARK_KEY, b"{}")).get("fields", [])
+    seen = [int(v) for field in fields if (v := field.get("metadata", {}).get(VERSION_KEY)) is not None]
+    return max(seen, default=None)
+
+
+def _columns(text: str) -> Iterator[Column]:
+    """Lines ``NAME TYPE[@VERSION] WHAT``."""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, kind, doc = line.split(None, 2)
+        kind, _, since = kind.partition("@")
+        yield Column(name, kind, doc, int(since or 1))
+
+
+def _table(name: str, doc: str, text: str) -> Table:
+    return Table(name, doc, tuple(_columns(text)))
+
+
+MESSAGES: Final = _table(
+    "messages",
+    "Bronze: one row for each record of the journal.",
+    """
+    seq           long      number of the record, of this writer
+    ts            timestamp when it passed
+    ts_ns         long      the same, ns since 1970
+    rank          long      rank that recorded it
+    writer        string    name of the writer
+    run           string    uuid of the writer's run, 32 hex digits
+    peer          string    who sent it (in, denied) or whom it is for (out)
+    peer_id       long      number of that peer in this run
+    via           string    the other end; empty where there is none
+    via_id        long      its number; 0 where there is none
+    transport     string    curve, unix, websocket, plain, inproc, none
+    direction     string    in, out, denied
+    reason        int       errno of a denied one, else 0
+    kind          string    flux, nfp, oslo, state
+    type          string    request, response, event; null unless flux
+    flags         int       of PROTO; null unless flux
+    userid        long      stamped; of nfp, oslo and state what detail says
+    claimed       long      userid before it was stamped; 4294967295: none
+    rolemask      long      stamped; null unless flux
+    aux1          long      nodeid, errnum or sequence; null unless flux
+    matchtag      long      null unless flux
+    topic         string    empty of a message without one
+    service       string    topic up to the first dot
+    origin        string    route next to the delimiter; null where there is none
+    routes        int       how many routes
+    payload_len   long      bytes, also where it was not captured
+    wire_len      long      bytes of all parts as RFC 3 frames them
+    delivered     long      to how many an event went out; else null
+    detail        string    JSON of nfp, oslo and state; else null
+    dt            date      partition
+    """,
+)
+
+PAYLOAD: Final = Column("payload", "binary", "only where it was asked for; null where it was not captured")
+"""What ``messages`` may have besides: read with the source's option ``payload``, written by ``ingest --payload``."""
+
+TRAFFIC: Final = _table(
+    "traffic",
+    "Messages by windows of 10 s; a stream adds rows, so add up.",
+    """
+    window        timestamp begin of 10 s
+    rank          long      rank that recorded
+    writer        string    name of the writer
+    transport     string    as in messages
+    direction     string    in, out, denied
+    kind          string    flux, nfp, oslo, state
+    service       string    topic up to the first dot
+    topic         string    whole topic
+    type          string    request, response, event; null unless flux
+    userid        long      stamped
+    n             long      messages
+    payload_bytes long      their payloads
+    wire_bytes    long      all their parts
+    errors        long      responses with an errnum, and denied ones
+    dt            date      partition
+    """,
+)
+
+RPC: Final = _table(
+    "rpc",
+    "Requests with the responses that were found for them.",
+    """
+    req_ts        timestamp when the request passed
+    ts_ns         long      the same, ns
+    rank          long      rank that recorded both
+    origin        string    who asked
+    matchtag      long      of the request
+    topic         string    whole topic
+    service       string    topic up to the first dot
+    userid        long      who asked
+    lat_ns        long      until the first response
+    last_ns       long      until the last one
+    errnum        long      of the last response
+    n_responses   long      how many responses
+    streaming     boolean   the request asked for many
+    dt            date      partition, of the request
+    """,
+)
+
+RPC_LATENCY: Final = _table(
+    "rpc_latency",
+    "Latency of calls by minute, rank and topic, and what could not be matched, by cause.",
+    """
+    window                timestamp begin of 60 s
+    rank                  long rank that recorded
+    topic                 string whole topic
+    service               string topic up to the first dot
+    n                     long calls with a response
+    p50_ns                long until the first response: median
+    p95_ns                long 95 %
+    p99_ns                long 99 %
+    max_ns                long the longest
+    unmatched_no_response long requests without a response
+    unmatched_no_request  long responses without a request
+    unmatched_noresponse  long requests that asked for none
+    unmatched_untagged    long with matchtag 0 or without an origin
+    reused_tags           long requests whose tag was still open
+    dt                    date partition
+    """,
+)
+
+DENIED: Final = _table(
+    "denied",
+    "What was refused.",
+    """
+    ts            timestamp when
+    rank          long      rank that refused
+    transport     string    as in messages
+    peer          string    who
+    claimed       long      userid it claimed
+    userid        long      userid it was given
+    rolemask      long      roles it was given
+    topic         string    of the request; null of a link
+    errno         int       POSIX number
+    kind          string    request, link, web
+    dt            date      partition
+    """,
+)
+
+EVENT_GAPS: Final = _table(
+    "event_gaps",
+    "Event sequences that do not follow each other.",
+    """
+    rank          long      rank that recorded
+    writer        string    name of the writer
+    run           string    uuid of its run
+    peer          string    whence the events came
+    prev_seq      long      sequence before
+    next_seq      long      sequence that followed
+    missing       long      how many lie between
+    kind          string    gap, duplicate, reorder
+    ts            timestamp of the one that followed
+    dt            date      partition
+    """,
+)
+
+ORDER_CHECK: Final = _table(
+    "order_check",
+    "Order between two endpoints: as it came in against as it went out (capture = both).",
+    """
+    rank          long      rank that recorded
+    run           string    uuid of the writer's run
+    origin        string    who sent
+    peer          string    who received
+    type          string    request, response, event
+    n             long      messages
+    out_of_order  long      delivered before one that came earlier
+    missing       long      came in, did not go out
+    first_ts      timestamp of the first
+    last_ts       timestamp of the last
+    dt            date      partition
+    """,
+)
+
+USER_USAGE: Final = _table(
+    "user_usage",
+    "What each user did in a day; a stream adds rows, so add up.",
+    """
+    dt            date      partition
+    userid        long      who
+    requests      long      that came in
+    responses     long      that came in
+    events        long      that came in
+    denied        long      refused
+    payload_bytes long      of what came in
+    wire_bytes    long      of what came in
+    rpc_ns        long      sum of the latencies of the calls
+    """,
+)
+
+JOB_OUTCOMES: Final = _table(
+    "job_outcomes",
+    "Jobs of NFP.",
+    """
+    uuid          string    of the job
+    service       string    whose workers did it
+    task          string    what was asked
+    client        string    who asked
+    status        string    the last one seen
+    attempts      long      the highest attempt seen
+    workers       int       how many took part
+    t_submit      timestamp when it was posted
+    t_done        timestamp when its final status passed; null: not yet
+    duration_ns   long      between the two
+    dt            date      partition, of the submission
+    """,
+)
+
+NOTIFICATIONS: Final = _table(
+    "notifications",
+    "Notifications of oslo.messaging.",
+    """
+    ts            timestamp when
+    exchange      string    where it was sent to
+    topic         string    the same
+    event_type    string    of the envelope
+    priority      string    of the envelope
+    publisher_id  string    of the envelope
+    payload_len   long      bytes
+    dt            date      partition
+    """,
+)
+
+SLOW: Final = _table(
+    "slow",
+    "What was not delivered because somebody was slow.",
+    """
+    ts            timestamp when
+    rank          long      rank that recorded
+    peer          string    who was slow
+    what          string    drop, discarded, shed
+    events        long      how many
+    bytes         long      null where not known
+    reason        string    in words
+    dt            date      partition
+    """,
+)
+
+RUNS: Final = _table(
+    "_runs",
+    "One row for each run of a job, for each batch of a stream.",
+    """
+    job           string    ingest, batch, stream, gold (behind a stream), compact
+    batch_id      long      of a stream its batch; of others ms since 1970 at the begin
+    feed          string    ingest, stream
+    started_at    timestamp begin
+    finished_at   timestamp end
+    rows_in       long      records read
+    rows_out      long      rows written
+    bad_blocks    long      damaged stretches that were passed over
+    lost_records  long      records known to be lost in them, or in segments that were deleted
+    offsets       string    JSON: how far each writer was read, and the losses by name
+    duration_s    double    end less begin
+    dt            date      partition, of the end
+    """,
+)
+
+GOLD: Final = (
+    TRAFFIC, RPC, RPC_LATENCY, DENIED, EVENT_GAPS, ORDER_CHECK, USER_USAGE, JOB_OUTCOMES, NOTIFICATIONS, SLOW,
+)  # fmt: skip
+TABLES: Final = {table.name: table for table in (MESSAGES, *GOLD, RUNS)}
+"""Every table by name."""
+
+
+def table_named(name: str) -> Table:
+    """The table of that name.
+
+    Raises:
+        PipelineError: there is none; the text lists them.
+    """
+    if name not in TABLES:
+        raise PipelineError(f"no table {name!r:.64}; there are {', '.join(TABLES)}")
+    return TABLES[name]
+
+
+def markdown(tables: tuple[Table, ...] = (MESSAGES, *GOLD, RUNS)) -> str:
+    """The tables for a document."""
+    lines = []
+    for table in tables:
+        lines += [f"### {table.name}", "", f"{table.doc} Version {table.version}.", ""]
+        lines += ["| column | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"| {column.name} | {column.type} | {column.doc}{'' if column.since == 1 else f' (since {column.since})'} |"
+            for column in table.columns
+        ]
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,291 @@
+"""Which bytes of which segments a task reads, and how far a stream has come.
+
+A position in the journal of one writer (part of a stream's offset; constant size, whatever the journal holds)::
+
+    {"seg": first number in the segment's name, "pos": end of a complete block, "next": number that follows,
+     "first": number that the writer's journal began with}
+
+``next`` tells, once the segment is deleted, whether everything in it had been read; ``first`` is where this writer's
+journal began when the stream met it. A segment that another one of its writer follows is *sealed*: it is read to its
+last byte. Of the last one, complete blocks are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from broker.journal.layout import (
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    HEADER_BYTES,
+    SEGMENT_MAGIC,
+    STATE,
+    UNNUMBERED,
+    VERSION,
+)
+from broker.journal.reading.blocks import Block, Damage, Damaged, salvage, walk
+from broker.journal.reading.segments import listing
+from gateway.pipeline.errors import Lost, PipelineError
+
+SPLIT_BYTES: Final = 64 << 20
+"""A segment above this is read by several tasks."""
+_VERSION_OF: Final = struct.Struct("<4sH")
+
+
+class Position(NamedTuple):
+    """How far one writer's journal has been read."""
+
+    seg: int
+    pos: int
+    next: int
+    first: int
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Position:
+        """From a stream's offset."""
+        return cls(int(told["seg"]), int(told["pos"]), int(told["next"]), int(told["first"]))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something that cannot be read; ``records`` None where their number is not known."""
+
+    segment: str
+    offset: int
+    length: int
+    why: str
+    records: int | None = None
+
+    def as_json(self) -> str:
+        """For a row of ``_runs``."""
+        return json.dumps({key: value for key, value in vars(self).items() if value is not None})
+
+    def __str__(self) -> str:
+        return f"{self.segment}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Whole blocks of one segment, ``start`` to ``end``; or a loss that has been found while planning."""
+
+    path: str
+    start: int = HEADER_BYTES
+    end: int = HEADER_BYTES
+    sealed: bool = False
+    loss: Loss | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the segment's file."""
+        return os.path.basename(self.path)
+
+
+@dataclass
+class Bounds:
+    """What the block headers of a stretch say, their bodies unread.
+
+    Attributes:
+        ends: where blocks end.
+        end: the last of them, or the start.
+        next: number behind the last numbered block; None when there was none.
+        times: smallest and largest time.
+        clean: headers lead to exactly the limit.
+    """
+
+    end: int
+    ends: list[int] = field(default_factory=list)
+    next: int | None = None
+    clean: bool = False
+
+
+def bounds(path: str, start: int, limit: int) -> Bounds:
+    """Hop from header to header; stops where no block follows.
+
+    Raises:
+        FileNotFoundError: the segment is gone.
+    """
+    found = Bounds(start)
+    with open(path, "rb", buffering=0) as file:
+        while found.end + HEADER_BYTES <= limit:
+            head = os.pread(file.fileno(), HEADER_BYTES, found.end)
+            if len(head) < HEADER_BYTES:
+                break
+            magic, length, _crc, _codec, _version, flags, count, _bodies, first, *_rest = BLOCK_HEADER.unpack(
+                head
+            )
+            if magic != BLOCK_MAGIC or length < HEADER_BYTES or found.end + length > limit:
+                break
+            found.end += length
+            found.ends.append(found.end)
+            if not flags & UNNUMBERED:
+                found.next = first + count
+    found.clean = found.end == limit
+    return found
+
+
+def refuse_newer(path: str) -> None:
+    """Raise for a segment of a version that is not known here: skipping it would lose all of it without a word.
+
+    Raises:
+        PipelineError: with the version.
+        FileNotFoundError: it is gone.
+    """
+    with open(path, "rb", buffering=0) as file:
+        head = file.read(_VERSION_OF.size)
+    if len(head) < _VERSION_OF.size:
+        return
+    magic, version = _VERSION_OF.unpack(head)
+    if magic == SEGMENT_MAGIC and version > VERSION:
+        raise PipelineError(
+            f"{os.path.basename(path)}: segment of version {version}; this program knows versions up to {VERSION}: "
+            "update it"
+        )
+
+
+def split(span: Span, limit: int = SPLIT_BYTES) -> list[Span]:
+    """Cut a long span at ends of blocks; one whose headers do not lead through it stays whole."""
+    if span.end - span.start <= limit:
+        return [span]
+    found = bounds(span.path, span.start, span.end)
+    if not found.clean:
+        return [span]
+    parts, start = [], span.start
+    for end in found.ends:
+        if end - start >= limit or end == span.end:
+            parts.append(Span(span.path, start, end, span.sealed and end == span.end))
+            start = end
+    return parts
+
+
+def whole(directory: str, split_bytes: int = SPLIT_BYTES) -> list[Span]:
+    """All that a directory holds now, for a batch: sealed segments to their last byte, of others the complete blocks.
+
+    Raises:
+        ConfigError: there is no such directory.
+        PipelineError: a segment is of a newer version.
+    """
+    found = listing(directory)
+    spans: list[Span] = []
+    for index, (path, writer, _first) in enumerate(found):
+        sealed = index + 1 < len(found) and found[index + 1][1] == writer
+        try:
+            refuse_newer(path)
+            end = os.stat(path).st_size if sealed else reach(path, HEADER_BYTES)[0]
+        except FileNotFoundError:
+            continue  # retention was faster: as if this had looked a moment later
+        if sealed or end > HEADER_BYTES:
+            spans += split(Span(path, HEADER_BYTES, end, sealed), split_bytes)
+    return spans
+
+
+def reach(path: str, start: int) -> tuple[int, int | None]:
+    """End of the last complete block of a segment that may grow, and the number that follows; CRCs are checked.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    end, following = start, None
+    for found in salvage(path, start):
+        if isinstance(found, Block):
+            end = found.end
+            following = found.first_seq + found.count if found.numbered else following
+    return end, following
+
+
+def blocks(span: Span, *, crc: bool = True, skip: bool = False) -> Iterator[Block | Loss]:
+    """The blocks of a span; what cannot be read is an error, or with ``skip`` a Loss.
+
+    A sealed segment may end in a torn block: it never was complete, so it is a Loss in either case.
+
+    Raises:
+        Lost: the segment is gone, or it is shorter than it was.
+        Damaged: no block stands at ``start``, none ends at ``end``, or one is damaged.
+    """
+    if span.loss is not None:
+        if not skip:
+            raise Lost(str(span.loss))
+        yield span.loss
+        return
+    try:
+        if (size := os.stat(span.path).st_size) < span.end:
+            why = f"{size} bytes, blocks up to {span.end} expected: it was cut"
+            if not skip:
+                raise Lost(f"{span.name}: {why}")
+            yield Loss(span.name, size, span.end - size, why)
+            span = Span(span.path, span.start, max(size, span.start), span.sealed)
+        yield from _salvaged(span) if skip else _walked(span, crc)
+    except FileNotFoundError:
+        gone = deleted(span.name, span.start, span.end)
+        if not skip:
+            raise Lost(str(gone)) from None
+        yield gone
+
+
+def deleted(name: str, start: int, end: int, records: int | None = None) -> Loss:
+    """A segment that is not there any more."""
+    why = f"the segment was deleted before bytes {start} to {end} were read"
+    if records is not None:
+        why = f"the segment was deleted before its last {records} records were read"
+    return Loss(name, start, max(0, end - start), why, records)
+
+
+def _walked(span: Span, crc: bool) -> Iterator[Block | Loss]:
+    try:
+        yield from walk(span.path, span.start, span.end, crc=crc)
+    except Damaged as error:
+        if not (span.sealed and error.damage.torn):
+            raise
+        yield _loss(error.damage)
+
+
+def _salvaged(span: Span) -> Iterator[Block | Loss]:
+    """As ``salvage``; a loss comes out when the numbers of the next block tell how many records it was."""
+    waiting: list[Loss] = []
+    expected: int | None = None
+    for found in salvage(span.path, span.start, span.end):
+        if isinstance(found, Damage):
+            waiting.append(_loss(found))
+            continue
+        if waiting and expected is not None:
+            missing = max(0, found.first_seq - expected)
+            waiting[-1] = Loss(**(vars(waiting[-1]) | {"records": missing}))
+        yield from waiting
+        waiting.clear()
+        expected = found.first_seq + (found.count if found.numbered else 0)
+        yield found
+    yield from waiting
+
+
+def _loss(damage: Damage) -> Loss:
+    return Loss(os.path.basename(damage.path), damage.offset, damage.length, damage.why)
+
+
+# ---------------------------------------------------------------- numbers between segments
+
+
+def told_gap(path: str, missing_from: int) -> bool:
+    """Whether the segment begins with a ``gap`` record: the writer itself said that those before were lost."""
+    for found in salvage(path):
+        if isinstance(found, Block) and found.numbered:
+            return _is_gap(found, missing_from)
+    return False
+
+
+def _is_gap(block: Block, missing_from: int) -> bool:
+    from broker.journal.layout import ENTRY
+    from broker.wire.parts import split_parts
+
+    _ts, offset, length, *rest = ENTRY.unpack_from(block.entries, 0)
+    if rest[6] != STATE:
+        return False
+    parts = split_parts(bytes(block.bodies()[offset : offset + length]))
+    try:
+        facts = json.loads(parts[1])
+        return parts[0] == b"gap" and int(facts["first"]) <= missing_from
+    except (IndexError, ValueError, KeyError, TypeError):
+        return False

@@ -1,0 +1,60 @@
+"""Every gold table by name.
+
+A function sees the rows it is given and nothing else. ``REACH`` says how many days around a date it must be
+given to be right on that date: calls go over midnight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from gateway.pipeline.tables.denied import denied
+from gateway.pipeline.tables.event_gaps import event_gaps
+from gateway.pipeline.tables.job_outcomes import job_outcomes
+from gateway.pipeline.tables.notifications import notifications
+from gateway.pipeline.tables.order_check import order_check
+from gateway.pipeline.tables.rpc import of_calls as rpc_of_calls
+from gateway.pipeline.tables.rpc import rpc
+from gateway.pipeline.tables.rpc_latency import of_calls as latency_of_calls
+from gateway.pipeline.tables.rpc_latency import rpc_latency
+from gateway.pipeline.tables.slow import slow
+from gateway.pipeline.tables.traffic import traffic
+from gateway.pipeline.tables.user_usage import user_usage, with_calls
+
+BUILD: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
+    "traffic": traffic,
+    "rpc": rpc,
+    "rpc_latency": rpc_latency,
+    "denied": denied,
+    "event_gaps": event_gaps,
+    "order_check": order_check,
+    "user_usage": user_usage,
+    "job_outcomes": job_outcomes,
+    "notifications": notifications,
+    "slow": slow,
+}
+"""Every gold table by name."""
+
+FROM_CALLS: Final[Mapping[str, Callable[[DataFrame, DataFrame], DataFrame]]] = {
+    "rpc": lambda calls, _bronze: rpc_of_calls(calls),
+    "rpc_latency": latency_of_calls,
+    "user_usage": lambda calls, bronze: with_calls(bronze, rpc_of_calls(calls)),
+}
+"""Those that stand on calls, from what ``calls.calls`` or ``matching.calls`` gives: they are matched once for
+all.
+"""
+
+REACH: Final[Mapping[str, int]] = {
+    "rpc": 1,
+    "rpc_latency": 1,
+    "event_gaps": 1,
+    "order_check": 1,
+    "user_usage": 1,
+    "job_outcomes": 7,
+}
+"""Days around a date whose rows bear on it; 0 of the others. A call over more days than that counts as two
+halves.
+"""

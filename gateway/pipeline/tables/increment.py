@@ -1,0 +1,256 @@
+"""What one batch of a stream adds to each table, and what it leaves open for the next one.
+
+Rows go into gold when they are settled: a call when it has ended, its tag was taken, or it is older than
+``EXPIRES_S``; a job when its final status passed. Until then the rows they are made of are *carried*: the
+request of each open call with its first and last response (the last stands for those between, by ``weight``),
+the last event of each sequence, the rows of open jobs, the final row of those that have ended (so that what
+follows is known to be late), and the hop of each peer. What is carried is kept by batch id (``Kept``): a batch
+that is done again starts from the same.
+
+``traffic``, ``user_usage`` and ``rpc_latency`` get several rows for one key this way: counts add up, of the
+percentiles each row has those of its own calls; ``batch`` makes one exact row of them. ``order_check`` compares
+two ends of a broker that need not lie in one batch: only ``batch`` makes it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as fn
+
+from gateway.pipeline.schema import MESSAGES
+from gateway.pipeline.tables import calls, endpoints, event_gaps, job_outcomes, rpc, rpc_latency, user_usage
+from gateway.pipeline.tables.denied import denied
+from gateway.pipeline.tables.notifications import notifications
+from gateway.pipeline.tables.shape import fact
+from gateway.pipeline.tables.slow import slow
+from gateway.pipeline.tables.traffic import traffic
+from gateway.pipeline.warehouse import batch_name, write_file
+
+EXPIRES_S: Final = 86_400.0
+"""A call or job that is open for so long goes into gold as it is; what comes later has no request."""
+KEEP_BATCHES: Final = 3
+"""What is carried is kept of so many batches: a checkpoint does its last batch again, never an earlier one."""
+_KEY: Final = ("rank", "run", "origin", "matchtag")
+LEGS_DDL: Final = (
+    "rank bigint, run string, origin string, matchtag bigint, seq bigint, ts_ns bigint, topic string, userid bigint, "
+    "what tinyint, streaming boolean, errnum bigint, weight bigint"
+)
+_EVENT: Final = ("rank", "writer", "run", "peer", "peer_id", "type", "direction", "aux1", "seq", "ts_ns")
+_JOB: Final = ("kind", "detail", "ts_ns", "writer", "seq")
+"""What ``event_gaps`` and ``job_outcomes`` look at; the rest of a row is not carried."""
+_DDL: Final = {
+    "calls": LEGS_DDL,
+    "events": ", ".join(column.ddl for column in MESSAGES.columns if column.name in _EVENT),
+    "jobs": ", ".join(column.ddl for column in MESSAGES.columns if column.name in _JOB),
+    "hops": endpoints.HOPS_DDL,
+}
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What is open: ``calls`` as ``calls.legs`` gives them, the last ``events``, rows of ``jobs``, ``hops`` of
+    peers.
+    """
+
+    calls: DataFrame
+    events: DataFrame
+    jobs: DataFrame
+    hops: DataFrame
+
+
+def nothing(spark: SparkSession) -> Carried:
+    """What the first batch starts from."""
+    return Carried(**{name: spark.createDataFrame([], ddl) for name, ddl in _DDL.items()})
+
+
+@contextmanager
+def increment(rows: DataFrame, before: Carried) -> Iterator[tuple[dict[str, DataFrame], Carried]]:
+    """What ``rows``, those of one batch, add to each table, and what is open behind them; valid inside.
+
+    The caller caches ``rows`` where reading them twice costs something. Tables that the batch cannot add to are
+    left out: each costs a job of Spark, which takes longer than what is in it.
+    """
+    held = _held(rows)
+    limit_ns = (held["newest_ns"] or 0) - int(EXPIRES_S * 1e9)
+    tables = {name: build(rows) for name, build in _OF_ROWS.items() if held[name]}
+    hops, events, jobs = before.hops, before.events, before.jobs
+    resolved = rows
+    if held["others"]:
+        hops = endpoints.fewest(hops.unionByName(endpoints.hops(rows)))
+        resolved = endpoints.resolved(rows, hops)
+        hops = hops.where(fn.col("seen_ns") >= limit_ns)
+    legs = before.calls.unionByName(calls.legs(resolved))
+    found = calls.calls(legs).persist()
+    settled = found.where(~is_open() | (fn.col("req_ns") < limit_ns))
+    opened = found.where(is_open() & (fn.col("req_ns") >= limit_ns))
+    tables["rpc"] = rpc.of_calls(settled)
+    samples = rpc_latency.samples(settled).unionByName(rpc_latency.untracked(rows))
+    tables["rpc_latency"] = rpc_latency.of_samples(samples)
+    tables["user_usage"] = user_usage.with_calls(rows, tables["rpc"])
+    if held["events"]:
+        events = events.unionByName(rows.select(*events.columns))
+        tables["event_gaps"] = event_gaps.event_gaps(events)
+        events = last_events(events).where(fn.col("ts_ns") >= limit_ns)
+    if held["jobs"]:
+        fresh = rows.select(*jobs.columns)
+        tables["job_outcomes"] = job_outcomes.job_outcomes(ended_jobs(jobs, fresh))
+        jobs = open_jobs(jobs.unionByName(fresh)).where(fn.col("ts_ns") >= limit_ns)
+    try:
+        yield tables, Carried(open_legs(legs, opened), events, jobs, hops)
+    finally:
+        found.unpersist()
+
+
+_OF_ROWS: Final = {"traffic": traffic, "denied": denied, "notifications": notifications, "slow": slow}
+"""Tables that need nothing but the rows of the batch."""
+
+
+def _held(rows: DataFrame) -> Row:
+    """How many rows there are for each table, ``newest_ns``, and ``others``: those that did not come in."""
+    kind, direction = fn.col("kind"), fn.col("direction")
+    return rows.agg(
+        fn.max("ts_ns").alias("newest_ns"),
+        fn.count("*").alias("traffic"),
+        fn.count_if((direction == "denied") | (kind == "state")).alias("denied"),
+        fn.count_if(kind == "oslo").alias("notifications"),
+        fn.count_if(kind == "state").alias("slow"),
+        fn.count_if(direction != "in").alias("others"),
+        fn.count_if(fn.col("type") == "event").alias("events"),
+        fn.count_if(kind == "nfp").alias("jobs"),
+    ).first()
+
+
+def is_open() -> Column:
+    """Of what ``calls.calls`` gives: a call that waits for a response."""
+    return (fn.col("what") == calls.REQUEST) & ~calls.ended() & ~fn.col("reused")
+
+
+def open_legs(legs: DataFrame, opened: DataFrame) -> DataFrame:
+    """The rows of the open calls, at most five each: the request, and of each kind of response the first and
+    the last.
+    """
+    waiting = opened.select(*_KEY, fn.col("call").alias("from_seq"))
+    theirs = legs.join(waiting, list(_KEY)).where(fn.col("seq") >= fn.col("from_seq"))
+    asked = fn.col("what") <= calls.REFUSED
+    same = ("streaming", "errnum", "topic", "userid")
+    few = (
+        theirs.where(~asked)
+        .groupBy(*_KEY, "what")
+        .agg(
+            *(fn.min_by(name, "seq").alias(name) for name in same),
+            fn.struct(
+                fn.min("seq").alias("seq"),
+                fn.min("ts_ns").alias("ts_ns"),
+                fn.lit(1).cast("bigint").alias("weight"),
+            ).alias("one"),
+            fn.struct(
+                fn.max("seq").alias("seq"),
+                fn.max("ts_ns").alias("ts_ns"),
+                (fn.sum("weight") - 1).alias("weight"),
+            ).alias("two"),
+        )
+        .withColumn("leg", fn.explode(fn.filter(fn.array("one", "two"), lambda leg: leg["weight"] > 0)))
+        .select(*_KEY, "what", *same, "leg.*")
+    )
+    return theirs.where(asked).select(*legs.columns).unionByName(few)
+
+
+def last_events(seen: DataFrame) -> DataFrame:
+    """The row of the last event of each sequence."""
+    events = event_gaps.numbered(seen)
+    last = events.groupBy("rank", "writer", "run", "source").agg(
+        fn.max_by(fn.struct(*seen.columns), "seq").alias("row")
+    )
+    return last.select("row.*")
+
+
+def ended_jobs(before: DataFrame, rows: DataFrame) -> DataFrame:
+    """All rows of the jobs that reached a final status in ``rows``, and had not before."""
+    ids = fn.col("uuid")
+    seen = _jobs(before.unionByName(rows))
+    known = _jobs(before).where(_final()).select(ids).distinct()
+    fresh = _jobs(rows).where(_final()).select(ids).distinct().join(known, "uuid", "left_anti")
+    return seen.join(fresh, "uuid", "left_semi").select(*rows.columns)
+
+
+def open_jobs(seen: DataFrame) -> DataFrame:
+    """All rows of jobs without a final status, the final one of the others."""
+    jobs = _jobs(seen)
+    ended = jobs.where(_final()).select("uuid").distinct()
+    last = (
+        jobs.where(_final())
+        .groupBy("uuid")
+        .agg(fn.min_by(fn.struct(*seen.columns), fn.struct("ts_ns", "seq")).alias("row"))
+    )
+    return jobs.join(ended, "uuid", "left_anti").select(*seen.columns).unionByName(last.select("row.*"))
+
+
+def settled_jobs(rows: DataFrame, since_ns: int) -> DataFrame:
+    """All rows of the jobs that ended, or that were last heard of before ``since_ns``."""
+    jobs = _jobs(rows)
+    old = (
+        jobs.groupBy("uuid")
+        .agg(fn.max("ts_ns").alias("heard"))
+        .where(fn.col("heard") < since_ns)
+        .select("uuid")
+    )
+    ended = jobs.where(_final()).select("uuid").union(old).distinct()
+    return jobs.join(ended, "uuid", "left_semi").select(*rows.columns)
+
+
+def _jobs(rows: DataFrame) -> DataFrame:
+    return (
+        rows.where(fn.col("kind") == "nfp").withColumn("uuid", fact("uuid")).where(fn.col("uuid").isNotNull())
+    )
+
+
+def _final() -> Column:
+    return fn.coalesce(fact("status").isin(*job_outcomes.FINAL), fn.lit(False))
+
+
+class Kept:
+    """What is carried, on disk: ``DIR/batch-ID/{calls,events,jobs,hops}.parquet``.
+
+    Args:
+        directory: made when something is kept.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def batches(self) -> list[int]:
+        """Of which batches something is kept, in order."""
+        names = (re.fullmatch(r"batch-(\d{10,})", path.name) for path in self.directory.glob("batch-*"))
+        return sorted(int(match.group(1)) for match in names if match)
+
+    def before(self, spark: SparkSession, batch: int) -> Carried:
+        """What the batch starts from: what the one before it left."""
+        earlier = [each for each in self.batches() if each < batch]
+        if not earlier:
+            return nothing(spark)
+        place = self.directory / batch_name(earlier[-1])
+        return Carried(
+            **{
+                name: spark.read.schema(ddl).parquet(str(place / f"{name}.parquet"))
+                for name, ddl in _DDL.items()
+            }
+        )
+
+    def save(self, batch: int, carried: Carried) -> None:
+        """Keep what a batch leaves, whole or not at all; older ones go."""
+        place, fresh = self.directory / batch_name(batch), self.directory / f".{batch_name(batch)}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        for name in _DDL:
+            write_file(fresh / f"{name}.parquet", getattr(carried, name).toArrow())
+        shutil.rmtree(place, ignore_errors=True)
+        fresh.rename(place)
+        for old in self.batches()[:-KEEP_BATCHES]:
+            shutil.rmtree(self.directory / batch_name(old), ignore_errors=True)

@@ -1,0 +1,136 @@
+"""Whether bronze holds every record of the journal exactly once. Reads both without Spark.
+
+Compared are, for each segment that is still there, how many of its numbers are rows, up to the last number that
+bronze has of that writer: what came later has not been read yet (``behind``). Damage of the journal is named; it is
+an error of the journal, not of the warehouse.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.journal.layout import DICTIONARY, HEADER_BYTES
+from broker.journal.reading.blocks import Block, salvage
+from broker.journal.reading.segments import listing
+from gateway.pipeline import spans
+from gateway.pipeline.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_KIND_AT: Final = 28
+
+
+@dataclass
+class Compared:
+    """One segment against bronze.
+
+    Attributes:
+        segment: name of the file.
+        records: of the journal that should be rows.
+        rows: numbers of them that bronze has.
+        twice: rows whose number is there already.
+        behind: records that were written after the last one bronze has.
+        damages: stretches that cannot be read.
+    """
+
+    segment: str
+    records: int = 0
+    rows: int = 0
+    twice: int = 0
+    behind: int = 0
+    damages: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Every record once."""
+        return self.records == self.rows and not self.twice
+
+
+@dataclass
+class Report:
+    """All segments. ``beyond``: rows whose segments are not there any more."""
+
+    segments: list[Compared] = field(default_factory=list)
+    rows: int = 0
+    beyond: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Every record of the journal, as far as it was read, is in bronze once."""
+        return all(each.ok for each in self.segments)
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "ok": self.ok,
+            "rows": self.rows,
+            "records": sum(each.records for each in self.segments),
+            "behind": sum(each.behind for each in self.segments),
+            "beyond": self.beyond,
+            "segments": [{**asdict(each), "ok": each.ok} for each in self.segments],
+        }
+
+
+def verify(journal: str | os.PathLike[str], warehouse: Warehouse) -> Report:
+    """Compare.
+
+    Raises:
+        ConfigError: no such journal.
+        PipelineError: a segment of a newer version.
+    """
+    import numpy as np
+
+    report = Report()
+    held = _numbers(warehouse)
+    report.rows = sum(len(each) for each in held.values())
+    inside = 0
+    for path, writer, _first in listing(os.fspath(journal)):
+        spans.refuse_newer(path)
+        rows = held.get(writer, np.empty(0, np.int64))
+        compared = _one(path, rows)
+        inside += compared.rows + compared.twice
+        report.segments.append(compared)
+    report.beyond = max(0, report.rows - inside)
+    return report
+
+
+def _numbers(warehouse: Warehouse) -> dict[str, NDArray[np.int64]]:
+    """The numbers that bronze has of each writer, in order."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    parts: dict[str, list[Any]] = {}
+    for date in warehouse.dates("messages"):
+        found = warehouse.scan("messages", ["writer", "seq"], [date])
+        for writer in pc.unique(found["writer"]).to_pylist():
+            some = found.filter(pc.equal(found["writer"], writer))["seq"]
+            parts.setdefault(writer, []).append(some.to_numpy())
+    return {writer: np.sort(np.concatenate(each)) for writer, each in parts.items()}
+
+
+def _one(path: str, rows: NDArray[np.int64]) -> Compared:
+    import numpy as np
+
+    compared = Compared(os.path.basename(path))
+    last = int(rows[-1]) if len(rows) else -1
+    every: list[Any] = []
+    for found in salvage(path, HEADER_BYTES):
+        if not isinstance(found, Block):
+            compared.damages.append(str(found))
+            continue
+        if found.numbered:
+            kinds = np.frombuffer(found.entries, np.uint8)[_KIND_AT::HEADER_BYTES]
+            every.append(np.flatnonzero(kinds != DICTIONARY).astype(np.int64) + found.first_seq)
+    numbers = np.concatenate(every) if every else np.empty(0, np.int64)
+    compared.behind = int((numbers > last).sum())
+    numbers = numbers[numbers <= last]
+    compared.records = len(numbers)
+    if len(numbers):
+        left, right = np.searchsorted(rows, numbers, "left"), np.searchsorted(rows, numbers, "right")
+        compared.rows = int((right > left).sum())
+        compared.twice = int(np.maximum(right - left - 1, 0).sum())
+    return compared

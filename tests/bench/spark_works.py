@@ -1,0 +1,261 @@
+"""The pipeline: segments to Parquet, a scan of the source, the age of what a stream shows, one and two workers.
+
+Sessions of one core, so that a rate is that of a core; the first turn of each warms up and does not count. Files are in
+the page cache. Requests, responses and events of 2000 clients, 164 bytes a record.
+"""
+
+import shutil
+import struct
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from broker.wire.message import EVENT, event, request, response
+from gateway.pipeline import session
+from gateway.pipeline.follow import batch_files
+from gateway.pipeline.ingest import ingest
+from gateway.pipeline.runs import Run
+from gateway.pipeline.stream import Stream
+from gateway.pipeline.warehouse import Warehouse
+from tests.bench.journal_read import CLIENTS, DISTINCT_BLOCKS, ROWS_PER_BLOCK, TOPICS, traffic
+from tests.bench.targets import Row
+from tests.bench.works import Bench, say
+from tests.live.cluster import cluster
+from tests.live.segments import T0, Rec, block, flux, header, name_of, peer
+
+SEGMENTS = 8
+REPEATS = 12
+"""Each distinct block stands so often in a segment; 2.4 million records,
+for what a query costs at its begin shall not decide."""
+FIVE = "seq bigint, ts timestamp, topic string, userid bigint, payload_len bigint"
+WARM = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+RATE = 20_000
+"""Messages a second of the stream."""
+STREAM_S = 60.0
+WARM_STEPS = 2
+"""Of gold: the first ones load classes and compile, and so do the batches meanwhile."""
+EVENTS = 0.1
+"""Events of a call."""
+
+
+def missing() -> str:
+    """Why nothing can be measured; empty when it can."""
+    return session.java_missing()
+
+
+@contextmanager
+def sessions(master: str, **conf: str) -> Iterator[Any]:
+    made = session.session(master, "headgate bench", {**WARM, **conf})
+    try:
+        yield made
+    finally:
+        session.close(made)
+
+
+def journal(folder: Path) -> int:
+    """Eight segments; returns the records in them that become rows."""
+    dice = Random(6)
+    distinct = [block(traffic(dice), at * ROWS_PER_BLOCK) for at in range(DISTINCT_BLOCKS)]
+    who = block([peer(n, f"client-{n}") for n in range(1, CLIENTS + 1)], unnumbered=True)
+    rows = DISTINCT_BLOCKS * REPEATS * ROWS_PER_BLOCK
+    for number in range(SEGMENTS):
+        first = number * rows
+        with (folder / name_of("rank0", first)).open("wb") as file:
+            file.write(header(first) + who)
+            for _ in range(REPEATS):
+                file.writelines(distinct)
+    return SEGMENTS * rows
+
+
+def turns(rounds: int, turn: Callable[[], None]) -> list[float]:
+    """Seconds of each; one more goes before."""
+    taken = []
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        turn()
+        taken.append(time.perf_counter() - began)
+    return taken[1:]
+
+
+def rates(bench: Bench) -> list[Row]:
+    """Spark: segments to Parquet, and a five-column scan of the data source, on one core."""
+    keys = ("spark_ingest", "spark_scan")
+    if why := missing():
+        return [Row(key, note=why) for key in keys]
+    found = []
+    with tempfile.TemporaryDirectory(prefix="hg-bench-") as place, sessions("local[1]") as spark:
+        folder = Path(place) / "journal"
+        folder.mkdir()
+        rows = journal(folder)
+        scan = spark.read.format("headgate").schema(FIVE).load(str(folder))
+        works: dict[str, Callable[[], None]] = {
+            "spark_ingest": lambda: convert(spark, folder, Path(place) / "warehouse", rows),
+            "spark_scan": lambda: scan.write.format("noop").mode("overwrite").save(),
+        }
+        assert scan.count() == rows, "the source gives every row"
+        for key, turn in works.items():
+            taken = turns(bench.rounds, turn)
+            row = Row(key, raw={"rows": rows, "seconds": taken})
+            row.settle([rows / each / 1e6 for each in taken])
+            row.figures = {"headgate": f"{rows:,} rows in {median(taken):.2f} s"}
+            say(f"{key:<14} {row.value:.2f} M rows/s")
+            found.append(row)
+    return found
+
+
+def convert(spark: Any, folder: Path, place: Path, rows: int) -> None:
+    """All segments into a warehouse that is new."""
+    shutil.rmtree(place, ignore_errors=True)
+    run = ingest(spark, folder, Warehouse(place))
+    assert run.rows_out == rows
+
+
+# ---------------------------------------------------------------- a stream
+
+
+def talk(dice: Random) -> list[Rec]:
+    """The records of one block: calls that are answered at once, now and then an event."""
+    out: list[Rec] = []
+    while len(out) < ROWS_PER_BLOCK:
+        who = min(CLIENTS, int(dice.paretovariate(0.6)))
+        asked = request(
+            dice.choice(TOPICS), b'{"key":"value"}\0', matchtag=len(out) % 1024 + 1, userid=1000 + who
+        )
+        asked.push_route(b"%036d" % who)
+        out.append(flux(T0, asked, peer=who))
+        out.append(flux(T0, response(asked, b'{"ok":true}\0'), peer=1))
+        if dice.random() < EVENTS:
+            out.append(flux(T0, event("job.state", b"{}\0", sequence=1), peer=1))
+    return out[:ROWS_PER_BLOCK]
+
+
+class Speaker(threading.Thread):
+    """Appends blocks to a segment, at a rate, dated when they are written, events numbered on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="speaker", daemon=True)
+        self._file = path.open("wb", buffering=0)
+        who = [peer(n, f"client-{n}") for n in range(1, CLIENTS + 1)]
+        self._file.write(header() + block(who, unnumbered=True))
+        dice = Random(7)
+        self._blocks = [bytearray(block(talk(dice), 0)) for _ in range(DISTINCT_BLOCKS)]
+        self._leave = threading.Event()
+        self._events = 0
+        self.written = 0
+
+    def run(self) -> None:
+        began = time.monotonic()
+        while not self._leave.wait(max(0.0, began + self.written / RATE - time.monotonic())):
+            data = self._blocks[self.written // ROWS_PER_BLOCK % DISTINCT_BLOCKS]
+            self._renew(data, time.time_ns())
+            self._file.write(data)
+            self.written += ROWS_PER_BLOCK
+
+    def _renew(self, data: bytearray, now_ns: int) -> None:
+        """Times up to now, numbers that go on, the CRC."""
+        times = now_ns - (ROWS_PER_BLOCK - 1 - np.arange(ROWS_PER_BLOCK, dtype=np.int64)) * (10**9 // RATE)
+        entries = np.frombuffer(data, np.uint8)[64 : 64 + 64 * ROWS_PER_BLOCK].reshape(-1, 64)
+        entries[:, :8] = times.astype("<i8").view(np.uint8).reshape(-1, 8)
+        events = np.flatnonzero(entries[:, 42] == EVENT)
+        numbers = self._events + 1 + np.arange(len(events))
+        entries[events, 52:56] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
+        self._events += len(events)
+        struct.pack_into("<Qqq", data, 24, self.written, int(times[0]), now_ns)
+        struct.pack_into("<I", data, 8, zlib.crc32(memoryview(data)[12:]))
+
+    def stop(self) -> None:
+        self._leave.set()
+        self.join()
+        self._file.close()
+
+
+def freshness(bench: Bench) -> list[Row]:
+    """Spark: how old the oldest message of a batch is when it can be read, at 20 000 messages/s; gold beside it."""
+    if why := missing():
+        return [Row("spark_freshness", note=why)]
+    ages: dict[str, list[float]] = {"stream": [], "gold": []}
+    steps: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="hg-bench-") as place, sessions("local[2]") as spark:
+        folder, warehouse = Path(place) / "journal", Warehouse(Path(place) / "warehouse")
+        folder.mkdir()
+
+        def told(run: Run) -> None:
+            first = 1 + max((step.batch_id for step in steps if step.job == run.job), default=-1)
+            oldest = min(_oldest_s(warehouse, number) for number in range(first, run.batch_id + 1))
+            steps.append(run)
+            ages[run.job].append(time.time() - oldest)
+            say(f"{run.job} {run.batch_id}: {run.rows_in:,} rows, the oldest {ages[run.job][-1]:.1f} s old")
+
+        speaker = Speaker(folder / name_of("rank0", 0))
+        speaker.start()
+        running = Stream(spark, folder, warehouse, trigger_s=1.0, told=told)
+        try:
+            deadline = time.monotonic() + 4 * STREAM_S
+            while running.active and time.monotonic() < deadline and len(ages["gold"]) <= WARM_STEPS:
+                time.sleep(0.2)
+            warm = {job: len(each) for job, each in ages.items()}
+            until = time.monotonic() + STREAM_S
+            while running.active and time.monotonic() < until:
+                time.sleep(0.2)
+        finally:
+            speaker.stop()
+            running.stop()
+        running.check()
+    row = Row("spark_freshness", raw={"ages": ages, "warm": warm, "steps": [run.as_json() for run in steps]})
+    row.settle(ages["stream"][warm["stream"] :])
+    gold = ages["gold"][warm["gold"] :]
+    row.figures = {"headgate": f"gold tables {median(gold):.1f} s" if gold else ""}
+    row.note = "" if row.value is not None else "no batch ended once it was warm"
+    return [row]
+
+
+def _oldest_s(warehouse: Warehouse, number: int) -> float:
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(path, columns=["ts_ns"]) for path in batch_files(warehouse, number)]
+    return min((pc.min(each["ts_ns"]).as_py() for each in tables), default=time.time_ns()) / 1e9
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+def scaling(bench: Bench) -> list[Row]:
+    """Spark: the same ingest with one worker of a cluster and with two, each of one core."""
+    if why := missing():
+        return [Row("spark_scaling", note=why)]
+    taken: dict[int, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="hg-bench-") as place:
+        folder = Path(place) / "journal"
+        folder.mkdir()
+        rows = journal(folder)
+        with cluster(Path(place)) as (url, _master):
+            for workers in (1, 2):
+                with sessions(
+                    url, **{"spark.cores.max": str(workers), "spark.executor.memory": "512m"}
+                ) as spark:
+                    taken[workers] = turns(
+                        bench.rounds,
+                        lambda: convert(spark, folder, Path(place) / "warehouse", rows),
+                    )
+                    say(f"{workers} worker(s): {rows / median(taken[workers]) / 1e6:.2f} M rows/s")
+    row = Row("spark_scaling", raw={"seconds": taken})
+    row.settle([one / two for one, two in zip(taken[1], taken[2], strict=True)])
+    row.figures = {"headgate": " / ".join(f"{rows / median(each) / 1e6:.2f} M/s" for each in taken.values())}
+    return [row]
+
+
+WORKS: dict[str, Callable[[Bench], list[Row]]] = {
+    "spark_rates": rates,
+    "spark_freshness": freshness,
+    "spark_scaling": scaling,
+}

@@ -1,0 +1,61 @@
+"""One Spark session for all tests here: it takes 10 to 20 s to come up and half a gigabyte.
+
+Every test of this directory is marked `spark` and `interop`. Without Java or PySpark they are skipped; in CI, which
+installs both, such a skip fails.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def missing() -> str:
+    """What a Spark session lacks on this machine; empty when nothing."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "PySpark is not installed: pip install 'headgate[spark]'"
+    from gateway.pipeline.session import java_missing
+
+    return java_missing()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.interop)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(240))  # the first one waits for the session, too
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Skips where no session can come up."""
+    if why := missing():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """The one session: local[2], four shuffle partitions, the data source `headgate` registered."""
+    from gateway.pipeline import session
+
+    place = tmp_path_factory.mktemp("spark")
+    made = session.session(
+        master="local[2]",
+        name="headgate tests",
+        conf={
+            "spark.sql.shuffle.partitions": "4",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(place),
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
+        },
+    )
+    yield made
+    session.close(made)
+    shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,34 @@
+"""Records for the tests here: what clients said to a broker, in the order of time."""
+
+from broker.wire.decoding import from_parts
+from broker.wire.message import Message
+from tests.live.segments import T0, Rec, flux, peer
+
+PEERS = (peer(1, "unix:1"), peer(2, "unix:2"))
+TOPICS = ("kvs.get", "job.list")
+STEP_NS = 1000
+"""Between two records."""
+
+
+def request(topic: str, payload: bytes = b"{}", matchtag: int = 0, userid: int = 1000) -> Message:
+    return from_parts(
+        [
+            b"origin-1",
+            b"",
+            topic.encode(),
+            payload,
+            bytes([0x8E, 1, 1, 0x0B])
+            + userid.to_bytes(4, "big")
+            + (1).to_bytes(4, "big")
+            + (0xFFFFFFFF).to_bytes(4, "big")
+            + matchtag.to_bytes(4, "big"),
+        ]
+    )
+
+
+def said(count: int, first: int = 0, start_ns: int = T0) -> list[Rec]:
+    """`count` requests of peer 1 for peer 2, one each microsecond."""
+    return [
+        flux(start_ns + index * STEP_NS, request(TOPICS[index % 2], matchtag=index + 1), peer=1, via=2)
+        for index in range(first, first + count)
+    ]

@@ -1,0 +1,199 @@
+"""The data source `headgate`, batch: columns, projection, filters, damage, versions, options."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from gateway.pipeline import schema
+from tests.live import segments
+from tests.live.segments import T0, flux, note
+from tests.spark.talk import PEERS, request, said
+
+
+def load(spark, path: Path, **options: object):
+    told = {name: str(value) for name, value in options.items()}
+    return spark.read.format("headgate").options(**told).load(str(path))
+
+
+def rows(frame) -> list[dict[str, object]]:
+    return sorted(
+        (row.asDict() for row in frame.collect()), key=lambda row: (row["writer"] or "", row["seq"] or 0)
+    )
+
+
+def test_every_column_is_what_was_written(spark, tmp_path: Path) -> None:
+    records = [
+        *said(50),
+        flux(T0 + 60_000, request("kvs.get", matchtag=9), peer=2, via=1, direction=2, reason=1),
+        note(
+            T0 + 70_000, "gap", {"records": 2, "first": 51, "last": 52, "cause": "the writer did not keep up"}
+        ),
+    ]
+    segments.write(tmp_path, "rank0", records, 7, per_block=16, peers=PEERS)
+    found = rows(load(spark, tmp_path).selectExpr("*", "unix_micros(ts) AS us"))
+    assert len(found) == len(records)
+    for row, (index, record) in zip(found, enumerate(records), strict=True):
+        expected = record.expected(7 + index)
+        expected["ts"] = row["ts"] if row["us"] == expected["ts"] else expected["ts"]
+        expected["peer"], expected["via"] = _name(record.peer), _name(record.via)
+        assert {name: row[name] for name in expected} == expected
+        assert str(row["dt"]) == "2026-01-01"
+
+
+def _name(number: int) -> str:
+    return {0: "", 1: "unix:1", 2: "unix:2"}[number]
+
+
+def test_a_schema_projects_and_an_unknown_column_is_refused(spark, tmp_path: Path) -> None:
+    segments.write(tmp_path, "rank0", said(20), peers=PEERS)
+    few = spark.read.format("headgate").schema("seq bigint, topic string").load(str(tmp_path))
+    assert few.columns == ["seq", "topic"]
+    assert [row.topic for row in few.orderBy("seq").collect()][:2] == ["kvs.get", "job.list"]
+    with pytest.raises(Exception, match="no column 'nonsense' in messages"):
+        spark.read.format("headgate").schema("nonsense string").load(str(tmp_path)).collect()
+
+
+def test_a_split_segment_knows_its_peers(spark, tmp_path: Path) -> None:
+    """The dictionary stands at the segment's begin, in front of every range but the first."""
+    segments.write(tmp_path, "rank0", said(400), per_block=8, peers=PEERS)
+    found = load(spark, tmp_path, splitBytes=4096)
+    assert found.rdd.getNumPartitions() > 3
+    assert {row.peer for row in found.select("peer").distinct().collect()} == {"unix:1"}
+    assert sorted(row.seq for row in found.select("seq").collect()) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("topic = 'kvs.get'", 100),
+        ("topic in ('job.list', 'other')", 100),
+        ("topic like 'job.%'", 100),
+        ("ts >= timestamp'2026-01-01 00:00:00.0001'", 100),
+        ("ts < timestamp'2026-01-01 00:00:00.0001' and type = 'request'", 100),
+        ("userid = 1000 and ts_ns = 1767225600000005000", 1),
+        ("dt = date'2026-01-02'", 0),
+        ("matchtag is not null and not (seq > 3)", 4),
+    ],
+)
+def test_filters_pushed_or_not_give_the_same(spark, tmp_path: Path, where: str, count: int) -> None:
+    segments.write(tmp_path, "rank0", said(200), per_block=16, peers=PEERS)
+    plain = load(spark, tmp_path).where(where)
+    pushed = load(spark, tmp_path, pushdown="true").where(where)
+    assert rows(plain) == rows(pushed)
+    assert len(rows(pushed)) == count
+
+
+def test_pushed_filters_are_applied_while_reading(java, tmp_path: Path) -> None:
+    """The reader alone, without Spark behind it to filter again; all filters are given back."""
+    from pyspark.sql import datasource as ds
+
+    from gateway.pipeline.source import Options, PushingReader
+
+    segments.write(tmp_path, "rank0", said(100), per_block=10, peers=PEERS)
+    reader = PushingReader(
+        Options.parse({"path": str(tmp_path), "pushdown": "true"}), ("seq", "topic", "ts_ns")
+    )
+    filters = [
+        ds.EqualTo(("topic",), "kvs.get"),
+        ds.GreaterThanOrEqual(("ts_ns",), T0 + 50_000),
+        ds.In(("seq",), (50, 51, 52, 3)),
+        ds.IsNotNull(("seq",)),
+    ]
+    assert list(reader.pushFilters(filters)) == filters
+    found = [
+        row for part in reader.partitions() for batch in reader.read(part) for row in batch["seq"].to_pylist()
+    ]
+    assert found == [50, 52]
+
+
+def test_a_range_of_time(spark, tmp_path: Path) -> None:
+    segments.write(tmp_path, "rank0", said(100), per_block=16, peers=PEERS)
+    some = load(spark, tmp_path, startingTs=T0 + 10_000, endingTs="2026-01-01T00:00:00.000020")
+    assert sorted(row.seq for row in some.select("seq").collect()) == list(range(10, 20))
+
+
+def test_payloads_are_there_when_asked_for(spark, tmp_path: Path) -> None:
+    whole = [flux(T0, request("kvs.get", b"\x00abc\xff", matchtag=1), peer=1)]
+    stripped = [whole[0].with_(ts=T0 + 1, stripped=True)]
+    segments.write(tmp_path, "rank0", whole + stripped, peers=PEERS)
+    found = rows(load(spark, tmp_path, payload="true"))
+    assert bytes(found[0]["payload"]) == b"\x00abc\xff"
+    assert found[1]["payload"] is None
+    assert found[0]["payload_len"] == found[1]["payload_len"] == 5
+    assert "payload" not in load(spark, tmp_path).columns
+
+
+def test_what_is_no_text_is_shown_with_backslashes(spark, tmp_path: Path) -> None:
+    proto = request("x", matchtag=1).parts()[-1]
+    segments.write(
+        tmp_path, "rank0", [flux(T0, [b"\xff\x00r", b"", b"a.\xfe", b"{}", proto], peer=1)], peers=PEERS
+    )
+    (row,) = rows(load(spark, tmp_path))
+    assert (row["topic"], row["service"], row["origin"]) == ("a.\\xfe", "a", "\\xff\x00r")
+
+
+def test_an_empty_journal_is_an_empty_table(spark, tmp_path: Path) -> None:
+    assert load(spark, tmp_path).count() == 0
+    segments.write(tmp_path, "rank0", [])
+    assert load(spark, tmp_path).count() == 0
+    with pytest.raises(Exception, match="nowhere"):
+        load(spark, tmp_path / "nowhere").count()
+
+
+def test_damage_is_an_error_or_a_counted_loss(spark, tmp_path: Path) -> None:
+    path = segments.write(tmp_path, "rank0", said(100), per_block=10, peers=PEERS)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"FJBK", data.index(b"FJBK", data.index(b"FJBK") + 4) + 4)  # the second numbered block
+    data[at + 100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=rf"{path.name}: \d+ bytes at {at}: CRC"):
+        load(spark, tmp_path).collect()
+    kept = rows(load(spark, tmp_path, onCorrupt="skip"))
+    assert [row["seq"] for row in kept] == [*range(10), *range(20, 100)]
+    (loss,) = load(spark, tmp_path, onCorrupt="skip", losses="true").where("kind = 'loss'").collect()
+    assert path.name in loss.detail
+    assert '"records": 10' in loss.detail
+
+
+def test_a_torn_tail_is_not_read_and_no_error(spark, tmp_path: Path) -> None:
+    path = segments.write(tmp_path, "rank0", said(30), per_block=10, peers=PEERS)
+    whole = path.read_bytes()
+    last = whole.rindex(b"FJBK")
+    for cut in (last, last + 3, last + 64, last + 200, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        assert [row["seq"] for row in rows(load(spark, tmp_path).select("writer", "seq"))] == list(range(20))
+
+
+def test_a_newer_version_is_refused_in_words(spark, tmp_path: Path) -> None:
+    path = segments.write(tmp_path, "rank0", said(3))
+    head = bytearray(path.read_bytes())
+    head[4:6] = struct.pack("<H", 2)
+    head[60:64] = struct.pack("<I", zlib.crc32(head[:60]))
+    path.write_bytes(head)
+    for corrupt in ("fail", "skip"):
+        with pytest.raises(Exception, match=r"segment of version 2; this program knows versions up to 1"):
+            load(spark, tmp_path, onCorrupt=corrupt).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"onCorrupt": "ignore"}, "option onCorrupt: 'ignore'; expected fail or skip"),
+        ({"maxBytesPerTrigger": "many"}, "option maxBytesPerTrigger: 'many'; expected bytes above 0"),
+        ({"startingTs": "yesterday"}, "option startingTs: 'yesterday'; expected a date and time"),
+        ({"pathGlobFilter": "x"}, "option pathglobfilter: unknown"),
+        ({"verify": "no"}, "option verify: 'no'; expected true or false"),
+    ],
+)
+def test_wrong_options_say_what_was_expected(
+    spark, tmp_path: Path, options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(Exception, match=text):
+        load(spark, tmp_path, **options).count()
+
+
+def test_the_schema_is_the_documented_one(spark, tmp_path: Path) -> None:
+    segments.write(tmp_path, "rank0", said(1), peers=PEERS)
+    assert tuple(load(spark, tmp_path).columns) == schema.MESSAGES.names

@@ -1,0 +1,340 @@
+"""The journal as it grows into a warehouse: every complete record once, whatever happens to segments and processes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.pipeline import offsets, runs, verify
+from gateway.pipeline.errors import PipelineError
+from gateway.pipeline.stream import Stream
+from gateway.pipeline.warehouse import Warehouse
+from tests.live import segments
+from tests.live.segments import T0, note
+from tests.spark.talk import PEERS, said
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path / "warehouse")
+
+
+def read_all(
+    spark, journal: Path, warehouse: Warehouse, *, gold: bool = False, **options: object
+) -> list[runs.Run]:
+    """All there is now, as `--available-now` does."""
+    told: list[runs.Run] = []
+    given = {name: str(value) for name, value in options.items()}
+    stream = Stream(spark, journal, warehouse, gold=gold, options=given, told=told.append)
+    try:
+        stream.wait()
+    finally:
+        stream.stop()
+    return told
+
+
+def seqs(warehouse: Warehouse) -> list[int]:
+    return sorted(warehouse.scan("messages", ["seq"])["seq"].to_pylist())
+
+
+def numbers(warehouse: Warehouse, job: str = "stream") -> list[int]:
+    """The batches that `_runs` has of a job."""
+    return sorted(row["batch_id"] for row in warehouse.scan("_runs").to_pylist() if row["job"] == job)
+
+
+def test_a_block_that_is_torn_at_a_trigger_is_read_when_it_is_whole(
+    spark, journal: Path, warehouse: Warehouse
+) -> None:
+    """An offset is the end of a complete block: with the file's size the rest of the block would be lost in silence."""
+    path = segments.write(journal, "rank0", said(100), per_block=10, peers=PEERS)
+    whole = path.read_bytes()
+    starts = [at for at in range(64, len(whole), 8) if whole[at : at + 4] == b"FJBK"]
+    for cut, complete in (
+        (starts[4] + 3, 30),
+        (starts[4] + 70, 30),
+        (starts[8] - 1, 60),
+        (len(whole) - 8, 90),
+    ):
+        path.write_bytes(whole[:cut])
+        read_all(spark, journal, warehouse)
+        assert seqs(warehouse) == list(range(complete))
+    path.write_bytes(whole)
+    read_all(spark, journal, warehouse)
+    assert seqs(warehouse) == list(range(100))
+    assert verify.verify(journal, warehouse).ok
+
+
+def test_offsets_that_are_sizes_of_files_are_refused(spark, journal: Path) -> None:
+    """What would lose data in silence is an error here: no block stands at such an offset."""
+    path = segments.write(journal, "rank0", said(20), per_block=10, peers=PEERS)
+    size = path.stat().st_size
+    begin = {"rank0": {"seg": 0, "pos": 64, "next": 0, "first": 0}}
+    end = {"rank0": {"seg": 0, "pos": size - 40, "next": 20, "first": 0}}
+    frame = [
+        offsets.plan(str(journal), begin, end),
+        offsets.plan(str(journal), end, {"rank0": end["rank0"] | {"pos": size}}),
+    ]
+    from gateway.pipeline.spans import blocks
+
+    for planned in frame:
+        with pytest.raises(Exception, match=path.name):
+            list(blocks(planned[0]))
+
+
+def test_growth_rotation_and_a_second_writer(spark, journal: Path, warehouse: Warehouse) -> None:
+    segments.write(journal, "rank0", said(40), peers=PEERS)
+    read_all(spark, journal, warehouse)
+    segments.write(
+        journal, "rank0", said(60), peers=PEERS, per_block=8
+    )  # not what a writer does: the block grew
+    first = seqs(warehouse)
+    assert first == list(range(40))
+    shutil.rmtree(warehouse.root)
+    read_all(spark, journal, warehouse)
+    segments.write(journal, "rank0", said(40, 60), 60, peers=PEERS)
+    segments.write(journal, "nfp", said(10), peers=PEERS)
+    read_all(spark, journal, warehouse)
+    read_all(spark, journal, warehouse)
+    report = verify.verify(journal, warehouse)
+    assert report.ok
+    assert (report.rows, report.as_json()["behind"]) == (110, 0)
+    told = json.loads(runs.last(warehouse)["offsets"])["writers"]
+    assert set(told) == {"rank0", "nfp"}
+    assert set(told["rank0"]) == {"seg", "pos", "next", "first"}
+
+
+def test_limits_make_several_batches_of_whole_blocks(spark, journal: Path, warehouse: Warehouse) -> None:
+    segments.write_many(journal, "rank0", said(200), 50, per_block=10, peers=PEERS)
+    by_file = read_all(spark, journal, warehouse, maxFilesPerTrigger=2)
+    assert [run.rows_in for run in by_file] == [100, 100]
+    other = Warehouse(warehouse.root.with_name("other"))
+    by_bytes = read_all(spark, journal, other, maxBytesPerTrigger=4000)
+    assert sum(run.rows_in for run in by_bytes) == 200
+    assert max(run.rows_in for run in by_bytes) <= 30
+    assert all(run.rows_in % 10 == 0 for run in by_bytes)
+    assert seqs(other) == seqs(warehouse) == list(range(200))
+    assert verify.verify(journal, other).ok
+
+
+def test_a_segment_deleted_under_a_stream_is_named_or_counted(
+    spark, journal: Path, warehouse: Warehouse
+) -> None:
+    one, two, three = segments.write_many(journal, "rank0", said(90), 30, per_block=10, peers=PEERS)
+    read_all(spark, journal, warehouse, maxFilesPerTrigger=1, maxBytesPerTrigger=1)
+    assert seqs(warehouse) == list(range(90))
+    shutil.rmtree(warehouse.root)
+
+    hidden = {path: path.read_bytes() for path in (two, three)}
+    two.unlink(), three.unlink()
+    read_all(spark, journal, warehouse)
+    one.unlink()  # all of it was read: nothing is lost
+    two.write_bytes(hidden[two][:-100])
+    read_all(spark, journal, warehouse)
+    assert seqs(warehouse) == list(range(50))
+    two.unlink()  # its last ten records were not
+    three.write_bytes(hidden[three])
+    with pytest.raises(
+        PipelineError, match=f"{two.name}: the segment was deleted before its last 10 records were read"
+    ):
+        read_all(spark, journal, warehouse)
+    assert seqs(warehouse) == list(range(50))
+    (run,) = read_all(spark, journal, warehouse, onCorrupt="skip")
+    assert (run.rows_in, run.lost_records) == (30, 10)
+    assert seqs(warehouse) == [*range(50), *range(60, 90)]
+    last = runs.last(warehouse)
+    assert (last["bad_blocks"], last["lost_records"]) == (1, 10)
+    assert json.loads(last["offsets"])["losses"][0]["segment"] == two.name
+
+
+def test_numbers_that_the_writer_itself_says_were_lost_are_no_loss_of_the_stream(
+    spark, journal: Path, warehouse: Warehouse
+) -> None:
+    one = segments.write(journal, "rank0", said(30), peers=PEERS)
+    read_all(spark, journal, warehouse)
+    gap = note(
+        T0 + 40_000, "gap", {"records": 5, "first": 30, "last": 34, "cause": "the writer did not keep up"}
+    )
+    segments.write(journal, "rank0", [gap, *said(10, 35)], 34, peers=PEERS)
+    one.unlink()
+    (run,) = read_all(spark, journal, warehouse)
+    assert (run.rows_in, run.losses) == (11, [])
+
+
+def test_damage_ends_the_stream_or_is_counted(spark, journal: Path, warehouse: Warehouse) -> None:
+    path = segments.write(journal, "rank0", said(100), per_block=10, peers=PEERS)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"FJBK", 5000)
+    data[at + 70] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(PipelineError, match=f"{path.name}: .* bytes at {at}"):
+        read_all(spark, journal, warehouse)
+    (run,) = read_all(spark, journal, warehouse, onCorrupt="skip")
+    assert (run.rows_in, len(run.losses), run.lost_records) == (90, 1, 10)
+    assert verify.verify(journal, warehouse).ok
+
+
+def test_a_batch_done_again_replaces_what_it_left(spark, journal: Path, warehouse: Warehouse) -> None:
+    """The last commit is taken away: Spark does that batch again, from the same offsets."""
+    segments.write(journal, "rank0", said(30), per_block=10, peers=PEERS)
+    read_all(spark, journal, warehouse, gold=True)
+    segments.write(journal, "rank0", said(30, 30), 30, per_block=10, peers=PEERS)
+    read_all(spark, journal, warehouse, gold=True)
+    commits = warehouse.root / "_checkpoint" / "commits"
+    for undone, gold in (
+        ({"bronze": 0, "gold": 0}, True),
+        ({"bronze": 1, "gold": 0}, False),
+        ({"bronze": 0, "gold": 0}, False),
+        ({"bronze": 1, "gold": 1}, True),
+    ):
+        for name in ("1", ".1.crc"):
+            (commits / name).unlink(missing_ok=True)
+        warehouse.update_feed(**undone)
+        read_all(spark, journal, warehouse, gold=gold)
+        assert seqs(warehouse) == list(range(60))
+        assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 60
+        assert numbers(warehouse) == [0, 1]
+
+
+def test_a_warehouse_knows_its_stream(spark, journal: Path, warehouse: Warehouse) -> None:
+    segments.write(journal, "rank0", said(10), peers=PEERS)
+    read_all(spark, journal, warehouse)
+    shutil.rmtree(warehouse.root / "_checkpoint")
+    with pytest.raises(PipelineError, match="fed by the stream whose checkpoint is"):
+        read_all(spark, journal, warehouse)
+    assert seqs(warehouse) == list(range(10))
+
+
+# ---------------------------------------------------------------- killed
+
+
+class Child:
+    """`python -m gateway.pipeline stream` in a process group of its own: a kill takes driver, JVM and workers."""
+
+    def __init__(self, journal: Path, warehouse: Path, errors: Path, *words: str) -> None:
+        self.errors = errors
+        command = [
+            sys.executable,
+            "-m",
+            "gateway.pipeline",
+            "stream",
+            "-j",
+            str(journal),
+            "-w",
+            str(warehouse),
+        ]
+        self._out = errors.open("ab")
+        self.process = subprocess.Popen(
+            [*command, "--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=2", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=self._out,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self._out.close()
+
+    def until(self, met: Callable[[], bool], seconds: float = 100.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not met():
+            assert self.process.poll() is None, self.errors.read_text()[-2000:]
+            assert time.monotonic() < deadline, "the condition was not met in time"
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Callable[..., Child]]:
+    started: list[Child] = []
+
+    def start(journal: Path, warehouse: Warehouse, *words: str) -> Child:
+        started.append(Child(journal, warehouse.root, tmp_path / "errors", *words))
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.kill()
+
+
+def parts_of(warehouse: Warehouse, batch: int) -> list[Path]:
+    """The files of a batch in bronze, hidden ones that are being written too."""
+    return list(warehouse.table("messages").glob(f"dt=*/*batch-{batch:010d}-*"))
+
+
+@pytest.mark.timeout(420)
+def test_killed_in_mid_batch_every_complete_record_is_there_once(
+    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child]
+) -> None:
+    """kill -9 of the whole process group, twice, while a batch is being written; the journal goes on in between."""
+    segments.write_many(journal, "rank0", said(3000), 500, per_block=50, peers=PEERS)
+    path = segments.write(journal, "nfp", said(700), per_block=50, peers=PEERS)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    words = ("--available-now", "--max-files", "2", "--bronze-only")
+    for batch in (1, 2):
+        child = children(journal, warehouse, *words)
+        child.until(lambda: bool(parts_of(warehouse, batch)))  # noqa: B023 - called here
+        child.kill()
+        assert warehouse.feed()["bronze"] <= batch
+    path.write_bytes(whole)
+    segments.write(journal, "rank0", said(200, 3000), 3000, per_block=50, peers=PEERS)
+    child = children(journal, warehouse, *words)
+    assert child.process.wait(200) == 0, child.errors.read_text()[-2000:]
+    report = verify.verify(journal, warehouse)
+    assert report.ok, report.as_json()
+    assert (report.rows, report.as_json()["behind"]) == (3900, 0)
+    assert numbers(warehouse) == list(range(len(numbers(warehouse))))
+    assert sum(warehouse.scan("_runs")["rows_in"].to_pylist()) == 3900
+
+
+@pytest.mark.timeout(420)
+def test_killed_between_bronze_and_gold_each_is_there_once(
+    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child]
+) -> None:
+    """Bronze is whole, gold is not: the batch is done again, its bronze stays as it is."""
+    segments.write(journal, "rank0", said(300), per_block=50, peers=PEERS)
+    child = children(journal, warehouse, "--available-now")
+    child.until(lambda: warehouse.feed().get("bronze") == 0)
+    child.kill()
+    before = {path: path.stat().st_mtime_ns for path in warehouse.files("messages")}
+    assert warehouse.feed().get("gold") is None
+    child = children(journal, warehouse, "--available-now")
+    assert child.process.wait(300) == 0, child.errors.read_text()[-2000:]
+    assert child.errors.read_text() == "", "Spark's words are kept from the terminal"
+    assert {path: path.stat().st_mtime_ns for path in warehouse.files("messages")} == before
+    assert verify.verify(journal, warehouse).ok
+    assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 300
+    assert numbers(warehouse) == numbers(warehouse, "gold") == [0]
+    assert (warehouse.feed()["bronze"], warehouse.feed()["gold"]) == (0, 0)
+
+
+@pytest.mark.timeout(300)
+def test_told_to_leave_it_ends_at_once_and_in_order(
+    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child]
+) -> None:
+    """SIGTERM while gold is being made: no error, and the next run goes on where this one was."""
+    segments.write(journal, "rank0", said(300), per_block=50, peers=PEERS)
+    child = children(journal, warehouse, "--trigger", "1")
+    child.until(lambda: warehouse.feed().get("bronze") == 0)
+    child.process.terminate()
+    assert child.process.wait(60) == 0, child.errors.read_text()[-2000:]
+    assert child.errors.read_text() == ""
+    with warehouse.lock("a test"):
+        assert verify.verify(journal, warehouse).ok

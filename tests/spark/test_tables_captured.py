@@ -1,0 +1,98 @@
+"""A real session (tests/live/captured.py): journal -> bronze -> gold, held against the plain reader with the oracle,
+against DuckDB, and against what the ends of the session sent and received.
+"""
+
+import errno
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live import duck, oracle
+from tests.live.captured import Captured, captured
+from tests.spark.test_tables_oracle import differences
+
+TIMES = 5
+NOTHING: dict[str, list[Any]] = {"too much": [], "missing": []}
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def session(java: None) -> Iterator[Captured]:
+    folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))  # sockets need a short path
+    yield captured(folder, times=TIMES)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def rows(session: Captured) -> list[dict[str, Any]]:
+    """Bronze as the reader in plain Python has it."""
+    from broker.journal.reading.records import records
+
+    found = []
+    for record in records(session.journals):
+        row = {name: getattr(record, name) for name in record.__struct_fields__ if name != "body"}
+        row |= {name: row[name] or None for name in ("peer", "via", "topic")}
+        row["ts"] = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=record.ts_ns // 1000)
+        row["dt"] = row["ts"].date()
+        found.append(row)
+    return found
+
+
+@pytest.fixture(scope="module")
+def warehouse(spark: Any, session: Captured, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from gateway.pipeline.batch import batch
+    from gateway.pipeline.ingest import ingest
+    from gateway.pipeline.warehouse import Warehouse
+
+    made = Warehouse(tmp_path_factory.mktemp("warehouse"))
+    with made.lock("test"):
+        ingest(spark, session.journals, made)
+        batch(spark, made)
+    return made
+
+
+@pytest.mark.parametrize("table", oracle.TABLES)
+def test_each_table_three_times(table: str, warehouse: Any, rows: list[dict[str, Any]]) -> None:
+    meant = oracle.TABLES[table](rows)
+    if table not in ("event_gaps", "slow"):  # a healthy session has none
+        assert meant
+    assert differences(table, warehouse.scan(table).to_pylist(), meant) == NOTHING
+    assert differences(table, duck.table(table, warehouse.scan("messages")), meant) == NOTHING
+
+
+def test_calls_are_those_the_clients_made(warehouse: Any, session: Captured) -> None:
+    calls = Counter(
+        (row["rank"], row["topic"], row["matchtag"], row["errnum"])
+        for row in warehouse.scan("rpc").to_pylist()
+    )
+    refused = [row for row in warehouse.scan("denied").to_pylist() if row["topic"] == "nobody.here"]
+    for rank in range(2):
+        got = session.said("flux", end=f"unix{rank}", did="received", type="response")
+        assert len(got) == 3 * TIMES
+        for each in got:
+            topic, errnum = each.facts["topic"], each.facts["errnum"]
+            if (rank, topic) != (0, "nobody.here"):  # refused at once: it never was a call of rank 0
+                assert calls[rank, topic, each.facts["matchtag"], errnum] >= 1
+    assert Counter(row["errno"] for row in refused) == {errno.ENOSYS: 2 * TIMES}, (
+        "rank 1's were sent on to rank 0"
+    )
+
+
+def test_jobs_and_notifications_are_those_that_were(warehouse: Any, session: Captured) -> None:
+    jobs = {row["uuid"]: (row["task"], row["status"]) for row in warehouse.scan("job_outcomes").to_pylist()}
+    for each in session.said("nfp", did="outcome"):
+        assert jobs[each.facts["uuid"]] == (each.facts["task"], each.facts["status"])
+    notified = warehouse.scan("notifications").to_pylist()
+    assert [row["event_type"] for row in notified] == ["compute.end"] * TIMES
+
+
+def test_everything_went_out_in_the_order_in_which_it_came(warehouse: Any) -> None:
+    pairs = warehouse.scan("order_check").to_pylist()
+    assert {row["type"] for row in pairs} == {"request", "response", "event"}
+    assert sum(row["out_of_order"] for row in pairs) == 0

@@ -1,0 +1,123 @@
+"""What a stream adds batch by batch, and what it leaves open, is together what one batch over everything gives."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live import oracle, traffic
+from tests.spark.test_tables_oracle import counted, differences, drawn_rows
+
+pytestmark = pytest.mark.timeout(400)  # the first one waits for all batches
+BATCHES = 3
+LONG = [
+    ("request", 1, 1, "kvs.get", traffic.STREAMING),
+    *[("response", 1, 1, "kvs.get", 0), ("wait", -traffic.S), ("event", 2, 1, 0)] * 4,
+]
+"""A stream of responses through all batches, still open at the end, under a clock that steps back."""
+_SUMS = (
+    "n",
+    "unmatched_no_response",
+    "unmatched_no_request",
+    "unmatched_noresponse",
+    "unmatched_untagged",
+    "reused_tags",
+)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[traffic.Row]:
+    drawn = drawn_rows(60)
+    writer = traffic.Writer(rank=60, both=True)
+    return drawn + traffic.Player(writer).play(LONG)
+
+
+@pytest.fixture(scope="module")
+def streamed(
+    spark: Any, rows: list[traffic.Row], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Any]]:
+    """All tables as a stream adds them batch by batch, one of them done again; then what is open."""
+    from gateway.pipeline.tables import calls, increment, rpc, rpc_latency
+
+    of_writer = Counter(row["writer"] for row in rows)
+    seen: Counter[str] = Counter()
+    parts: list[list[traffic.Row]] = [[] for _ in range(BATCHES)]
+    for row in oracle.in_order(rows):
+        parts[seen[row["writer"]] * BATCHES // of_writer[row["writer"]]].append(row)
+        seen[row["writer"]] += 1
+    kept = increment.Kept(Path(tmp_path_factory.mktemp("open")))
+    made: dict[str, list[Any]] = {}
+    for batch, part in enumerate(parts):
+        here = spark.createDataFrame(traffic.arrow(part)).cache()
+        if batch == 1:  # it was nearly done before: what it carried was saved, the checkpoint not
+            kept.save(batch, increment.nothing(spark))
+        with increment.increment(here, kept.before(spark, batch)) as (tables, carried):
+            for name, table in tables.items():
+                made.setdefault(name, []).extend(table.toArrow().to_pylist())
+            kept.save(batch, carried)
+    assert kept.batches() == list(range(BATCHES))
+    left = kept.before(spark, BATCHES)
+    still = calls.calls(left.calls)
+    made["rpc"] += rpc.of_calls(still).toArrow().to_pylist()
+    made["rpc_latency"] += rpc_latency.of_samples(rpc_latency.samples(still)).toArrow().to_pylist()
+    made["open"] = rpc.of_calls(still).toArrow().to_pylist()
+    return made
+
+
+@pytest.mark.parametrize("table", ["rpc", "denied", "event_gaps", "notifications", "slow"])
+def test_rows_are_those_of_one_batch(
+    table: str, streamed: dict[str, list[Any]], rows: list[traffic.Row]
+) -> None:
+    assert differences(table, streamed[table], oracle.TABLES[table](rows)) == {"too much": [], "missing": []}
+
+
+def test_something_was_open_over_batches(streamed: dict[str, list[Any]]) -> None:
+    assert any(row["streaming"] and row["n_responses"] == 4 for row in streamed["open"])
+    assert any(not row["n_responses"] for row in streamed["open"])
+
+
+def added(
+    rows: list[dict[str, Any]], keys: tuple[str, ...], sums: tuple[str, ...]
+) -> dict[Any, Counter[str]]:
+    table: dict[Any, Counter[str]] = {}
+    for row in rows:
+        key = tuple(row[name].replace(tzinfo=None) if name == "window" else row[name] for name in keys)
+        table.setdefault(key, Counter()).update({name: row[name] for name in sums})
+    return table
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "sums"),
+    [
+        (
+            "traffic",
+            ("window", "rank", "writer", "direction", "topic", "type", "userid"),
+            ("n", "payload_bytes", "errors"),
+        ),
+        ("rpc_latency", ("window", "rank", "topic"), _SUMS),
+    ],
+)
+def test_counts_add_up(
+    table: str,
+    keys: tuple[str, ...],
+    sums: tuple[str, ...],
+    streamed: dict[str, list[Any]],
+    rows: list[traffic.Row],
+) -> None:
+    assert added(streamed[table], keys, sums) == added(oracle.TABLES[table](rows), keys, sums)
+
+
+def test_usage_adds_up_but_for_open_calls(streamed: dict[str, list[Any]], rows: list[traffic.Row]) -> None:
+    sums = ("requests", "responses", "events", "denied", "payload_bytes", "wire_bytes", "rpc_ns")
+    open_calls = [dict.fromkeys(sums, 0) | {"rpc_ns": row["lat_ns"] or 0} | row for row in streamed["open"]]
+    assert added(streamed["user_usage"] + open_calls, ("dt", "userid"), sums) == added(
+        oracle.user_usage(rows), ("dt", "userid"), sums
+    )
+
+
+def test_each_job_that_ended_is_told_once(streamed: dict[str, list[Any]], rows: list[traffic.Row]) -> None:
+    ended = Counter(row["uuid"] for row in oracle.job_outcomes(rows) if row["t_done"])
+    assert Counter(row["uuid"] for row in streamed["job_outcomes"]) == ended
+    assert ended
+    assert counted("job_outcomes", streamed["job_outcomes"])

@@ -1,0 +1,43 @@
+"""The tables on paper: Arrow, DDL and Markdown say the same; versions; options of the source in words."""
+
+import pytest
+
+from gateway.pipeline import schema
+from gateway.pipeline.errors import PipelineError
+
+BINDING = (
+    "seq ts ts_ns rank writer run peer peer_id via via_id transport direction reason kind type flags userid claimed "
+    "rolemask aux1 matchtag topic service origin routes payload_len wire_len delivered detail dt"
+)
+
+
+def test_bronze_has_its_columns_in_the_fixed_order() -> None:
+    assert schema.MESSAGES.names == tuple(BINDING.split())
+    assert schema.MESSAGES.version == 1
+
+
+@pytest.mark.parametrize("table", schema.TABLES.values(), ids=lambda table: table.name)
+def test_all_forms_of_a_table_agree(table: schema.Table) -> None:
+    assert len(set(table.names)) == len(table.names)
+    assert schema.PARTITION in table.names
+    assert table.arrow(partition=True).names == list(table.names)
+    assert schema.PARTITION not in table.arrow().names
+    assert [each.split()[0].strip("`") for each in table.ddl.split(", ")] == list(table.names)
+    assert all(column.doc for column in table.columns)
+    assert f"### {table.name}" in schema.markdown((table,))
+
+
+def test_versions_are_read_from_our_key_and_from_sparks() -> None:
+    assert schema.version_of({b"headgate.v": b"3"}) == 3
+    field = '{"fields":[{"metadata":{"headgate.v":1}},{"metadata":{"headgate.v":"2"}},{"metadata":{}}]}'
+    assert schema.version_of({b"org.apache.spark.sql.parquet.row.metadata": field.encode()}) == 2
+    assert schema.version_of({}) is None
+    with pytest.raises(PipelineError, match="f: version 2 of table traffic; this program knows up to 1"):
+        schema.TRAFFIC.refuse_newer({b"headgate.v": b"2", b"headgate.table": b"traffic"}, "f")
+    with pytest.raises(PipelineError, match="f: a file of table rpc; expected traffic"):
+        schema.TRAFFIC.refuse_newer({b"headgate.table": b"rpc"}, "f")
+
+
+def test_a_table_that_is_not_there() -> None:
+    with pytest.raises(PipelineError, match="no table 'nothing'; there are messages, traffic"):
+        schema.table_named("nothing")
