@@ -30,6 +30,7 @@ from broker.journal.marks import (
     CAPTURE_OFF,
     CHUNK_HEAD,
     CHUNK_MAGIC,
+    CHUNK_MAX_BYTES,
     NOTHING_LOST,
     OFF,
     READY,
@@ -45,8 +46,6 @@ WRITER: Final = interpreter.command("broker.journal.writer")
 """The writer's command; behind it come the number of its end of the pair and the options as JSON."""
 RESTART_S: Final = (0.1, 5.0)
 """Pause before a dead writer is replaced: the first one and the longest; it doubles in between."""
-CHUNK_MAX_BYTES: Final = 512 << 20
-"""The writer takes no larger chunk; only a message that is larger itself makes one."""
 STILLBORN_MAX: Final = 5
 """Writers in a row that died before they were ready; then capture is off: time does not heal what is wrong."""
 PAIR_SLACK_BYTES: Final = 1 << 20

@@ -112,7 +112,7 @@ def journal_samples(capture: Capture) -> list[Sample]:
         ("handed_records", "Records handed to the journal.", figures.handed),
         ("written_records", "Records on disk.", figures.written),
         ("shed_records", "Records left out because the disk was too slow, or capture off.", figures.shed),
-        ("lost_records", "Records that a writer took with it when it died.", figures.lost),
+        ("lost_records", "Records that a writer had when it died, or when the disk was full.", figures.lost),
         ("writer_restarts", "Writers started in place of dead ones.", figures.restarts),
     )
     gauges = (

@@ -158,8 +158,10 @@ class Warehouse:
         Raises:
             Busy: another job does; the text says which, since when, by which process.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.root.mkdir(
+            mode=0o700, parents=True, exist_ok=True
+        )  # who talked to whom is nobody else's business
+        handle = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

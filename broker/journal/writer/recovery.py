@@ -22,6 +22,7 @@ from broker.journal.layout import (
     CODECS,
     ENTRY,
     HEADER_BYTES,
+    JUMP_MAX,
     SEGMENT_HEADER,
     SEGMENT_MAGIC,
     SUFFIX,
@@ -38,10 +39,6 @@ BEGUN: Final = ".begun"
 """How the name of a segment without its first block ends."""
 DAMAGED: Final = ".damaged"
 """Added to the name of a segment in which no block can be read: its number is needed for another one."""
-
-
-JUMP_MAX: Final = 1 << 32
-"""Where a block is looked for behind damage, its number is at most so far ahead."""
 
 
 class Found(NamedTuple):
@@ -179,7 +176,7 @@ def _extent(fd: int, size: int, following: int) -> tuple[int, int]:
                 break  # torn
             first, count, flags = _numbers(data, at)
             if not flags & UNNUMBERED and (
-                first == following or (first > following and _sound(data, at, length))
+                first == following or (following < first < following + JUMP_MAX and _sound(data, at, length))
             ):
                 following = first + count
             at += length
