@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.identity import Credentials
+from broker.identity import USERID_UNKNOWN, Credentials
 from broker.wire.message import Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.topic import path_of
@@ -34,6 +34,7 @@ class Decision:
         "answer_mark",
         "answer_out_mark",
         "armed",
+        "claimed",
         "head",
         "mark",
         "once",
@@ -66,6 +67,8 @@ class Decision:
         """In front of its request in a recording (see ``recording``); b"": it is none that came in by a link."""
         self.out_mark: bytes = b""
         """The same of the delivery; b"": deliveries are not recorded."""
+        self.claimed: int = USERID_UNKNOWN
+        """Who the request said it was from, before it was stamped; filled in while somebody records."""
         self.answer_head: bytes = b""
         """``Message.head`` of the response, as received, that the marks below are for; b"" for none yet."""
         self.answer_mark: bytes = b""

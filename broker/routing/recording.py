@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from broker.identity import USERID_UNKNOWN
 from broker.routing.port import Decision, Port
 from broker.wire.message import Message
 
@@ -56,11 +57,17 @@ def mark_request(recording: Recording, own: Port, decision: Decision, claimed: i
     """Make the marks of requests like this one; what comes from the own port, or on behalf of a port that is gone,
     entered by no link.
     """
+    decision.claimed = claimed
     origin, target = decision.origin, decision.target
     if origin is not own and origin.live:
         decision.mark = recording.mark(IN, origin.peer, target.peer, claimed)
     if recording.both:
         decision.out_mark = recording.mark(OUT, target.peer, origin.peer, claimed)
+
+
+def claim_of(decision: Decision | None) -> int:
+    """The userid that the request of an open call claimed; USERID_UNKNOWN of one that is not tracked."""
+    return USERID_UNKNOWN if decision is None else decision.claimed
 
 
 def mark_answer(recording: Recording | None, own: Port, decision: Decision, port: Port, head: bytes) -> None:

@@ -19,13 +19,13 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
-from broker.identity import USERID_UNKNOWN
 from broker.routing.events import Events
 from broker.routing.lookalikes import NO_TAG, answered, track
 from broker.routing.notices import NOTICE, arm, disarm, notice_key
 from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Stamp
 from broker.routing.recording import (
     Recording,
+    claim_of,
     forget_marks,
     mark_answer,
     mark_request,
@@ -399,4 +399,5 @@ class Router:
         """A built-in service refused a request that was delivered to it: that is recorded, too."""
         recording, port = self._recording, self.port_of(request)
         if recording is not None and port is not None and port is not self.own:
-            record_denied(recording, port, self.own, request, USERID_UNKNOWN, errnum)
+            decision = port.pending.get(request.front[len(port.hop) :] + request.tag)
+            record_denied(recording, port, self.own, request, claim_of(decision), errnum)

@@ -192,6 +192,17 @@ def test_a_service_refuses_what_was_delivered_to_it():
     assert denied.frame == accepted.frame == asked.framed()
 
 
+def test_who_a_refused_request_claimed_to_be_is_told():
+    here = Recorded(capture="in")
+    guest = here.client(cred=GUEST)
+    here.router.request(guest.port, request("probe.secret", matchtag=1, userid=OWNER.userid, rolemask=1))
+    here.tree.settle()
+    here.router.refused(here.tree[0].own_inbox[0], errno.EPERM)
+    accepted, denied = here.records
+    assert accepted.claimed == denied.claimed == OWNER.userid
+    assert denied.message.userid == GUEST.userid
+
+
 def test_stray_responses_are_no_records():
     here = Recorded()
     service, caller = here.client(services=["kvs"]), here.client()
