@@ -29,7 +29,7 @@ class Recorder:
     """An upstream that takes everything and grants every name."""
 
     joined, choked, epoch, reason = True, False, "e", ""
-    rank, size, version = 0, 1, "v"
+    rank, size, version, journals = 0, 1, "v", False
 
     def __init__(self):
         self.sent = []
