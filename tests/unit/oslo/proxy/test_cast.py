@@ -183,12 +183,14 @@ def fill(node, client):
 
 
 def test_a_server_that_only_says_that_it_moves_is_waited_for_and_not_for_ever(run_node, monkeypatch):
-    monkeypatch.setattr(brake, "STILL_S", 0.3)
-    monkeypatch.setattr(brake, "PAUSE_MAX_S", 1.0)
+    monkeypatch.setattr(brake, "STILL_S", 600.0)  # however long it takes until the queue is full
+    monkeypatch.setattr(brake, "PAUSE_MAX_S", 600.0)
     node = run_node(queue_msgs=5)
     server, other, client = node.server("cast"), node.server("cast"), node.client("cast")
     listener = server.open("t")
     fill(node, client)
+    server.ctl.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=1), b""])
+    monkeypatch.setattr(brake, "PAUSE_MAX_S", 1.0)
 
     def counted(name):
         server.ctl.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=1), b""])
@@ -204,12 +206,14 @@ def test_a_server_that_only_says_that_it_moves_is_waited_for_and_not_for_ever(ru
 
 
 def test_a_server_that_stands_still_is_not_waited_for(run_node, monkeypatch):
-    monkeypatch.setattr(brake, "STILL_S", 0.1)
+    monkeypatch.setattr(brake, "STILL_S", 600.0)  # however long it takes until the queue is full
+    monkeypatch.setattr(brake, "PAUSE_MAX_S", 600.0)
     node = run_node(queue_msgs=5)
     server, other, client = node.server("cast"), node.server("cast"), node.client("cast")
     server.open("t")
     other.open("u")
     fill(node, client)
+    monkeypatch.setattr(brake, "STILL_S", 0.1)
     client.cast("u", b"for another one")
     assert other.get().body == b"for another one"
     node.counted("cast", "pauses_still")
