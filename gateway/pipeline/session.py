@@ -204,7 +204,7 @@ def first_line(error: BaseException) -> str:
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
     """Turns what Spark raises into a PipelineError of one line."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
