@@ -207,12 +207,7 @@ def replay(
         raise UsageError(f"--speed {speed[:64]!r}: expected 1x, 2.5x or max") from None
     place = given.directory(directory)
     name, found = chosen_writer(place, writer)
-    bare = [each for each in found if each.damage is None and not each.flags & PAYLOADS]
-    if bare:
-        text = (
-            f"{len(bare)} of {len(found)} segments were captured without payloads: requests go without them"
-        )
-        print(f"headgate journal replay: {text}", file=sys.stderr)
+    _warn_of_bare(found)
     span = given.moment_ns(since, "--since"), given.moment_ns(until, "--until")
     plan = Plan(place, name, *span, factor, topic, as_owner, timeout)
     damages, screen = Damages("replay"), Screen(as_json)
@@ -228,6 +223,14 @@ def replay(
         return FAILED if damages.count else OK
 
     return Session(to, as_json, 0.0).run(work)
+
+
+def _warn_of_bare(found: list[Segment]) -> None:
+    """Say so when payloads were not captured."""
+    bare = sum(each.damage is None and not each.flags & PAYLOADS for each in found)
+    if bare:
+        text = f"{bare} of {len(found)} segments were captured without payloads: requests go without them"
+        print(f"headgate journal replay: {text}", file=sys.stderr)
 
 
 def main(argv: list[str]) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,6 +15,9 @@ from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
 from gateway.pipeline.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from gateway.pipeline.stream import Stream
 
 EXAMPLES = (
     "headgate pipeline stream --journal journal --warehouse live               until Ctrl-C",
@@ -65,12 +68,7 @@ def stream(
     from broker.journal.reading.segments import listing
     from gateway.pipeline.progress import Progress
 
-    settings = {
-        "onCorrupt": "skip" if given.skips(on_corrupt) else "fail",
-        "payload": str(payload).lower(),
-        **({"maxFilesPerTrigger": str(max_files)} if max_files else {}),
-        **({"maxBytesPerTrigger": max_bytes} if max_bytes else {}),
-    }
+    settings = _settings(on_corrupt, payload, max_files, max_bytes)
     listing(journal)
     target, screen = Warehouse(warehouse), Screen(as_json)
     with (
@@ -79,9 +77,9 @@ def stream(
         Progress(quiet=as_json) as progress,
         given.Spark(master, conf, verbose).session("stream", progress) as spark,
     ):
-        from gateway.pipeline.stream import Stream
+        from gateway.pipeline import stream as room
 
-        running = Stream(
+        running = room.Stream(
             spark,
             journal,
             target,
@@ -92,14 +90,26 @@ def stream(
             told=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.said(run)}"),
         )
         with progress.waiting(f"following {journal}"):
-            while running.active and not leave.wait(_LOOK_S):
-                pass
-        if leave.is_set() or running.query.isActive:  # told to leave, or gold failed
-            running.stop()
-            running.check()
-        else:
-            running.wait()
+            _follow(running, leave)
     return OK
+
+
+def _settings(on_corrupt: str, payload: bool, max_files: int | None, max_bytes: str | None) -> dict[str, str]:
+    """Options of the source."""
+    found = {"onCorrupt": "skip" if given.skips(on_corrupt) else "fail", "payload": str(payload).lower()}
+    limits = {"maxFilesPerTrigger": max_files and str(max_files), "maxBytesPerTrigger": max_bytes}
+    return found | {name: limit for name, limit in limits.items() if limit}
+
+
+def _follow(running: Stream, leave: threading.Event) -> None:
+    """Until it ends, fails, or is told to leave."""
+    while running.active and not leave.wait(_LOOK_S):
+        pass
+    if leave.is_set() or running.query.isActive:  # told to leave, or gold failed
+        running.stop()
+        running.check()
+    else:
+        running.wait()
 
 
 @contextlib.contextmanager
