@@ -51,7 +51,10 @@ def listening(pid, port):
     """Sockets of ``pid`` that listen at ``port``."""
     with open(f"/proc/{pid}/net/tcp") as table:
         wanted = {line.split()[9] for line in table if re.search(rf":{port:04X} 00000000:0000 0A", line)}
-    held = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    held = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed while we look
+            held.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return {inode for inode in wanted if f"socket:[{inode}]" in held}
 
 

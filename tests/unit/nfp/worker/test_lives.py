@@ -53,7 +53,7 @@ def test_a_task_that_must_not_be_run_twice_ends_with_an_error_and_another_is_run
                 held = broker.offers[-1]["jobs"]
                 assert held == {"u1": [5, "done"], "u2": [1, "running"]}
                 got = {}
-                for _ in range(2):
+                while len(got) < 2:  # the first may come again before it is recorded
                     packet = await broker.take_only(Command.RESPONSE)
                     got[packet.uuid] = result(packet)
                 assert "must not be run twice" in got["u1"]["errors"][0]

@@ -310,14 +310,17 @@ def test_what_waits_goes_elsewhere_when_its_listener_ends(run_node):
     client = node.client()
     with child_of(node, "call", "t", "frozen") as child:
         child.freeze()
-        jam(node, client)  # for whoever is there: only the frozen one
+        given = jam(node, client)  # for whoever is there: only the frozen one
         server = node.server()
         server.open("t", server="fine")
         child.kill()
-        bodies = [server.get().body for _ in range(5)]
-        assert bodies == [BIG] * 5
+        # of the five that waited libzmq may still take some while the connection ends: those are not sent again
+        fates = ("chosen_again", "orphaned")
+        until(lambda: sum(node.count("call", fate) for fate in fates) == given, "the fate of all of them")
+        again = node.count("call", "chosen_again")
+        assert 1 <= again <= 5
+        assert [server.get().body for _ in range(again)] == [BIG] * again
         assert server.silent(50)
-    assert node.count("call", "chosen_again") == 5
 
 
 def test_what_waits_for_a_dead_server_is_refused_by_name(run_node):
