@@ -2,8 +2,9 @@
 #
 #   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
 #   make test       the fast tests                 make interop   against NorFab, oslo.messaging, Spark and flux-core (FLUX_PREFIX)
-#   make lint       ruff, mypy, import-linter      make soak      the slow stories and the long fuzz
+#   make lint       ruff, mypy, imports, deploy    make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
+#   make fuzz       every decoder, SECONDS_EACH   make coverage, make licences   reports
 #   make wheel-compiled   a wheel whose pure rooms are compiled with mypyc (optional, needs a C compiler)
 #
 #   LOCKED=1        install exactly the versions of requirements.lock (CI does)
@@ -18,6 +19,7 @@ VENV ?= .venv
 SIZE ?= 4
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SECONDS_EACH ?= 10
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install --quiet $(if $(LOCKED),--constraint requirements.lock)
@@ -27,10 +29,10 @@ PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help run test interop soak bench lint lint-ruff lint-format lint-types lint-imports format lock wheel-compiled system-packages clean
+.PHONY: help run test interop soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,11p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,12p'
 
 # ---------------------------------------------------------------- environment: a stamp per set of packages
 
@@ -52,7 +54,7 @@ $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 
 $(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
 	@echo "installing the linters"
-	@$(PIP_INSTALL) --editable '.[test,lint]'
+	@$(PIP_INSTALL) --editable '.[test,lint,test-deploy]'
 	@touch $@
 
 # PySpark is half a gigabyte: only what runs it asks for it.
@@ -98,17 +100,32 @@ interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS
 soak: $(VENV)/.stamp-spark
 	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
 
+# every decoder in turn, SECONDS_EACH for each; what is found becomes a file, and then a test
+fuzz: $(VENV)/.stamp-test
+	$(PY) -m tests.fuzz all --seconds $(SECONDS_EACH)
+
+coverage: $(VENV)/.stamp-test
+	@$(PIP_INSTALL) --editable '.[test-reports]'
+	$(PY) -m tests.reports coverage
+
+licences: $(VENV)/.stamp-test
+	$(PY) -m tests.reports licences
+
 bench: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) .venv-oslo/.stamp-$(OSLO_VERSION) system-packages
 	@if command -v cc >/dev/null || command -v gcc >/dev/null; then $(MAKE) --no-print-directory wheel-compiled; fi
 	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--compiled /') $(BENCH_ARGS)
 
 # `make -k lint` goes on to the next tool after one has complained
-lint: lint-ruff lint-format lint-types lint-imports
+lint: lint-ruff lint-format lint-types lint-imports lint-deploy
 
 lint-ruff: $(VENV)/.stamp-lint
 	$(PY) -m ruff check .
 
-lint-format: $(VENV)/.stamp-lint
+lint-# Dockerfile, compose file, manifests and units by their own checkers
+lint-deploy: $(VENV)/.stamp-lint
+	$(PY) -m tests.deploy
+
+format: $(VENV)/.stamp-lint
 	$(PY) -m ruff format --check .
 
 lint-types: $(VENV)/.stamp-lint

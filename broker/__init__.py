@@ -13,6 +13,7 @@ One message's journey, room by room::
     client/      the other end of a link: rpc, streams, subscriptions, services
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
+    supervision  what a process says to its service manager, and the form of its log
     interpreter  this Python again, for a room in a process of its own
     loopthread   the thread with an event loop behind every blocking facade
 

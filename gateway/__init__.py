@@ -23,7 +23,8 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 ``serve``      settings -> a gateway: the composition root
 ``process``    a gateway as a process: signals, logging, systemd
 ``workers``    several processes behind the same listeners
-``cli``        the verbs ``gateway``, ``up``, ``token``, ``login``, ``tls``, ``pipeline``
+``cluster``    test clusters on this machine, and faults in them
+``cli``        the verbs ``gateway``, ``up``, ``cluster``, ``token``, ``login``, ``tls``, ``pipeline``
 
 The folder ``dashboard`` has static files: the page, and ``client.js`` for any page.
 """

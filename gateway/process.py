@@ -6,9 +6,7 @@ SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads ce
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import signal
 import socket
 import sys
@@ -16,6 +14,7 @@ from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Self
 
+from broker import supervision
 from broker.errors import ConfigError, HeadgateError
 from gateway.serve import Gateway
 from gateway.settings.schema import GatewaySettings
@@ -26,6 +25,8 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 78
 """sysexits.h EX_CONFIG: a supervisor need not try again."""
+END_S: Final = 5.0
+"""How long an end takes behind its drain, with room to spare."""
 TLS_READ_BYTES: Final = 16384
 """What a TLS connection reads at a time: the largest record (RFC 8446, section 5.1)."""
 
@@ -137,9 +138,10 @@ class Leaving:
 
     async def wait(self) -> None:
         """Tell systemd that we are ready, and wait for a signal; a second one cancels whatever is still under way."""
-        notify("READY=1")
+        supervision.notify("READY=1")
+        supervision.watch(asyncio.get_running_loop().call_later)
         await self._told.wait()
-        notify("STOPPING=1")
+        supervision.leaving(self._gateway.settings.gateway.drain_s + END_S)
 
     def leave(self, reason: str) -> None:
         """As if a signal had come."""
@@ -162,17 +164,6 @@ class Leaving:
         task.add_done_callback(self._reloads.discard)
 
 
-def notify(state: str) -> None:
-    """Tell the service manager (sd_notify(3)); nothing without ``$NOTIFY_SOCKET``."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.sendto(state.encode(), address)
-
-
 def shrink_tls_buffers() -> None:
     """Let a TLS connection of this process read records of ``TLS_READ_BYTES`` instead of asyncio's 256 KiB.
 
@@ -184,10 +175,5 @@ def shrink_tls_buffers() -> None:
 
 
 def set_up_logging(level: str, name: str) -> None:
-    """Our own lines to stderr, one each: time, who, level, text."""
-    handler = logging.StreamHandler(sys.stderr)
-    form = f"%(asctime)s.%(msecs)03d headgate[{name}] %(levelname)s %(message)s"
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
-    log.handlers = [handler]
-    log.setLevel(level.upper())
-    log.propagate = False
+    """Our own lines to stderr, in the form of ``supervision.formatter``."""
+    supervision.send_to_stderr(log, name, level)

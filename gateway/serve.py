@@ -24,6 +24,7 @@ from gateway.identity.login import link_url
 from gateway.identity.store import Store
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
+from gateway.upstream.keys import keys_of
 from gateway.upstream.supervisor import Upstream
 from gateway.web import app as pages
 from gateway.web.allowance import Allowance
@@ -88,7 +89,13 @@ class Gateway:
         self.identity = Authenticator(settings, self.store, worker=worker[0] if worker else "")
         self.hub = Hub(settings, options_of(settings), key=self.store.key("resume"), wall=self.store.wall)
         uri = upstream or settings.gateway.upstream or default_uri()
-        self.upstream = Upstream(uri, self.hub, self.hub.options, rejoin_max_s=settings.gateway.rejoin_max_s)
+        self.upstream = Upstream(
+            uri,
+            self.hub,
+            self.hub.options,
+            rejoin_max_s=settings.gateway.rejoin_max_s,
+            keys=keys_of(settings.gateway, uri),
+        )
         self.hub.upstream = self.upstream
         self.hub.identity = self.identity
         self.hub.places = self.identity.connections

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import select
@@ -27,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from broker import supervision
 from broker.errors import ConfigError, HeadgateError
 from gateway import process
 from gateway.identity import leases
@@ -98,6 +100,7 @@ class Supervisor:
         self.urls: list[str] = [str(place) for place, _sock in self._reserved[: len(settings.listen)]]
         self._folder = tempfile.mkdtemp(prefix="headgate-workers-")
         self._leaving_at: float | None = None
+        self._beat_at = math.inf
 
     def run(self, ready: Callable[[], None]) -> int:
         """Run until told to leave; ``ready`` is called once every worker serves. Returns an exit code."""
@@ -109,7 +112,8 @@ class Supervisor:
             if code is not None:
                 return code
             ready()
-            process.notify("READY=1")
+            supervision.notify("READY=1")
+            self._beat_at = 0.0
             return self._look_after()
         finally:
             self._end_all()
@@ -160,6 +164,7 @@ class Supervisor:
         code = process.EXIT_FAILED
         try:
             _follow(supervisor)
+            supervision.disown()
             os.setpgid(0, 0)  # a Ctrl-C at the terminal is the supervisor's to pass on
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
@@ -193,6 +198,7 @@ class Supervisor:
 
     def _look_after(self) -> int:
         while True:
+            self._beat()
             info = signal.sigtimedwait(SIGNALS, self._pause())
             number = 0 if info is None else info.si_signo
             if number == signal.SIGHUP:
@@ -204,7 +210,19 @@ class Supervisor:
 
     def _pause(self) -> float:
         due = [worker.again_at for worker in self._workers if not worker.pid]
-        return max(0.0, min(due) - time.monotonic()) if due else 3600.0
+        return min(3600.0, max(0.0, min([*due, self._beat_at]) - time.monotonic()))
+
+    def _beat(self) -> None:
+        """Tell a watchdog, if there is one, that this loop turns."""
+        now = time.monotonic()
+        if now < self._beat_at:
+            return
+        period_s = supervision.watchdog_s()
+        if period_s is None:
+            self._beat_at = math.inf
+            return
+        self._beat_at = now + period_s
+        supervision.notify("WATCHDOG=1")
 
     def _pass_on(self, number: signal.Signals) -> None:
         for worker in self._workers:
@@ -261,14 +279,16 @@ class Supervisor:
     def _end_all(self) -> None:
         """Let the workers drain; a second signal, or time, ends them at once."""
         self._leaving_at = time.monotonic()
-        process.notify("STOPPING=1")
+        patience_s = self._settings.gateway.drain_s + KILL_S
+        supervision.leaving(patience_s + process.END_S)
         self._pass_on(signal.SIGTERM)
-        until = self._leaving_at + self._settings.gateway.drain_s + KILL_S
+        until = self._leaving_at + patience_s
         while any(worker.pid for worker in self._workers):
             left = until - time.monotonic()
             if left <= 0:
                 self._pass_on(signal.SIGKILL)
                 left = 1.0
+            self._beat()
             info = signal.sigtimedwait(SIGNALS, min(left, 0.5))
             if info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT):
                 self._pass_on(signal.SIGTERM)

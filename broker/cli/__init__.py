@@ -1,8 +1,8 @@
 """The ``headgate`` command: one file a verb; verbs are entry points, so that packages add their own.
 
     main           the dispatcher
-    verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``keygen`` ``log`` ``ping`` ``pub``
-                   ``rpc`` ``start`` ``stats`` ``status`` ``sub``, a file each
+    verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``health`` ``keygen`` ``log``
+                   ``ping`` ``pub`` ``rpc`` ``start`` ``stats`` ``status`` ``sub``, a file each
     exits          exit codes, and which error means which
     family         a verb that has verbs
     options        the options that client verbs share; from typer to an exit code
@@ -12,6 +12,7 @@
     screen         terminal, plain text, JSON lines; ``redraw`` the same picture again and again
     tree           shape and health of an instance, ``hostlist`` the names of its hosts
     diagnosis      the steps that ``doctor`` tries; ``greeting`` asks a parent for its version
+    probing        what ``health`` asks brokers, gateways and wings
     overrides      ``--set`` on top of a file; ``settings_text`` the settings as text
     nfp            ``headgate nfp``: the NORFAB protocol, a file each of its verbs
     oslo           ``headgate oslo``: the transport zmq:// of oslo.messaging, likewise

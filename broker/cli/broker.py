@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import signal
+from functools import partial
 
 import msgspec
 
 from broker.cli import overrides, wings
+from broker.settings import Settings
 
 _EPILOG = """\
 examples:
@@ -15,7 +18,8 @@ examples:
   headgate broker --config /etc/headgate/broker.toml      this machine's rank, found by its host name
   headgate broker --config broker.toml --rank 3 --set broker.log_level=debug
 
-SIGTERM and SIGINT drain and leave; a second one leaves at once.
+SIGTERM and SIGINT drain and leave; a second one leaves at once. SIGHUP reads the settings again: keys of [[hosts]] and
+[[clients]], the certificate, [access] and broker.log_level may have changed; links that are still allowed stay.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
@@ -52,12 +56,24 @@ def main(argv: list[str]) -> int:
     """Entry point of the verb."""
     gc.disable()  # loading makes no garbage, and looking for it is a tenth of the start; the broker turns it on again
     given = arguments().parse_args(argv)
-    settings = overrides.read(given.config, given.set).at_rank(given.rank)
-    if given.journal:
-        settings = msgspec.structs.replace(settings, journal=settings.journal.at(given.journal))
+    if given.config is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read the settings again
+    settings = settings_of(given)
 
     from broker.node import bootstrap
 
-    if not wings.wanted(settings):
-        return bootstrap.run(settings)
-    return bootstrap.run(settings, beside=wings.beside)
+    beside = wings.beside if wings.wanted(settings) else None
+    reread = partial(settings_of, given) if given.config is not None else None
+    return bootstrap.run(settings, beside=beside, reread=reread)
+
+
+def settings_of(given: argparse.Namespace) -> Settings:
+    """What the options and their file say now.
+
+    Raises:
+        ConfigError: the file cannot be read, or one of them is wrong.
+    """
+    settings = overrides.read(given.config, given.set).at_rank(given.rank)
+    if given.journal:
+        settings = msgspec.structs.replace(settings, journal=settings.journal.at(given.journal))
+    return settings

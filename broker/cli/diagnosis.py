@@ -277,7 +277,7 @@ def _certificate(path: str, settings: Settings, rank: int) -> Finding:
     except ConfigError as error:
         return Finding("fail", str(error), "headgate keygen makes one; it must be readable by its owner only")
     host = settings.host(rank)
-    if host is not None and host.public_key != key:
+    if host is not None and key not in (host.public_key, host.next_key):
         return Finding(
             "fail",
             f"{path} has the public key {key}, [[hosts]] says {host.public_key} for rank {rank}",

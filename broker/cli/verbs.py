@@ -17,6 +17,7 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         {
             "start": "a tree of brokers on this machine, for a command or until Ctrl-C",
             "broker": "one broker, as a configuration file says",
+            "cluster": "a test cluster of processes, namespaces or containers, and faults in it",
             "config": "check or show a configuration",
             "keygen": "make a CURVE certificate",
         },
@@ -56,6 +57,7 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         "look at brokers",
         {
             "status": "the tree and the health of every rank",
+            "health": "whether one process lives or is ready, for probes",
             "stats": "message counts and rates",
             "attr": "get, set, list and remove attributes",
             "log": "read, follow or write the log",
@@ -72,7 +74,7 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
 )
 """Heading, then verb -> what it does; the order of ``headgate --help``."""
 
-_GATEWAY: Final = frozenset({"up", "gateway", "token", "login", "tls", "pipeline"})
+_GATEWAY: Final = frozenset({"up", "cluster", "gateway", "token", "login", "tls", "pipeline"})
 """Verbs whose modules are the gateway's; found by name, for the broker's side imports nothing of it."""
 
 BUILT_IN: Final = {verb: what for _heading, verbs in SECTIONS for verb, what in verbs.items()}

@@ -76,6 +76,8 @@ def render(target: Target, *, array: bool) -> str:
         return target.kind
     if target.kind == "name":
         return target.names[0]
-    if array or any(name in ("all", "any") or "," in name or name[0] in "[ " for name in target.names):
+    if array or any(
+        name in ("all", "any") or "," in name or name[0] in "[ " or name[-1] == " " for name in target.names
+    ):
         return msgspec.json.encode(target.names).decode()
     return ",".join(target.names)

@@ -12,6 +12,9 @@
 ``lifecycle`` the states; ``succession``: which follows which, with the tree
 ``assembly``  settings -> the rooms of one broker, put together
 ``bootstrap`` a broker as a process: logging, signals, exit code
+``drain``     leaving without cutting anybody short
+``probes``    whether it lives and is ready: over HTTP, and for the service manager
+``reload``    the settings read again while it runs: keys, clients, access
 ``testbed``   test instances of many ranks, forked from one process
 ``flood``     how many lines of a kind the log takes
 ``attributes``, ``keyring``, ``logring``, ``metrics``: what the broker shows of itself

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from broker.errors import ConfigError
 from broker.identity import PeerInfo
-from broker.ingress.admission import Access
+from broker.node import drain
 from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
 from broker.node.context import BrokerContext
-from broker.node.doorway import Doorway, groups_of, overflow_uid
+from broker.node.doorway import Doorway, access_of
 from broker.node.keepalive import Keepalives
-from broker.node.keyring import dial_options, keys_of, listen_options
+from broker.node.keyring import Keyring
 from broker.node.lifecycle import Lifecycle
 from broker.node.metrics import MetricsListener, render, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
@@ -33,7 +33,7 @@ from broker.routing.ration import ration
 from broker.routing.topology import NO_PARENT, Topology, parse
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
-from broker.settings import Settings
+from broker.settings import HostEntry, Settings
 from broker.transport.link import Listener, Options
 from broker.transport.outbox import Budget, OutboxLimits
 from broker.transport.registry import listen, scheme_of
@@ -43,12 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
-CHILDREN_S = 5.0
-"""How long a leaving broker waits for its children to leave first."""
-DRAIN_S = 5.0
-"""How long a leaving broker waits for its clients to read what is queued for them."""
-DRAIN_STALL_S = 0.5
-"""It waits no longer when none of them has taken a byte for so long."""
 SWEEP_S = 1.0
 """How often stalled readers, quiet links and the total of open calls are looked at."""
 
@@ -98,7 +92,9 @@ class Node:
             insecure=settings.tree.insecure,
             connect_timeout_s=settings.tree.connect_timeout_s,
         )
-        self._doorways: list[Doorway] = []
+        self.keyring = Keyring(settings)
+        self.access = access_of(settings, self.owner)
+        self.doorways: list[Doorway] = []
         self.doorway = self._doorway()
         self.must_exit: Callable[[str], object] = _log_only
         self.overlay = Overlay(self.broker, self._overlay_config(), self._hooks())
@@ -113,6 +109,7 @@ class Node:
         self.succession = Succession(self.context, self.overlay, self.lifecycle)
         self.dispatcher = Dispatcher(self.context, limits.service_tasks_max)
         self._listeners: list[Listener] = []
+        self._keyed: list[int] = []
         self._metrics: MetricsListener | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._add_services()
@@ -156,13 +153,15 @@ class Node:
             self.succession.joined()
 
     async def stop(self) -> None:
-        """Drain: accept no more, let children leave first, say goodbye, flush and close; safe to call twice."""
-        for doorway in self._doorways:
+        """Drain: accept no more, let open calls end and children leave, say goodbye, flush and close; safe to call
+        twice.
+        """
+        for doorway in self.doorways:
             doorway.open = False
         self.lifecycle.enter("cleanup")
         self.overlay.spurn()
         self.lifecycle.enter("shutdown")
-        await self.overlay.children_gone(CHILDREN_S)
+        await self._finish()
         self.lifecycle.enter("finalize")
         for listener in self._listeners:
             await listener.stop()
@@ -171,7 +170,7 @@ class Node:
         await self.overlay.stop()
         self.lifecycle.enter("goodbye")
         await self.context.stop()
-        await self._drain()
+        await drain.empty_queues(self.broker)
         for port in list(self.broker.router.ports):
             if port.link is not None:
                 port.link.close("the broker is shutting down")
@@ -181,46 +180,43 @@ class Node:
             await asyncio.sleep(0)  # what the ends of the links cause is recorded, too
             self.capture.end()
 
-    async def _drain(self) -> None:
-        """Wait until the clients have taken what is queued for them, while any of them still takes some."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + DRAIN_S
-        moved, seen = loop.time(), -1
-        self.broker.flusher.flush()
-        while loop.time() < min(end, moved + DRAIN_STALL_S):
-            links = [port.link for port in self.broker.router.ports if port.link is not None]
-            waiting = [link.outbox for link in links if link.outbox.parked]
-            if not waiting:
-                return
-            progress = sum(outbox.progress for outbox in waiting)
-            if progress != seen:
-                moved, seen = loop.time(), progress
-            await asyncio.sleep(0.01)
+    async def _finish(self) -> None:
+        """Let calls that are open be answered, by whoever leaves behind us, too, and the children go first."""
+        drain_s = self.settings.broker.drain_s
+        gone, left = await asyncio.gather(
+            self.overlay.children_gone(drain.children_s(drain_s)), drain.finish_calls(self.broker, drain_s)
+        )
+        if not gone:
+            log.warning("leaving before children %s", ", ".join(map(str, self.overlay.online_children())))
+        if left:
+            log.warning("leaving with %d calls open after %g s", left, drain_s)
 
     async def _open(self, uri: str, options: Options) -> None:
         doorway = self.doorway if options is self.options else self._doorway(options.dialect != "flux1")
         options.admit, options.max_bytes = doorway.admit, doorway.max_bytes
         listener = await listen(uri, doorway.accept, options)
+        if "curve" in options.extra:
+            self._keyed.append(len(self._listeners))
         self._listeners.append(listener)
         log.info("rank %d listens at %s", self.rank, listener.contact_address)
 
+    def renew_listeners(self) -> list[str]:
+        """Show clients the certificate of the keyring from now on; returns a line for each listener that cannot."""
+        failed = []
+        for index in self._keyed:
+            try:
+                self._listeners[index] = self._listeners[index].renew(self.keyring.served())
+            except ConfigError as error:
+                failed.append(str(error))
+        return failed
+
     def _doorway(self, cmb1: bool = False) -> Doorway:
-        access, limits = self.settings.access, self.settings.limits
-        rules = Access(
-            owner=self.owner,
-            allow_guest=access.allow_guest_user,
-            allow_root_owner=access.allow_root_owner,
-            admin_uids=user_ids(access.admin_users),
-            admin_gids=group_ids(access.admin_groups),
-            overflow_uid=overflow_uid(),
-            allow_overflow=access.allow_overflow_uid,
-            groups_of=groups_of,
-        )
+        limits = self.settings.limits
         doorway = Doorway(
-            self.broker, rules, limits.guest_message_bytes, limits.owner_message_bytes, cmb1=cmb1
+            self.broker, self.access, limits.guest_message_bytes, limits.owner_message_bytes, cmb1=cmb1
         )
         doorway.refused = self._refused
-        self._doorways.append(doorway)
+        self.doorways.append(doorway)
         return doorway
 
     def _sweep(self) -> None:
@@ -278,7 +274,7 @@ class Node:
     def _listen_options(self, entry: Any) -> Options:
         extra: dict[str, Any] = {}
         if scheme_of(entry.uri) in ("tcp", "ipc"):
-            extra = listen_options(self.settings, keys_of(self.settings, peers=False))
+            extra = self.keyring.listen_options(peers=False)
         return Options(
             flusher=self.options.flusher,
             budget=self.options.budget,
@@ -290,16 +286,20 @@ class Node:
             refused=self._refused,
         )
 
+    def parent_entry(self) -> HostEntry | None:
+        """What ``[[hosts]]`` says about our parent; None at rank 0."""
+        above = self.topology.parent(self.rank)
+        return self.settings.host(above) if above != NO_PARENT else None
+
     def _overlay_config(self) -> OverlayConfig:
-        settings, tree = self.settings, self.settings.tree
-        own, above = settings.host(self.rank), self.topology.parent(self.rank)
-        parent = settings.host(above) if above != NO_PARENT else None
+        settings, tree, keyring = self.settings, self.settings.tree, self.keyring
+        own, parent = settings.host(self.rank), self.parent_entry()
         has_children = len(self.topology.children(self.rank)) > 0
         return OverlayConfig(
             listen_uri=(own.bind or own.address) if own is not None and has_children else None,
             parent_uri=parent.address if parent is not None else None,
-            listen=self._tree_options(listen_options(settings, keys_of(settings)) if has_children else {}),
-            dial=self._tree_options(dial_options(settings, parent) if parent is not None else {}),
+            listen=self._tree_options(keyring.listen_options(peers=True) if has_children else {}),
+            dial=self._tree_options(keyring.dial_options(parent) if parent is not None else {}),
             version=settings.broker.version_announced,
             hostname=hostname(settings, self.rank) if own is not None and own.hostname else "",
             hostnames={host.rank: host.hostname for host in settings.hosts if host.hostname},
@@ -353,32 +353,3 @@ def topology_of(settings: Settings) -> Topology:
     return parse(
         settings.tree.topology, settings.size, parents if settings.tree.topology == "custom" else None
     )
-
-
-def user_ids(users: tuple[str | int, ...]) -> frozenset[int]:
-    """Uids of names and uids.
-
-    Raises:
-        ConfigError: a name has no account here.
-    """
-    import pwd
-
-    return _numbers("admin_users", users, lambda name: pwd.getpwnam(name).pw_uid)
-
-
-def group_ids(groups: tuple[str | int, ...]) -> frozenset[int]:
-    """Gids of names and gids.
-
-    Raises:
-        ConfigError: a name has no group here.
-    """
-    import grp
-
-    return _numbers("admin_groups", groups, lambda name: grp.getgrnam(name).gr_gid)
-
-
-def _numbers(key: str, entries: tuple[str | int, ...], look_up: Callable[[str], int]) -> frozenset[int]:
-    try:
-        return frozenset(entry if isinstance(entry, int) else look_up(entry) for entry in entries)
-    except KeyError as error:
-        raise ConfigError(f"access.{key}: {error.args[0]}") from error

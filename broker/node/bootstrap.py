@@ -1,4 +1,4 @@
-"""Settings -> a running broker process: logging, signals, exit code."""
+"""Settings -> a running broker process: logging, signals, the word to the service manager, exit code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
 
+from broker import supervision
 from broker.errors import ConfigError, HeadgateError
+from broker.node import drain
 from broker.node.assembly import Node
 from broker.node.flood import FloodGate
 from broker.node.logring import RingHandler
+from broker.node.probes import Herald
+from broker.node.reload import Reload, Reread
 from broker.services.log import Log
 from broker.settings import Settings
 
@@ -31,7 +36,11 @@ leaves."""
 
 
 def run(
-    settings: Settings, *, ready: Callable[[Node], None] | None = None, beside: Beside | None = None
+    settings: Settings,
+    *,
+    ready: Callable[[Node], None] | None = None,
+    beside: Beside | None = None,
+    reread: Reread | None = None,
 ) -> int:
     """Run one rank until it is told to leave; returns the exit code of the process.
 
@@ -39,12 +48,13 @@ def run(
         settings: as of ``Settings.at_rank``.
         ready: called once the broker has joined and its socket answers, and ``beside`` is entered.
         beside: see ``Beside``; what entering raises ends the process as a failed start does.
+        reread: how SIGHUP reads the settings again (see ``Reload``); None leaves that signal alone.
 
-    SIGTERM and SIGINT drain and leave; a second one leaves at once.
+    SIGTERM and SIGINT drain and leave, before the parent is there as well; a second one leaves at once.
     """
     set_up_logging(settings)
     try:
-        return asyncio.run(_serve(settings, ready, beside))
+        return asyncio.run(_serve(settings, ready, beside, reread))
     except ConfigError as error:
         print(f"headgate: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
         return EXIT_CONFIG
@@ -53,7 +63,12 @@ def run(
         return EXIT_FAILED
 
 
-async def _serve(settings: Settings, ready: Callable[[Node], None] | None, beside: Beside | None) -> int:
+async def _serve(
+    settings: Settings,
+    ready: Callable[[Node], None] | None,
+    beside: Beside | None,
+    reread: Reread | None = None,
+) -> int:
     node = Node(settings)
     keep_log(node)
     leave = asyncio.Event()
@@ -70,29 +85,33 @@ async def _serve(settings: Settings, ready: Callable[[Node], None] | None, besid
     task = asyncio.current_task()
     assert task is not None
     _on_signals(leave, leave_with, task)
+    if reread is not None:
+        _on_hangup(Reload(node, reread), leave_with)
+    herald = Herald(node)
+    supervision.watch(asyncio.get_running_loop().call_later)
     company = contextlib.AsyncExitStack()
     starting = asyncio.get_running_loop().create_task(_start(node, company, beside), name="start")
     waiting = asyncio.get_running_loop().create_task(leave.wait(), name="leave")
+    at_once = False
     try:
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             settle_memory()
+            herald.started()
             if ready is not None:
                 ready(node)
             await waiting
-    except asyncio.CancelledError:
-        return EXIT_FAILED
+    except asyncio.CancelledError:  # the second signal came with the first
+        at_once = True
     finally:
+        supervision.leaving(drain.bound_s(settings.broker.drain_s))
         for unfinished in (starting, waiting):
             unfinished.cancel()
-        await asyncio.gather(starting, waiting, return_exceptions=True)
         with contextlib.suppress(asyncio.CancelledError):
-            try:
-                await company.aclose()
-            except Exception:
-                log.exception("rank %d: what ran beside the broker did not leave well", node.rank)
-            await node.stop()
+            await asyncio.gather(starting, waiting, return_exceptions=True)
+            if not at_once:
+                await _leave(node, company)
     return outcome[0]
 
 
@@ -100,6 +119,14 @@ async def _start(node: Node, company: contextlib.AsyncExitStack, beside: Beside 
     await node.start()
     if beside is not None:
         await company.enter_async_context(beside(node))
+
+
+async def _leave(node: Node, company: contextlib.AsyncExitStack) -> None:
+    try:
+        await company.aclose()
+    except Exception:
+        log.exception("rank %d: what ran beside the broker did not leave well", node.rank)
+    await node.stop()
 
 
 def keep_log(node: Node) -> None:
@@ -119,6 +146,19 @@ def _on_signals(leave: asyncio.Event, leave_with: Callable[[str], None], task: a
         asyncio.get_running_loop().add_signal_handler(number, signalled, number.name)
 
 
+def _on_hangup(reload: Reload, leave_with: Callable[[str], None]) -> None:
+    """SIGHUP reads the settings again, unless it says what it was invented for: that our terminal is gone."""
+    attended = os.isatty(0)
+
+    def hung_up() -> None:
+        if attended and not os.isatty(0):
+            leave_with("its terminal is gone")
+        else:
+            reload.request()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+
+
 def settle_memory() -> None:
     """What exists now lives as long as the process: no collection looks at it again, and the young are looked at less
     often (a batch makes hundreds of messages, all of them gone at its end without any collection).
@@ -130,11 +170,6 @@ def settle_memory() -> None:
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Our own lines to stderr, one each: time, rank, level, text."""
-    form = f"%(asctime)s.%(msecs)03d headgate[{settings.broker.rank}] %(levelname)s %(message)s"
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
-    log.handlers = [handler]
+    """Our own lines to stderr, in the form of ``supervision.formatter``, a flood of the same kind cut off."""
+    supervision.send_to_stderr(log, str(settings.broker.rank), settings.broker.log_level)
     log.filters = [FloodGate()]
-    log.setLevel(settings.broker.log_level.upper())
-    log.propagate = False

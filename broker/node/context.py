@@ -180,6 +180,10 @@ class BrokerContext:
         """The configuration, JSON-ready."""
         return self._config
 
+    def reconfigured(self, config: Mapping[str, Any]) -> None:
+        """``config`` is in force from now on."""
+        self._config = config
+
     def attributes(self) -> Mapping[str, tuple[str | Callable[[], str], int]]:
         """Attributes at start."""
         return self._attributes

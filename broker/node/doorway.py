@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from broker.errors import ConfigError
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access, Admission, admit
 from broker.routing.port import CLIENT, Port
@@ -17,6 +18,7 @@ from broker.transport.link import Link
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
+    from broker.settings import Settings
 
 log = logging.getLogger("headgate")
 
@@ -50,6 +52,11 @@ class Doorway:
         self._cmb1 = cmb1
         self.open = True
         self.refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
+
+    def change(self, access: Access, guest_max_bytes: int) -> None:
+        """Judge by other rules from now on; who is here already stays as it is."""
+        self._access = access
+        self._guest_max_bytes = guest_max_bytes
 
     def admit(self, peer: PeerInfo) -> int:
         """The errno a connecting peer is told, 0 to come in; a refusal is one log line."""
@@ -110,3 +117,49 @@ def overflow_uid() -> int | None:
             return int(overflow.read())
     except (OSError, ValueError):
         return None
+
+
+def access_of(settings: Settings, owner: int) -> Access:
+    """The rules of ``[access]`` for a broker that runs as uid ``owner``; asks the user database, so it may block.
+
+    Raises:
+        ConfigError: a user or group has no account here.
+    """
+    section = settings.access
+    return Access(
+        owner=owner,
+        allow_guest=section.allow_guest_user,
+        allow_root_owner=section.allow_root_owner,
+        admin_uids=user_ids(section.admin_users),
+        admin_gids=group_ids(section.admin_groups),
+        overflow_uid=overflow_uid(),
+        allow_overflow=section.allow_overflow_uid,
+        groups_of=groups_of,
+    )
+
+
+def user_ids(users: tuple[str | int, ...]) -> frozenset[int]:
+    """Uids of names and uids.
+
+    Raises:
+        ConfigError: a name has no account here.
+    """
+    return _numbers("admin_users", users, lambda name: pwd.getpwnam(name).pw_uid)
+
+
+def group_ids(groups: tuple[str | int, ...]) -> frozenset[int]:
+    """Gids of names and gids.
+
+    Raises:
+        ConfigError: a name has no group here.
+    """
+    import grp
+
+    return _numbers("admin_groups", groups, lambda name: grp.getgrnam(name).gr_gid)
+
+
+def _numbers(key: str, entries: tuple[str | int, ...], look_up: Callable[[str], int]) -> frozenset[int]:
+    try:
+        return frozenset(entry if isinstance(entry, int) else look_up(entry) for entry in entries)
+    except KeyError as error:
+        raise ConfigError(f"access.{key}: {error.args[0]}") from error

@@ -1,6 +1,10 @@
-"""Certificates and keys from the settings, in the form the ZeroMQ transport wants them.
+"""Certificates and keys from the settings, in the form the ZeroMQ transport wants them, and what becomes of links whose
+key is no longer there.
 
 ZeroMQ and its libraries are loaded only by brokers that have a tree or such a listener.
+
+A rank that changes its key as it should (``next_key`` first, then its certificate, then ``public_key``) keeps the links
+that were made with the former one: that key has *retired*. A key that simply disappears is revoked, and its links end.
 """
 
 from __future__ import annotations
@@ -8,16 +12,163 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import ConfigError
-from broker.identity import Credentials, Role
+from broker.identity import Credentials, PeerInfo, Role
 from broker.settings import Settings
 
 if TYPE_CHECKING:
     from broker.settings.schema import ClientEntry, HostEntry
+    from broker.transport.curve import Certificate, ClientKey, PeerKey
 
 _ROLES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN}
 
 
-def keys_of(settings: Settings, *, peers: bool = True) -> dict[str, Any]:
+class Keyring:
+    """The keys of one broker, loaded when first asked for.
+
+    Args:
+        settings: as of ``Settings.at_rank``.
+
+    Attributes:
+        certificate: our own; None while nothing here speaks CURVE.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._peers: dict[str, PeerKey | ClientKey] = {}
+        self._clients: dict[str, PeerKey | ClientKey] = {}
+        self._retired: set[tuple[str, int]] = set()
+        self.certificate: Certificate | None = None
+
+    def listen_options(self, *, peers: bool) -> dict[str, Any]:
+        """``Options.extra`` of a ZeroMQ listener for brokers of the tree (``peers``) or for clients; without a
+        certificate it is plaintext, which is loopback only. Its ``keys`` follow every ``change``.
+
+        Raises:
+            ConfigError: our certificate cannot be used.
+        """
+        extra: dict[str, Any] = {"batch": self._settings.tree.batch}
+        if self._in_use():
+            extra |= self.served()
+            extra["keys"] = self._peers if peers else self._clients
+        return extra
+
+    def dial_options(self, parent: HostEntry) -> dict[str, Any]:
+        """``Options.extra`` of the connection to ``parent``.
+
+        Raises:
+            ConfigError: our certificate cannot be used, or the parent's public key is not known.
+        """
+        extra: dict[str, Any] = {"batch": self._settings.tree.batch}
+        if self._in_use():
+            extra |= self.shown(parent)
+        return extra
+
+    def served(self) -> dict[str, Any]:
+        """The ``curve`` of a listener."""
+        from broker.transport.curve import CurveServer
+
+        assert self.certificate is not None
+        return {"curve": CurveServer(self.certificate)}
+
+    def shown(self, parent: HostEntry) -> dict[str, Any]:
+        """The ``curve`` of a dialer.
+
+        Raises:
+            ConfigError: the parent's public key is not known.
+        """
+        assert self.certificate is not None
+        return {"curve": _client(self.certificate, parent)}
+
+    def _in_use(self) -> bool:
+        path = self._settings.tree.curve_cert
+        if path and self.certificate is None:
+            from broker.transport.curve import load
+
+            self.certificate = load(path)
+            self._peers.update(keys_of(self._settings))
+            self._clients.update(keys_of(self._settings, peers=False))
+        return bool(path)
+
+    # -- change --------------------------------------------------------------------------------
+
+    def look(self, settings: Settings) -> Certificate | None:
+        """The certificate that ``settings`` name, read now (this blocks); None while nothing here speaks CURVE.
+
+        Raises:
+            ConfigError: it cannot be used, or ``settings`` have other keys for our rank.
+        """
+        path = settings.tree.curve_cert
+        if self.certificate is None or path is None:
+            return None
+        from broker.transport.curve import load
+
+        certificate, host = load(path), settings.host(settings.broker.rank or 0)
+        if host is not None and certificate.public_key not in _keys(host):
+            raise ConfigError(
+                f"{path}: its public key {certificate.public_key} is neither public_key nor next_key of our rank "
+                f"in [[hosts]]"
+            )
+        return certificate
+
+    def change(self, settings: Settings, certificate: Certificate | None) -> None:
+        """Go over to the keys of ``settings`` and to ``certificate`` (of ``look``) for all new links."""
+        before, self._settings = self._settings, settings
+        if certificate is None:
+            return
+        self.certificate = certificate
+        # a key that its rank has got back is one to be revoked again: it retired from nothing
+        now = {(key, host.rank) for host in settings.hosts for key in _keys(host)}
+        self._retired = (self._retired - now) | retired(before, settings)
+        for known, found in (
+            (self._peers, keys_of(settings)),
+            (self._clients, keys_of(settings, peers=False)),
+        ):
+            known.clear()
+            known.update(found)
+
+    def objection(self, peer: PeerInfo, rank: int | None = None) -> str:
+        """Why a present link of ``peer``, known by a CURVE key, has to end; "" when it may stay.
+
+        Args:
+            peer: who it is, as of the handshake.
+            rank: who hello said it is; None for a client and before hello.
+        """
+        key = peer.curve_key or ""
+        if peer.user is not None:
+            known = self._clients.get(key)
+            if known is None:
+                return "its key has been taken out of [[clients]]"
+            return (
+                ""
+                if getattr(known, "user", None) == peer.user
+                else "its key has got another user or other roles"
+            )
+        if rank is not None and (key, rank) in self._retired:
+            return ""
+        known = self._peers.get(key)
+        if known is None:
+            return "its key has been taken out of [[hosts]]"
+        bound: int | None = getattr(known, "rank", None)
+        wrong = bound is not None and bound != (rank if rank is not None else peer.rank)
+        return f"its key is now that of rank {bound}" if wrong else ""
+
+
+def retired(before: Settings, after: Settings) -> set[tuple[str, int]]:
+    """(key, rank) of each key that its rank has left for its ``next_key`` of ``before``."""
+    found = set()
+    for old in before.hosts:
+        new = after.host(old.rank)
+        promoted = new is not None and old.next_key is not None and new.public_key == old.next_key
+        if promoted and new is not None and old.public_key and old.public_key not in _keys(new):
+            found.add((old.public_key, old.rank))
+    return found
+
+
+def _keys(host: HostEntry) -> tuple[str, ...]:
+    return tuple(key for key in (host.public_key, host.next_key) if key)
+
+
+def keys_of(settings: Settings, *, peers: bool = True) -> dict[str, PeerKey | ClientKey]:
     """Who may connect, by Z85 key: the brokers of the tree (``peers``), or the clients.
 
     A key that several hosts share is bound to no rank: their hello says which one they are.
@@ -28,8 +179,8 @@ def keys_of(settings: Settings, *, peers: bool = True) -> dict[str, Any]:
         return {client.public_key: ClientKey(credentials(client)) for client in settings.clients}
     ranks: dict[str, list[int]] = {}
     for host in settings.hosts:
-        if host.public_key:
-            ranks.setdefault(host.public_key, []).append(host.rank)
+        for key in _keys(host):
+            ranks.setdefault(key, []).append(host.rank)
     return {key: PeerKey(found[0] if len(found) == 1 else None) for key, found in ranks.items()}
 
 
@@ -41,28 +192,18 @@ def credentials(client: ClientEntry) -> Credentials:
     return Credentials(client.userid, roles)
 
 
-def listen_options(settings: Settings, keys: dict[str, Any]) -> dict[str, Any]:
-    """``Options.extra`` of a ZeroMQ listener; without a certificate it is plaintext, which is loopback only."""
-    extra: dict[str, Any] = {"batch": settings.tree.batch}
-    if settings.tree.curve_cert:
-        from broker.transport.curve import CurveServer, load
-
-        extra["curve"] = CurveServer(load(settings.tree.curve_cert))
-        extra["keys"] = keys
-    return extra
-
-
 def dial_options(settings: Settings, parent: HostEntry) -> dict[str, Any]:
-    """``Options.extra`` of the connection to ``parent``.
+    """``Options.extra`` of a connection to ``parent`` that nobody will renew.
 
     Raises:
-        ConfigError: we have a certificate and the parent's public key is not known.
+        ConfigError: as of ``Keyring.dial_options``.
     """
-    extra: dict[str, Any] = {"batch": settings.tree.batch}
-    if settings.tree.curve_cert:
-        from broker.transport.curve import CurveClient, load
+    return Keyring(settings).dial_options(parent)
 
-        if not parent.public_key:
-            raise ConfigError(f"hosts: rank {parent.rank} has no public_key, and tree.curve_cert wants CURVE")
-        extra["curve"] = CurveClient(load(settings.tree.curve_cert), parent.public_key)
-    return extra
+
+def _client(certificate: Certificate, parent: HostEntry) -> Any:
+    from broker.transport.curve import CurveClient
+
+    if not parent.public_key:
+        raise ConfigError(f"hosts: rank {parent.rank} has no public_key, and tree.curve_cert wants CURVE")
+    return CurveClient(certificate, parent.public_key, parent.next_key)

@@ -1,4 +1,4 @@
-"""Counts as Prometheus text, and a small listener for scrapers (a UNIX socket, or HTTP on loopback).
+"""Counts as Prometheus text, and a small listener for scrapers and probes (a UNIX socket, or HTTP).
 
 Names follow the Prometheus conventions: base units, ``_total`` on counters. The text is made when asked for; the
 corridor only counts.
@@ -11,9 +11,10 @@ import logging
 import os
 import resource
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import ConfigError
+from broker.node import probes
 from broker.node.context import traffic
 from broker.routing.port import KIND_NAMES, OWN, Port
 
@@ -27,6 +28,7 @@ REQUEST_MAX_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
 """A scraper sends a few hundred bytes at once; whoever does not is cut off."""
 
+PHRASES: Final = {200: "OK", 404: "Not Found", 503: "Service Unavailable"}
 Sample = tuple[str, str, str, list[tuple[dict[str, str], float]]]
 """(name, type, help, [(labels, value)])"""
 
@@ -135,7 +137,7 @@ def _by_kind(ports: Iterable[Port]) -> list[tuple[dict[str, str], float]]:
 
 
 class MetricsListener:
-    """Answers ``GET /metrics`` with the text, anything else with 404.
+    """Answers ``GET /metrics`` with the text, ``/livez`` and ``/readyz`` as ``probes`` says, anything else with 404.
 
     Args:
         node: whose counts. place: ``unix:///PATH`` or ``http://HOST:PORT``.
@@ -175,15 +177,24 @@ class MetricsListener:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                found = head.split(b" ", 2)[:2] == [b"GET", b"/metrics"]
-                body = render(samples(self._node)).encode() if found else b"only GET /metrics is here\n"
-                status = b"200 OK" if found else b"404 Not Found"
-                writer.write(
-                    b"HTTP/1.1 %b\r\nContent-Type: text/plain; version=0.0.4\r\n"
-                    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
-                )
+                writer.write(self._answer(*head.split(b" ", 2)[:2]))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("metrics: %s", error)
         finally:
             writer.close()
+
+    def _answer(self, verb: bytes, target: bytes = b"") -> bytes:
+        path = target.partition(b"?")[0]
+        page = probes.PAGES.get(path)
+        if verb != b"GET" or (page is None and path != b"/metrics"):
+            status, kind, body = 404, "text/plain", b"only GET /metrics, /livez and /readyz are here\n"
+        elif page is not None:
+            status, kind, body = page(self._node)
+        else:
+            status, kind, body = 200, "text/plain; version=0.0.4", render(samples(self._node)).encode()
+        head = (
+            f"HTTP/1.1 {status} {PHRASES[status]}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + body

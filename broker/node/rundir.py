@@ -20,9 +20,11 @@ def make_rundir(path: str, *, guests: bool = False) -> None:
         ConfigError: it cannot be made, is no directory, belongs to somebody else, or we may not write there.
     """
     try:
-        if not os.path.lexists(path):
+        try:
             os.makedirs(path, mode=0o700)
             os.chmod(path, 0o711 if guests else 0o700)  # whatever the umask
+        except FileExistsError:
+            pass  # another broker of this host may have made it this very moment
         seen = os.stat(path)
     except OSError as error:
         raise ConfigError(f"broker.rundir {path}: {error.strerror}", error.errno) from error

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker import supervision
 from broker.settings import HostEntry, Settings, check
 
 if TYPE_CHECKING:
@@ -243,6 +244,7 @@ def _detach(launcher: int) -> None:
     import ctypes
 
     os.setsid()
+    supervision.disown()  # a service manager looks after the launcher
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher:
         os._exit(1)  # it ended before we could ask to be told

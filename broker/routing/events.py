@@ -32,6 +32,7 @@ class Events:
 
     Attributes:
         sequence: at rank 0 the last number given; elsewhere the last one seen (0: none yet).
+        anew: a new numbering is followed from its beginning on: whatever comes before the first number seen is missing.
         on_gap: called with (last seen, now seen) when numbers are missing or a new numbering began.
     """
 
@@ -48,6 +49,7 @@ class Events:
         "_stamp",
         "_subscribers",
         "_tally",
+        "anew",
         "on_gap",
         "rank",
         "sequence",
@@ -56,6 +58,7 @@ class Events:
     def __init__(self, rank: int, stamp: Stamp, tally: Tally) -> None:
         self.rank: int = rank
         self.sequence: int = 0
+        self.anew: bool = False
         self.on_gap: Callable[[int, int], None] | None = None
         self._stamp: Stamp = stamp
         self._tally: Tally = tally
@@ -175,7 +178,7 @@ class Events:
             self._record(mark, message)
         sequence = message.sequence
         last = self.sequence
-        if sequence != last % 0xFFFFFFFF + 1 and last:
+        if sequence != last % 0xFFFFFFFF + 1 and (last or self.anew):
             if sequence == last:
                 self._tally.drop("duplicate event")
                 return

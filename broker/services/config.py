@@ -1,7 +1,7 @@
 """The configuration as peers may read it (``config.get``).
 
-A deployed child reads its parent's configuration as a stream, and expects the stream to stay open for changes. Ours are
-read once, at start, so there is one answer and no end.
+A deployed child reads its parent's configuration as a stream, and expects the stream to stay open for changes. What may
+change in ours while we run (SIGHUP: keys, clients, access) is each broker's own affair: there is one answer and no end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Config(Service):
     def _refuse(self) -> Done:
         if self.context.rank != 0:
             raise RpcError(errno.EINVAL, "configuration can only be changed on rank 0")
-        raise RpcError(errno.ENOSYS, "the configuration is read once, at start: restart the broker")
+        raise RpcError(errno.ENOSYS, "the configuration is read at SIGHUP; for the rest restart the broker")
 
     def disconnected(self, sender: bytes) -> None:
         """The reader is gone."""

@@ -1,4 +1,4 @@
-"""Typed configuration: one TOML file, read once at start, frozen after that.
+"""Typed configuration: one TOML file, read at start and again on SIGHUP, frozen once it is read.
 
     lines     where each key stands in the text: tomllib keeps no line numbers, an error message needs them
     schema    the sections and entries, each field with its unit, default, reason and off value

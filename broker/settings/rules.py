@@ -4,6 +4,7 @@ Each rule yields a `Problem` per fault it sees, so that one run of `headgate con
 A rule never opens, resolves or reads anything: a file for another machine can be checked here.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +17,9 @@ from broker.settings.oslo_rules import oslo_problems
 from broker.settings.schema import HostEntry, Settings
 
 __all__ = ["Problem", "problems"]
+
+FIELD = re.compile(r"\{[^{}/]*\}")
+"""A field of a file name that is filled in at each rank."""
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
@@ -50,13 +54,14 @@ def _broker(settings: Settings) -> Iterator[Problem]:
     if own.local_uri is not None:
         yield from check_uri(("broker", "local_uri"), own.local_uri, ("local",))
     if own.metrics_listen is not None:
-        yield from _metrics(("broker", "metrics_listen"), own.metrics_listen)
+        yield from _metrics(("broker", "metrics_listen"), own.metrics_listen, own.metrics_insecure)
 
 
-def _metrics(path: KeyPath, uri: str) -> Iterator[Problem]:
+def _metrics(path: KeyPath, uri: str, insecure: bool) -> Iterator[Problem]:
     faults = list(check_uri(path, uri, ("unix", "http")))
-    if not faults and is_exposed(split_uri(uri)):
-        faults.append(saw(path, uri, "a loopback address: it is served without TLS"))
+    if not faults and not insecure and is_exposed(split_uri(uri)):
+        expected = "a loopback address, or broker.metrics_insecure = true: it is served without TLS"
+        faults.append(saw(path, uri, expected))
     yield from faults
 
 
@@ -82,6 +87,9 @@ def _ranks(settings: Settings) -> Iterator[Problem]:
 
 def _host_addresses(settings: Settings) -> Iterator[Problem]:
     plaintext = settings.tree.curve_cert is None
+    for name in FIELD.findall(settings.tree.curve_cert or ""):
+        if name not in ("{rank}", "{hostname}"):
+            yield saw(("tree", "curve_cert"), name, "no field but {rank} and {hostname}")
     for index, host in enumerate(settings.hosts):
         path = ("hosts", index, "address")
         yield from check_uri(path, host.address, ("tcp", "ipc"))
@@ -175,6 +183,10 @@ def _keys(settings: Settings) -> Iterator[Problem]:
         if host.public_key is not None:
             yield from check_key(("hosts", index, "public_key"), host.public_key)
             owners[host.public_key] = "the key of a host"
+    for index, host in enumerate(settings.hosts):
+        if host.next_key is not None:
+            yield from _next_key(index, host, settings)
+            owners[host.next_key] = "the next key of a host"
     for index, client in enumerate(settings.clients):
         path = ("clients", index, "public_key")
         yield from check_key(path, client.public_key)
@@ -185,6 +197,20 @@ def _keys(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             ("clients",), "saw client keys without tree.curve_cert, expected it: only CURVE checks keys"
         )
+
+
+def _next_key(index: int, host: HostEntry, settings: Settings) -> Iterator[Problem]:
+    """A next key must not be what another host is known by: it would bind that host to two ranks."""
+    path = ("hosts", index, "next_key")
+    yield from check_key(path, host.next_key or "")
+    if host.public_key is None:
+        yield Problem(path, "saw it without public_key, expected both: a listener takes either")
+    elif host.next_key == host.public_key:
+        yield saw(path, host.next_key, "another key than public_key")
+    shared = sum(other.public_key == host.public_key for other in settings.hosts) > 1
+    others = [other for other in settings.hosts if other is not host]
+    if not shared and any(host.next_key in (other.public_key, other.next_key) for other in others):
+        yield saw(path, host.next_key, "a key that no other host has")
 
 
 # ---------------------------------------------------------------- [limits]

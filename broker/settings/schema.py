@@ -72,9 +72,19 @@ class BrokerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     attrs: dict[str, str] = field(default_factory=dict)
     """`[broker.attrs]`: further attributes that `attr.get` shows. Default none."""
 
+    drain_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
+    """Seconds that a leaving broker waits for the answers to calls that are open; streams are not waited for.
+    Default 5: longer than nearly every call, and half of what Docker allows a container to stop. 0: not at
+    all. Whoever kills what does not leave (`stop_grace_period`, `TimeoutStopSec`) should wait 15 s more."""
+
     metrics_listen: Text | None = None
-    """Where Prometheus text is served: `unix:///PATH` or `http://127.0.0.1:PORT` (no TLS, so loopback
-    only). Default off: the service `broker.stats-get` has the same figures."""
+    """Where Prometheus text, `/livez` and `/readyz` are served: `unix:///PATH` or `http://HOST:PORT` (no TLS,
+    so on loopback, unless `metrics_insecure`). Default off: the service `broker.stats-get` has the same
+    figures, `headgate health` the same health."""
+
+    metrics_insecure: bool = False
+    """Allow `metrics_listen` off loopback, for a pod's probes and scrapers. Default false: whoever reaches
+    the port reads the figures, which hold no payloads, topics or keys."""
 
 
 class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +103,8 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     curve_cert: Text | None = None
     """Path of this broker's CURVE certificate (`headgate keygen`), relative to the configuration file.
-    Default none: links are plaintext, which is refused off loopback."""
+    `{rank}` and `{hostname}` in it stand for this broker's rank and its host's name, so that all ranks can
+    read one file with a key each. Default none: links are plaintext, which is refused off loopback."""
 
     torpid_min_s: Annotated[float, Meta(ge=0.1, le=86400)] = 5.0
     """Seconds of silence after which a child sends a keepalive, and a broker does to a client of an older
@@ -130,6 +141,10 @@ class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     public_key: Text | None = None
     """Its CURVE public key, 40 characters of Z85. Needed with `tree.curve_cert`. Ranks may share a key, as
     deployed Flux does; the key then proves only that the peer is one of them."""
+
+    next_key: Text | None = None
+    """The public key it is about to change to: until that has become `public_key`, both are taken for this
+    rank's. Default none. Needs `public_key`."""
 
     parent: Rank | None = None
     """The rank of its parent; with topology `custom` only, where every rank but 0 needs one."""
@@ -306,23 +321,36 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return next((host for host in self.hosts if host.rank == rank), None)
 
     def at_rank(self, rank: int | None = None, *, hostname: str | None = None) -> Self:
-        """Return these settings with `broker.rank` and `broker.local_uri` filled in.
+        """Return these settings with `broker.rank`, `broker.local_uri` and the fields of `tree.curve_cert` filled in.
 
         Args:
             rank: this broker's rank; None takes `broker.rank`, else that of the host which is this machine.
             hostname: this machine's name; None asks the system. Names match up to their first dot.
 
         Raises:
-            ConfigError: the rank cannot be told, or lies outside the tree.
+            ConfigError: the rank cannot be told, or lies outside the tree; `{hostname}` with a name that is none.
         """
-        rank = self._own_rank(hostname or os.uname().nodename) if rank is None else rank
+        hostname = hostname or os.uname().nodename
+        rank = self._own_rank(hostname) if rank is None else rank
         if not 0 <= rank < self.size:
             raise ConfigError(
                 f"broker.rank: saw {rank}, expected 0 to {self.size - 1} (tree.size {self.size})"
             )
         uri = self.broker.local_uri or f"local://{self.broker.rundir}/local-{rank}"
         replace = msgspec.structs.replace
-        return replace(self, broker=replace(self.broker, rank=rank, local_uri=uri))
+        tree = replace(self.tree, curve_cert=self._certificate(rank, hostname))
+        return replace(self, broker=replace(self.broker, rank=rank, local_uri=uri), tree=tree)
+
+    def _certificate(self, rank: int, hostname: str) -> str | None:
+        """`tree.curve_cert` at `rank`: `{hostname}` is what `hosts` says, else this machine's name to its first dot."""
+        path = self.tree.curve_cert
+        if path is None or "{" not in path:
+            return path
+        host = self.host(rank)
+        name = (host.hostname if host is not None else None) or hostname.partition(".")[0]
+        if "{hostname}" in path and (not name or "/" in name):
+            raise ConfigError(f"tree.curve_cert: {path}: the host name {name!r} is no part of a file name")
+        return path.replace("{rank}", str(rank)).replace("{hostname}", name)
 
     def _own_rank(self, hostname: str) -> int:
         if self.broker.rank is not None:

@@ -8,12 +8,15 @@ A certificate file has two sections of indented, quoted values (ZeroMQ RFC 4/ZPL
         public-key = "40 characters of Z85"
         secret-key = "40 characters of Z85"
 
-The secret key makes the file worth stealing: it is written with mode 0600 and not read when anyone else may read it.
+The secret key makes the file worth stealing: it is written with mode 0600 and not read when anyone else may read it,
+with one exception: a file that somebody else mounted for this process (``_is_mounted``), whose mode is not ours to
+choose.
 A public certificate is the same without the secret key, readable by everyone.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
@@ -28,6 +31,8 @@ import zmq
 from broker.errors import ConfigError
 from broker.identity import Credentials
 
+log = logging.getLogger("headgate")
+
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGIT: Final = {character: value for value, character in enumerate(_ALPHABET)}
 _NAME: Final = r"[A-Za-z0-9$\-_@.&+/]+"
@@ -36,6 +41,8 @@ _LINE: Final = re.compile(
          (?:=\ *(?P<value>"[^"]*"|'[^']*'|[^\s"'\#]+))?\ *(?:\#.*)?$""",
     re.VERBOSE,
 )
+_SECRETS: Final = "/run/secrets"
+"""Where Docker, Podman and Kubernetes mount secrets."""
 SLOW_BOX_US: Final = 300.0
 """``box_speed`` above this means a libsodium without its fast code: 27 us is usual, an old wheel took 1 169 us."""
 _BOX_BYTES: Final = 64 << 10
@@ -71,10 +78,14 @@ class CurveServer:
 
 @dataclass(frozen=True, slots=True)
 class CurveClient:
-    """``Options.extra["curve"]`` of a dialer: its own certificate and the key the listener must have (Z85)."""
+    """``Options.extra["curve"]`` of a dialer: its own certificate and the key the listener must have (Z85).
+
+    ``next_key`` is tried in turn with it while the listener changes its key; None: it does not.
+    """
 
     certificate: Certificate
     server_key: str
+    next_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +139,8 @@ def load(path: str | Path) -> Certificate:
     """The key pair in the file ``path``.
 
     Raises:
-        ConfigError: unreadable, readable by group or others, no certificate, without secret key, or two keys that
-            do not belong together.
+        ConfigError: unreadable, readable by others (see ``_check_mode``), no certificate, without secret key, or two
+            keys that do not belong together.
     """
     certificate = decode(_read(path, secret=True), str(path))
     if certificate.secret_key is None:
@@ -169,16 +180,39 @@ def save(certificate: Certificate, path: str | Path, *, replace: bool = False) -
 def _read(path: str | Path, *, secret: bool) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if secret and mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise ConfigError(
-                    f"{path}: mode {stat.S_IMODE(mode):04o} shows the secret key to others, expected 0600"
-                )
+            if secret:
+                _check_mode(path, os.fstat(file.fileno()))
             return file.read()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the certificate: {error.strerror}", error.errno) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not a certificate: not UTF-8 text") from error
+
+
+def _check_mode(path: str | Path, seen: os.stat_result) -> None:
+    """A secret key is read by its owner alone; of a mounted secret that is said, not refused.
+
+    Raises:
+        ConfigError: others may read the file, or write it.
+    """
+    shared = seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if not shared:
+        return
+    mode = f"{path}: mode {stat.S_IMODE(seen.st_mode):04o}"
+    if shared & (stat.S_IWGRP | stat.S_IWOTH) or not _is_mounted(path, seen):
+        raise ConfigError(f"{mode} shows the secret key to others, expected 0600")
+    log.warning("%s: others may read this secret key; it was mounted so, and is used", mode)
+
+
+def _is_mounted(path: str | Path, seen: os.stat_result) -> bool:
+    """Whether ``path`` is a secret that a container engine or service manager handed over: it is not ours, and either
+    lies where secrets are mounted or is open to our group alone (a Kubernetes volume with ``fsGroup``).
+    """
+    if seen.st_uid == os.geteuid():
+        return False
+    given = (_SECRETS, os.environ.get("CREDENTIALS_DIRECTORY", ""))
+    inside = any(place and Path(os.path.abspath(path)).is_relative_to(place) for place in given)
+    return inside or not seen.st_mode & stat.S_IRWXO
 
 
 # -- text -----------------------------------------------------------------------------------------

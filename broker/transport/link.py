@@ -12,13 +12,14 @@ Concurrency: everything here runs on one event loop; nothing is safe to call fro
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from broker.errors import LinkBroken, LinkError, Untranslatable
+from broker.errors import ConfigError, LinkBroken, LinkError, Untranslatable
 from broker.identity import PeerInfo
 from broker.transport.outbox import Budget, Outbox, OutboxLimits
 from broker.wire.framing import OWNER_MAX_BYTES
@@ -213,6 +214,16 @@ class Listener(ABC):
 
     address: str
     contact_address: str
+
+    def renew(self, extra: Mapping[str, Any]) -> Listener:
+        """Take new connections with other ``Options.extra``, such as a new certificate, at the same address.
+
+        Links that exist stay. The listener that is returned is to be used, and stopped, in place of this one.
+
+        Raises:
+            ConfigError: this transport cannot; everything is as before.
+        """
+        raise ConfigError(f"{self.address}: this transport has nothing to renew", errno.EOPNOTSUPP)
 
     @abstractmethod
     async def stop(self) -> None:

@@ -7,11 +7,20 @@ import ssl
 from typing import Final, NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 CACHED: Final = 256
 """Certificates whose names are remembered: one connection shows the same one with every request."""
+_UNREADABLE: Final = (
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises for certificates it does not read, beside ValueError."""
 
 
 class Shown(NamedTuple):
@@ -51,7 +60,13 @@ def read(encoded: bytes) -> Shown:
     Raises:
         ValueError: the bytes are no certificate, or one whose names cannot be read.
     """
-    certificate = x509.load_der_x509_certificate(encoded)
+    try:
+        return _read(x509.load_der_x509_certificate(encoded))
+    except _UNREADABLE as error:
+        raise ValueError(f"a certificate that cannot be read: {error}") from error
+
+
+def _read(certificate: x509.Certificate) -> Shown:
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
     subject = certificate.subject.rfc4514_string()
     names = {f"SHA256:{fingerprint}", *_common_names(certificate), *_alternative_names(certificate)}

@@ -24,6 +24,7 @@ import aiohttp
 import jwt
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -200,11 +201,14 @@ def parse_pem(text: bytes) -> list[Key]:
 
 
 def _pem_key(label: bytes, block: bytes) -> Key:
-    if label == b"CERTIFICATE":
-        return _bound(x509.load_pem_x509_certificate(block).public_key(), None)
-    if label not in (b"PUBLIC KEY", b"RSA PUBLIC KEY"):
+    if label not in (b"CERTIFICATE", b"PUBLIC KEY", b"RSA PUBLIC KEY"):
         raise ValueError(f"saw {label.decode()}, expected PUBLIC KEY: the private key stays with who signs")
-    return _bound(load_pem_public_key(block), None)
+    try:
+        if label == b"CERTIFICATE":
+            return _bound(x509.load_pem_x509_certificate(block).public_key(), None)
+        return _bound(load_pem_public_key(block), None)
+    except (UnsupportedAlgorithm, x509.InvalidVersion) as error:  # which are no ValueErrors
+        raise ValueError(f"a {label.decode()} that cannot be used: {error}") from error
 
 
 def parse_document(text: bytes) -> list[Key]:

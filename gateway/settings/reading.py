@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from broker.errors import ConfigError
+from broker.settings.faults import check_key
 from broker.settings.reading import check_by, loads_as, text_of
 from gateway.settings.rules import problems
 from gateway.settings.schema import GatewaySettings, ListenEntry
@@ -63,10 +64,18 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
     def listener(entry: ListenEntry) -> ListenEntry:
         return replace(entry, cert=file(entry.cert), key=file(entry.key), client_ca=file(entry.client_ca))
 
+    section = settings.gateway
+    key = section.upstream_key
+    section = replace(
+        section,
+        statedir=os.path.join(folder, section.statedir),
+        upstream_cert=file(section.upstream_cert),
+        upstream_key=file(key) if key and any(check_key(("upstream_key",), key)) else key,
+    )
     keys = tuple(key if "://" in key else os.path.join(folder, key) for key in settings.jwt.keys)
     return replace(
         settings,
-        gateway=replace(settings.gateway, statedir=os.path.join(folder, settings.gateway.statedir)),
+        gateway=section,
         listen=tuple(listener(entry) for entry in settings.listen),
         tokens=replace(settings.tokens, file=file(settings.tokens.file)),
         jwt=replace(settings.jwt, keys=keys),

@@ -19,6 +19,7 @@ from gateway.settings.schema import GatewaySettings, ListenEntry
 
 def problems(settings: GatewaySettings) -> Iterator[Problem]:
     """Yield every fault of settings whose types are right."""
+    yield from _upstream(settings)
     yield from _listeners(settings)
     yield from _metrics(settings)
     yield from _jwt(settings)
@@ -29,6 +30,16 @@ def problems(settings: GatewaySettings) -> Iterator[Problem]:
 
 def _saw(path: KeyPath, seen: object, expected: str) -> Problem:
     return Problem(path, f"saw {str(seen)[:64]!r}, expected {expected}")
+
+
+# ---------------------------------------------------------------- the upstream
+
+
+def _upstream(settings: GatewaySettings) -> Iterator[Problem]:
+    section = settings.gateway
+    for name, other in (("upstream_cert", "upstream_key"), ("upstream_key", "upstream_cert")):
+        if getattr(section, name) is not None and getattr(section, other) is None:
+            yield Problem(("gateway", other), f"missing, expected it beside {name}: CURVE needs both")
 
 
 # ---------------------------------------------------------------- [[listen]] and metrics

@@ -35,8 +35,16 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`[gateway]`: this process and its upstream."""
 
     upstream: Text | None = None
-    """The broker behind the gateway, ours or a real flux-core: `local:///PATH`. Default: `$HEADGATE_URI`, `$FLUX_URI`,
-    or the local socket of this user."""
+    """The broker behind the gateway, ours or a real flux-core: `local:///PATH`, or `tcp://HOST:PORT` of one of ours
+    that knows our key as an owner's. Default: `$HEADGATE_URI`, `$FLUX_URI`, or the local socket of this user."""
+
+    upstream_cert: Text | None = None
+    """CURVE certificate (`headgate keygen`) to show to an upstream over `tcp://` or `ipc://`; read again at each
+    attempt to reach it. Default: `$HEADGATE_CERT`, else none: plaintext."""
+
+    upstream_key: Text | None = None
+    """The public key that such an upstream must have: 40 characters of Z85, or the path of its public certificate,
+    which is read again likewise. Default: `$HEADGATE_SERVER_KEY`. Needed with `upstream_cert`."""
 
     statedir: Text = field(default_factory=default_statedir)
     """Directory (0700) for the token file, the cookie key and the store that worker processes share. Default:

@@ -13,7 +13,7 @@ import errno
 import logging
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.client.received import Response
 from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkRefused, RpcError
@@ -27,6 +27,8 @@ from gateway.upstream.deployed import Deployed
 from gateway.upstream.trunk import Trunk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.errors import LinkError
     from broker.wire.message import Message
     from gateway.upstream.centre import Centre
@@ -68,6 +70,7 @@ class Upstream:
         name: of this gateway process; its service is registered under it, so that the upstream takes the link for a
             provider's, which is never paused. None makes one: ``gateway-`` and eight hexadecimal digits.
         rejoin_max_s: longest pause between two attempts, in seconds.
+        keys: gives ``Options.extra`` (CURVE) at each attempt, see ``keys.keys_of``; None: nothing.
 
     Attributes:
         handle: for calls as the owner; None while not joined.
@@ -88,6 +91,7 @@ class Upstream:
         *,
         name: str | None = None,
         rejoin_max_s: float = 5.0,
+        keys: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self.uri = uri
         self.name = name or f"gateway-{random.randbytes(4).hex()}"
@@ -105,6 +109,7 @@ class Upstream:
         self.losses = 0
         self._centre = centre
         self._options = replace(options or Options(), limits=_limits(), connect_timeout_s=JOIN_S)
+        self._keys = keys
         self._rejoin_max_s = rejoin_max_s
         self._task: asyncio.Task[None] | None = None
         self._here = asyncio.Event()
@@ -117,9 +122,10 @@ class Upstream:
         """Begin to join and go on until ``stop``; returns at once (see ``wait_joined``).
 
         Raises:
-            ConfigError: no transport understands the address: trying again would not help.
+            ConfigError: no transport understands the address, or a key of ours is wrong: trying again would not help.
         """
         transport_for(self.uri)
+        self._fresh_options()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upstream {self.uri}")
 
@@ -184,10 +190,18 @@ class Upstream:
             await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 2, self._rejoin_max_s)
 
+    def _fresh_options(self) -> Options:
+        """With the keys that the files hold now.
+
+        Raises:
+            ConfigError: one of them is wrong.
+        """
+        return self._options if self._keys is None else replace(self._options, extra=self._keys())
+
     async def _live(self) -> None:
         """One link, from dialling to its end, whose reason is raised."""
         trunk = Trunk(
-            await dial(self.uri, self._options),
+            await dial(self.uri, self._fresh_options()),
             self._centre,
             on_doubt=self._wake.set,
             on_choked=self._choked,

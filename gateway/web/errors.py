@@ -32,6 +32,7 @@ STATUS: Final[dict[int, int]] = {
     errno.EBUSY: 429,
     errno.EHOSTUNREACH: 503,
     errno.ECONNRESET: 503,
+    errno.ESHUTDOWN: 503,
     errno.ETIMEDOUT: 504,
 }
 """Error number of a response -> status; every other one is 502: the service behind us failed."""

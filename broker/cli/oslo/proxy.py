@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker import supervision
 from broker.cli.exits import OK
 from broker.cli.oslo import plan
 from broker.cli.oslo.given import common, journal_from, section_from, signals
@@ -167,7 +168,6 @@ async def _serve(
 ) -> int:
     """Keep the processes of the node until told to leave."""
     from broker.cli.oslo.children import Children, orders
-    from broker.oslo.proxy.process import tell_manager
 
     children = Children(orders(section, uri, log_level=level, journal=journal))
     async with signals() as leave:
@@ -178,7 +178,8 @@ async def _serve(
             await asyncio.wait((left, starting), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                tell_manager("READY=1")
+                supervision.announce(loop.call_later, "READY=1")
+                supervision.watch(loop.call_later)
                 ready(children.endpoints)
                 failing = loop.create_task(children.failed(), name="failed")
                 await asyncio.wait((left, failing), return_when=asyncio.FIRST_COMPLETED)
@@ -190,6 +191,6 @@ async def _serve(
             for task in (left, starting):
                 task.cancel()
             await asyncio.gather(left, starting, return_exceptions=True)
-            tell_manager("STOPPING=1")
+            supervision.notify("STOPPING=1")
             await children.stop()
     return OK

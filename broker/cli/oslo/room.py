@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from broker import supervision
 from broker.cli.exits import CONFIG, FAILED, OK, code_of
 from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
@@ -33,14 +34,8 @@ def bind_to(parent: int) -> None:
 
 
 def log_to_stderr(level: str, who: str = "oslo") -> None:
-    """Our own lines to stderr, one each: time, who, level, text."""
-    handler = logging.StreamHandler(sys.stderr)
-    form = f"%(asctime)s.%(msecs)03d headgate[{who}] %(levelname)s %(message)s"
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
-    ours = logging.getLogger("headgate")
-    ours.handlers = [handler]
-    ours.setLevel(level.upper())
-    ours.propagate = False
+    """Our own lines to stderr, in the form of ``supervision.formatter``."""
+    supervision.send_to_stderr(logging.getLogger("headgate"), who, level)
 
 
 def settle_memory() -> None:

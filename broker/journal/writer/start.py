@@ -13,11 +13,11 @@ import re
 import select
 import signal
 import socket
-import sys
 from typing import Final
 
 import msgspec
 
+from broker import supervision
 from broker.errors import ConfigError
 from broker.journal.marks import OFF, REPORT
 from broker.journal.options import JournalOptions
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the broker: its end is ours
     os.umask(0o077)
-    set_up_logging()
+    supervision.send_to_stderr(log, "journal", logging.INFO)
     try:
         fd = int(arguments[0])
         _close_all_but(fd)
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     with sock:
         try:
             options = read_options(arguments[1] if len(arguments) > 1 else "")
-            set_up_logging(f"[{options.rank}]", options.log_level)
+            supervision.send_to_stderr(log, str(options.rank), options.log_level)
             with contextlib.closing(Lock(options, LOCK_PATIENCE_S)) as lock:
                 return _serve(sock, options, lock.fd)
         except ConfigError as error:
@@ -71,16 +71,6 @@ def main(arguments: list[str]) -> int:
             log.exception("journal: the writer failed")
             report_off(sock, errno.ENOMEM if isinstance(error, MemoryError) else errno.ENOTRECOVERABLE)
     return 1
-
-
-def set_up_logging(rank: str = "", level: int = logging.INFO) -> None:
-    """Lines to stderr as the broker's own are, from the level on that its log has."""
-    form = f"%(asctime)s.%(msecs)03d headgate{rank} %(levelname)s %(message)s"
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
-    log.handlers = [handler]
-    log.setLevel(level)
-    log.propagate = False
 
 
 def _close_all_but(fd: int) -> None:

@@ -13,11 +13,11 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from typing import Final
 
+from broker import supervision
 from broker.errors import ConfigError, HeadgateError
 from broker.journal.options import JournalOptions
 from broker.nfp.server.broker import NfpBroker
@@ -56,7 +56,7 @@ def run(
         beside: see ``Beside``; what entering raises ends the process.
         journal: see ``NfpBroker``.
     """
-    set_up_logging(log_level)
+    supervision.send_to_stderr(log, "nfp", log_level)
     open_files()
     gc.set_threshold(*GC_THRESHOLD)
     try:
@@ -99,14 +99,15 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
+    supervision.watch(loop.call_later)
     try:
         await broker.start()
         async with beside(broker) if beside is not None else contextlib.nullcontext():
-            notify("READY=1")
+            supervision.announce(loop.call_later, "READY=1")
             if ready is not None:
                 ready(broker)
             outcome = await broker.left()
-        notify("STOPPING=1" if outcome == "stop" else "RELOADING=1")
+        supervision.notify("STOPPING=1" if outcome == "stop" else "RELOADING=1")
         await broker.stop(f"the broker {'restarts' if outcome == 'restart' else 'stops'}")
     except asyncio.CancelledError:
         if len(told) < 2:
@@ -138,24 +139,3 @@ def start_again() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
     except OSError:
         log.exception("cannot start again")
-
-
-def notify(state: str) -> None:
-    """Tell the service manager (sd_notify(3)); nothing without ``$NOTIFY_SOCKET``."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.sendto(state.encode(), address)
-
-
-def set_up_logging(level: str) -> None:
-    """Our own lines to stderr, one each: time, who, level, text."""
-    handler = logging.StreamHandler(sys.stderr)
-    form = "%(asctime)s.%(msecs)03d headgate[nfp] %(levelname)s %(message)s"
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
-    log.handlers = [handler]
-    log.setLevel(level.upper())
-    log.propagate = False

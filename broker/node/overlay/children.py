@@ -19,11 +19,12 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker.errors import LinkBroken, LinkEnded, LinkError, ProtocolError
+from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, ProtocolError
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
+from broker.node.overlay.config import Objection
 from broker.node.overlay.liveness import Torpor
 from broker.node.overlay.status import Status, Timed, read
 from broker.routing.port import CHILD, Port
@@ -277,6 +278,20 @@ class Children:
         """Make all of them leave."""
         for rank in self._children:
             self.disconnect(rank, reason)
+
+    def revoke(self, objection: Objection) -> int:
+        """End the link of each to whom there is an objection; returns how many."""
+        ended = 0
+        for child in self._children.values():
+            if child.port is not None and (reason := objection(child.port.link.peer, child.rank)):
+                child.port.link.abort(LinkClosed(reason))
+                ended += 1
+        for link in list(self._greetings):
+            if link.ended is None and (reason := objection(link.peer, None)):
+                log.warning("ended %s: %s", link.peer.address, reason)
+                link.abort(LinkClosed(reason))
+                ended += 1
+        return ended
 
     def _send_away(self, link: Link) -> None:
         self._broker.router.tally.sent_controls += 1

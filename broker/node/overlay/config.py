@@ -49,6 +49,10 @@ class OverlayConfig:
     goodbye_timeout_s: float = 2.0
 
 
+Objection = Callable[[PeerInfo, int | None], str]
+"""(peer, rank it is known as, None before hello) -> why a link to it has to end; "" when it may stay."""
+
+
 def _nothing(*_what: object) -> None:
     """Nobody asked to be told."""
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from broker.errors import ConfigError, LinkError, LinkRefused
-from broker.identity import PeerInfo
+from broker.identity import PeerInfo, Role
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.children import Child, Children
-from broker.node.overlay.config import Hooks, OverlayConfig
+from broker.node.overlay.config import Hooks, Objection, OverlayConfig
 from broker.node.overlay.liveness import SYNC_MAX_S
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
@@ -43,6 +43,7 @@ class Overlay:
         contact_uri: what children dial, ports filled in; None before ``start`` and at a leaf.
         event_gaps: how often event numbers were missing. events_missed: how many numbers that were.
         epoch: uuid of rank 0, whose event numbers these are; "" while unknown.
+        listening: set once children can reach us, or we have none.
     """
 
     def __init__(self, broker: Broker, config: OverlayConfig, hooks: Hooks | None = None) -> None:
@@ -54,6 +55,7 @@ class Overlay:
         self._listener: Listener | None = None
         self._next = broker.deliver
         self.contact_uri: str | None = None
+        self.listening = asyncio.Event()
         self.event_gaps = 0
         self.events_missed = 0
         router = broker.router
@@ -88,6 +90,7 @@ class Overlay:
         if self._config.listen_uri is not None and self._rules.children:
             self._listener = await self._listen(self._config.listen_uri)
             self.contact_uri = self._listener.contact_address
+        self.listening.set()
         self._spawn("overlay-pulse", self._beat())
         if self._parent is not None:
             await self._parent.join()
@@ -97,6 +100,25 @@ class Overlay:
         extra = {**self._config.listen.extra, "batch": self._config.batch}
         options = replace(self._config.listen, admit=self._admit, extra=extra)
         return await registry.listen(uri, self._children.accept, options)
+
+    def renew(self, listen: Mapping[str, Any], dial: Mapping[str, Any]) -> None:
+        """Make new links with other ``Options.extra``; links that exist stay.
+
+        Args:
+            listen: for children; {} as before.
+            dial: for the parent.
+
+        Raises:
+            ConfigError: our listener cannot; it goes on as it was.
+        """
+        self._config.dial.extra.update(dial)
+        if listen and self._listener is not None:
+            self._listener = self._listener.renew(listen)
+
+    def revoke(self, objection: Objection) -> int:
+        """End each link to a neighbour to which there is an objection; returns how many."""
+        above = self._parent.revoke(objection) if self._parent is not None else 0
+        return self._children.revoke(objection) + above
 
     def _admit(self, peer: PeerInfo) -> int:
         """Who may say hello: brokers by their key, and where there are no keys the owner's processes."""
@@ -212,6 +234,7 @@ class Overlay:
         if epoch and self.epoch and epoch != self.epoch:
             log.warning("rank 0 is a new one: event numbers begin anew")
             self._broker.router.events.sequence = 0
+            self._broker.router.events.anew = True
         self.epoch = epoch or self.epoch
         self._hooks.joined()
         self._children.admit_held()
@@ -257,8 +280,10 @@ class Overlay:
             self._broker.router.tally.drop("control message from a client")
 
     def _deliver(self, message: Message) -> None:
-        """Goodbye is between a child and us, whoever serves the other methods of ``overlay``."""
-        if message.topic_part == _GOODBYE_PART:
+        """Goodbye is between a child and us, whoever serves the other methods of ``overlay``. What a child forwards for
+        a guest of its own is none: a child speaks as OWNER.
+        """
+        if message.topic_part == _GOODBYE_PART and message.rolemask & Role.OWNER:
             port = self._broker.router.port_of(message)
             if port is not None and port.kind == CHILD:
                 self._children.goodbye(port, message)
@@ -269,7 +294,9 @@ class Overlay:
         """Event numbers are missing, or begin anew."""
         if now < last:
             log.warning("event numbers begin anew: %d after %d", now, last)
-            return
+            last = 0
+            if now == 1:
+                return
         self.event_gaps += 1
         self.events_missed += now - last - 1
         log.error("lost events %d-%d", last + 1, now - 1)

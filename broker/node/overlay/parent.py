@@ -18,7 +18,7 @@ from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
-from broker.node.overlay.config import OverlayConfig
+from broker.node.overlay.config import Objection, OverlayConfig
 from broker.node.overlay.liveness import Silence
 from broker.routing.port import PARENT, Port
 from broker.transport import registry
@@ -54,6 +54,7 @@ class Parent:
         self._joined = joined
         self._clock = clock
         self._silence = Silence(0, clock())
+        self._greeted: Link | None = None
         self.port: Port | None = None
 
     # -- joining -------------------------------------------------------------------------------
@@ -66,11 +67,16 @@ class Parent:
         """
         longest_s = self._config.backoff_s
         while True:
+            shown = self._config.dial.extra.get("curve")
             try:
                 await self._attempt()
                 return
-            except LinkRefused:
-                raise
+            except LinkRefused as error:
+                if self._config.dial.extra.get("curve") is shown:
+                    raise
+                log.warning(
+                    "cannot join the parent at %s: %s; keys have changed", self._config.parent_uri, error
+                )
             except LinkError as error:
                 log.warning("cannot join the parent at %s: %s", self._config.parent_uri, error)
             await asyncio.sleep(random.uniform(0, longest_s))
@@ -95,7 +101,10 @@ class Parent:
         extra = {**config.dial.extra, "identity": self._broker.router.uuid.encode(), "batch": config.batch}
         options = replace(config.dial, extra=extra)
         link = await registry.dial(config.parent_uri or "", options)
-        greeting = _Greeting(self)
+        if config.dial.extra.get("curve") is not extra.get("curve"):  # whom we reached may be revoked by now
+            link.close()
+            raise LinkBroken("keys have changed while we dialled")
+        greeting, self._greeted = _Greeting(self), link
         try:
             link.start(greeting)
             link.send(hello.encode(self._introduce()))
@@ -106,6 +115,7 @@ class Parent:
                 return
             raise LinkBroken(f"no answer to hello within {config.hello_timeout_s:g} s") from None
         finally:
+            self._greeted = None
             if not self._is_joined(link):
                 link.close()
 
@@ -155,6 +165,19 @@ class Parent:
         """Give the connection up; the broker tells us of its end like of any other."""
         if self.port is not None:
             self.port.link.abort(LinkEnded(reason))
+
+    def revoke(self, objection: Objection) -> int:
+        """End the link to the parent, one that waits for the answer to hello, too, if there is an objection to it;
+        returns how many.
+        """
+        link = self.port.link if self.port is not None else self._greeted
+        if link is None:
+            return 0
+        rank = self._broker.router.topology.parent(self._broker.router.rank)
+        reason = objection(link.peer, rank)
+        if reason:
+            link.abort(LinkEnded(f"rank {rank}: {reason}"))
+        return bool(reason)
 
     # -- leaving -------------------------------------------------------------------------------
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import resource
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
+from broker import supervision
 from broker.errors import ConfigError
 from broker.journal.options import JournalOptions
 from broker.oslo.names import Pipeline
@@ -138,12 +137,13 @@ class NodeProxy:
         self.open()
         try:
             with self._signals():
-                tell_manager("READY=1")
+                supervision.announce(self.reactor.call_later, "READY=1")
+                supervision.watch(self.reactor.call_later)
                 if ready is not None:
                     ready()
                 self.reactor.run()
         finally:
-            tell_manager("STOPPING=1")
+            supervision.notify("STOPPING=1")
             self._close(0 if self._at_once else LINGER_MS)
 
     def stop(self, reason: str = "the proxy is stopping") -> None:
@@ -256,14 +256,3 @@ def raise_file_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def tell_manager(state: str) -> None:
-    """Tell the service manager (sd_notify(3)); nothing without ``$NOTIFY_SOCKET``."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.sendto(state.encode(), address)

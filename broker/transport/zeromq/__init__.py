@@ -2,10 +2,11 @@
 
 ::
 
-    router      a listener: one ROUTER socket, one link per connected peer
+    router      a listener: one ROUTER socket, one link per connected peer; accepted: such a link
     dealer      a dialer: one DEALER socket, one connection, one link
     link        what both kinds of link share: forms, flushing, decoding
     batching    many framed messages in one ZeroMQ message
+    handover    one address, several sockets after each other: new keys for a listener
     drain       edge-triggered reading with a budget
     monitor     what libzmq tells of connections
     zap         who may connect (ZeroMQ RFC 27/ZAP)

@@ -13,6 +13,7 @@ import errno
 import random
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import zmq
@@ -186,15 +187,16 @@ async def dial(uri: str, options: Options) -> DealerLink:
     patience = options.connect_timeout_s or float("inf")
     deadline = loop.time() + patience
     bound, hangups = BACKOFF_S, 0
+    keys = _keys(options)
     while True:
         try:
-            return await _attempt(target, uri, options, deadline)
+            return await _attempt(target, uri, keys[hangups % len(keys)], deadline)
         except LinkEnded as error:
             last: LinkError = error
             hangups += 1
         except LinkBroken as error:
             last, hangups = error, 0
-        if hangups == _HANGUPS:
+        if hangups == _HANGUPS * len(keys):
             raise LinkRefused(
                 f"{last}: its key is not the one we expect, "
                 "only one side speaks CURVE, or it does not speak ZeroMQ"
@@ -204,6 +206,15 @@ async def dial(uri: str, options: Options) -> DealerLink:
         if loop.time() + pause >= deadline:
             raise LinkBroken(f"nobody answered within {patience:g} s: {last}", last.errno) from last
         await asyncio.sleep(pause)
+
+
+def _keys(options: Options) -> list[Options]:
+    """``options`` for each key the listener may have: who has another one hangs up in the middle of the handshake."""
+    curve = options.extra.get("curve")
+    if not isinstance(curve, CurveClient) or curve.next_key is None:
+        return [options]
+    other = replace(curve, server_key=curve.next_key)
+    return [options, replace(options, extra={**options.extra, "curve": other})]
 
 
 async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float) -> DealerLink:

@@ -10,16 +10,18 @@ connection of a ROUTER.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
+import os
 from collections import deque
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 import zmq
 
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError
-from broker.identity import PeerInfo
 from broker.transport.link import Accept, Listener, Options
+from broker.transport.zeromq.accepted import RouterLink
 from broker.transport.zeromq.address import (
     Endpoint,
     bound,
@@ -27,141 +29,51 @@ from broker.transport.zeromq.address import (
     check_secrecy,
     contact,
     parse,
-    remove_socket,
     resolve,
 )
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
+from broker.transport.zeromq.handover import Place, place_of
 from broker.transport.zeromq.hub import Hub, hub
-from broker.transport.zeromq.link import ZeromqLink
 from broker.transport.zeromq.monitor import FAILED, Monitor
-from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, serve_curve, tune
+from broker.transport.zeromq.tuning import LINGER_MS, NOBLOCK, serve_curve, tune
 from broker.transport.zeromq.zap import Gate
 from broker.wire.dialects import dialect
-from broker.wire.message import Message
 
 log = logging.getLogger("headgate")
-_EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED
+_EVENTS: Final = (
+    int(zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED
+)
 _PATIENCE_TURNS: Final = 64
 """A lost peer's link ends when the socket is drained, or after so many turns if others keep it full."""
 _REMEMBERED: Final = 1024
 """Ended connections whose late messages are recognised and dropped."""
 _UNBIND_S: Final = 1.0
-
-
-class RouterLink(ZeromqLink):
-    """The link of one connection to a listener; ``connection`` is its user id (see ``zap``)."""
-
-    __slots__ = (
-        "_held",
-        "_held_bytes",
-        "_held_cap",
-        "_listener",
-        "_paused",
-        "connection",
-        "fd",
-        "inode",
-        "turns",
-    )
-
-    def __init__(
-        self,
-        listener: ZeromqListener,
-        peer: PeerInfo,
-        identity: bytes,
-        connection: str,
-        fd: int,
-        options: Options,
-    ) -> None:
-        super().__init__(peer, options, identity, listener.pump)
-        self.connection = connection
-        self.fd = fd
-        self.inode = inode(fd)
-        self.turns = 0
-        self._listener = listener
-        self._paused = True
-        self._held: list[Message] = []
-        self._held_bytes = 0
-        self._held_cap = options.limits.cap_bytes
-
-    def pause(self) -> None:
-        """Hold back what arrives. One peer of a ROUTER cannot be slowed down: beyond ``cap_bytes`` the link ends."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Hand over what was held back and what comes."""
-        self._paused = False
-        if self._held:
-            self._listener.deliver_soon(self)
-
-    def abort(self, error: LinkError) -> None:
-        """End at once with ``error`` and cut the connection."""
-        self._listener.end(self, error, 0)
-
-    def let_go(self, error: LinkError) -> None:
-        """See ``ZeromqLink.let_go``: the only way to end one connection of a ROUTER is to cut it, later."""
-        self._listener.end(self, error, LINGER_MS)
-
-    def gone(self) -> None:
-        """See ``ZeromqLink.gone``."""
-        self._farewell.clear()
-        self._listener.parted(self)
-
-    @property
-    def parting(self) -> bool:
-        """Whether it has more to say."""
-        return bool(self._farewell)
-
-    def lost(self, error: LinkError) -> None:
-        """See ``ZeromqLink.lost``."""
-        self._listener.leave(self, error)
-
-    def deliver(self) -> None:
-        """See ``ZeromqLink.deliver``."""
-        if self._held and not self._paused:
-            held, self._held, self._held_bytes = self._held, [], 0
-            super()._hand_over(held)
-        if self._arrived:
-            super().deliver()
-
-    def release(self) -> None:
-        """Hand over everything, paused or not: nothing more will come."""
-        if self.receiver is not None:
-            self._paused = False
-            self.deliver()
-
-    def _hand_over(self, messages: list[Message]) -> None:
-        if not self._paused and self.receiver is not None:
-            super()._hand_over(messages)
-            return
-        self._held += messages
-        self._held_bytes += sum(message.size for message in messages)
-        if self._held_bytes > self._held_cap:
-            self.abort(
-                LinkBroken(f"{self.peer.address} sent {self._held_bytes} bytes while its reading was paused")
-            )
-
-    def _room(self) -> bool:
-        try:
-            self._sock.send(self.identity, MORE_NOBLOCK)
-        except zmq.Again:
-            self._pump.waiting[self] = None
-            return False
-        except zmq.ZMQError as error:
-            if error.errno != errno.EHOSTUNREACH:
-                raise
-            self.lost(LinkEnded(f"{self.peer.address} is gone"))
-            return False
-        return True
+_GRACE_S: Final = 1.0
+"""After another has taken over, for so long a connection may show up that the kernel gave to the former listener."""
 
 
 class ZeromqListener(Listener):
-    """One ROUTER socket and the links of its peers."""
+    """One ROUTER socket and the links of its peers.
 
-    def __init__(self, the_hub: Hub, endpoint: Endpoint, uri: str, accept: Accept, options: Options) -> None:
+    Args:
+        former: the listener whose address this one takes over; new connections come here, its links stay there.
+    """
+
+    def __init__(
+        self,
+        the_hub: Hub,
+        endpoint: Endpoint,
+        uri: str,
+        accept: Accept,
+        options: Options,
+        former: ZeromqListener | None = None,
+    ) -> None:
         self._hub = the_hub
+        self._endpoint = endpoint
         self._accept = accept
         self._options = options
+        self._place: Place = place_of(endpoint) if former is None else former._place
         self._gate = Gate(uri, options)
         self._links: dict[bytes, RouterLink] = {}
         self._by_fd: dict[int, RouterLink] = {}
@@ -172,34 +84,83 @@ class ZeromqListener(Listener):
         self._gone: deque[str] = deque(maxlen=_REMEMBERED)
         self._touched: list[RouterLink] = []
         self._stopped: asyncio.Future[None] | None = None
+        self._heir: ZeromqListener | None = None
+        self._former: set[ZeromqListener] = set()
+        self._grace: asyncio.TimerHandle | None = None
+        self._retiring: asyncio.Task[None] | None = None
+        self._listening = -1
+        self._domain = b""
         sock = the_hub.open(zmq.ROUTER)
         self.pump = Pump(the_hub, sock, self)
-        self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
-        self._domain = the_hub.guard(sock, self._gate)
         try:
-            self._bind(sock, endpoint)
+            self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
+        except BaseException:  # such as no descriptor left
+            self.pump.close(0)
+            raise
+        try:
+            self._domain = the_hub.guard(sock, self._gate)
+            self._bind(sock)
         except BaseException:
+            self._heir = former  # the place stays its own
             self._destroy()
             raise
         self._bound = sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        self.address = bound(self._bound).text
-        self.contact_address = contact(bound(self._bound), parse(uri).host)
+        self.address = bound(self._bound).text if former is None else former.address
+        self.contact_address = (
+            contact(bound(self._bound), parse(uri).host) if former is None else former.contact_address
+        )
 
-    def _bind(self, sock: zmq.Socket[bytes], endpoint: Endpoint) -> None:
+    def _bind(self, sock: zmq.Socket[bytes]) -> None:
+        text = self._endpoint.text
         tune(sock, self._gate.largest_bytes())
         serve_curve(sock, self._options.extra.get("curve"))
         sock.set(zmq.ROUTER_MANDATORY, 1)
-        sock.set(zmq.IPV6, int(endpoint.ipv6))
+        sock.set(zmq.IPV6, int(self._endpoint.ipv6))
+        made = self._place.open()
+        if made is not None:
+            sock.set(zmq.USE_FD, made)
+            self._listening = made
         try:
-            sock.bind(endpoint.text)
+            sock.bind(text)
         except zmq.ZMQError as error:
-            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+            if made is not None:
+                os.close(made)
+            raise ConfigError(f"cannot listen at {text}: {error.strerror}", error.errno) from error
+        self._monitor.drain()  # libzmq says which socket it made
+        self._place.take(self._listening)
+
+    def renew(self, extra: Mapping[str, Any]) -> ZeromqListener:
+        """See ``Listener.renew``. Connections stay, those in their handshake, too, and take this socket along."""
+        if self._gate.shut or self._heir is not None:
+            raise ConfigError(f"{self.address}: nobody listens there any more")
+        options = replace(self._options, extra={**self._options.extra, **extra})
+        try:
+            heir = ZeromqListener(self._hub, self._endpoint, self._gate.uri, self._accept, options, self)
+        except zmq.ZMQError as error:  # such as no descriptor left
+            raise ConfigError(f"{self.address}: no second socket: {error.strerror}", error.errno) from error
+        heir._former = {self, *self._former}
+        for former in heir._former:
+            former._heir = heir
+        self._former.clear()
+        self._grace = self._hub.loop.call_later(_GRACE_S, self._grace_over)
+        return heir
+
+    def _grace_over(self) -> None:
+        self._grace = None
+        self._destroy_if_idle()
 
     async def stop(self) -> None:
         """Let nobody in any more. Links stay, and the address with them; without links it is free on return."""
+        for former in list(self._former):
+            await former.stop()
         self._gate.shut = True
+        if self._retiring is not None:
+            await self._retiring
         if self.pump.closed or self._links or self._parting or self._stopped is not None:
             return
+        await self._unbind()
+
+    async def _unbind(self) -> None:
         self._stopped = self._hub.loop.create_future()
         self.pump.sock.unbind(self._bound)
         try:
@@ -310,7 +271,9 @@ class ZeromqListener(Listener):
         link.gone()
 
     def _happened(self, event: int, value: int) -> None:
-        if event == zmq.EVENT_ACCEPTED:
+        if event == zmq.EVENT_LISTENING:
+            self._listening = value
+        elif event == zmq.EVENT_ACCEPTED:
             self._connected.add(value)
         elif event == zmq.EVENT_DISCONNECTED:
             self._disconnected(value)
@@ -327,21 +290,31 @@ class ZeromqListener(Listener):
         link = self._by_fd.get(fd)
         if link is not None:
             self.leave(link, LinkEnded(f"{link.peer.address} ended the connection"))
+        self._destroy_if_idle()
 
     def _destroy_if_idle(self) -> None:
-        """After ``stop``, the last link takes the socket along."""
-        if self._gate.shut and self._stopped is None and not (self._links or self._parting):
+        """After ``stop``, the last link takes the socket along; after ``renew``, the last connection does."""
+        if self.pump.closed or self._stopped is not None or self._links or self._parting:
+            return
+        if self._gate.shut:
             self._destroy()
+        elif self._heir is not None and not (self._grace or self._retiring or self._connected):
+            self._retiring = self._hub.loop.create_task(self._unbind(), name="retiring listener")
 
     def _destroy(self) -> None:
         for cut in self._cutting.values():
             cut.cancel()
         self._cutting.clear()
+        if self._grace is not None:
+            self._grace.cancel()
         self._hub.unguard(self._domain)
         self._monitor.close()
         self.pump.close(LINGER_MS)
-        if self._stopped is not None and self._bound.startswith("ipc://"):
-            remove_socket(self._bound.removeprefix("ipc://"))
+        self._place.leave(self._listening)
+        if self._heir is None:
+            self._place.clear()
+        else:
+            self._heir._former.discard(self)
 
 
 async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:

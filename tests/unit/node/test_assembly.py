@@ -13,7 +13,8 @@ from broker import settings
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.identity import Credentials, PeerInfo
 from broker.node import assembly, bootstrap
-from broker.node.assembly import Node, group_ids, user_ids
+from broker.node.assembly import Node
+from broker.node.doorway import group_ids, user_ids
 from broker.node.keyring import credentials, keys_of
 from broker.node.rundir import make_rundir
 from broker.transport.link import Options

@@ -67,6 +67,17 @@ def test_goodbye_is_no_method_for_clients():
     run(story)
 
 
+def test_goodbye_of_a_guest_behind_a_child_is_none():
+    async def story(parent):
+        child = await parent.join()
+        say(child, request("overlay.goodbye", matchtag=4, rolemask=2))
+        await until(lambda: parent.requests)
+        assert parent.requests[0].topic == "overlay.goodbye"
+        assert parent.overlay.online_children() == [1]
+
+    run(story)
+
+
 def test_a_lost_child_is_lost_and_its_pending_calls_are_answered():
     async def story(parent):
         child = await parent.join()

@@ -119,6 +119,21 @@ def test_a_new_rank_0_numbers_anew_even_where_it_hits_the_old_number():
     run(tell)
 
 
+def test_what_a_new_rank_0_said_before_we_came_is_missing():
+    async def tell(story):
+        story.link.say(event("a", sequence=9))
+        await until(lambda: len(story.child.events) == 1)
+        story.uuid = PARENT.replace("e", "a")
+        lose_by_closing(story)
+        await until(lambda: len(story.links) == 2 and story.child.overlay.joined())
+        story.link.say(event("b", sequence=4))
+        story.link.say(event("c", sequence=5))
+        await until(lambda: len(story.child.events) == 3)
+        assert (story.child.overlay.event_gaps, story.child.overlay.events_missed) == (1, 3)
+
+    run(tell)
+
+
 def test_the_epoch_of_rank_0_is_passed_on_by_parents_that_know_it():
     async def tell(story):
         assert story.child.overlay.epoch == "0" * 36

@@ -1,0 +1,187 @@
+"""What a process says to the one that looks after it, systemd or a container engine: a leaf that every room may use.
+
+``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns, ``disown``
+takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take apart.
+Without a manager (no ``$NOTIFY_SOCKET``) nothing is said.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
+"""Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
+_NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
+_WATCHDOG_USEC: Final = "WATCHDOG_USEC"
+_WATCHDOG_PID: Final = "WATCHDOG_PID"
+_JOURNAL_STREAM: Final = "JOURNAL_STREAM"
+
+_SEVERITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+"""The levels of ``logging`` and those of syslog (sd-daemon(3)); what is less severe is debug, 7."""
+
+RETRY_S: Final = 0.1
+"""A manager whose queue is full is told again after so long."""
+
+CallLater = Callable[..., object]
+"""``call_later(seconds, function, *arguments)``, as event loops have it."""
+
+
+# ---------------------------------------------------------------- the service manager
+
+
+def notify(*lines: str) -> bool:
+    """Tell the service manager ``lines`` such as ``STATUS=well``, in one datagram (sd_notify(3)).
+
+    Nothing without ``$NOTIFY_SOCKET``, and nothing when the manager does not listen or its queue is full: a process
+    never waits for whoever looks after it. False when the queue is full: it may be told later.
+    """
+    address = os.environ.get(_NOTIFY_SOCKET)
+    if not address or not lines:
+        return True
+    if address.startswith("@"):  # an abstract socket
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.setblocking(False)
+            sock.sendto("\n".join(lines).encode(), address)
+    except BlockingIOError:
+        return False
+    except (OSError, ValueError):  # nobody there, or no address of a socket
+        pass
+    return True
+
+
+def announce(call_later: CallLater, *lines: str) -> None:
+    """``notify`` of what must not get lost: a manager that never hears ``READY=1`` ends a process that is well.
+
+    While its queue is full, as it can be when a machine starts all of its services, it is told again by ``call_later``.
+    """
+    if not notify(*lines):
+        call_later(RETRY_S, announce, call_later, *lines)
+
+
+def watchdog_s() -> float | None:
+    """Seconds from one ``WATCHDOG=1`` to the next: half of ``$WATCHDOG_USEC``, as sd_watchdog_enabled(3) advises.
+
+    None: nobody waits for it, or for that of another process (``$WATCHDOG_PID``).
+    """
+    owner = os.environ.get(_WATCHDOG_PID)
+    if owner and owner != str(os.getpid()):
+        return None
+    text = os.environ.get(_WATCHDOG_USEC, "")
+    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
+        return None
+    return int(text) / 2e6
+
+
+def watch(call_later: CallLater) -> None:
+    """Say ``WATCHDOG=1`` now and, by ``call_later``, again and again: a loop that no longer turns misses the next one.
+
+    Nothing when no watchdog waits for this process. It ends with the loop.
+    """
+    pause_s = watchdog_s()
+    if pause_s is not None:
+        call_later(pause_s if notify("WATCHDOG=1") else min(pause_s, RETRY_S), watch, call_later)
+
+
+def leaving(seconds: float) -> None:
+    """Tell the service manager that this process drains and leaves within ``seconds``, so that it waits for so long."""
+    notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+
+
+def disown() -> None:
+    """Let this process, a child of the one that is looked after, never speak for it."""
+    for name in (_NOTIFY_SOCKET, _WATCHDOG_USEC, _WATCHDOG_PID):
+        os.environ.pop(name, None)
+
+
+# ---------------------------------------------------------------- the log
+
+
+def send_to_stderr(log: logging.Logger, name: str, level: str | int) -> None:
+    """Send the lines of ``log`` to stderr and nowhere else, and those of asyncio in the same form.
+
+    Args:
+        log: its handlers are replaced.
+        name: see ``formatter``.
+        level: the least severe that counts: ``debug`` to ``critical``, or a number of ``logging``.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(name))
+    log.handlers = [handler]
+    log.setLevel(level.upper() if isinstance(level, str) else level)
+    log.propagate = False
+    # what the loop reports, such as an exception that nobody waited for, would else come in a form of its own
+    logging.getLogger("asyncio").handlers = [handler]
+
+
+def formatter(name: str) -> logging.Formatter:
+    """The form of our lines on stderr, by who reads them.
+
+    - ``$HEADGATE_LOG_FORMAT`` is ``json``: an object a line with ``time`` (UTC, RFC 3339), ``level``, ``name``,
+      ``text``, and ``trace`` where an exception is told.
+    - stderr is systemd's journal (``$JOURNAL_STREAM``): ``<N>`` in front of each line, N the syslog level, and no time,
+      which the journal has by itself.
+    - else ``2026-01-31T12:00:00.000 headgate[NAME] INFO text``, local time.
+
+    Args:
+        name: who speaks: a rank, ``gateway``, ``nfp``.
+    """
+    if os.environ.get(LOG_FORMAT, "").lower() == "json":
+        return _Json(name)
+    form = f"headgate[{name.replace('%', '%%')}] %(levelname)s %(message)s"
+    if _is_journal():
+        return _Journal(form)
+    return logging.Formatter(f"%(asctime)s.%(msecs)03d {form}", "%Y-%m-%dT%H:%M:%S")
+
+
+def _is_journal() -> bool:
+    """Whether stderr is the stream that systemd made for the journal (systemd.exec(5), ``$JOURNAL_STREAM``)."""
+    given = os.environ.get(_JOURNAL_STREAM)
+    if not given:
+        return False
+    try:
+        seen = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):  # closed, or not a file
+        return False
+    return given == f"{seen.st_dev}:{seen.st_ino}"
+
+
+def _severity(levelno: int) -> int:
+    return next((severity for least, severity in _SEVERITIES if levelno >= least), 7)
+
+
+class _Journal(logging.Formatter):
+    """A syslog level in front of every line: to the journal each line is an entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        mark = f"<{_severity(record.levelno)}>"
+        return "\n".join(mark + line for line in super().format(record).splitlines() or [""])
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, name: str) -> None:
+        import json  # a broker needs it for nothing else
+
+        super().__init__()
+        self._name = name
+        self._encode = json.dumps
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "name": self._name,
+            "text": record.getMessage(),
+        }
+        if record.exc_info:
+            told["trace"] = self.formatException(record.exc_info)
+        return self._encode(told, ensure_ascii=False)

@@ -1,0 +1,151 @@
+"""How verbs talk to the supervisor: one JSON object a line over a UNIX socket, one answer each.
+
+    {"do": "kill", "rank": 3, "stay": false}  ->  {"ok": true}
+    {"do": "kill", "rank": 9}                 ->  {"ok": false, "kind": "config", "error": "rank: saw 9, ..."}
+
+The socket is in a private folder: who can open it is the user whose cluster it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from broker.errors import ConfigError, HeadgateError
+from gateway.cluster.engine import Unsupported
+
+log = logging.getLogger("headgate")
+
+SOCKET: Final = "control"
+LINE_BYTES: Final = 1 << 20
+"""Longest line of either side: a status of 4096 members fits."""
+
+LOOK_S: Final = 5.0
+"""How long a look whether somebody listens may take."""
+_CREDENTIALS: Final = struct.Struct("3i")
+"""``struct ucred``: pid, uid, gid."""
+
+Do = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""What a supervisor does with a line; what it raises is the answer."""
+
+
+class NotUp(HeadgateError):
+    """No supervisor listens: the cluster is not up."""
+
+    fault = "operator"
+
+
+# ---------------------------------------------------------------- the verbs' side
+
+
+@contextlib.contextmanager
+def connect(path: Path, seconds: float) -> Iterator[socket.socket]:
+    """A connection to the supervisor, each of whose answers may take ``seconds``.
+
+    Raises:
+        NotUp: nobody listens.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(seconds)
+        try:
+            sock.connect(str(path))
+        except TimeoutError:
+            raise TimeoutError(f"the supervisor does not answer within {seconds:g} s") from None
+        except OSError as error:
+            raise NotUp(f"the cluster is not up: {path}: {error.strerror}") from None
+        yield sock
+
+
+def listens(path: Path) -> bool:
+    """Whether a supervisor is there; that of a cluster which is removed meanwhile is not."""
+    try:
+        with connect(path, LOOK_S):
+            return True
+    except (NotUp, TimeoutError):
+        return False
+
+
+def ask(sock: socket.socket, **words: Any) -> dict[str, Any]:
+    """Send one line and return the answer.
+
+    Raises:
+        NotUp: the supervisor left before it answered. TimeoutError: it says nothing.
+        ConfigError, Unsupported, HeadgateError: it says no.
+    """
+    try:
+        sock.sendall(msgspec.json.encode(words) + b"\n")
+        line = _line(sock)
+    except TimeoutError:
+        raise TimeoutError(f"the supervisor says nothing within {sock.gettimeout():g} s") from None
+    except OSError as error:
+        raise NotUp(f"the supervisor left before it answered: {error}") from None
+    return _checked(line)
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """Who listens at the other end of a UNIX socket, or has connected to it: the kernel says so (SO_PEERCRED)."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[0])
+
+
+def _line(sock: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        part = sock.recv(65536)
+        if not part:
+            raise ConnectionResetError("the connection has ended")
+        data += part
+    return data
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    answer = msgspec.json.decode(line, type=dict[str, Any])
+    if answer.get("ok"):
+        return answer
+    kinds = {"config": ConfigError, "unsupported": Unsupported}
+    raise kinds.get(str(answer.get("kind")), HeadgateError)(str(answer.get("error", "the supervisor failed")))
+
+
+# ---------------------------------------------------------------- the supervisor's side
+
+
+async def serve(path: Path, do: Do) -> asyncio.Server:
+    """Listen on ``path``, in a folder that nobody else may enter, and have ``do`` answer each line."""
+
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                writer.write(msgspec.json.encode(await _answer(do, line)) + b"\n")
+                await writer.drain()
+        except (OSError, ValueError):
+            return  # it left, or its line was too long
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    return await asyncio.start_unix_server(peer, path, limit=LINE_BYTES)
+
+
+async def _answer(do: Do, line: bytes) -> dict[str, Any]:
+    try:
+        return {"ok": True, **await do(msgspec.json.decode(line, type=dict[str, Any]))}
+    except msgspec.DecodeError as error:
+        return {"ok": False, "kind": "config", "error": f"not a JSON object: {error}"}
+    except ConfigError as error:
+        return {"ok": False, "kind": "config", "error": str(error)}
+    except Unsupported as error:
+        return {"ok": False, "kind": "unsupported", "error": str(error)}
+    except HeadgateError as error:
+        return {"ok": False, "kind": "failed", "error": str(error)}
+    except Exception as error:
+        log.exception("control: %r", line[:200])
+        return {"ok": False, "kind": "failed", "error": repr(error)}

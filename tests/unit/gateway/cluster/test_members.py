@@ -1,0 +1,269 @@
+"""One member as a process: here small programs that say what a broker would."""
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gateway.cluster import children, members
+from gateway.cluster.members import Process
+
+SAYS = """
+import os, signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+sock.connect(os.environ["NOTIFY_SOCKET"])
+print("up", flush=True)
+sock.send(b"STATUS=joins")
+sock.send(b"READY=1\\nSTATUS=is there")
+while True: signal.pause()
+"""
+SLEEPS = "import time; time.sleep(60)"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Started again after a tenth of a second; whatever a failed test leaves behind is ended."""
+    monkeypatch.setattr(members, "RESTART_S", 0.1)
+    yield
+    for process in STARTED:
+        left = process._process
+        if left is not None and left.poll() is None:
+            left.kill()
+            left.wait()
+    STARTED.clear()
+
+
+STARTED = []
+
+
+def program(rundir, text=SAYS, code=0):
+    argv = (sys.executable, "-S", "-E", "-c", text, str(code))
+    uri = f"local://{rundir}/sock"
+    STARTED.append(Process("rank-3", 3, argv, rundir / "log", uri, rundir / "ready-3"))
+    return STARTED[-1]
+
+
+async def until(process, *states):
+    async with asyncio.timeout(10):
+        while process.member().state not in states:
+            await asyncio.sleep(0.01)
+    return process.member()
+
+
+def kernel_state(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+
+
+async def end(process):
+    process.tell(signal.SIGKILL)
+    await process.gone()
+
+
+def test_it_starts_answers_and_leaves(rundir):
+    async def run():
+        process = program(rundir)
+        assert process.member().state == "exited"
+        process.begin()
+        running = await until(process, "running")
+        assert (running.name, running.rank, running.uri) == ("rank-3", 3, f"local://{rundir}/sock")
+        assert int(running.id) == process.pid
+        assert running.said == "is there"
+        assert time.time() - running.since < 5
+        process.tell(signal.SIGTERM)
+        await process.gone()
+        assert process.member().why == "exit code 0"
+        assert (rundir / "log").read_text() == "up\n"
+        assert oct((rundir / "log").stat().st_mode)[-3:] == "600"
+
+    asyncio.run(run())
+
+
+def test_a_killed_one_comes_back_as_another_process(rundir):
+    async def run():
+        process = program(rundir)
+        process.begin()
+        before = await until(process, "running")
+        process.kill(stay=False)
+        gone = await until(process, "exited")
+        assert (gone.why, gone.id) == ("killed by SIGKILL", "")
+        again = await until(process, "running")
+        assert again.id != before.id
+        assert (again.restarts, again.why) == (1, "")
+        await end(process)
+
+    asyncio.run(run())
+
+
+def test_one_that_was_killed_to_stay_away_stays_until_it_is_started(rundir):
+    async def run():
+        process = program(rundir)
+        process.begin()
+        await until(process, "running")
+        process.kill(stay=True)
+        await until(process, "exited")
+        await asyncio.sleep(0.3)
+        assert process.member().state == "exited"
+        process.kill(stay=False)  # harmless
+        process.begin()
+        await until(process, "running")
+        process.begin()  # harmless
+        await end(process)
+
+    asyncio.run(run())
+
+
+def test_a_frozen_one_is_paused_and_goes_on(rundir):
+    async def run():
+        process = program(rundir)
+        assert process.pause() is False
+        process.begin()
+        await until(process, "running")
+        process.resume()
+        assert process.pause() is True
+        assert process.member().state == "paused"
+        async with asyncio.timeout(10):
+            while kernel_state(process.pid) != "T":
+                await asyncio.sleep(0.01)
+        process.partitioned = True
+        assert process.member().state == "paused"
+        process.resume()
+        assert process.member().state == "partitioned"
+        process.pause()
+        process.tell(signal.SIGTERM)
+        await process.gone()
+        assert process.member().why == "exit code 0"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("code", [0, 78])
+def test_who_leaves_in_order_or_is_configured_wrongly_is_not_started_again(rundir, code):
+    async def run():
+        process = program(rundir, f"import sys; sys.exit({code})")
+        process.begin()
+        async with asyncio.timeout(10):
+            await process.gone()
+        assert (process.member().why, process.member().restarts) == (f"exit code {code}", 0)
+
+    asyncio.run(run())
+
+
+def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkeypatch):
+    monkeypatch.setattr(members, "RESTART_S", 0.05)
+    monkeypatch.setattr(members, "RESTART_MAX_S", 0.2)
+
+    async def run():
+        process = program(rundir, "import sys; print('x'); sys.exit(1)")
+        process.begin()
+        await asyncio.sleep(2.0)
+        await end(process)
+        assert process.member().why == "exit code 1"
+        assert 3 <= process.member().restarts <= 10
+
+    asyncio.run(run())
+
+
+def test_a_program_that_is_not_there_is_told(rundir, caplog):
+    async def run():
+        process = Process("rank-3", 3, ("/nonexistent",), rundir / "log", "local:///x", rundir / "ready-3")
+        process.begin()
+        await until(process, "exited")
+        await asyncio.sleep(0.05)
+        await end(process)
+        assert process.member().why == "exit code 127"
+
+    asyncio.run(run())
+    assert "/nonexistent" in caplog.text
+
+
+def test_it_is_not_ready_before_it_says_so(rundir):
+    async def run():
+        process = program(rundir, SLEEPS)
+        process.begin()
+        await until(process, "starting")
+        await asyncio.sleep(0.3)
+        assert process.member().state == "starting"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            for word in (b"", b"\xff=1", b"WATCHDOG=1", b"STATUS=x" * 1000, b"READY"):
+                sock.sendto(word, str(rundir / "ready-3"))
+            await asyncio.sleep(0.1)
+        assert process.member().state == "starting"
+        await end(process)
+        assert process.member().said == ""
+
+    asyncio.run(run())
+
+
+def test_what_an_earlier_process_said_counts_for_nothing(rundir):
+    async def run():
+        process = program(rundir)
+        process.begin()
+        await until(process, "running")
+        process._argv = (sys.executable, "-S", "-E", "-c", SLEEPS)
+        process.kill(stay=False)
+        await until(process, "exited")
+        await until(process, "starting")
+        await asyncio.sleep(0.2)
+        assert process.member().state == "starting"
+        await end(process)
+
+    asyncio.run(run())
+
+
+def test_it_can_be_started_elsewhere_once_it_has_ended(rundir):
+    async def run():
+        process = program(rundir, "import sys; sys.exit(78)")
+        process.begin()
+        await process.gone()
+        process.move("http://127.0.0.1:2", (sys.executable, "-S", "-E", "-c", SAYS, "0"))
+        assert (await until(process, "running")).uri == "http://127.0.0.1:2"
+        await end(process)
+
+    asyncio.run(run())
+
+
+PARENT = """
+import asyncio, os, signal, sys, time
+from pathlib import Path
+from gateway.cluster.children import spawn
+child = spawn(["/bin/sleep", "60"], Path(sys.argv[1]), None)
+os.kill(child.pid, signal.SIGSTOP)
+print(child.pid, os.getsid(child.pid) == child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_child_dies_with_its_parent_even_if_it_is_frozen(rundir):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(rundir / "log")], stdout=subprocess.PIPE, text=True
+    )
+    pid, own_session = parent.stdout.readline().split()
+    child = os.pidfd_open(int(pid))
+    try:
+        assert own_session == "True"
+        parent.kill()
+        parent.wait()
+        poll = select.poll()
+        poll.register(child)
+        assert poll.poll(5000)
+    finally:
+        os.close(child)
+        parent.stdout.close()
+
+
+def test_what_runs_first_in_a_child(rundir):
+    async def run():
+        process = children.spawn(["/bin/pwd"], rundir / "log", lambda: os.chdir(rundir))
+        assert await children.ended(process, asyncio.get_running_loop()) == 0
+        assert await children.ended(process, asyncio.get_running_loop()) == 0
+
+    asyncio.run(run())
+    assert (rundir / "log").read_text() == f"{rundir}\n"

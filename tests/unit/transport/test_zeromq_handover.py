@@ -1,0 +1,347 @@
+"""A listener that gets new keys: who comes meets the new ones, who is there stays, and nothing is left behind."""
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from broker.errors import ConfigError, LinkClosed, LinkRefused
+from broker.transport import curve, inproc, zeromq
+from broker.transport.link import Link, Listener, Options
+from broker.transport.zeromq import router
+from broker.transport.zeromq.address import Endpoint
+from broker.transport.zeromq.handover import Path as FilePlace
+from broker.transport.zeromq.handover import Port, place_of
+from broker.wire.message import control
+from tests.contract.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
+from tests.unit.transport.raw import PEER, SERVER, dialling, listening
+
+NEW, NEWER = curve.generate(), curve.generate()
+
+
+@dataclass
+class Stage:
+    """A listener that changes its keys; ``current`` is the one to use."""
+
+    current: Listener
+    accepting: Accepting
+
+    def renew(self, certificate: curve.Certificate) -> None:
+        self.current = self.current.renew({"curve": curve.CurveServer(certificate)})
+
+    async def dial(self, server: curve.Certificate, other: curve.Certificate | None = None) -> Link:
+        key = curve.CurveClient(PEER, server.public_key, other.public_key if other is not None else None)
+        return await zeromq.transport.dial(self.current.contact_address, dialling(curve=key))
+
+    async def pair(self, server: curve.Certificate) -> tuple[Link, Recorder, Link, Recorder]:
+        """A link and its far end, both recorded."""
+        known = len(self.accepting.links)
+        near, heard = await self.dial(server), Recorder()
+        near.start(heard)
+        send_all(near, [control(0)])
+        far, hears = await self.accepting.link(known)
+        await hears.count(1)
+        return near, heard, far, hears
+
+
+@contextlib.asynccontextmanager
+async def stage(uri: str, **extra) -> AsyncIterator[Stage]:
+    accepting = Accepting()
+    made = Stage(await zeromq.transport.listen(uri, accepting, listening(**extra)), accepting)
+    try:
+        yield made
+    finally:
+        for link, _recorder in accepting.links:
+            link.abort(LinkClosed("test over"))
+        await made.current.stop()
+
+
+@pytest.fixture(params=["127.0.0.1", "[::1]", "*", "0.0.0.0", "ipc"])
+def uri(request, rundir: Path) -> str:
+    if request.param == "ipc":
+        return f"ipc://{rundir}/door"
+    if request.param == "[::1]" and not has_ipv6():
+        pytest.skip("optional: no IPv6 here")
+    return f"tcp://{request.param}:0"
+
+
+@pytest.fixture(autouse=True)
+def brief_grace(monkeypatch):
+    monkeypatch.setattr(router, "_GRACE_S", 0.1)
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+def listeners_at(address: str) -> int:
+    """How many sockets of this process listen at a TCP port."""
+    port = int(address.rpartition(":")[2])
+    count = 0
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(entry)).st_mode):
+                continue
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as sock:
+            listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            count += bool(listens) and sock.family != socket.AF_UNIX and sock.getsockname()[1] == port
+    return count
+
+
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def test_who_comes_meets_the_new_key_and_who_is_there_stays(uri):
+    async def check():
+        async with stage(uri) as door:
+            near, heard, far, hears = await door.pair(SERVER)
+            former, address = door.current, door.current.contact_address
+            send_all(near, numbered(50))
+            door.renew(NEW)
+            send_all(near, numbered(50))
+            assert (former.address, address) == (door.current.address, door.current.contact_address)
+            for _ in range(8):  # with two listeners and chance, one of them would go wrong
+                other, _heard, end, _hears = await door.pair(NEW)
+                assert end.peer.rank == 3
+                other.close()
+            with pytest.raises(LinkRefused, match="key is not the one"):
+                await door.dial(SERVER)
+            send_all(near, numbered(50))
+            send_all(far, numbered(50))
+            assert topics((await hears.count(151))[1:]) == [f"n.{n}" for n in range(50)] * 3
+            assert len(await heard.count(50)) == 50
+            assert not heard.ends
+            assert not hears.ends
+
+    asyncio.run(check())
+
+
+def test_the_former_socket_goes_with_its_last_link(uri):
+    async def check():
+        async with stage(uri) as door:
+            near, _heard, _far, hears = await door.pair(SERVER)
+            first = door.current
+            door.renew(NEW)
+            assert not first.pump.closed
+            if uri.startswith("tcp"):
+                assert listeners_at(door.current.address) == 2
+            near.close()
+            await hears.end()
+            async with asyncio.timeout(PATIENCE_S):
+                while not first.pump.closed:
+                    await asyncio.sleep(0.01)
+            if uri.startswith("tcp"):
+                assert listeners_at(door.current.address) == 1
+            (await door.pair(NEW))[0].close()
+
+    asyncio.run(check())
+
+
+def test_a_third_key_while_the_first_has_links(uri):
+    """The kernel numbers the sockets of a port anew when one of them goes."""
+
+    async def check():
+        async with stage(uri) as door:
+            first, second = await door.pair(SERVER), None
+            oldest = door.current
+            door.renew(NEW)
+            second = await door.pair(NEW)
+            door.renew(NEWER)
+            for _ in range(6):
+                (await door.pair(NEWER))[0].close()
+            first[0].close()
+            async with asyncio.timeout(PATIENCE_S):
+                while not oldest.pump.closed:
+                    await asyncio.sleep(0.01)
+            for _ in range(6):
+                (await door.pair(NEWER))[0].close()
+            send_all(second[0], numbered(3))
+            assert len(await second[3].count(4)) == 4
+
+    asyncio.run(check())
+
+
+def test_a_listener_without_links_leaves_at_once_and_the_address_is_free_in_the_end(uri):
+    async def check():
+        async with stage(uri) as door:
+            for certificate in (NEW, NEWER, SERVER):
+                former = door.current
+                door.renew(certificate)
+                async with asyncio.timeout(PATIENCE_S):
+                    while not former.pump.closed:
+                        await asyncio.sleep(0.01)
+            link = (await door.pair(SERVER))[0]
+            link.close()
+            address = door.current.address
+        if address.startswith("ipc"):
+            assert not is_there(address.removeprefix("ipc://"))
+        else:
+            async with asyncio.timeout(PATIENCE_S):
+                while listeners_at(address):
+                    await asyncio.sleep(0.01)
+        again = await zeromq.transport.listen(address, Accepting(), listening())
+        await again.stop()
+
+    asyncio.run(check())
+
+
+def test_stopping_stops_the_former_ones_too(uri):
+    async def check():
+        async with stage(uri) as door:
+            near, heard, far, hears = await door.pair(SERVER)
+            former = door.current
+            door.renew(NEW)
+            await door.current.stop()
+            send_all(near, numbered(2))
+            assert len(await hears.count(3)) == 3
+            assert not former.pump.closed
+            far.close()
+            await heard.end()
+            async with asyncio.timeout(PATIENCE_S):
+                while not former.pump.closed:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(ConfigError, match="nobody listens"):
+                door.current.renew({})
+
+    asyncio.run(check())
+
+
+def test_a_dialler_in_the_handshake_at_that_moment_gets_in(uri):
+    async def check():
+        async with stage(uri) as door:
+            async with asyncio.TaskGroup() as group:
+                dials = [group.create_task(door.dial(SERVER, NEW)) for _ in range(10)]
+                for certificate in (NEW, SERVER, NEW):
+                    await asyncio.sleep(0.002)
+                    door.renew(certificate)
+            for number, dialled in enumerate(dials):
+                link = dialled.result()
+                link.start(Recorder())
+                send_all(link, [control(0)])
+                assert (await door.accepting.link(number))[0].peer.rank == 3
+                link.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("keys", [(NEW, SERVER), (SERVER, NEW)], ids=["second", "first"])
+def test_a_dialler_that_knows_two_keys_finds_the_right_one(keys):
+    async def check():
+        async with stage("tcp://127.0.0.1:0") as door:
+            link = await door.dial(*keys)
+            assert link.peer.curve_key == SERVER.public_key
+            link.close()
+
+    asyncio.run(check())
+
+
+def test_a_dialler_gives_up_when_neither_key_is_right():
+    async def check():
+        async with stage("tcp://127.0.0.1:0") as door:
+            with pytest.raises(LinkRefused, match="key is not the one"):
+                await door.dial(NEW, NEWER)
+
+    asyncio.run(check())
+
+
+def test_what_cannot_be_renewed_says_so_and_stays_as_it_was(monkeypatch):
+    async def check():
+        made = await inproc.transport.listen("inproc://renewal", Accepting(), Options())
+        with pytest.raises(ConfigError, match="nothing to renew"):
+            made.renew({})
+        await made.stop()
+        async with stage("tcp://127.0.0.1:0") as door:
+            monkeypatch.setattr(Port, "_steer", refuse)
+            with pytest.raises(ConfigError, match="second socket: Protocol not available"):
+                door.renew(NEW)
+            async with asyncio.timeout(PATIENCE_S):
+                while listeners_at(door.current.address) != 1:
+                    await asyncio.sleep(0.01)
+            for _ in range(4):
+                (await door.pair(SERVER))[0].close()
+
+    def refuse(_self):
+        raise OSError(92, os.strerror(92))
+
+    asyncio.run(check())
+
+
+def test_a_second_broker_by_mistake_still_finds_the_port_in_use():
+    async def check():
+        async with stage("tcp://127.0.0.1:0") as door:
+            for _ in range(2):
+                with pytest.raises(ConfigError, match="in use"):
+                    await zeromq.transport.listen(door.current.address, Accepting(), listening())
+                door.renew(NEW)
+
+    asyncio.run(check())
+
+
+def test_a_descriptor_that_is_given_out_again_is_another_socket():
+    """A renewal may come between the end of a socket and the news of it, and get the number of the one that ended."""
+    with contextlib.ExitStack() as stack:
+        spare, first = socket.socket(), socket.socket()
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        place, ended = Port(), first.fileno()
+        assert place.open() is None
+        place.take(ended)
+        second = stack.enter_context(socket.socket(fileno=place.open()))
+        place.take(second.fileno())
+        address = second.getsockname()
+        spare.close()
+        first.close()
+        third = stack.enter_context(socket.socket(fileno=place.open()))
+        assert third.fileno() == ended
+        place.take(third.fileno())
+        assert reached(address, second, third) == [third] * 8
+        place.leave(ended)
+        assert reached(address, second, third) == [third] * 8
+        second.close()
+        place.leave(second.fileno())
+        assert reached(address, third) == [third] * 8
+
+
+def reached(address, *listening) -> list[socket.socket]:
+    """Which of them get new connections."""
+    found = []
+    for _ in range(8):
+        with socket.create_connection(address, PATIENCE_S):
+            there, _, _ = select.select(listening, [], [], PATIENCE_S)
+            found += there
+            for each in there:
+                each.accept()[0].close()
+    return found
+
+
+def test_a_name_without_a_file_cannot_change_hands():
+    place = place_of(Endpoint("ipc", "@nowhere"))
+    assert place.open() is None
+    place.take(3)
+    with pytest.raises(ConfigError, match="second time"):
+        place.open()
+    place.leave(3)
+    place.clear()
+
+
+def test_the_file_of_somebody_else_is_left_alone(rundir: Path):
+    place = FilePlace(f"{rundir}/door")
+    first = place.open()
+    place.take(first)
+    os.close(first)
+    os.unlink(rundir / "door")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{rundir}/door")
+        place.clear()
+        assert (rundir / "door").is_socket()
