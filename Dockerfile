@@ -1,33 +1,98 @@
-# One broker, not as root. Build: docker build -t headgate .   Run: docker run --rm headgate
-# A configuration of your own: -v ./broker.toml:/etc/headgate/broker.toml:ro
+# Headgate as a container image, in two sizes.
+#
+#   docker build -t headgate .                            brokers, gateway with dashboard, NFP, oslo proxy
+#   docker build -t headgate-spark --target spark .       the same, PySpark and a Java runtime (headgate pipeline)
+#   podman build --format docker -t headgate .            podman and buildah: their own format knows no HEALTHCHECK
+#   docker run --rm headgate                              one broker, with the settings of /etc/headgate/broker.toml
+#   docker run --rm --read-only --tmpfs /run:mode=1777 --tmpfs /tmp:mode=1777 headgate
+#
+# What runs writes to /run, /var/lib/headgate and /tmp only, as any user (--user): there it makes folders of its own, mode
+# 0700. Below them /run/headgate has the sockets. No key is in the image: `headgate cluster init /keys` makes them.
 
-FROM python:3.11-slim AS build
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-RUN python -m venv /opt/headgate
+# Rebuilds get the fixes of the base. To pin it for good: docker buildx imagetools inspect python:3.11-slim-bookworm, then
+# --build-arg PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:DIGEST
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+# ---------------------------------------------------------------- wheels, then an environment without pip
+
+FROM ${PYTHON_IMAGE} AS tools
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
-# the dependencies first: they change less often than the source
-COPY requirements.lock ./
-RUN /opt/headgate/bin/pip install --constraint requirements.lock aiohttp cryptography msgspec prometheus-client PyJWT pyzmq rich typer websockets
-COPY pyproject.toml README.md LICENSE ./
-COPY broker ./broker
-COPY gateway ./gateway
-RUN /opt/headgate/bin/pip install --constraint requirements.lock .
+COPY deploy/requirements-build.txt deploy/
+RUN python -m venv /opt/build \
+    && /opt/build/bin/pip install --no-compile --require-hashes --only-binary :all: -r deploy/requirements-build.txt
 
-FROM python:3.11-slim
-LABEL org.opencontainers.image.title="headgate" \
-      org.opencontainers.image.description="A message broker for the Flux message protocol" \
-      org.opencontainers.image.licenses="Apache-2.0"
+FROM tools AS build
+# what others made first: it changes less often than the source
+COPY deploy/requirements.txt deploy/
+RUN python -m venv --without-pip /opt/headgate \
+    && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-deps --require-hashes \
+        --only-binary :all: -r deploy/requirements.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY broker broker
+COPY gateway gateway
+# no index, no isolation: nothing that is not listed with its hash gets in
+RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-index --no-deps /wheels/*.whl \
+    && /opt/headgate/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/headgate/lib
+
+FROM tools AS build-spark
+COPY deploy/requirements-spark.txt deploy/
+# PySpark comes as source only; it has nothing to compile
+RUN /opt/build/bin/pip wheel --no-deps --require-hashes --no-build-isolation --only-binary :all: --no-binary pyspark \
+        --wheel-dir /wheels -r deploy/requirements-spark.txt \
+    && /opt/build/bin/pip install --no-compile --no-index --no-deps --target /opt/spark /wheels/*.whl \
+    && rm -rf /wheels \
+    && python -m compileall -q --invalidation-mode unchecked-hash /opt/spark
+
+# ---------------------------------------------------------------- what runs
+
+FROM ${PYTHON_IMAGE} AS runtime
+# volumes take owner and mode from these folders when they are new
 RUN groupadd --gid 10001 headgate \
-    && useradd --uid 10001 --gid headgate --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin headgate \
-    && install -d -o headgate -g headgate -m 0700 /run/headgate
+    && useradd --uid 10001 --gid headgate --no-log-init --no-create-home --home-dir /var/lib/headgate \
+        --shell /usr/sbin/nologin headgate \
+    && install -d -m 1777 /run /var/lib/headgate \
+    && install -d -o headgate -g headgate -m 0700 /keys /var/lib/headgate/journal /var/lib/headgate/warehouse
 COPY --from=build /opt/headgate /opt/headgate
 COPY deploy/broker.toml /etc/headgate/broker.toml
-# RUNTIME_DIRECTORY is where the broker puts its sockets unless the configuration says otherwise
-ENV PATH=/opt/headgate/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 RUNTIME_DIRECTORY=/run/headgate
+# XDG_RUNTIME_DIR, not RUNTIME_DIRECTORY: what is mounted at /run may belong to anybody, /run/headgate is made by us
+ENV PATH=/opt/headgate/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/var/lib/headgate \
+    XDG_RUNTIME_DIR=/run XDG_STATE_HOME=/var/lib/headgate
 USER 10001:10001
 STOPSIGNAL SIGTERM
-# the one socket in that directory is this container's broker, whatever its rank
-HEALTHCHECK --interval=10s --timeout=5s --start-period=5s --retries=3 \
-    CMD ["sh", "-c", "for s in /run/headgate/local-*; do FLUX_URI=local://$s exec headgate ping --count 1 broker; done"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["headgate", "health"]
 ENTRYPOINT ["headgate"]
 CMD ["broker", "--config", "/etc/headgate/broker.toml"]
+
+FROM runtime AS spark
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="headgate-spark" \
+      org.opencontainers.image.description="Headgate with PySpark: the journal of a message broker as tables" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+USER 0:0
+# slim images have no folder for manuals, and this package fails without it
+# hadolint ignore=DL3008
+RUN mkdir -p /usr/share/man/man1 \
+    && apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=build-spark /opt/spark /opt/spark
+RUN echo /opt/spark > /opt/headgate/lib/python3.11/site-packages/spark.pth
+# its workers find this interpreter, and with it the packages of both folders
+ENV PYSPARK_PYTHON=/opt/headgate/bin/python PYSPARK_DRIVER_PYTHON=/opt/headgate/bin/python
+USER 10001:10001
+HEALTHCHECK NONE
+
+# the last target is the one that is built unless another is asked for
+FROM runtime AS headgate
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="headgate" \
+      org.opencontainers.image.description="A message broker for the Flux message protocol, and its gateway to the web" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

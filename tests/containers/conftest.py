@@ -1,0 +1,35 @@
+"""Real containers: every test here is marked `containers` and `slow`, and skipped where podman is not to be had."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containers import images
+
+HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "containers: runs podman, as root; run by `make soak`")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.containers)
+            item.add_marker(pytest.mark.timeout(1800))
+
+
+@pytest.fixture(scope="session")
+def image() -> Iterator[str]:
+    """The image of the target headgate, built from this tree."""
+    if reason := images.why_not():
+        pytest.skip(f"optional: no podman to test with: {reason}")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in images.environ().items():
+            patch.setenv(name, value)  # for the engine of the product, which runs podman by itself
+        images.base("python", "redis")
+        images.build("headgate")
+        yield images.IMAGE

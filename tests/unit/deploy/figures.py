@@ -1,0 +1,57 @@
+"""The metrics that a broker and a gateway serve, read off running ones: name -> (type, what it says)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker.node import metrics
+from broker.node.assembly import Node
+from broker.settings import loads
+from gateway.web import samples, tally
+from tests.live.gateways import live
+
+Served = dict[str, tuple[str, str]]
+
+
+def served(folder: Path) -> Served:
+    """Of a broker with a journal, and of a gateway with a certificate; ``folder`` is for their files."""
+    return {**of_broker(folder), **asyncio.run(_of_gateway(folder))}
+
+
+def of_broker(folder: Path) -> Served:
+    """Of a broker with a journal, which need not run for that."""
+    settings = loads(
+        f'[broker]\nrundir = "{folder}/run"\n[journal]\nenabled = true\ndirectory = "{folder}/journal"\n'
+    )
+
+    async def asked() -> str:
+        return metrics.render(metrics.samples(Node(settings.at_rank(0))))
+
+    return parsed(asyncio.run(asked()))
+
+
+async def _of_gateway(folder: Path) -> Served:
+    async with live(folder) as running:
+        gateway = running.gateway
+        found = tally.samples(gateway.hub, gateway.upstream, gateway.identity, [1.0])
+    return parsed(samples.render(found).decode())
+
+
+def parsed(text: str) -> Served:
+    """From Prometheus text: ``# HELP NAME TEXT`` and ``# TYPE NAME KIND``."""
+    helps: dict[str, str] = {}
+    found: Served = {}
+    for line in text.splitlines():
+        words = line.split(" ", 3)
+        if line.startswith("# HELP "):
+            helps[words[2]] = words[3]
+        elif line.startswith("# TYPE "):
+            found[words[2]] = (words[3], helps[words[2]])
+    return found
+
+
+def table(found: Served) -> str:
+    """As the guide has it."""
+    rows = [f"| `{name}` | {kind} | {text} |" for name, (kind, text) in found.items()]
+    return "\n".join(["| metric | type | says |", "| --- | --- | --- |", *rows])
