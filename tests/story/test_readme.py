@@ -101,3 +101,24 @@ def test_real_flux_command(flux_prefix):
     out = inside("4", "bash", "-c", script)
     assert "3!broker.ping" in out
     assert "overlay" in out
+
+
+@pytest.mark.timeout(180)
+def test_a_test_cluster_and_faults_in_it(rundir: Path):
+    script = block("sh", "headgate cluster up").replace("up --size 7", "up --size 7 --engine processes")
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": f"{rundir}/state",
+        "XDG_RUNTIME_DIR": str(rundir),
+    }
+    done = subprocess.run(
+        ["bash", "-c", f"set -e\ntrap 'headgate cluster down' ERR\n{script}"],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "paused" in done.stdout
