@@ -27,6 +27,7 @@ GUEST = 4711
 
 pytestmark = [
     pytest.mark.story,
+    pytest.mark.slow,
     pytest.mark.skipif(bool(machine.lacking()), reason=f"optional: {machine.lacking()}"),
     pytest.mark.timeout(240),
 ]
