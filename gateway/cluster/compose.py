@@ -26,12 +26,13 @@ _HEAD: Final = """\
 #   {beside}
 # Written by `python -m gateway.cluster.compose`; a test compares them.
 #
-#   docker build -t {image} .                      podman: podman build --format docker -t {image} .
-#   docker compose up -d                           podman: podman-compose in place of docker compose
-#   docker compose logs init                       the first time it prints a token: log in with it at
-#                                                  http://127.0.0.1:{port}
+#   docker build -t {image} .                     in the source tree; podman: podman build --format docker ...
+#   docker compose up -d                          in this folder, as all below; podman: podman-compose up -d
+#   docker compose logs init                      the first time it prints a token: log in with it at
+#                                                 http://127.0.0.1:{port}
 #   docker compose exec broker-0 headgate status
-#   docker compose down -v
+#   docker compose --profile spark up -d spark    tables of what passes, as it passes
+#   docker compose down -v                        with --profile spark if it was up
 #
 # The same in any size, with faults on request: headgate cluster up --engine docker --size N
 #
@@ -172,7 +173,7 @@ _REDIS: Final = """
 """
 
 _SPARK: Final = """
-  # tables of the journal as it grows: docker compose --profile spark up -d spark. Spark runs code from its /tmp.
+  # tables of the journal as it grows; its libraries are unpacked into /tmp and run from there
   spark:
     <<: *member
     image: ${HEADGATE_SPARK_IMAGE:-headgate-spark}

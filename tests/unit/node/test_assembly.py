@@ -29,10 +29,10 @@ KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 @pytest.fixture(autouse=True)
 def _logging_as_it_was():
     """The process under test sets up logging for itself."""
-    log = logging.getLogger("headgate")
-    was = (log.handlers, log.level, log.propagate)
+    log, loop_log = logging.getLogger("headgate"), logging.getLogger("asyncio")
+    was = (log.handlers, log.level, log.propagate, log.filters, loop_log.handlers)
     yield
-    log.handlers, log.level, log.propagate = was
+    log.handlers, log.level, log.propagate, log.filters, loop_log.handlers = was
 
 
 def node_of(rundir, more=""):
