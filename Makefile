@@ -82,9 +82,9 @@ $(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
 		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon --editable '.[oslo,redis]'
 	@touch $@
 
-# Beyond Python only the load generator of the benchmarks wants something: a C compiler.
+# Chromium, Redis, a JRE; RabbitMQ for the benchmarks, podman for the soak.
 system-packages:
-	@sh deploy/test-setup.sh $(filter bench,$(MAKECMDGOALS))
+	@sh deploy/test-setup.sh $(filter bench soak,$(MAKECMDGOALS))
 
 # ---------------------------------------------------------------- what a person asks for
 
@@ -97,7 +97,8 @@ test: $(VENV)/.stamp-test system-packages
 interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
 	$(PY) -m pytest -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
 
-soak: $(VENV)/.stamp-spark
+soak: $(VENV)/.stamp-spark system-packages
+	@$(PIP_INSTALL) --editable '.[test-deploy]'
 	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
 
 # every decoder in turn, SECONDS_EACH for each; what is found becomes a file, and then a test
@@ -121,12 +122,12 @@ lint: lint-ruff lint-format lint-types lint-imports lint-deploy
 lint-ruff: $(VENV)/.stamp-lint
 	$(PY) -m ruff check .
 
-lint-# Dockerfile, compose file, manifests and units by their own checkers
+lint-format: $(VENV)/.stamp-lint
+	$(PY) -m ruff format --check .
+
+# Dockerfile, compose file, manifests and units by their own checkers
 lint-deploy: $(VENV)/.stamp-lint
 	$(PY) -m tests.deploy
-
-format: $(VENV)/.stamp-lint
-	$(PY) -m ruff format --check .
 
 lint-types: $(VENV)/.stamp-lint
 	$(PY) -m mypy
@@ -138,9 +139,11 @@ format: $(VENV)/.stamp-lint
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
+# the image's own lists of packages, with hashes, follow from the lock
 lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
 	@{ echo "# The versions CI runs with: pip install --constraint requirements.lock. Renewed by: make lock"; \
-	   $(PIP) freeze --exclude-editable --exclude headgate; } > requirements.lock
+	   $(PIP) freeze --exclude-editable --exclude headgate --exclude uv; } > requirements.lock
+	@$(PIP) install --quiet uv && PATH=$(VENV)/bin:$$PATH $(PY) deploy/lock.py
 	@cat requirements.lock
 
 # built in a copy: the compiler leaves its shared objects beside the sources, where an editable install would find them

@@ -1,6 +1,7 @@
 #!/bin/sh
 # What the tests and benchmarks use beyond Python. What is missing is said, with what it costs. As root on Debian
-# (and what descends from it) Chromium is installed, which the tests of the dashboard drive; in CI they must run.
+# (and what descends from it) Chromium is installed, which the tests of the dashboard drive; in CI they must run. Told
+# `soak`, it installs podman and faketime, too.
 set -eu
 
 limit_s=600 # for all of apt: a mirror that hangs must not hang the tests
@@ -60,6 +61,20 @@ if [ "${1:-}" = bench ]; then
     else
         echo "test setup: no rabbitmq-server (Debian: apt install rabbitmq-server): no comparison for oslo.messaging"
     fi
+fi
+
+# -- containers ---------------------------------------------------------------------------------------
+
+# the long run alone brings up real containers
+if [ "${1:-}" = soak ]; then
+    if command -v podman >/dev/null; then
+        echo "test setup: podman found, image and compose file are tested with it"
+    elif install_packages podman buildah runc netavark aardvark-dns catatonit debootstrap iptables; then
+        echo "test setup: podman installed, image and compose file are tested with it"
+    else
+        echo "test setup: no podman (Debian: apt install podman ...): image and compose file are only looked at"
+    fi
+    command -v faketime >/dev/null || install_packages faketime || echo "test setup: no faketime: clocks are not stepped"
 fi
 
 # -- a Java runtime ---------------------------------------------------------------------------------
