@@ -6,9 +6,11 @@ Nothing here loads typer or rich: a probe comes every few seconds, beside the pr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import socket
+import threading
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -82,7 +84,7 @@ def ask_url(url: str, question: Question, timeout_s: float) -> Verdict:
     Args:
         url: ``http://HOST:PORT``, with a path if it is not the usual one, or ``unix:///PATH``.
         question: which of both.
-        timeout_s: for connecting and for each part of the answer.
+        timeout_s: for connecting, and again for all of the answer.
 
     Raises:
         UsageError: another scheme, or no place in it.
@@ -90,20 +92,33 @@ def ask_url(url: str, question: Question, timeout_s: float) -> Verdict:
     import http.client
 
     connection, path = _connection(url, timeout_s)
+    # who sends a byte now and then is silent for no time limit of the socket
+    late = threading.Timer(timeout_s, lambda: _hang_up(asked))
+    late.daemon = True
     try:
         connection.request("GET", path or f"/{question}z")
+        asked = connection.sock
+        late.start()
         answer = connection.getresponse()
         status, body = answer.status, answer.read(BODY_MAX_BYTES)
-    except TimeoutError:
-        return Verdict(FAILED, url, f"no answer within {timeout_s:g} s")
-    except OSError as error:
+        if late.finished.is_set():
+            raise TimeoutError
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, TimeoutError) or late.finished.is_set():
+            return Verdict(FAILED, url, f"no answer within {timeout_s:g} s")
+        if not isinstance(error, OSError):
+            return Verdict(FAILED, url, f"no HTTP: {type(error).__name__}")
         absent = error.errno in _ABSENT or isinstance(error, socket.gaierror)
         return Verdict(NO_CONNECTION if absent else FAILED, url, error.strerror or str(error))
-    except http.client.HTTPException as error:
-        return Verdict(FAILED, url, f"no HTTP: {type(error).__name__}")
     finally:
+        late.cancel()
         connection.close()
     return Verdict(OK if status == 200 else FAILED, url, f"{status} {_said(body)}".rstrip())
+
+
+def _hang_up(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _connection(url: str, timeout_s: float) -> tuple[HTTPConnection, str]:

@@ -194,6 +194,31 @@ def test_every_other_answer_is_1_with_its_reason(answer, reason, capsys):
     assert err == f"headgate health: not ready: {reason} ({url})\n"
 
 
+@pytest.mark.parametrize(
+    "begin", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"], ids=["head", "body"]
+)
+def test_an_answer_that_never_ends_is_1_after_the_time_that_was_given(begin, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+
+        def drip():
+            peer, _ = sock.accept()
+            with peer, contextlib.suppress(OSError):
+                peer.sendall(begin)
+                for _ in range(200):
+                    peer.sendall(b"x")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        code, _out, err = said(capsys, "--url", url, "--timeout", "0.5")
+        assert (code, time.monotonic() - began < 5) == (1, True)
+        assert "no answer within 0.5 s" in err
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 def test_no_server_is_3_a_silent_one_1(rundir, capsys):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
