@@ -138,8 +138,9 @@ class Leaving:
 
     async def wait(self) -> None:
         """Tell systemd that we are ready, and wait for a signal; a second one cancels whatever is still under way."""
-        supervision.notify("READY=1")
-        supervision.watch(asyncio.get_running_loop().call_later)
+        call_later = asyncio.get_running_loop().call_later
+        supervision.announce(call_later, "READY=1")
+        supervision.watch(call_later)
         await self._told.wait()
         supervision.leaving(self._gateway.settings.gateway.drain_s + END_S)
 

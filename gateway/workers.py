@@ -43,6 +43,8 @@ log = logging.getLogger("headgate")
 SIGNALS: Final = frozenset({signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 10.0
+READY_TRIES: Final = 50
+"""How often the service manager is told again that everything is up, while its queue is full."""
 LASTED_S: Final = 10.0
 """A worker that lived so long was a good one: the next pause is the first again."""
 READY_S: Final = 30.0
@@ -112,7 +114,7 @@ class Supervisor:
             if code is not None:
                 return code
             ready()
-            supervision.notify("READY=1")
+            self._say_ready()
             self._beat_at = 0.0
             return self._look_after()
         finally:
@@ -121,6 +123,13 @@ class Supervisor:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     # -- up ------------------------------------------------------------------------------------
+
+    def _say_ready(self) -> None:
+        """To the service manager; again while its queue is full, as when a machine starts all of its services."""
+        for _ in range(READY_TRIES):
+            if supervision.notify("READY=1"):
+                return
+            time.sleep(supervision.RETRY_S)
 
     def _start_all(self) -> int | None:
         """Start the workers one by one; an exit code when one cannot serve."""

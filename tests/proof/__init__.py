@@ -1,0 +1,16 @@
+"""Proof under faults: a tree of seven under load and a random schedule of faults, judged from what both ends wrote.
+
+The driving half builds the world and plays the schedule; the judging half knows nothing of the product.
+
+    world       seven brokers, gateway, wings and Redis in network namespaces: start, stop, kill
+    parties     processes that make load and write down what they sent and got
+    faults      each fault: apply it, take it away, what it touches
+    schedule    seed -> faults and their times                                    (pure)
+    drive       one run: world up, load on, schedule played, quiet, load off
+
+    record      the log: what a line says, and its writer
+    logs        its files, and their reader
+    checker     rules C1 to C12 over the logs of a run                            (knows nothing of the product)
+    shrink      the smallest part of a schedule that still fails                  (pure)
+    report      what a run proved, as JSON, and the table of the README
+"""

@@ -1,0 +1,51 @@
+"""Seven brokers under load and a random schedule of faults; both ends' logs are judged afterwards."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import OPTIONAL
+from tests.proof import drive, report, schedule
+from tests.proof.__main__ import play
+
+pytestmark = pytest.mark.story
+
+SHORT_S = 40.0
+LONG_S = 90.0
+SEEDS = range(1, 11)
+
+
+def prove(seed: int, seconds: float, folder: Path) -> None:
+    """Play one seed. When it fails, its folder stays and is named: logs, schedule and verdict are there."""
+    try:
+        plan = schedule.make(seed, seconds, kinds=drive.kinds())
+        told = play(plan, folder)
+    except drive.Impossible as error:
+        pytest.skip(f"{OPTIONAL} {error}")
+    assert told["problems"] == [], f"see {folder}"
+    assert told["violations"] == [], f"see {folder}; python -m tests.proof shrink {folder}/schedule.json"
+    assert told["ok"]
+    assert told["judged"]["calls live"] > 20 * seconds
+    assert sum(told["faults"].values()) == len(plan.faults)
+
+
+@pytest.mark.timeout(300)
+def test_a_short_run_keeps_the_rules(tmp_path):
+    prove(7, SHORT_S, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ten_seeds_keep_the_rules(tmp_path, seed):
+    prove(seed, LONG_S, tmp_path)
+
+
+def test_the_kept_results_are_of_runs_that_passed():
+    runs, _ = report.load()
+    for run in runs:
+        assert run["ok"], f"seed {run['seed']} is kept and failed"
+        assert json.dumps(run)
+    if runs:
+        assert "faults survived" in report.table(runs, {})
