@@ -10,9 +10,10 @@
     oslo.toml            a node proxy for oslo.messaging
     oslo.cert            certificate of its ports, which all proxies share; with it they dial rank 0, as owners
 
-The folder has mode 0700, every secret in it 0600. Files are put there in one step: a reader sees the whole of a file or
-none of it. What is there already stays, with one exception: in ``broker.toml`` everything below ``MARK`` is written
-anew, for a larger cluster has more hosts; settings above it are their writer's.
+The folder is made with mode 0700, and an empty one given it; every secret in it has 0600. Files are put there in one
+step: a reader sees the whole of a file or none of it. What is there already stays, with one exception: in
+``broker.toml`` everything below ``MARK`` is written anew, for a larger cluster has more hosts; settings above it are
+their writer's.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def write(
 
     Args:
         shape: of the cluster. A larger size than last time adds ranks.
-        folder: made with mode 0700 if need be.
+        folder: made with mode 0700 if need be; one that has something in it keeps its mode.
         addresses: rank -> where its children dial it; others have ``tcp://HOST:PORT`` of the shape.
         binds: rank -> where it listens for them; others have ``tcp://*:PORT``, or what ``addresses`` says.
         renew: replace every key, token and file that is there.
@@ -128,8 +129,8 @@ class _Writing:
         with self._told(self.folder):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             seen = self.folder.stat()
-            if seen.st_uid == os.geteuid() and seen.st_mode & 0o077:
-                self.folder.chmod(0o700)  # a volume comes with a mode of its own
+            if seen.st_uid == os.geteuid() and seen.st_mode & 0o077 and not any(self.folder.iterdir()):
+                self.folder.chmod(0o700)  # a new volume comes with a mode of its own; what is in use keeps it
             self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self

@@ -200,8 +200,9 @@ class Process:
     async def _run(self) -> int:
         """One process, from its start to its end."""
         loop = asyncio.get_running_loop()
-        with self._listening(loop):
+        with contextlib.ExitStack() as stack:
             try:
+                stack.enter_context(self._listening(loop))
                 self._process = spawn(self._argv, self._log, self._enter, NOTIFY_SOCKET=str(self._told))
             except (OSError, subprocess.SubprocessError) as error:
                 log.error("%s: cannot be started: %s", self.name, error)

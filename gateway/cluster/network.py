@@ -63,7 +63,7 @@ class Network:
         self._shape = shape
         self._ranks: list[int] = []
         self._hub = -1
-        self._apart: frozenset[int] = frozenset()
+        self._cutting = asyncio.Lock()
 
     async def open(self) -> None:
         """Make the namespaces and join them."""
@@ -84,12 +84,10 @@ class Network:
         return entering(self._ranks[rank])
 
     async def cut(self, apart: frozenset[int]) -> None:
-        """Move the ports of those who change sides."""
-        lines = [f"link set v{rank} master {FAR}" for rank in sorted(apart - self._apart)]
-        lines += [f"link set v{rank} master {NEAR}" for rank in sorted(self._apart - apart)]
-        if lines:
-            await _run_ip(self._hub, lines)
-        self._apart = apart
+        """Put every port on its side, wherever a cut that failed has left it; one that is there already stays."""
+        sides = {rank: FAR if rank in apart else NEAR for rank in sorted({*self._shape.ranks(), *apart})}
+        async with self._cutting:
+            await _run_ip(self._hub, [f"link set v{rank} master {side}" for rank, side in sides.items()])
 
     def _make(self) -> None:
         """New namespaces, each entered to take hold of it, and left again: this process has one thread."""

@@ -47,7 +47,8 @@ PORTS: Final = 20
 TOKEN: Final = "token"  # noqa: S105 - a name
 """File in the state folder: a bearer token for the gateway."""
 IN_USE: Final = os.strerror(errno.EADDRINUSE)
-LOG: Final = "supervisor.log"
+SUPERVISOR: Final = "supervisor"
+"""Name of its log."""
 _STEP_S: Final = 0.1
 
 
@@ -77,21 +78,24 @@ class Processes:
             _keep(self.folder / TOKEN, written.token)
         if shape.gateway:
             _keep(self.folder / supervisor.URL, _free_url())
-        self._begin()
+        self._begin(shape.size)
         self._await_joined(shape, sockets)
 
-    def _begin(self) -> None:
+    def _begin(self, size: int) -> None:
         """Start the supervisor; it goes on by itself once it listens."""
-        log = self.folder / state.LOGS / LOG
+        log = self._log(SUPERVISOR)
         with open(log, "ab") as out:
-            began = subprocess.run(
-                [*command("gateway.cluster.supervisor"), str(self.folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                timeout=UP_S,
-                check=False,
-            )
+            try:
+                began = subprocess.run(
+                    [*command("gateway.cluster.supervisor"), str(self.folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    timeout=UP_S + UP_EACH_S * size,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"the supervisor is not ready: {last_of(log)}") from None
         if began.returncode:
             raise HeadgateError(f"the supervisor could not start: {last_of(log)}")
 
@@ -100,6 +104,8 @@ class Processes:
         missing = ""
         while time.monotonic() < until:
             members = self.status()
+            if not members:
+                raise HeadgateError(f"the supervisor has ended: {last_of(self._log(SUPERVISOR))}")
             if self._moved(members):
                 continue
             self._check_failed(members)
@@ -151,7 +157,8 @@ class Processes:
         url = _kept(self.folder / supervisor.URL)
         more: list[str] = []
         if saved.shape.nfp:
-            broker = f"--broker ipc://{saved.sockets}/nfp --base-dir {shlex.quote(str(self.folder / 'nfp'))}"
+            nfp, base = shlex.quote(f"ipc://{saved.sockets}/nfp"), shlex.quote(str(self.folder / "nfp"))
+            broker = f"--broker {nfp} --base-dir {base}"
             more += [f"headgate nfp worker FILE.py {broker}", f"headgate nfp run SERVICE TASK {broker}"]
         if saved.shape.oslo:
             folder = quote(f"{saved.sockets}/oslo", safe="")
@@ -228,7 +235,8 @@ def _short(sockets: Path, shape: Shape) -> Path:
     Raises:
         ConfigError: the paths of sockets in it would be too long.
     """
-    longest = f"{sockets}/local-{shape.size - 1}"
+    paths = [f"{sockets}/local-{shape.size - 1}", f"{sockets}/{supervisor.READY_WEB}"]
+    longest = max(paths, key=len)
     if len(os.fsencode(longest)) > UNIX_PATH_BYTES:
         raise ConfigError(
             f"{longest}: more than {UNIX_PATH_BYTES} bytes, too long for a socket; a shorter $XDG_RUNTIME_DIR helps"
@@ -252,7 +260,10 @@ def _missing(uri: str, size: int) -> str:
 
 def _end(sock: socket.socket) -> None:
     """Have the supervisor end everything; it is killed when it does not, and its members die with it."""
-    gone = os.pidfd_open(control.peer_pid(sock))
+    try:
+        gone = os.pidfd_open(control.peer_pid(sock))
+    except ProcessLookupError:
+        return  # it has just ended
     try:
         with contextlib.suppress(HeadgateError, TimeoutError):
             control.ask(sock, do="down")

@@ -10,7 +10,9 @@ What one read has taken before the cut (``CHUNK_BYTES`` at most) still arrives, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import select
 import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -26,6 +28,8 @@ CHUNK_BYTES: Final = 256 << 10
 BACKLOG: Final = 128
 REDIAL_S: Final = 0.05
 """From one attempt to reach a rank behind its relay to the next."""
+REST_S: Final = 1.0
+"""After a connection could not be taken; and how often it is looked whether the child of one that waits is there."""
 
 
 def addresses(shape: Shape, sockets: Path) -> dict[int, str]:
@@ -95,7 +99,12 @@ class Relays:
     async def _accept(self, door: socket.socket, parent: int) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            near, _ = await loop.sock_accept(door)
+            try:
+                near, _ = await loop.sock_accept(door)
+            except OSError as error:  # no descriptors left: those who wait get in later
+                log.warning("relay of rank %d: %s", parent, error)
+                await asyncio.sleep(REST_S)
+                continue
             near.setblocking(False)
             child = self._rank_of(peer_pid(near))
             if child is None or self._shape.parent(child) != parent:
@@ -107,7 +116,11 @@ class Relays:
     async def _carry(self, near: socket.socket, parent: int, gate: asyncio.Event) -> None:
         """One connection, from the child's to the parent's socket and back, until one of them ends."""
         loop = asyncio.get_running_loop()
-        with near, await self._dialled(parent, gate) as far:
+        with near, contextlib.ExitStack() as stack:
+            try:
+                far = stack.enter_context(await self._dialled(near, parent, gate))
+            except ConnectionAbortedError:
+                return
             ways = [
                 loop.create_task(_pump(near, far, gate), name="up"),
                 loop.create_task(_pump(far, near, gate), name="down"),
@@ -119,13 +132,16 @@ class Relays:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _dialled(self, parent: int, gate: asyncio.Event) -> socket.socket:
+    async def _dialled(self, near: socket.socket, parent: int, gate: asyncio.Event) -> socket.socket:
         """A connection to the rank itself, once it listens: a peer that accepts and hangs up would be taken for a wrong
         one.
+
+        Raises:
+            ConnectionAbortedError: the child has given up meanwhile; each of its attempts would be kept until the heal.
         """
         loop = asyncio.get_running_loop()
         while True:
-            await gate.wait()
+            await _opened(near, gate)
             far = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             far.setblocking(False)
             try:
@@ -143,6 +159,23 @@ class Relays:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _opened(near: socket.socket, gate: asyncio.Event) -> None:
+    """Until the gate is open.
+
+    Raises:
+        ConnectionAbortedError: whoever has connected has left.
+    """
+    look = select.poll()
+    look.register(near, select.POLLRDHUP)
+    while True:
+        if look.poll(0):
+            raise ConnectionAbortedError
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REST_S):
+                await gate.wait()
+                return
 
 
 async def _pump(source: socket.socket, sink: socket.socket, gate: asyncio.Event) -> None:

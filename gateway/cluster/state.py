@@ -4,6 +4,7 @@
         cluster.json    shape, engine, when it was made
         keys/           what ``files.write`` wrote
         logs/           a file for each member, and supervisor.log
+    .NAME.lock                                whoever makes or removes the cluster, as long as that takes
 
 Sockets stand elsewhere, for their paths are limited to 107 bytes: see ``sockets_of``.
 """
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +32,7 @@ from gateway.cluster.shape import Shape
 FILE: Final = "cluster.json"
 KEYS: Final = "keys"
 LOGS: Final = "logs"
+_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,51 @@ def load(folder: Path) -> Saved:
         raise ConfigError(f"no cluster {folder.name}; `headgate cluster ls` shows which there are") from None
     except (OSError, msgspec.MsgspecError, ValueError, ConfigError) as error:
         raise ConfigError(f"{folder / FILE}: {error}") from error
+
+
+class Held(ConfigError):
+    """Somebody else makes or removes this cluster."""
+
+
+@contextlib.contextmanager
+def held(name: str, wait_s: float = 0.0) -> Iterator[None]:
+    """Nobody else makes or removes the cluster ``name`` meanwhile.
+
+    Args:
+        name: of the cluster.
+        wait_s: how long to wait for whoever does; 0: not at all.
+
+    Raises:
+        Held: somebody does. ConfigError: the operating system says no.
+    """
+    path = folder_of(name).with_name(f".{name}.lock")
+    until = time.monotonic() + wait_s
+    try:
+        while (lock := _locked(path)) is None:
+            if time.monotonic() >= until:
+                raise Held(f"cluster {name} is being started or ended by somebody else: try again soon")
+            time.sleep(_LOOK_S)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """A lock on the file at this path, which is made; None when somebody has it, or has just removed it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), path.stat()):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
 
 
 def new(shape: Shape, engine: str) -> Saved:

@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,8 @@ URL: Final = "url"
 """File in the state folder: where the gateway listens."""
 GATEWAY: Final = "gateway"
 """State folder of the gateway, in that of the cluster."""
+READY_WEB: Final = "ready-web"
+"""Socket on which the gateway says that it is ready."""
 _INHERITED: Final = (
     *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"),
     *("FLUX_URI", "HEADGATE_URI", "HEADGATE_CERT", "HEADGATE_SERVER_KEY"),
@@ -127,7 +130,7 @@ class Supervisor:
 
     def _make_gateway(self) -> Process:
         url = self._url()
-        log, told = self._folder / LOGS / "gateway.log", self._sockets / "ready-web"
+        log, told = self._folder / LOGS / "gateway.log", self._sockets / READY_WEB
         return Process("gateway", None, self._gateway_at(url), log, url, told)
 
     def _url(self) -> str:
@@ -291,7 +294,8 @@ def _only(sockets: Path) -> int:
 def _locked(sockets: Path) -> int | None:
     """The lock in the folder, which is made; None when somebody has it, or is removing both."""
     try:
-        sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _above(sockets)
+        sockets.mkdir(mode=0o700, exist_ok=True)
         seen = sockets.stat()
         if seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
             raise ConfigError(f"{sockets}: expected a folder of ours that nobody else may enter")
@@ -306,6 +310,21 @@ def _locked(sockets: Path) -> int | None:
         pass
     os.close(lock)
     return None
+
+
+def _above(sockets: Path) -> None:
+    """Make the two folders above that of the sockets; who could rename what is in them could take its place.
+
+    Raises:
+        ConfigError: one of them is somebody else's.
+    """
+    for folder in (sockets.parent.parent, sockets.parent):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seen = folder.lstat()
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(f"{folder}: expected a folder of ours; another $XDG_RUNTIME_DIR helps")
+        if seen.st_uid == os.geteuid() and seen.st_mode & 0o022:
+            folder.chmod(stat.S_IMODE(seen.st_mode) & ~0o022)
 
 
 if __name__ == "__main__":

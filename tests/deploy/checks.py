@@ -28,7 +28,14 @@ SERVICE_MONITOR: dict[str, Any] = {
     "metadata": dict,
     "spec": {
         "selector": {"matchLabels": dict},
-        "endpoints": [{"port": str, "path": str, "interval": str}],
+        "endpoints": [
+            {
+                "port": str,
+                "path": str,
+                "interval": str,
+                "relabelings": [{"targetLabel": str, "replacement": str}],
+            }
+        ],
     },
 }
 """What of a ServiceMonitor is used, and how: the schemas of Kubernetes do not have it."""

@@ -358,3 +358,32 @@ def test_nfp_and_oslo_are_beside_rank_0(start):
     assert done.returncode == 0, done.stderr
     done = cluster.verb("rpc", "oslo.status", "--uri", cluster.uri)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_broker_that_is_told_to_leave_takes_those_below_it_along(start):
+    """As deploy/OPERATIONS.md says; they are back once each is started again."""
+    cluster = start("processes")
+    cluster.up("--size 4 --no-gateway")
+    os.kill(int(cluster.members()["rank-1"].id), signal.SIGTERM)
+    gone = ["running", "exited", "running", "exited"]
+    eventually(lambda: [cluster.state(rank) for rank in range(4)], gone, 20)
+    assert {cluster.members()[f"rank-{rank}"].why for rank in (1, 3)} == {"exit code 0"}
+    for rank in (3, 1):
+        cluster.do(f"start {rank}")
+    eventually(cluster.tree, "full full full full", 30)
+
+
+def test_of_two_that_start_the_same_cluster_one_does(start):
+    """The other is refused, and does not take down what it did not make."""
+    cluster = start("processes")
+    words = [*HEADGATE, "cluster", "up", "--engine", "processes", "--size", "2", "--no-gateway"]
+    both = [
+        subprocess.Popen(
+            words, env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [each.communicate(timeout=120)[1] for each in both]
+    assert sorted(each.returncode for each in both) == [0, 78], said
+    assert any("being started" in text or "up already" in text for text in said)
+    assert [cluster.state(rank) for rank in range(2)] == ["running", "running"]

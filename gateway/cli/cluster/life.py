@@ -24,6 +24,10 @@ from gateway.cluster.shape import Shape
 from gateway.cluster.state import KEYS
 
 DEFAULT: Final = Shape(NAME, 7)
+CONTAINERS: Final = ("podman", "docker")
+"""Engines that know their members by the name of the cluster alone."""
+HELD_S: Final = 30.0
+"""How long `down` waits for an `up` of the same cluster to give up."""
 
 Size = Annotated[int, typer.Option("--size", "-s", metavar="N", help="How many brokers.")]
 Fanout = Annotated[int, typer.Option("--fanout", metavar="K", help="Children a broker may have (kary:K).")]
@@ -114,17 +118,19 @@ def up(
     shape = Shape(name, size, fanout, gateway=not bare, nfp=nfp, oslo=oslo, image=image)
     chosen = choose(engine, image, _say)
     began = time.monotonic()
-    cluster = _fresh(shape, chosen)
-    try:
-        cluster.engine.up(shape, cluster.folder / KEYS)
-        _told(cluster, time.monotonic() - began, as_json)
-        if wait:
-            _until_told()
-    except BaseException:
-        _end(cluster)
-        raise
+    with state.held(name):
+        cluster = _fresh(shape, chosen)
+        try:
+            cluster.engine.up(shape, cluster.folder / KEYS)
+            _told(cluster, time.monotonic() - began, as_json)
+        except BaseException:
+            _end(cluster)
+            raise
     if wait:
-        _end(cluster)
+        try:
+            _until_told()
+        finally:
+            _taken_down(cluster)
     return OK
 
 
@@ -132,7 +138,7 @@ def _fresh(shape: Shape, engine: str) -> Cluster:
     """A cluster that is about to come up; what is left of one that is not up any more is removed.
 
     Raises:
-        ConfigError: it is up.
+        ConfigError: it is up, or there are containers of this name that are none of ours.
     """
     folder = state.folder_of(shape.name)
     if shape.name in state.names():
@@ -143,9 +149,17 @@ def _fresh(shape: Shape, engine: str) -> Cluster:
                 "another --name starts a second one"
             )
         _end(old)
+    made = make(engine, folder)
+    if (
+        engine in CONTAINERS and made.status()
+    ):  # a project of this name; a failed start would remove all of it
+        raise ConfigError(
+            f"{engine} has containers of a project {shape.name} that `headgate cluster up` has not made; "
+            "another --name is needed"
+        )
     saved = state.new(shape, engine)
     state.save(folder, saved)
-    return Cluster(folder, saved, make(engine, folder))
+    return Cluster(folder, saved, made)
 
 
 def _told(cluster: Cluster, seconds: float, as_json: bool) -> None:
@@ -184,8 +198,34 @@ def down(
 ) -> int:
     """End a cluster and remove everything that belongs to it."""
     for each in state.names() if every else [name]:
-        _end(find(each))
+        _taken_down(find(each))
     return OK
+
+
+def _taken_down(cluster: Cluster) -> None:
+    """End a cluster, be it still on its way up: whoever waits for it there is told, and makes room.
+
+    Harmless when somebody else has ended it, and to another one that has its name by now.
+    """
+    name = cluster.saved.shape.name
+    try:
+        with state.held(name):
+            _end_if_there(cluster)
+    except state.Held:
+        if _is_there(cluster):
+            cluster.engine.down()
+        with state.held(name, wait_s=HELD_S):
+            _end_if_there(cluster)
+
+
+def _end_if_there(cluster: Cluster) -> None:
+    if _is_there(cluster):
+        _end(cluster)
+
+
+def _is_there(cluster: Cluster) -> bool:
+    name = cluster.saved.shape.name
+    return name in state.names() and find(name).saved == cluster.saved
 
 
 def _end(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -151,7 +152,7 @@ def lines_of(access: Access) -> list[str]:
     """What a person needs to get in."""
     lines = []
     if access.uri:
-        lines.append(f"export FLUX_URI={access.uri}")
+        lines.append(f"export FLUX_URI={shlex.quote(access.uri)}")
     if access.run:
         lines.append(f"{' '.join(access.run)} headgate status")
     if access.login:

@@ -92,7 +92,14 @@ MONITOR = {
     "metadata": {"name": "m"},
     "spec": {
         "selector": {"matchLabels": {"a": "b"}},
-        "endpoints": [{"port": "metrics", "path": "/metrics", "interval": "30s"}],
+        "endpoints": [
+            {
+                "port": "metrics",
+                "path": "/metrics",
+                "interval": "30s",
+                "relabelings": [{"targetLabel": "job", "replacement": "headgate-broker"}],
+            }
+        ],
     },
 }
 

@@ -73,6 +73,16 @@ def test_a_rule_is_whole(rule: dict[str, Any]) -> None:
     assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
+def test_jobs_of_the_rules_are_those_of_the_service_monitor() -> None:
+    """Of itself its job has the name of the Service, and no rule about `up` would ever fire."""
+    path = MONITORING.parent / "kubernetes" / "overlays" / "production" / "monitor.yaml"
+    (endpoint,) = yaml.safe_load(path.read_text())["spec"]["endpoints"]
+    given = {each["targetLabel"]: each["replacement"] for each in endpoint["relabelings"]}
+    jobs = {job for rule in RULES for job in re.findall(r'job="([^"]+)"', rule["expr"])}
+    assert given["job"] in jobs
+    assert jobs == {"headgate-broker", "headgate-gateway"}
+
+
 def test_prometheus_takes_the_rules() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:

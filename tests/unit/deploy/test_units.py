@@ -79,6 +79,11 @@ def test_a_wrong_configuration_is_not_tried_again_and_everything_else_for_ever(u
     assert "ExecStartPre" not in unit["Service"]
 
 
+def test_a_broker_comes_back_after_its_parent_has_taken_it_along():
+    """The end of a parent in order is one in order of all below it: exit code 0."""
+    assert units.one(units.read("headgate-broker.service"), "Restart") == "always"
+
+
 def test_a_process_has_time_to_leave(name, unit):
     stop_s = units.seconds(units.one(unit, "TimeoutStopSec"))
     drains = {

@@ -1,5 +1,6 @@
 """The verbs of ``headgate cluster`` before an engine that only takes notes; real ones are in tests/story."""
 
+import contextlib
 import json
 import time
 
@@ -260,3 +261,49 @@ def test_what_the_tree_says_of_each_rank():
     assert list(seen.values()) == ["degraded", "lost", "partial", "lost", "lost", "silent", "offline"]
     assert list(seen) == list(range(7))
     assert telling.judged(Shape("t", 2), [None, None]) == {0: "silent", 1: "silent"}
+
+
+def test_a_start_beside_another_is_refused_and_harms_nobody(engine, capsys):
+    with state.held("headgate"):
+        assert cluster("up", "--size", "2", "--engine", "processes") == 78
+    assert "being started or ended" in capsys.readouterr().err
+    assert engine.did == []
+
+
+def test_containers_of_somebody_else_are_left_alone(engine, monkeypatch, capsys):
+    """An engine of containers knows its members by the name alone: what has it already is not taken over."""
+    monkeypatch.setattr(life, "choose", lambda *_: "podman")
+    theirs = [Member("redis", None, "running", "1", "", 0.0)]
+    engine.members = theirs
+    assert cluster("up", "--size", "2", "--name", "shop") == 78
+    assert "of a project shop" in capsys.readouterr().err
+    assert (engine.did, engine.members) == ([], theirs)
+    assert cluster("down", "--name", "shop") == 2
+    engine.members = []
+    assert cluster("up", "--size", "2", "--name", "shop") == 0
+
+
+def test_down_ends_what_is_on_its_way_up(engine, monkeypatch):
+    """`up` sees its members go, gives up and makes room; a cluster that took the name meanwhile is left alone."""
+    assert cluster("up", "--size", "2", "--engine", "processes") == 0
+    found = which.find("headgate")
+    holds = contextlib.ExitStack()
+    holds.enter_context(state.held("headgate"))  # as `up` does
+
+    def down():
+        engine.did.append("down")
+        state.remove(found.folder)
+        state.save(found.folder, state.new(Shape("headgate", 3), "processes"))
+        holds.close()
+
+    monkeypatch.setattr(engine, "down", down)
+    life._taken_down(found)
+    assert engine.did[1:] == ["down"]
+    assert which.find("headgate").saved.shape.size == 3
+    life._taken_down(found)
+    assert engine.did[1:] == ["down"]
+
+
+def test_how_to_get_in_can_be_pasted():
+    lines = telling.lines_of(Access("local:///tmp/it's here/local-0"))
+    assert lines == ["""export FLUX_URI='local:///tmp/it'"'"'s here/local-0'"""]

@@ -17,8 +17,9 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """A PATH with nothing in it but what a test puts there."""
+    """A PATH with nothing in it but what a test puts there, and no podman-compose beside this Python."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     return tmp_path
 
 

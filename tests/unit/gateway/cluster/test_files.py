@@ -193,3 +193,17 @@ def test_a_folder_that_cannot_be_is_told(tmp_path):
 def test_no_half_of_a_file_is_left(tmp_path):
     write(EVERYTHING, tmp_path)
     assert [name for name in files_in(tmp_path) if name.split("/")[-1].startswith(".")] == []
+
+
+def test_a_folder_that_is_in_use_keeps_its_mode(tmp_path):
+    """`init` in somebody's folder, be it /tmp or /etc, closes it to nobody."""
+    for name in ("new", "used"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o1777)
+    (tmp_path / "used" / "other").write_text("")
+    for name in ("new", "used"):
+        write(Shape("t", 1), tmp_path / name)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "used").stat().st_mode) == 0o1777
+    assert stat.S_IMODE((tmp_path / "used" / "rank-0.cert").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "used" / "tokens.json").stat().st_mode) == 0o600

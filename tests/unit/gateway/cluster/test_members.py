@@ -267,3 +267,21 @@ def test_what_runs_first_in_a_child(rundir):
 
     asyncio.run(run())
     assert (rundir / "log").read_text() == f"{rundir}\n"
+
+
+def test_who_cannot_even_be_listened_to_is_tried_again(rundir):
+    """A full disk has no room for its socket."""
+
+    async def run():
+        process = program(rundir)
+        process._told = rundir / "gone" / "ready-3"
+        process.begin()
+        async with asyncio.timeout(10):
+            while "127" not in process.member().why:
+                await asyncio.sleep(0.01)
+        (rundir / "gone").mkdir()
+        assert (await until(process, "running")).why == ""
+        process.tell(signal.SIGTERM)
+        await process.gone()
+
+    asyncio.run(run())

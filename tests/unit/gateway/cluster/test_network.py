@@ -71,6 +71,13 @@ def test_ranks_reach_each_other_unless_they_are_cut():
             await network.cut(frozenset())
             assert reaches(network, 2, 0)
             assert reaches(network, 1, 0)
+            with pytest.raises(HeadgateError):
+                await network.cut(frozenset({1, 9}))  # half of it is done
+            assert not reaches(network, 1, 0)
+            await network.cut(frozenset())
+            assert reaches(network, 1, 0)
+            await asyncio.gather(*(network.cut(frozenset(each)) for each in ({1}, {2}, {1, 2}, {3})))
+            assert [reaches(network, rank, 0) for rank in (1, 2, 3)] == [True, True, False]
         finally:
             server.kill()
             server.communicate()

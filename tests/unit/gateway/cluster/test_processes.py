@@ -1,12 +1,16 @@
+import os
 import re
 import socket
+import stat
+from pathlib import Path
 
 import pytest
 
-from broker.errors import ConfigError
-from gateway.cluster import state
+from broker.errors import ConfigError, HeadgateError
+from broker.settings.addresses import UNIX_PATH_BYTES
+from gateway.cluster import state, supervisor
 from gateway.cluster.engine import Unsupported
-from gateway.cluster.processes import Processes, _free_url
+from gateway.cluster.processes import Processes, _free_url, _short
 from gateway.cluster.shape import Shape
 
 
@@ -79,3 +83,53 @@ def test_a_port_that_is_taken_is_passed_over():
     host, port = first.removeprefix("http://").split(":")
     with socket.create_server((host, int(port))):
         assert _free_url() != first
+
+
+def test_whoever_makes_or_removes_a_cluster_is_alone(saved):
+    with state.held("demo"):
+        with pytest.raises(ConfigError, match="being started or ended"), state.held("demo"):
+            pass
+        with state.held("other"):
+            pass
+        assert state.names() == []
+    with state.held("demo", wait_s=1.0):
+        pass
+    assert list(state.clusters().iterdir()) == []
+
+
+def test_a_supervisor_that_has_ended_is_not_waited_for(saved, monkeypatch):
+    engine = saved(Shape("demo", 1, gateway=False))
+    (engine.folder / state.LOGS / "supervisor.log").write_text("ERROR no room\n")
+    monkeypatch.setattr(Processes, "_begin", lambda *_: None)
+    with pytest.raises(HeadgateError, match="has ended: ERROR no room"):
+        engine.up(Shape("demo", 1, gateway=False), engine.folder / state.KEYS)
+
+
+def test_the_longest_path_of_all_is_looked_at():
+    """ready-web is longer than local-0."""
+    room = UNIX_PATH_BYTES - len("/local-0")
+    with pytest.raises(ConfigError, match="ready-web"):
+        _short(Path("/" + "x" * (room - 1)), Shape("demo", 1))
+    assert _short(Path("/" + "x" * (room - 3)), Shape("demo", 1))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="optional: only root can make a folder of somebody else's")
+def test_sockets_are_not_put_below_a_folder_of_somebody_else(rundir):
+    (rundir / "theirs").mkdir(mode=0o777)
+    os.chown(rundir / "theirs", 12345, 12345)
+    with pytest.raises(ConfigError, match="expected a folder of ours"):
+        supervisor._locked(rundir / "theirs" / "clusters" / "demo-1")
+    (rundir / "link").symlink_to(rundir)
+    with pytest.raises(ConfigError, match="expected a folder of ours"):
+        supervisor._locked(rundir / "link" / "clusters" / "demo-1")
+
+
+def test_folders_above_the_sockets_are_closed_to_other_writers(rundir):
+    (rundir / "run" / "clusters").mkdir(parents=True)
+    (rundir / "run").chmod(0o775)
+    (rundir / "run" / "clusters").chmod(0o777)
+    lock = supervisor._locked(rundir / "run" / "clusters" / "demo-1")
+    os.close(lock)
+    assert stat.S_IMODE((rundir / "run").stat().st_mode) == 0o755
+    assert stat.S_IMODE((rundir / "run" / "clusters").stat().st_mode) == 0o755
+    assert stat.S_IMODE((rundir / "run" / "clusters" / "demo-1").stat().st_mode) == 0o700

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 
 import pytest
@@ -217,6 +218,52 @@ def test_a_reader_that_stalls_holds_the_writer_back(rundir):
                 break
             assert written < 64 << 20
             assert sock.fileno() >= 0
+
+    run(test())
+
+
+def test_attempts_that_were_given_up_during_a_cut_are_not_kept(rundir, monkeypatch):
+    monkeypatch.setattr("gateway.cluster.relays.REST_S", 0.05)
+
+    async def test():
+        async with world(rundir) as (relays, parent):
+            await relays.cut(frozenset({1}))
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(5):
+                with socket.socket(socket.AF_UNIX) as child:
+                    child.setblocking(False)
+                    await asyncio.get_running_loop().sock_connect(child, str(rundir / "tree-0"))
+                    await asyncio.sleep(0.02)
+            async with asyncio.timeout(5):
+                while len(os.listdir("/proc/self/fd")) > before:
+                    await asyncio.sleep(0.02)
+            _, writer = await dial(rundir)
+            writer.write(b"hello")
+            await relays.cut(frozenset())
+            up, _ = await parent.accepted.get()
+            assert await up.readexactly(5) == b"hello"
+            assert parent.accepted.empty()
+
+    run(test())
+
+
+def test_a_relay_goes_on_once_there_are_descriptors_again(rundir, monkeypatch):
+    monkeypatch.setattr("gateway.cluster.relays.REST_S", 0.05)
+
+    async def test():
+        async with world(rundir) as (_, parent):
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            with socket.socket(socket.AF_UNIX) as child:
+                child.setblocking(False)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (child.fileno() + 1, hard))
+                try:
+                    await asyncio.get_running_loop().sock_connect(child, str(rundir / "tree-0"))
+                    await asyncio.sleep(SHORT_S)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                await asyncio.get_running_loop().sock_sendall(child, b"hello")
+                up, _ = await parent.accepted.get()
+                assert await up.readexactly(5) == b"hello"
 
     run(test())
 
