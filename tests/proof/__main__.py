@@ -4,6 +4,7 @@
     python -m tests.proof replay FILE [--keep DIR]                             play a schedule of a file
     python -m tests.proof shrink FILE [--out FILE] [--tries N]                 the smallest part that still fails
     python -m tests.proof check DIR                                            judge the logs of a run again
+    python -m tests.proof mutants [WORD]                                       break the product, see whether it shows
     python -m tests.proof table [--readme README.md]                           what the kept results prove
 
 Exit codes: 0 the rules hold, 1 one is broken, 2 wrong usage, 4 the run cannot be judged, 5 this machine cannot do it.
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.proof import drive, logs, report, schedule
+from tests.proof import drive, logs, mutants, report, schedule
 from tests.proof.checker import Verdict, check
 from tests.proof.checker.judge import Unjudgeable
 from tests.proof.schedule import Schedule
@@ -67,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     judged.add_argument("folder", type=Path)
     judged.add_argument("--json", action="store_true", help="print everything as JSON")
     judged.set_defaults(do=_check)
+    broken = verbs.add_parser("mutants", help="break the product in a copy, and see whether that is found")
+    broken.add_argument("word", nargs="?", default="", help="only those with this in their name")
+    broken.set_defaults(do=_mutants)
     table = verbs.add_parser("table", help="make the reliability table from the kept results")
     table.add_argument(
         "--readme", type=Path, help="write it between its markers there, instead of printing it"
@@ -122,6 +126,17 @@ def _check(asked: argparse.Namespace) -> int:
     else:
         show(verdict, [])
     return 0 if verdict.ok else 1
+
+
+def _mutants(asked: argparse.Namespace) -> int:
+    unseen = 0
+    for mutant in (each for each in mutants.MUTANTS if asked.word in each.name):
+        with tempfile.TemporaryDirectory(prefix="proof-mutant-") as place:
+            broken = mutants.play(mutant, Path(place))["broken"]
+        found = mutant.rule in broken
+        unseen += not found
+        say(f"{'found ' if found else 'UNSEEN'} {mutant.rule:3} {mutant.name}: {broken}")
+    return 1 if unseen else 0
 
 
 def _table(asked: argparse.Namespace) -> int:

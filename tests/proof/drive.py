@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -109,6 +110,10 @@ class Run:
         self.log.world(PARENTS, HOSTS, seed=plan.seed, seconds=plan.seconds, tells=True)
         loop = asyncio.get_running_loop()
         beside = [loop.create_task(self._beat()), loop.create_task(self._watch())]
+        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+            playing = asyncio.current_task()
+            assert playing is not None
+            loop.add_signal_handler(signal.SIGTERM, playing.cancel)  # so that nothing is left of the world
         try:
             await world.start()
             self._say("the world is up")

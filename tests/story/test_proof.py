@@ -1,12 +1,14 @@
 """Seven brokers under load and a random schedule of faults; both ends' logs are judged afterwards."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import OPTIONAL
-from tests.proof import drive, report, schedule
+from tests.proof import drive, mutants, report, schedule
 from tests.proof.__main__ import play
 
 pytestmark = pytest.mark.story
@@ -40,6 +42,15 @@ def test_a_short_run_keeps_the_rules(tmp_path):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ten_seeds_keep_the_rules(tmp_path, seed):
     prove(seed, LONG_S, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_product_that_breaks_its_promise_is_found_out(tmp_path, mutant):
+    if not shutil.which("unshare") or os.geteuid() != 0:
+        pytest.skip(f"{OPTIONAL} needs root and network namespaces")
+    assert mutant.rule in mutants.play(mutant, tmp_path)["broken"]
 
 
 def test_the_kept_results_are_of_runs_that_passed():

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof import checker, logs, record
+from tests.proof import checker, logs, record, scribe
 
-FILES = [Path(record.__file__), Path(logs.__file__), *Path(checker.__file__).parent.glob("*.py")]
+FILES = [Path(each.__file__) for each in (record, logs, scribe)] + [
+    *Path(checker.__file__).parent.glob("*.py")
+]
 
 
 def imported(path: Path) -> set[str]:
@@ -23,7 +25,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_imports_the_standard_library_and_itself_only(path):
-    ours = ("tests.proof.checker", "tests.proof.record", "tests.proof.logs")
+    ours = ("tests.proof.checker", "tests.proof.record", "tests.proof.logs", "tests.proof.scribe")
     foreign = {
         name
         for name in imported(path)

@@ -1,0 +1,165 @@
+"""The product made wrong on purpose, in a copy: whether the load shows it and the checker sees it.
+
+A proof that cannot fail proves nothing. Each mutant breaks one promise in one place; a run of its copy must break the
+rule that guards it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.proof.schedule import Fault, Schedule
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+COPIED: Final = ("broker", "gateway", "tests/proof", "tests/netlab.py", "pyproject.toml")
+RUN_S: Final = 240.0
+
+QUIET: Final = Schedule(0, 8.0, ())
+ROOT_KILLED: Final = Schedule(0, 14.0, (Fault(1, "kill9", 2.0, 1.0, ("broker-0",), (0,)),))
+MIDDLE_KILLED: Final = Schedule(0, 16.0, (Fault(1, "kill9", 3.0, 2.0, ("broker-1",), (1,)),))
+
+
+class Mutant(NamedTuple):
+    """One promise broken.
+
+    Attributes:
+        name: for people. rule: that has to be found broken. plan: what is played.
+        file, old, new: what is replaced, once.
+    """
+
+    name: str
+    rule: str
+    file: str
+    old: str
+    new: str
+    plan: Schedule = QUIET
+
+
+class Outdated(Exception):
+    """The product's text is another one by now: the mutant has to follow."""
+
+
+MUTANTS: Final = (
+    Mutant(
+        "an event now and then reaches nobody here",
+        "C8",
+        "broker/routing/events.py",
+        "        for port in ports:\n            port.send(message)\n",
+        "        for port in ports if self.sequence % 50 else ():\n            port.send(message)\n",
+    ),
+    Mutant(
+        "a request now and then goes out twice",
+        "C2",
+        "broker/routing/router.py",
+        "        decision.target.send(message)\n",
+        "        if self.tally.requests % 200 == 0:\n"
+        "            parts = message.front, message.topic_part, message.payload_part, message.head, message.tag\n"
+        "            decision.target.send(type(message)(*parts))\n"
+        "        decision.target.send(message)\n",
+    ),
+    Mutant(
+        "private events reach everybody",
+        "C9",
+        "broker/routing/events.py",
+        "    return (\n        port.owner\n",
+        "    return True or (\n        port.owner\n",
+    ),
+    Mutant(
+        "LOCAL crosses the tree",
+        "C9",
+        "broker/ingress/stamping.py",
+        "rolemask & NOT_LOCAL)",
+        "rolemask)",
+    ),
+    Mutant(
+        "guests keep the stamp that they claim",
+        "C9",
+        "broker/ingress/stamping.py",
+        "        if not self.pass_through:\n            return _CRED.pack(self.cred.userid, own)\n",
+        "",
+    ),
+    Mutant(
+        "web clients keep the stamp that they claim",
+        "C9",
+        "gateway/sessions/decisions.py",
+        "session.stamp, head[13:]))\n    decision = Decision(act,",
+        "head[5:13], head[13:]))\n    decision = Decision(act,",
+    ),
+    Mutant(
+        "a broker keeps to itself which events it missed",
+        "C7",
+        "broker/node/overlay/overlay.py",
+        'log.error("lost events %d-%d", last + 1, now - 1)',
+        "pass",
+        ROOT_KILLED,
+    ),
+    Mutant(
+        "a gateway keeps to itself that it missed events",
+        "C7",
+        "gateway/upstream/numbering.py",
+        "        self._centre.upstream_joined(False, missed)\n        self._deliver(ahead)",
+        "        self._centre.upstream_joined(False, 0)\n        self._deliver(ahead)",
+        MIDDLE_KILLED,
+    ),
+    Mutant(
+        "calls to a lost broker are not answered",
+        "C1",
+        "broker/routing/departure.py",
+        "answered = sum(_answer_waiting(router, origin, port, reason) for origin in list(router.ports))",
+        "answered = 0",
+        MIDDLE_KILLED,
+    ),
+    Mutant(
+        "events stay in memory",
+        "C10",
+        "broker/routing/events.py",
+        "        children = self._children\n        for child in children:\n",
+        "        self._matches[bytes(8 + self.sequence)] = (bytearray(100_000),)  # type: ignore\n"
+        "        children = self._children\n        for child in children:\n",
+    ),
+)
+
+
+def make(mutant: Mutant, place: Path) -> None:
+    """Copy the product and the proof into ``place``, with the mutant in it.
+
+    Raises:
+        Outdated: what it replaces stands there not once.
+    """
+    for name in COPIED:
+        source, target = ROOT / name, place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "results", "*.so"))
+        else:
+            shutil.copy(source, target)
+    path = place / mutant.file
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise Outdated(f"{mutant.name}: {mutant.file} holds its text {text.count(mutant.old)} times")
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def play(mutant: Mutant, place: Path) -> dict[str, Any]:
+    """Play the mutant's schedule in its copy; returns the result as `report.result` makes it.
+
+    Raises:
+        Outdated: see `make`. RuntimeError: there is no result; the text says what was said.
+    """
+    make(mutant, place)
+    plan, kept = place / "plan.json", place / "run"
+    plan.write_text(mutant.plan.to_json())
+    words = [sys.executable, "-m", "tests.proof", "replay", str(plan), "--keep", str(kept)]
+    done = subprocess.run(
+        words, cwd=place, capture_output=True, text=True, errors="replace", timeout=RUN_S, check=False
+    )
+    try:
+        told: dict[str, Any] = json.loads((kept / "result.json").read_text())
+    except FileNotFoundError:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}") from None
+    return told
