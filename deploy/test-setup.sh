@@ -63,6 +63,19 @@ if [ "${1:-}" = bench ]; then
     fi
 fi
 
+# -- units and networks -------------------------------------------------------------------------------
+
+if command -v systemd-analyze >/dev/null || { install_packages systemd && command -v systemd-analyze >/dev/null; }; then
+    echo "test setup: systemd-analyze found, the units are checked with it"
+else
+    echo "test setup: no systemd-analyze (Debian: apt install systemd): the units are only read"
+fi
+if command -v ip >/dev/null || { install_packages iproute2 && command -v ip >/dev/null; }; then
+    echo "test setup: ip found, partitions are tested in network namespaces"
+else
+    echo "test setup: no ip (Debian: apt install iproute2): nothing is tested in network namespaces"
+fi
+
 # -- containers ---------------------------------------------------------------------------------------
 
 # the long run alone brings up real containers
@@ -74,7 +87,11 @@ if [ "${1:-}" = soak ]; then
     else
         echo "test setup: no podman (Debian: apt install podman ...): image and compose file are only looked at"
     fi
-    command -v faketime >/dev/null || install_packages faketime || echo "test setup: no faketime: clocks are not stepped"
+    if command -v faketime >/dev/null || install_packages faketime; then
+        echo "test setup: faketime found, clocks are stepped"
+    else
+        echo "test setup: no faketime (Debian: apt install faketime): no clock is stepped"
+    fi
 fi
 
 # -- a Java runtime ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ GATEWAY = 3
 pytestmark = [
     pytest.mark.story,
     pytest.mark.skipif(bool(kubelet.lacking()), reason=f"optional: {kubelet.lacking()}"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
 ]
 
 
@@ -71,10 +71,10 @@ def test_pods_become_a_tree_in_any_order_and_leave_in_time(pods):
             ended.callback(running[pod.name].kill)
 
         # without the root all of them live, and none is ready
-        eventually(lambda: healthy(brokers[1], "startupProbe"), timeout=30)
+        eventually(lambda: healthy(brokers[1], "startupProbe"), timeout=60)
         assert healthy(brokers[1], "livenessProbe")
         assert not healthy(brokers[1], "readinessProbe")
-        eventually(lambda: gateway.fetch("http://127.0.0.1:8280/livez")[0] == 200, timeout=30)
+        eventually(lambda: gateway.fetch("http://127.0.0.1:8280/livez")[0] == 200, timeout=60)
         assert gateway.fetch("http://127.0.0.1:8280/readyz")[0] == 503
 
         running[brokers[0].name] = brokers[0].start()

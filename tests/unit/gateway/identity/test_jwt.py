@@ -123,8 +123,8 @@ def test_required_claims(pems, name):
     ("more", "said"),
     [
         ({"exp": time.time() - 1}, "ExpiredSignature"),
-        ({"nbf": time.time() + 1000}, "ImmatureSignature"),
-        ({"iat": time.time() + 1000}, "ImmatureSignature"),
+        ({"nbf": time.time() + 1e6}, "ImmatureSignature"),
+        ({"iat": time.time() + 1e6}, "ImmatureSignature"),
         ({"iss": "https://evil.example"}, "InvalidIssuer"),
         ({"iss": [ISSUER]}, "InvalidIssuer"),
         ({"aud": "other"}, "InvalidAudience"),
