@@ -60,8 +60,10 @@ x-member: &member
 
 _BROKER: Final = """
 # A broker finds its rank by its host name. Until init has written the settings it leaves with 78 and is started again.
+# One that is told to leave takes those below it along, and they end with 0: so any end but a stop by hand is no end.
 x-broker: &broker
   <<: *member
+  restart: unless-stopped
   command: [broker, --config, /keys/broker.toml]
   volumes: ["keys:/keys:ro"]
   networks: [tree]

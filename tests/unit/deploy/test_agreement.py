@@ -238,8 +238,8 @@ def test_the_signal_that_drains_is_the_one_that_is_sent():
 
 
 def test_a_failure_is_tried_again_wherever_it_runs(members, built):
-    for member in members.values():
-        assert member["restart"] == "on-failure"
+    for name, member in members.items():
+        assert member["restart"] == ("unless-stopped" if name.startswith("broker-") else "on-failure")
     for pod in manifests.pods(built).values():
         assert pod["spec"].get("restartPolicy", "Always") == "Always"
 
