@@ -177,7 +177,9 @@ def test_inputs_that_take_too_long_or_too_much_are_findings(name, monkeypatch):
     monkeypatch.setattr(campaign, "HANG_S", 0.05 if name == "slow" else 30.0)
     monkeypatch.setattr(campaign, "GROWTH_KIB", 8 << 10)
     monkeypatch.setattr(campaign, "SHRINK_TRIES", 2)
-    Path("/proc/self/clear_refs").write_text("5")  # growth is that of the peak, and tests before may have made it high
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # growth is that of the peak, and tests before may have made it high
     outcome = campaign.run(Target(name, entry, lambda: [b"x"]), runs=1)
     assert [finding.what.split()[0] for finding in outcome.findings] == [f"{name.capitalize()}Error"]
 
