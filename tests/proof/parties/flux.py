@@ -16,6 +16,7 @@ from broker.client.request import LATER, Request
 from broker.client.subscriptions import Subscription
 from broker.errors import HeadgateError, LinkError, ProtocolError, RpcError
 from broker.identity import Role
+from broker.transport import unix as _unix  # noqa: F401 - now: a guest may not be able to read where this tree stands
 from broker.transport.link import Options
 from broker.wire.message import NODEID_ANY, PRIVATE, Message, request
 from broker.wire.payload import decode_json, encode_json
