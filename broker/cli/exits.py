@@ -73,6 +73,6 @@ def _rpc_line(error: RpcError) -> str:
 def report(error: BaseException, verb: str = "") -> int:
     """Print ``error`` to stderr and return its exit code."""
     prefix = f"headgate {verb}".rstrip()
-    for line in lines_of(error):
-        print(f"{prefix}: {line}", file=sys.stderr)
+    # in one piece: several processes of an instance may share the terminal, and stderr may be unbuffered
+    sys.stderr.write("".join(f"{prefix}: {line}\n" for line in lines_of(error)))
     return code_of(error)

@@ -230,11 +230,11 @@ def _missing(testbed: Testbed) -> str:
 
 
 def _stillborn(testbed: Testbed) -> int:
-    """A rank died before all were ready; it has said why itself."""
+    """A rank died before all were ready; it has said why itself, and what the others say comes before our word."""
     first = testbed.dead[0]
-    print(
-        f"headgate start: rank {first.number} ended with code {first.code} before it was ready",
-        file=sys.stderr,
+    testbed.stop()
+    sys.stderr.write(
+        f"headgate start: rank {first.number} ended with code {first.code} before it was ready\n"
     )
     return first.code or exits.FAILED
 
