@@ -93,32 +93,34 @@ def ask_url(url: str, question: Question, timeout_s: float) -> Verdict:
 
     connection, path = _connection(url, timeout_s)
     # who sends a byte now and then is silent for no time limit of the socket
-    late = threading.Timer(timeout_s, lambda: _hang_up(asked))
-    late.daemon = True
+    late = threading.Event()
+
+    def hang_up() -> None:
+        late.set()  # before what it causes, which is looked at in the other thread
+        with contextlib.suppress(OSError):
+            asked.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout_s, hang_up)
+    timer.daemon = True
     try:
         connection.request("GET", path or f"/{question}z")
         asked = connection.sock
-        late.start()
+        timer.start()
         answer = connection.getresponse()
         status, body = answer.status, answer.read(BODY_MAX_BYTES)
-        if late.finished.is_set():
+        if late.is_set():
             raise TimeoutError
     except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, TimeoutError) or late.finished.is_set():
+        if isinstance(error, TimeoutError) or late.is_set():
             return Verdict(FAILED, url, f"no answer within {timeout_s:g} s")
         if not isinstance(error, OSError):
             return Verdict(FAILED, url, f"no HTTP: {type(error).__name__}")
         absent = error.errno in _ABSENT or isinstance(error, socket.gaierror)
         return Verdict(NO_CONNECTION if absent else FAILED, url, error.strerror or str(error))
     finally:
-        late.cancel()
+        timer.cancel()
         connection.close()
     return Verdict(OK if status == 200 else FAILED, url, f"{status} {_said(body)}".rstrip())
-
-
-def _hang_up(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _connection(url: str, timeout_s: float) -> tuple[HTTPConnection, str]:

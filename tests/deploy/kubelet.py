@@ -147,9 +147,6 @@ class Pod:
         """Shell lines that make the root below /mnt."""
         lines = ["mount -t tmpfs -o mode=755 root /mnt", "mkdir -p /mnt/etc /mnt/proc /mnt/dev"]
         lines += [f"[ ! -L /{name} ] || ln -s usr/{name} /mnt/{name}" for name in _LINKS]
-        places = ["/usr", *sorted({sys.prefix, sys.base_prefix, str(ROOT)})]
-        for place in places:
-            lines += [f"mkdir -p /mnt{place}", f"mount --rbind -o ro {place} /mnt{place}"]
         lines += [f"[ ! -e /etc/{name} ] || cp /etc/{name} /mnt/etc/" for name in _ETC]
         lines += [
             f"cp {self._folder}/hosts /mnt/etc/hosts",
@@ -161,6 +158,9 @@ class Pod:
             lines += [f"mkdir -p /mnt{place}", f"mount --bind {source} /mnt{place}"]
             if mount.get("readOnly"):
                 lines.append(f"mount -o remount,bind,ro /mnt{place}")
+        # after the volumes: one of them may be /tmp, and this clone below it
+        for place in ("/usr", *sorted({sys.prefix, sys.base_prefix, str(ROOT)})):
+            lines += [f"mkdir -p /mnt{place}", f"mount --rbind -o ro {place} /mnt{place}"]
         if container["securityContext"]["readOnlyRootFilesystem"]:
             lines.append("mount -o remount,ro /mnt")
         return lines

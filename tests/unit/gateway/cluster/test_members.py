@@ -164,9 +164,10 @@ def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkey
         process = program(rundir, "import sys; print('x'); sys.exit(1)")
         process.begin()
         await asyncio.sleep(2.0)
+        before = process.member()
         await end(process)
-        assert process.member().why == "exit code 1"
-        assert 3 <= process.member().restarts <= 10
+        assert before.why == "exit code 1"
+        assert 3 <= before.restarts <= 10
 
     asyncio.run(run())
 
