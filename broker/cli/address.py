@@ -1,20 +1,22 @@
-"""Which broker a client verb talks to, and with which CURVE key."""
+"""Which broker a client verb, or a wing's face, talks to, and with which CURVE key."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.exits import UsageError
-from broker.errors import ConfigError
+from broker.errors import ConfigError, LinkRefused
 from broker.settings.schema import default_rundir
 from broker.transport.registry import scheme_of
 
 if TYPE_CHECKING:
     from broker.transport.curve import CurveClient
+    from broker.transport.link import Options
 
 SYSTEM_RUNDIR: Final = "/run/headgate"
 """Where the systemd unit and the container image put their sockets."""
@@ -22,6 +24,10 @@ CERT: Final = "HEADGATE_CERT"
 """Environment: path of the certificate to show to a broker over ``tcp://`` or ``ipc://``."""
 SERVER_KEY: Final = "HEADGATE_SERVER_KEY"
 """Environment: the public key that broker must have, 40 characters of Z85, or the path of its certificate."""
+KEYS_HELP: Final = f"""\
+A broker over tcp:// is reached with CURVE: ${CERT} is our certificate, whose key has roles = ["owner"] in
+[[clients]] there, ${SERVER_KEY} that broker's public key or a file with it. Both are read at the start."""
+"""For the help of what keeps a link to a broker as its owner."""
 
 
 def choose(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
@@ -98,3 +104,36 @@ def curve_client(cert: str, server: str) -> CurveClient:
     else:
         key = curve.load_public(server).public_key
     return curve.CurveClient(curve.load(cert), key)
+
+
+def link_options(uri: str, environ: Mapping[str, str] = os.environ) -> Options:
+    """What a process that keeps a link to the broker at ``uri`` tells the transport. The keys of the environment are
+    for ``tcp://`` and ``ipc://``; at any other address they are not looked at.
+
+    Raises:
+        ConfigError: as of ``extra``.
+    """
+    from broker.transport.link import Options
+
+    return Options(extra=extra(environ) if _takes_keys(uri) else {})
+
+
+@contextlib.contextmanager
+def keys_explained(uri: str, options: Options) -> Iterator[None]:
+    """While ``uri`` is dialled: a refusal that keys could have spared us says how to name them.
+
+    Raises:
+        LinkRefused, ConfigError: those of the body.
+    """
+    try:
+        yield
+    except (LinkRefused, ConfigError) as error:
+        plaintext = _takes_keys(uri) and "curve" not in options.extra
+        if not plaintext or not (isinstance(error, LinkRefused) or "plaintext" in str(error)):
+            raise
+        hint = f"{error}; no CURVE keys are named, see {CERT} and {SERVER_KEY}"
+        raise type(error)(hint, error.errno) from error
+
+
+def _takes_keys(uri: str) -> bool:
+    return uri.startswith(("tcp://", "ipc://"))

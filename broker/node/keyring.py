@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from broker.settings.schema import ClientEntry, HostEntry
     from broker.transport.curve import Certificate, ClientKey, PeerKey
 
-_ROLES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN}
+_ROLES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN | Role.USER}
+"""An admin is a user, too, as at the local socket and at a gateway: the masks of most methods ask for USER alone."""
 
 
 class Keyring:
@@ -185,7 +186,7 @@ def keys_of(settings: Settings, *, peers: bool = True) -> dict[str, PeerKey | Cl
 
 
 def credentials(client: ClientEntry) -> Credentials:
-    """Userid and roles that a client's messages are stamped with; never LOCAL."""
+    """Userid and roles that a client's messages are stamped with; never LOCAL. An admin is a user, too."""
     roles = 0
     for role in client.roles:
         roles |= _ROLES[role]

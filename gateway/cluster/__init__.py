@@ -14,6 +14,7 @@
 ``state``       where clusters are kept between verbs
 ``lines``       the lines of a log file, also as it grows
 ``containers``  the engines podman and docker
+``inspection``  what an engine says of a container; pure
 ``compose``     the compose file of a shape
 
 One cluster has one state folder, ``$XDG_STATE_HOME/headgate/clusters/NAME``; every verb is a process of its own that

@@ -20,6 +20,10 @@ WORKERS: Final = ("worker-1", "worker-2")
 PROXIES: Final = ("oslo-1", "oslo-2")
 REDIS: Final = "redis:7.2-bookworm"
 FILE: Final = "compose.yaml"
+LABEL: Final = "io.headgate.cluster"
+"""Label with the name of the cluster, on containers, networks and volumes that ``headgate cluster up`` made, and on no
+others: a project of the same name, be it that of deploy/compose.yaml, is somebody else's.
+"""
 
 _HEAD: Final = """\
 # A test cluster, a tree of {size} brokers (kary:{fanout}), and with it:
@@ -42,11 +46,11 @@ _HEAD: Final = """\
 # Variables: HEADGATE_IMAGE, HEADGATE_SPARK_IMAGE, HEADGATE_REDIS_IMAGE, HEADGATE_PORT, and HEADGATE_GATEWAY_IMAGE:
 # with the image that has Spark the dashboard shows the history that Spark made, too.
 
-name: {name}
+name: "{name}"
 
 # No capability, no way to get one, nothing to write to but memory and volumes. /run/headgate is made in /run at start.
 x-member: &member
-  image: ${{HEADGATE_IMAGE:-{image}}}
+  image: "${{HEADGATE_IMAGE:-{image}}}"
   user: "10001:10001"
   read_only: true
   cap_drop: [ALL]
@@ -56,7 +60,7 @@ x-member: &member
   restart: on-failure
   # longer than broker.drain_s and gateway.drain_s
   stop_grace_period: 30s
-"""
+{labels}"""
 
 _BROKER: Final = """
 # A broker finds its rank by its host name. Until init has written the settings it leaves with 78 and is started again.
@@ -83,7 +87,7 @@ services:
   # its /run is a volume{why}; its journal is what Spark reads
   broker-0:
     <<: *broker
-    hostname: {host}
+    hostname: "{host}"
     command: [broker, --config, /keys/broker.toml, --journal, /var/lib/headgate/journal]
     tmpfs: ["/tmp:mode=1777"]
     volumes: ["keys:/keys:ro", "run:/run", "journal:/var/lib/headgate/journal"]
@@ -92,13 +96,13 @@ services:
 _RANK: Final = """\
   broker-{rank}:
     <<: *broker
-    hostname: {host}
+    hostname: "{host}"
 """
 
 _GATEWAY: Final = """
   gateway:
     <<: *member
-    image: ${{HEADGATE_GATEWAY_IMAGE:-${{HEADGATE_IMAGE:-{image}}}}}
+    image: "${{HEADGATE_GATEWAY_IMAGE:-${{HEADGATE_IMAGE:-{image}}}}}"
     command: [gateway, --config, /keys/gateway.toml, --history, /var/lib/headgate/warehouse/live]
     volumes: ["keys:/keys:ro", "gateway:/var/lib/headgate", "warehouse:/var/lib/headgate/warehouse:ro"]
     networks: [tree, web]
@@ -158,7 +162,7 @@ _OSLO: Final = """
 _REDIS: Final = """
   # the directory that the proxies share; nothing is kept, they announce themselves again
   redis:
-    image: ${{HEADGATE_REDIS_IMAGE:-{redis}}}
+    image: "${{HEADGATE_REDIS_IMAGE:-{redis}}}"
     command: [redis-server, --save, "", --appendonly, "no", --protected-mode, "no"]
     user: "999:999"
     read_only: true
@@ -172,13 +176,13 @@ _REDIS: Final = """
       interval: 10s
       timeout: 5s
       retries: 3
-"""
+{labels}"""
 
 _SPARK: Final = """
   # tables of the journal as it grows; its libraries are unpacked into /tmp and run from there
   spark:
     <<: *member
-    image: ${HEADGATE_SPARK_IMAGE:-headgate-spark}
+    image: "${HEADGATE_SPARK_IMAGE:-headgate-spark}"
     profiles: [spark]
     command:
       - pipeline
@@ -226,12 +230,13 @@ def sleep(seconds=1.0):
 """What ``TASKS`` holds."""
 
 
-def render(shape: Shape) -> str:
-    """The compose file of ``shape``, YAML.
+def render(shape: Shape, *, labelled: bool = False) -> str:
+    """The compose file of ``shape``, YAML; ``labelled`` puts ``LABEL`` on all that is made from it.
 
     Its services are ``init``, ``broker-RANK``, and as far as the shape has them ``gateway``, ``nfp``, ``worker-1``,
     ``worker-2``, ``oslo-1``, ``oslo-2``, ``redis``; with the profile of that name ``spark``.
     """
+    ours = "labels: *ours\n" if labelled else ""
     faces = [name for name, there in (("nfp", shape.nfp), ("oslo-1", shape.oslo)) if there]
     parts = [
         _HEAD.format(
@@ -241,6 +246,7 @@ def render(shape: Shape) -> str:
             image=shape.image,
             name=shape.name,
             port=GATEWAY_PORT,
+            labels=f'  labels: &ours {{{LABEL}: "{shape.name}"}}\n' if labelled else "",
         ),
         _BROKER,
         _INIT.format(
@@ -257,8 +263,8 @@ def render(shape: Shape) -> str:
         parts += [_WORKER.format(worker=worker, tasks=TASKS) for worker in WORKERS]
     if shape.oslo:
         parts += [_oslo(proxy, face=proxy == PROXIES[0]) for proxy in PROXIES]
-        parts.append(_REDIS.format(redis=REDIS))
-    parts += [_SPARK, _names("networks", networks(shape)), _names("volumes", volumes(shape))]
+        parts.append(_REDIS.format(redis=REDIS, labels=ours and f"    {ours}"))
+    parts += [_SPARK, _names("networks", networks(shape), ours), _names("volumes", volumes(shape), ours)]
     return "".join(parts)
 
 
@@ -325,8 +331,8 @@ def _beside(shape: Shape) -> str:
     return ", ".join(what for what, there in wanted.items() if there)
 
 
-def _names(heading: str, names: Iterable[str]) -> str:
-    return "\n" + "\n".join([f"{heading}:", *(f"  {name}:" for name in names)]) + "\n"
+def _names(heading: str, names: Iterable[str], labels: str) -> str:
+    return f"\n{heading}:\n" + "".join(f"  {name}:\n" + (labels and f"    {labels}") for name in names)
 
 
 def _list(words: Iterable[str]) -> str:

@@ -1,8 +1,9 @@
 """The engines podman and docker: every member of a cluster is a container, started from a compose file.
 
 ``up`` writes the compose file of the shape into the state folder and hands it to ``docker compose``, ``podman compose``
-or ``podman-compose``. All else asks the engine itself, about the containers that carry the project's label, so that it
-works whatever became of the file. Keys are made by the service ``init`` in a volume, not in this machine's folder.
+or ``podman-compose``. All else asks the engine itself, about what carries our label with the name of the cluster, so
+that it works whatever became of the file and touches no other project of that name. Keys are made by the service
+``init`` in a volume, not in this machine's folder.
 
 A partition takes containers off the network of the tree. They meet again in a network of their own, where they find
 each other by the same names.
@@ -14,27 +15,30 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from broker.errors import ConfigError, HeadgateError
-from gateway.cluster import compose, state
-from gateway.cluster.engine import Access, Member, State, Unsupported
+from gateway.cluster import compose, inspection, state
+from gateway.cluster.engine import Access, Member, Unsupported
 from gateway.cluster.shape import Shape
 
 PROJECT: Final = "com.docker.compose.project"
-"""Label with the name of the cluster; podman-compose sets it, too. Networks and volumes have it as well."""
-SERVICE: Final = "com.docker.compose.service"
-TREE: Final = "tree"
+"""Label that compose sets: the name of the project, ours is the cluster's. Networks and volumes have it as well."""
+_LISTS: Final = {
+    "container": ("ps", "--all", "--quiet", "--no-trunc"),
+    "network": ("network", "ls", "--quiet"),
+    "volume": ("volume", "ls", "--quiet"),
+}
+"""What there is of each kind, as far as it carries the label that is asked for: one, for podman 4.3 takes a volume that
+has any of several."""
 ISLAND: Final = "island"
 """The network of those who are cut off."""
 RESTART_S: Final = 1.0
@@ -43,16 +47,6 @@ ASK_S: Final = 60.0
 UP_S: Final = 600.0
 """How long the engine may take for one thing, and compose to start everything."""
 _LOOK_S: Final = 0.5
-
-_STATES: Final[Mapping[str, State]] = {
-    "running": "running",
-    "paused": "paused",
-    "created": "starting",
-    "configured": "starting",
-    "initialized": "starting",
-    "restarting": "starting",
-}
-"""What docker and podman say -> what we say; everything else has exited."""
 
 
 class Containers:
@@ -74,9 +68,11 @@ class Containers:
         """As ``Engine.up``; ``folder`` stays empty: the keys are made where the members read them.
 
         Raises:
-            ConfigError: there is no compose for this engine. HeadgateError: it failed. TimeoutError: ranks are missing.
+            ConfigError: there is no compose for this engine, or another project has this name. HeadgateError: it
+                failed. TimeoutError: ranks are missing.
         """
         command = compose_command(self.program)
+        self._check_name()
         file = self._write(shape)
         environ = os.environ | {"HEADGATE_IMAGE": shape.image, "HEADGATE_PORT": str(self._port())}
         words = [*command, "--project-name", self.name, "--file", str(file), "up", "--detach"]
@@ -86,24 +82,42 @@ class Containers:
     def down(self) -> None:
         """As ``Engine.down``."""
         with contextlib.suppress(HeadgateError):  # none of these containers, or none paused
-            self._ask("unpause", *(seen["Id"] for seen in self._inspected() if _status(seen) == "paused"))
+            self._ask(
+                "unpause", *(seen["Id"] for seen in self._inspected() if inspection.status(seen) == "paused")
+            )
         if ids := self._ids():
             with contextlib.suppress(HeadgateError):  # nothing of theirs is kept, so no time to drain
                 self._ask("kill", "--signal", "KILL", *ids)
             self._ask("rm", "--force", "--volumes", *ids)
         if self.program == "podman":  # podman-compose puts them into a pod
             with contextlib.suppress(HeadgateError):
-                self._ask("pod", "rm", "--force", f"pod_{self.name}")
+                self._ask(
+                    "pod", "rm", f"pod_{self.name}"
+                )  # not by force: another project's containers may be in it
         for kind in ("network", "volume"):
-            if found := self._ask(kind, "ls", "--quiet", "--filter", f"label={PROJECT}={self.name}").split():
+            if found := self._labelled(kind, compose.LABEL):
                 self._ask(kind, "rm", *found)
+
+    def _check_name(self) -> None:
+        """Compose would take over what another project of our name has.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        for kind in _LISTS:
+            ours = self._labelled(kind, compose.LABEL)
+            if others := [each for each in self._labelled(kind, PROJECT) if each not in ours]:
+                raise ConfigError(
+                    f"{self.program} has a {kind} ({others[0][:40]}) of another project {self.name}, which `headgate "
+                    "cluster up` has not made; another --name is needed"
+                )
 
     def _write(self, shape: Shape) -> Path:
         """The compose file and what it mounts."""
         file, tasks = self.folder / compose.FILE, self.folder / compose.TASKS
         try:
             tasks.parent.mkdir(exist_ok=True)
-            for path, text in ((file, compose.render(shape)), (tasks, compose.TASKS_PY)):
+            for path, text in ((file, compose.render(shape, labelled=True)), (tasks, compose.TASKS_PY)):
                 path.write_text(text, encoding="utf-8")
                 path.chmod(0o644)  # the workers' user is not ours
         except OSError as error:
@@ -113,7 +127,7 @@ class Containers:
     def _port(self) -> int:
         """Where the dashboard is published: where it is already, the usual port, or a free one."""
         for seen in self._inspected():
-            if published := _published(seen):
+            if published := inspection.published(seen):
                 return published
         for port in (compose.GATEWAY_PORT, 0):
             with socket.socket() as probe, contextlib.suppress(OSError):
@@ -143,17 +157,21 @@ class Containers:
 
     def status(self) -> list[Member]:
         """As ``Engine.status``; without ``init``, which ends once it has done its work."""
-        members = [member_of(seen, self.name) for seen in self._inspected() if _service(seen) != "init"]
+        members = [
+            inspection.member_of(seen, self.name)
+            for seen in self._inspected()
+            if inspection.service(seen) != "init"
+        ]
         return sorted(members, key=lambda member: (member.rank is None, member.rank or 0, member.name))
 
     def access(self, *, login: bool = False) -> Access:
         """As ``Engine.access``: the token that ``init`` printed when it made the keys, so no login link is needed."""
-        found = {_service(seen): seen for seen in self._inspected()}
+        found = {inspection.service(seen): seen for seen in self._inspected()}
         root = found.get("broker-0")
         if root is None:
             raise HeadgateError(f"{self.name}: no container of rank 0")
-        port = _published(found["gateway"]) if "gateway" in found else 0
-        token = token_in(self._ask("logs", found["init"]["Id"])) if "init" in found else ""
+        port = inspection.published(found["gateway"]) if "gateway" in found else 0
+        token = inspection.token_in(self._ask("logs", found["init"]["Id"])) if "init" in found else ""
         return Access(
             url=f"http://127.0.0.1:{port}" if port else "",
             token=token,
@@ -196,34 +214,38 @@ class Containers:
     def pause(self, rank: int) -> None:
         """As ``Engine.pause``; harmless when it is paused."""
         seen = self._seen(self._named(rank))
-        if _status(seen) != "paused":
+        if inspection.status(seen) != "paused":
             self._ask("pause", seen["Id"])
 
     def resume(self, rank: int) -> None:
         """As ``Engine.resume``."""
         seen = self._seen(self._named(rank))
-        if _status(seen) == "paused":
+        if inspection.status(seen) == "paused":
             self._ask("unpause", seen["Id"])
 
     def partition(self, ranks: Sequence[int]) -> None:
         """As ``Engine.partition``. Addresses change with the network, so that links inside are made anew."""
         wanted = {self._named(rank) for rank in ranks}
         there = {name: seen for name, seen in self._brokers().items() if name in wanted}
-        if paused := sorted(name for name, seen in there.items() if _status(seen) == "paused"):
+        if paused := sorted(name for name, seen in there.items() if inspection.status(seen) == "paused"):
             raise Unsupported(f"{', '.join(paused)}: networks of a paused container cannot be changed")
-        self._join({name: seen for name, seen in self._brokers().items() if name not in wanted}, TREE, ISLAND)
+        self._join(
+            {name: seen for name, seen in self._brokers().items() if name not in wanted},
+            inspection.TREE,
+            ISLAND,
+        )
         if there:
             self._make_island()
-        self._join(there, ISLAND, TREE)
+        self._join(there, ISLAND, inspection.TREE)
 
     def heal(self) -> None:
         """As ``Engine.heal``."""
-        self._join(self._brokers(), TREE, ISLAND)
+        self._join(self._brokers(), inspection.TREE, ISLAND)
 
     def _join(self, containers: Mapping[str, Mapping[str, Any]], to: str, away: str) -> None:
         """Put containers into one network under their host names, and out of the other."""
         for seen in containers.values():
-            networks = _networks(seen)
+            networks = inspection.networks(seen)
             if self._network(to) not in networks:
                 alias = str(seen["Config"]["Hostname"])
                 self._ask("network", "connect", "--alias", alias, self._network(to), seen["Id"])
@@ -233,7 +255,7 @@ class Containers:
     def _make_island(self) -> None:
         name = self._network(ISLAND)
         if name not in self._ask("network", "ls", "--format", "{{.Name}}").split():
-            self._ask("network", "create", "--label", f"{PROJECT}={self.name}", name)
+            self._ask("network", "create", "--label", f"{compose.LABEL}={self.name}", name)
 
     def _network(self, name: str) -> str:
         return f"{self.name}_{name}"
@@ -244,9 +266,11 @@ class Containers:
         return f"broker-{state.load(self.folder).shape.check(rank)}"
 
     def _ids(self) -> list[str]:
-        return self._ask(
-            "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={PROJECT}={self.name}"
-        ).split()
+        return self._labelled("container", compose.LABEL)
+
+    def _labelled(self, kind: str, label: str) -> list[str]:
+        """Ids or names of what has this label with our name."""
+        return self._ask(*_LISTS[kind], "--filter", f"label={label}={self.name}").split()
 
     def _inspected(self) -> list[dict[str, Any]]:
         ids = self._ids()
@@ -257,12 +281,12 @@ class Containers:
         )
 
     def _brokers(self) -> dict[str, dict[str, Any]]:
-        found = {_service(seen): seen for seen in self._inspected()}
-        return {name: seen for name, seen in found.items() if rank_of(name) is not None}
+        found = {inspection.service(seen): seen for seen in self._inspected()}
+        return {name: seen for name, seen in found.items() if inspection.rank_of(name) is not None}
 
     def _seen(self, service: str) -> dict[str, Any]:
         for seen in self._inspected():
-            if _service(seen) == service:
+            if inspection.service(seen) == service:
                 return seen
         raise HeadgateError(f"{self.name}: no container of {service}; `headgate cluster up` makes it")
 
@@ -322,76 +346,3 @@ def _output(words: Sequence[str], timeout_s: float, environ: Mapping[str, str] |
         said = " / ".join(done.stderr.decode(errors="replace").strip().splitlines()[-3:])
         raise HeadgateError(f"{name}: {said or f'exit code {done.returncode}'}")
     return done.stdout.decode(errors="replace")
-
-
-# ---------------------------------------------------------------- what inspect says
-
-
-def member_of(seen: Mapping[str, Any], project: str) -> Member:
-    """A member from what ``inspect`` says of its container, which docker and podman say alike."""
-    service, told = _service(seen), seen["State"]
-    rank = rank_of(service)
-    now: State = _STATES.get(_status(seen), "exited")
-    if now == "running" and rank is not None and f"{project}_{TREE}" not in _networks(seen):
-        now = "partitioned"
-    port = _published(seen)
-    return Member(
-        name=service if rank is None else f"rank-{rank}",
-        rank=rank,
-        state=now,
-        id=str(seen["Id"])[:12],
-        uri=f"http://127.0.0.1:{port}" if port else "",
-        since=_seconds(told.get("FinishedAt" if now == "exited" else "StartedAt")),
-        why=_why(int(told.get("ExitCode") or 0)) if now == "exited" else "",
-        restarts=int(seen.get("RestartCount") or 0),
-    )
-
-
-def rank_of(service: str) -> int | None:
-    """The rank of a service of the compose file; None of what is no broker.
-
-    >>> rank_of("broker-12"), rank_of("gateway")
-    (12, None)
-    """
-    number = service.removeprefix("broker-")
-    return int(number) if number != service and number.isdecimal() else None
-
-
-def token_in(lines: str) -> str:
-    """The first bearer token in what ``init`` printed; "" without one."""
-    from gateway.identity.tokens import PREFIX
-
-    return next((word for word in lines.replace('"', " ").split() if word.startswith(PREFIX)), "")
-
-
-def _why(code: int) -> str:
-    if code > 128:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(code - 128).name}"
-    return f"exit code {code}"
-
-
-def _seconds(text: object) -> float:
-    """Seconds since 1970; 0.0 of what is no time."""
-    with contextlib.suppress(TypeError, ValueError):
-        return max(0.0, datetime.fromisoformat(str(text)).timestamp())
-    return 0.0
-
-
-def _status(seen: Mapping[str, Any]) -> str:
-    return str(seen["State"].get("Status") or "")
-
-
-def _service(seen: Mapping[str, Any]) -> str:
-    return str((seen["Config"].get("Labels") or {}).get(SERVICE) or "")
-
-
-def _networks(seen: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(seen["NetworkSettings"].get("Networks") or ())
-
-
-def _published(seen: Mapping[str, Any]) -> int:
-    """The port of this machine that leads to the dashboard; 0 without one."""
-    ports = seen["NetworkSettings"].get("Ports") or {}
-    places = ports.get(f"{compose.GATEWAY_PORT}/tcp") or ()
-    return next((int(place["HostPort"]) for place in places if place.get("HostPort")), 0)

@@ -16,6 +16,8 @@ SIZE_MAX: Final = 4096
 RANK: Final = "{rank}"
 """The one field of a host pattern."""
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+_IMAGE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._/:@\[\]-]*")
+"""Registry, path, tag and digest; nothing that a compose file would have to escape."""
 _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
@@ -58,7 +60,7 @@ class Shape:
         _in_range("client_port", self.client_port, 0, 65535)
         if self.client_port == self.port:
             raise ConfigError(f"client_port: saw {self.client_port}, expected another one than port")
-        if not self.image or self.image.startswith("-"):
+        if not _IMAGE.fullmatch(self.image):
             raise ConfigError(f"image: saw {self.image!r}, expected the name of a container image")
         self._check_pattern()
 

@@ -104,8 +104,13 @@ def _metrics(settings: GatewaySettings) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem(path, f"saw {url[:64]!r}, {error}")
         return
-    if place.scheme == "https" or not place.loopback:
-        yield _saw(path, url, "http on a loopback address or unix: it is served without TLS and login")
+    if place.scheme == "https":
+        yield _saw(path, url, "http or unix: it is served without TLS")
+    elif not place.loopback and not settings.gateway.metrics_insecure:
+        expected = (
+            "a loopback address, or gateway.metrics_insecure = true: it is served without TLS and login"
+        )
+        yield _saw(path, url, expected)
 
 
 # ---------------------------------------------------------------- who may come in

@@ -73,8 +73,14 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Serve the dashboard at `/`. Default true. false serves the protocols only."""
 
     metrics_listen: Text | None = None
-    """A second place for `/metrics`, `/livez` and `/readyz` without login: `http://127.0.0.1:PORT` or `unix:///PATH`.
-    Default off: the public listener has them, `/metrics` for the role *owner* or *admin* only."""
+    """A second place for `/metrics`, `/livez` and `/readyz` without login: `http://HOST:PORT` (no TLS, so on loopback,
+    unless `metrics_insecure`) or `unix:///PATH`. Default off: the public listener has them, `/metrics` for the role
+    *owner* or *admin* only."""
+
+    metrics_insecure: bool = False
+    """Allow `metrics_listen` off loopback, for a pod's probes and scrapers. Default false: whoever reaches the port
+    reads the figures, which hold no payloads, topics or names of users. `/readyz` there does not say why the upstream
+    is away then."""
 
     metrics_public: bool = False
     """Let anybody read `/metrics` on the public listeners. Default false: how busy it is concerns its users."""

@@ -29,9 +29,9 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 async def open_readyz(request: web.Request) -> web.Response:
-    """The same with the reason, where whoever reaches the listener is meant to know."""
+    """The same with the reason, where only this machine reaches the listener."""
     front = request.app[FRONT]
-    return _ready(front, front.upstream.reason)
+    return _ready(front, AWAY if front.settings.gateway.metrics_insecure else front.upstream.reason)
 
 
 async def _is_admin(request: web.Request, front: Front) -> bool:

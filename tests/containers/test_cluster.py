@@ -10,14 +10,15 @@ import urllib.request
 
 import pytest
 
-from broker.errors import HeadgateError
+from broker.errors import ConfigError, HeadgateError
 from gateway.cluster import compose, state
-from gateway.cluster.containers import Containers, compose_command
+from gateway.cluster.containers import PROJECT, Containers, compose_command
 from gateway.cluster.shape import Shape
 from tests.containers import images
 from tests.containers.images import podman
 
 SIZE = 7
+STRANGER = "hg-stranger"
 SETTLE_S = 60.0
 SERVER = """\
 import json, sys
@@ -89,15 +90,20 @@ def cluster(image, tmp_path_factory):
     state.save(folder, state.new(shape, "podman"))
     engine = Containers("podman", folder)
     engine.down()
+    podman("volume", "rm", "--force", STRANGER, check=False)
     figures: dict[str, float] = {}
     try:
         began = time.monotonic()
         engine.up(shape, folder / state.KEYS)
         figures["up"] = round(time.monotonic() - began, 1)
+        podman("volume", "create", "--label", f"{PROJECT}=hgtest", STRANGER)
         yield Cluster(engine, figures)
     finally:
         print("seconds:", json.dumps(figures))
         engine.down()
+    with pytest.raises(ConfigError, match=f"a volume .{STRANGER}. of another project hgtest"):
+        engine.up(shape, folder / state.KEYS)
+    podman("volume", "rm", STRANGER)  # of another project of this name: still there
     assert engine.status() == []
     for kind in ("network", "volume", "pod"):
         assert "hgtest" not in podman(kind, "ls"), f"{kind} is left"

@@ -1,4 +1,4 @@
-"""``headgate nfp broker``: a broker of NFP, alone or with a face on a Flux broker of this machine.
+"""``headgate nfp broker``: a broker of NFP, alone or with a face on a Flux broker, of this machine or another.
 
 This process becomes the broker, so nothing is loaded that it does not need.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.cli import overrides
+from broker.cli import address, overrides
 from broker.cli.nfp.inside import WRITER, where
 from broker.journal.options import JournalOptions
 from broker.settings import JournalSection, NfpSection, Settings, check, load_journal, load_nfp
@@ -22,16 +22,18 @@ from broker.settings import JournalSection, NfpSection, Settings, check, load_jo
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   headgate nfp broker                        on tcp://127.0.0.1:5555, state in ~/.local/state/headgate/nfp
   headgate nfp broker --endpoint 'tcp://*:5555' --inventory inventory.yaml
   headgate nfp broker --config nfp.toml --set nfp.credits=4
   headgate nfp broker --uri local:///run/headgate/local-0
+  headgate nfp broker --uri tcp://node0:8051
   headgate nfp broker --journal journal      record what passes; headgate journal tail --follow journal
 
 Every setting stands in deploy/broker.toml, section [nfp].
 With $FLUX_URI or $HEADGATE_URI set, or --uri, its services and jobs are reachable on that broker (nfp.SERVICE.TASK).
+{address.KEYS_HELP}
 SIGTERM and SIGINT tell the workers and leave; a second one leaves at once.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
@@ -69,7 +71,7 @@ def arguments() -> argparse.ArgumentParser:
         help="a setting that goes before all others; may be given again",
     )
     add("--journal", metavar="DIR", help="record what passes in this folder; more in [journal] of the file")
-    add("-u", "--uri", metavar="URI", help="the Flux broker to be reachable on")
+    add("-u", "--uri", metavar="URI", help="the Flux broker to be reachable on, as its owner")
     add("--no-flux", action="store_true", help="none, whatever the environment says")
     add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
     return parser
@@ -127,6 +129,7 @@ def main(argv: list[str]) -> int:
     section = section_of(given)
     journal = journal_of(given)
     uri = flux_uri(given)
+    options = address.link_options(uri) if uri else None
 
     from broker.nfp.server import process
 
@@ -134,8 +137,10 @@ def main(argv: list[str]) -> int:
     async def face(broker: NfpBroker) -> AsyncIterator[None]:
         from broker.nfp.service import Face
 
-        made = Face(broker, uri, announce=section.announce)
-        await made.start()
+        assert options is not None
+        made = Face(broker, uri, announce=section.announce, options=options)
+        with address.keys_explained(uri, options):
+            await made.start()
         try:
             yield
         finally:

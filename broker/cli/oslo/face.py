@@ -9,22 +9,28 @@ import argparse
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from broker.cli import address
 from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import plan
 from broker.cli.oslo.given import common, section_from, signals
 from broker.oslo.service.config import FaceConfig
 from broker.settings import OsloSection
 
-_EPILOG = """\
+if TYPE_CHECKING:
+    from broker.transport.link import Options
+
+_EPILOG = f"""\
 examples:
   headgate oslo face --uri local:///run/headgate/local-0
+  headgate oslo face --uri tcp://node0:8051
   headgate oslo face --config broker.toml              rules in [[oslo.calls]], notifications in oslo.notify
-  headgate rpc oslo.openstack.scheduler.select '{"args": {"host": "a1"}}'
+  headgate rpc oslo.openstack.scheduler.select '{{"args": {{"host": "a1"}}}}'
   headgate sub oslo.notify.                            notifications, as owner
 
 The broker is --uri, else $HEADGATE_URI, else $FLUX_URI; we have to be its owner.
+{address.KEYS_HELP}
 SIGTERM and SIGINT answer what waits and leave; a second one leaves at once.
 exit codes: 0 told to leave, 1 failed or refused, 2 wrong options, 3 no broker there, 78 wrong configuration
 """
@@ -85,6 +91,7 @@ def main(argv: list[str]) -> int:
     given = arguments().parse_args(argv)
     section = section_of(given)
     uri = flux_uri(given)
+    options = address.link_options(uri)
 
     from broker.cli.oslo.room import log_to_stderr
 
@@ -94,7 +101,7 @@ def main(argv: list[str]) -> int:
         if not given.quiet:
             print("\n".join(said(section, uri)), flush=True)
 
-    return asyncio.run(serve(plan.face_config(section), uri, ready))
+    return asyncio.run(serve(plan.face_config(section), uri, ready, options))
 
 
 def said(section: OsloSection, uri: str) -> list[str]:
@@ -108,8 +115,14 @@ def said(section: OsloSection, uri: str) -> list[str]:
     ]
 
 
-async def serve(config: FaceConfig, uri: str, ready: Callable[[], None]) -> int:
+async def serve(config: FaceConfig, uri: str, ready: Callable[[], None], options: Options) -> int:
     """Be the face until SIGTERM or SIGINT; returns the exit code.
+
+    Args:
+        config: of the face.
+        uri: the Flux broker.
+        ready: called once the face is there.
+        options: of the link to that broker, see ``address.link_options``.
 
     Raises:
         HeadgateError: it could not start.
@@ -117,14 +130,15 @@ async def serve(config: FaceConfig, uri: str, ready: Callable[[], None]) -> int:
     from broker.cli.oslo.room import settle_memory
     from broker.oslo.service import Face
 
-    face = Face(config, uri)
+    face = Face(config, uri, options=options)
     async with signals() as leave:
         try:
             starting = asyncio.get_running_loop().create_task(face.start(), name="start")
             waiting = asyncio.get_running_loop().create_task(leave.wait(), name="leave")
             await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
-                starting.result()
+                with address.keys_explained(uri, options):
+                    starting.result()
                 settle_memory()
                 ready()
             else:

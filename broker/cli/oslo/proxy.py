@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker import supervision
+from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.oslo import plan
 from broker.cli.oslo.given import common, journal_from, section_from, signals
@@ -20,7 +21,7 @@ from broker.journal.options import JournalOptions
 from broker.oslo.node import NodeConfig
 from broker.settings import JournalSection, OsloSection
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   headgate oslo proxy                                   all rooms, for this machine only; prints the transport_url
   headgate oslo proxy --host '*' --curve-cert oslo.cert --directory tcp://controller:9500
@@ -31,6 +32,7 @@ examples:
   headgate oslo proxy --config broker.toml --set oslo.lease_s=10
 
 Every setting stands in deploy/broker.toml, section [oslo].
+{address.KEYS_HELP}
 SIGTERM and SIGINT end it; a second one ends it at once.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from broker import supervision
+from broker.cli import address
 from broker.cli.exits import CONFIG, FAILED, OK, code_of
 from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
@@ -59,12 +60,13 @@ def run(order: Order) -> int:
     if order.face:
         from broker.cli.oslo.face import serve
 
-        return asyncio.run(serve(plan.face_config(order.section), order.face, lambda: _say(Ready())))
+        config, options = plan.face_config(order.section), address.link_options(order.face)
+        return asyncio.run(serve(config, order.face, lambda: _say(Ready()), options))
     from broker.cli.oslo.proxy import run_here
 
-    config = plan.node_config(order.section, order.rooms)
+    told = plan.node_config(order.section, order.rooms)
     journal = plan.journal_of(order.journal, order.rooms)
-    return run_here(config, lambda endpoints: _say(Ready(dict(endpoints))), journal)
+    return run_here(told, lambda endpoints: _say(Ready(dict(endpoints))), journal)
 
 
 def main() -> int:

@@ -138,7 +138,7 @@ def _fresh(shape: Shape, engine: str) -> Cluster:
     """A cluster that is about to come up; what is left of one that is not up any more is removed.
 
     Raises:
-        ConfigError: it is up, or there are containers of this name that are none of ours.
+        ConfigError: it is up, or there is one of this name that another state folder knows.
     """
     folder = state.folder_of(shape.name)
     if shape.name in state.names():
@@ -150,11 +150,9 @@ def _fresh(shape: Shape, engine: str) -> Cluster:
             )
         _end(old)
     made = make(engine, folder)
-    if (
-        engine in CONTAINERS and made.status()
-    ):  # a project of this name; a failed start would remove all of it
+    if engine in CONTAINERS and made.status():  # a failed start would remove all of it
         raise ConfigError(
-            f"{engine} has containers of a project {shape.name} that `headgate cluster up` has not made; "
+            f"{engine} has containers of a cluster {shape.name} that is not in {folder.parent}; "
             "another --name is needed"
         )
     saved = state.new(shape, engine)

@@ -41,7 +41,11 @@ def test_public_names_exist():
         ("[gateway]\nworkers = 0", "f:2: gateway.workers: saw 0, expected int >= 1"),
         (
             "[gateway]\nmetrics_listen = 'http://0.0.0.0:1'",
-            "f:2: gateway.metrics_listen: saw 'http://0.0.0.0:1', ",
+            "f:2: gateway.metrics_listen: saw 'http://0.0.0.0:1', expected a loopback address, or gateway.metrics_",
+        ),
+        (
+            "[gateway]\nmetrics_insecure = true\nmetrics_listen = 'https://127.0.0.1:1'",
+            "f:3: gateway.metrics_listen: saw 'https://127.0.0.1:1', expected http or unix",
         ),
         (
             "[gateway]\nmetrics_listen = 'tcp://x'",
@@ -160,6 +164,8 @@ def test_what_needs_leave_is_accepted_with_it():
         '[[listen]]\nurl = "http://localhost:0"\n[[listen]]\nurl = "http://localhost:0"\n'
     )
     assert len(read.listen) == 3
+    pod = loads('[gateway]\nmetrics_listen = "http://0.0.0.0:9465"\nmetrics_insecure = true\n')
+    assert pod.gateway.metrics_listen == "http://0.0.0.0:9465"
 
 
 # ---------------------------------------------------------------- files

@@ -169,6 +169,26 @@ def test_clients_are_known_by_key_user_and_roles(ring, site):
     assert ring.objection(here) == "its key has got another user or other roles"
 
 
+@pytest.mark.parametrize(
+    ("roles", "mask"),
+    [
+        ('["user"]', Role.USER),
+        ('["admin"]', Role.USER | Role.ADMIN),
+        ('["user", "admin"]', Role.USER | Role.ADMIN),
+        ('["owner"]', Role.OWNER),
+        ('["owner", "admin"]', Role.OWNER | Role.USER | Role.ADMIN),
+    ],
+)
+def test_an_admin_is_a_user_too(ring, site, roles, mask):
+    key = curve.generate().public_key
+    site.clients[key] = f"userid = 77\nroles = {roles}\n"
+    site.write()
+    follow(ring, site)
+    known = ring.listen_options(peers=False)["keys"][key]
+    assert known == curve.ClientKey(Credentials(77, int(mask)))
+    assert ring.objection(PeerInfo("tcp://y", curve_key=key, user=Credentials(77, int(mask)))) == ""
+
+
 # -- our own certificate -----------------------------------------------------------------------
 
 

@@ -276,7 +276,7 @@ def test_containers_of_somebody_else_are_left_alone(engine, monkeypatch, capsys)
     theirs = [Member("redis", None, "running", "1", "", 0.0)]
     engine.members = theirs
     assert cluster("up", "--size", "2", "--name", "shop") == 78
-    assert "of a project shop" in capsys.readouterr().err
+    assert "of a cluster shop that is not in" in capsys.readouterr().err
     assert (engine.did, engine.members) == ([], theirs)
     assert cluster("down", "--name", "shop") == 2
     engine.members = []

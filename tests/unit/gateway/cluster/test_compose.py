@@ -18,6 +18,7 @@ SHAPES = [
     Shape("one", 1, gateway=False),
     Shape("wide", 40, fanout=39, port=7000, client_port=7001, image="registry.example/headgate:1"),
     Shape("jobs", 3, nfp=True, host_pattern="hg-{rank}.tree"),
+    Shape("7", 2, oslo=True, host_pattern="{rank}", image="[::1]:5000/no:0@sha256:0"),
 ]
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 
@@ -121,3 +122,22 @@ def test_what_the_proxies_share_and_who_is_seen_on_the_tree():
 
 def test_spark_runs_on_request_only():
     assert parsed(DEPLOYED)["services"]["spark"]["profiles"] == ["spark"]
+
+
+@shapes
+def test_what_looks_like_a_number_or_a_list_is_text(shape):
+    found = parsed(shape)
+    assert found["name"] == shape.name
+    for name, service in found["services"].items():
+        assert isinstance(service["image"], str), name
+        assert isinstance(service.get("hostname", ""), str), name
+    assert found["services"]["init"]["image"] == f"${{HEADGATE_IMAGE:-{shape.image}}}"
+
+
+@shapes
+def test_all_that_is_made_by_the_verb_carries_its_label_and_nothing_else_does(shape):
+    made = yaml.safe_load(compose.render(shape, labelled=True))
+    for kind in ("services", "networks", "volumes"):
+        for name, each in made[kind].items():
+            assert each["labels"] == {compose.LABEL: shape.name}, (kind, name)
+    assert compose.LABEL not in compose.render(shape)

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError, HeadgateError
-from gateway.cluster import compose, containers, state
-from gateway.cluster.containers import Containers, compose_command, member_of, rank_of, token_in
+from gateway.cluster import compose, containers, inspection, state
+from gateway.cluster.containers import Containers, compose_command
 from gateway.cluster.engine import Unsupported
+from gateway.cluster.inspection import member_of, rank_of, token_in
 from gateway.cluster.shape import Shape
 
 NAME = "lab"
+OTHERS = {containers.PROJECT: NAME}
+OURS = OTHERS | {compose.LABEL: NAME}
 PROGRAM = """\
 #!{python}
 import json, sys
@@ -22,10 +25,21 @@ seen = json.loads((here / "seen.json").read_text())
 with (here / "asked").open("a") as file:
     file.write(json.dumps(words) + "\\n")
 named = {{each["Id"]: each for each in seen}}
+more = json.loads((here / "more.json").read_text())
+def labelled(kind):
+    wanted = dict(each.removeprefix("label=").split("=", 1) for each in words if each.startswith("label="))
+    found = {{one: each["Config"]["Labels"] for one, each in named.items()}} if kind == "ps" else more[kind]
+    return [one for one, labels in found.items() if wanted.items() <= labels.items()]
 def keep():
     (here / "seen.json").write_text(json.dumps(seen))
-if words[0] == "ps":
-    print("\\n".join(named))
+if words[0] == "ps" or words[1:2] == ["ls"]:
+    print("\\n".join(labelled(words[0])))
+elif words[0] == "rm":
+    seen = [each for each in seen if each["Id"] not in words]
+    keep()
+elif words[1:2] == ["rm"]:
+    more[words[0]] = {{one: labels for one, labels in more[words[0]].items() if one not in words}}
+    (here / "more.json").write_text(json.dumps(more))
 elif words[0] == "inspect":
     print(json.dumps([named[each] for each in words[3:]]))
 elif words[0] in ("pause", "unpause", "start", "kill"):
@@ -64,7 +78,7 @@ def container(service, *, status="running", networks=("lab_tree",), **more):
         },
         "Config": {
             "Hostname": service,
-            "Labels": {containers.PROJECT: NAME, containers.SERVICE: service},
+            "Labels": more.get("labels", OURS) | {inspection.SERVICE: service},
         },
         "NetworkSettings": {"Networks": {name: {} for name in networks}, "Ports": more.get("ports", {})},
     }
@@ -81,6 +95,7 @@ class Fake:
         program.chmod(0o755)
         (folder / "compose").touch()
         self.tree("full")
+        self.more()
 
     def tree(self, status):
         (self.folder / "tree").write_text(status)
@@ -88,6 +103,16 @@ class Fake:
     def runs(self, *found):
         (self.folder / "seen.json").write_text(json.dumps(found))
         return self.engine
+
+    def more(self, **kinds):
+        """Networks and volumes with their labels."""
+        found = {"network": {}, "volume": {}, **kinds}
+        (self.folder / "more.json").write_text(json.dumps(found))
+
+    def left(self):
+        """Names of all that is there."""
+        seen, more = (json.loads((self.folder / name).read_text()) for name in ("seen.json", "more.json"))
+        return {each["Id"] for each in seen} | {*more["network"], *more["volume"]}
 
     def asked(self, *verbs):
         """What the program was told to do, of these verbs."""
@@ -264,7 +289,7 @@ def test_up_writes_the_file_of_the_shape_and_waits_for_the_tree(docker, tmp_path
     shape = Shape(NAME, 3, nfp=True)
     docker.engine.up(shape, tmp_path / NAME / state.KEYS)
     file = tmp_path / NAME / compose.FILE
-    assert file.read_text() == compose.render(shape)
+    assert file.read_text() == compose.render(shape, labelled=True)
     assert (tmp_path / NAME / compose.TASKS).stat().st_mode & 0o777 == 0o644
     assert docker.asked("compose")[-1] == [
         "compose",
@@ -293,6 +318,36 @@ def test_down_removes_what_carries_the_label(docker):
     assert [words[0] for words in docker.asked("unpause", "kill", "rm")] == ["unpause", "kill", "rm"]
     assert docker.asked("rm") == [["rm", "--force", "--volumes", "id-broker-0", "id-broker-1", "id-broker-2"]]
     assert [words[:2] for words in docker.asked("network", "volume")] == [["network", "ls"], ["volume", "ls"]]
+
+
+def test_another_project_of_the_same_name_is_not_touched(docker, tmp_path):
+    theirs = container("redis", labels=OTHERS)
+    engine = docker.runs(container("broker-0"), container("broker-1", status="paused"), theirs)
+    docker.more(
+        network={"lab_tree": OURS, "lab_island": {compose.LABEL: NAME}, "lab_web": OTHERS},
+        volume={"lab_keys": OURS, "lab_data": OTHERS, "else_keys": {compose.LABEL: "else"}},
+    )
+    assert [member.name for member in engine.status()] == ["rank-0", "rank-1"]
+    engine.down()
+    assert docker.left() == {"id-redis", "lab_web", "lab_data", "else_keys"}
+    assert not [words for words in docker.asked("kill", "rm", "unpause") if "id-redis" in words]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("container", "id-web"), ("network", "lab_web"), ("volume", "lab_data")]
+)
+def test_up_does_not_join_another_project_of_the_same_name(docker, tmp_path, kind, name):
+    if kind == "container":
+        docker.runs(container("web", labels=OTHERS))
+    else:
+        docker.more(**{kind: {name: OTHERS}})
+    with pytest.raises(
+        ConfigError, match=rf"docker has a {kind} \({name}\) of another project lab, .* --name"
+    ):
+        docker.engine.up(Shape(NAME, 3), tmp_path / NAME / state.KEYS)
+    assert not [words for words in docker.asked("compose") if "up" in words]
+    docker.engine.down()  # as the verb does when a start fails
+    assert name in docker.left()
 
 
 def test_down_without_anything_is_harmless(docker):

@@ -41,7 +41,7 @@ def test_other_ranks_are_refused_by_everything(rank):
         *(("fanout", fanout) for fanout in (0, -2)),
         *(("port", port) for port in (0, 65536, 8051)),
         *(("client_port", port) for port in (-1, 65536, 8050)),
-        *(("image", image) for image in ("", "--privileged")),
+        *(("image", image) for image in ("", "--privileged", "a b", "a\nb", "a}", "$a", 'a"')),
         *(
             ("host_pattern", pattern)
             for pattern in (

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 
 import aiohttp
 import msgspec
@@ -264,6 +265,27 @@ def test_readiness_follows_the_upstream_and_liveness_does_not():
                 assert str(folder) in (await answer.json())["reason"]
             async with it.get("/livez", None) as answer:
                 assert answer.status == 200
+
+    run(body)
+
+
+def test_off_loopback_the_inner_listener_has_figures_and_no_reasons():
+    async def body(folder):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        inner = f'[gateway]\nmetrics_listen = "http://0.0.0.0:{port}"\nmetrics_insecure = true\n'
+        async with site(folder, inner) as it:
+            await it.live.broker.stop()
+            while it.live.gateway.upstream.joined:
+                await asyncio.sleep(0.01)
+            it.live.gateway.upstream.reason = f"connect {folder}: no such file"
+            async with it.http.get(f"http://127.0.0.1:{port}/readyz") as answer:
+                assert answer.status == 503
+                assert (await answer.json())["reason"] == "upstream is away"
+            async with it.http.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                assert answer.status == 200
+                assert "headgate_gateway_upstream_joined 0.0" in await answer.text()
 
     run(body)
 
