@@ -299,6 +299,7 @@ class Connection:
         way = ways[(texts.index(self.at) + 1) % len(ways)] if self.at in texts else ways[0]
         if way.text == self.at:
             return
+        self._reactor.touch(self._pipe)
         try:
             if self.at:
                 self._pipe.sock.disconnect(self.at)
@@ -312,9 +313,9 @@ class Connection:
         sock = self._pipe.sock
         if way.scheme == "tcp":
             sock.set(zmq.IPV6, int(way.ipv6))
+        self._reactor.touch(self._pipe)
         sock.connect(way.text)
         self.at = way.text
-        self._reactor.touch(self._pipe)
 
 
 def connect(reactor: Reactor, pipe: Pipe, endpoint: str) -> Connection:

@@ -67,7 +67,8 @@ class Pipe:
     """A socket that belongs to a reactor's thread.
 
     Whoever does something else with ``sock`` than this class does (connects it further, subscribes) has to ``touch``
-    the pipe afterwards: libzmq may have taken the news of a message in on that occasion.
+    the pipe in the same turn, also when libzmq refuses it: it may have taken the news of a message in on that occasion,
+    and does not tell it again.
 
     Args:
         reactor: whose.

@@ -40,6 +40,7 @@ class Casts:
             pipe = self._pipe = Pipe(self._reactor, sock, self._receive)
         if endpoint == self._from:
             return ""
+        self._reactor.touch(pipe)  # also when libzmq refuses: it takes in the news of messages first
         try:
             if not endpoint.startswith("ipc://"):
                 raise ValueError("expected an ipc:// endpoint")
@@ -48,7 +49,6 @@ class Casts:
             pipe.sock.connect(endpoint)
         except (ValueError, zmq.ZMQError) as error:
             return f"saw the way out {endpoint[:64]!r} of casts: {error}"
-        self._reactor.touch(pipe)
         self._connected.add(endpoint)
         if self._from:
             self._reactor.call_later(OLD_EXIT_S, self._leave, pipe, self._from)
@@ -58,8 +58,8 @@ class Casts:
     def _leave(self, pipe: Pipe, endpoint: str) -> None:
         if not pipe.closed and endpoint != self._from and endpoint in self._connected:
             self._connected.discard(endpoint)
-            pipe.sock.disconnect(endpoint)
             self._reactor.touch(pipe)
+            pipe.sock.disconnect(endpoint)
 
     def pause(self) -> None:
         """Read nothing: what comes waits at the proxy, in its bounded queue."""

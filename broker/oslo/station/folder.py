@@ -83,13 +83,14 @@ class Folder:
         if pipe.closed:
             return
         if self.usable():
-            pipe.sock.connect(self.endpoint(name))
             self._reactor.touch(pipe)
+            pipe.sock.connect(self.endpoint(name))
         else:
             self._reactor.call_later(LOOK_S, self.connect, pipe, name)
 
     def reconnect(self, pipe: Pipe, name: str) -> None:
         """Make the connection anew."""
+        self._reactor.touch(pipe)
         try:
             pipe.sock.disconnect(self.endpoint(name))
         except zmq.ZMQError:  # it was never made; that is still being tried
