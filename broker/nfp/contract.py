@@ -46,6 +46,9 @@ class Peer(Protocol):
         After False, and after a ``send`` that found no room, the dispatcher is told when it is (``has_room``).
         """
 
+    def cut(self, why: str) -> None:
+        """End its connection; the dispatcher is told (``gone``)."""
+
 
 FEATURES = frozenset({"push", "recorded", "delete", "jobs"})
 """What an OPEN may ask for. Clients: ``push`` (results and events come unasked; deployed NorFab's dialect implies it).

@@ -2,7 +2,7 @@
 
 "Keepalives are control messages used by one peer to indicate to another peer that it is still alive when it is not
 otherwise communicating." Both CMB1 texts have them between any two peers; in Flux v1 control messages belong to the
-tree, whose links do this by themselves (``overlay.parent``).
+tree, whose links do this by themselves (``overlay.liveness``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.node.overlay.control import heartbeat
-from broker.node.overlay.liveness import Silence
+from broker.node.overlay.liveness import Voice
 from broker.routing.port import Port
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Keepalives:
     """Speaks up on quiet CMB1 links.
 
-    A peer that sends none itself is left alone: the texts ask for nothing, and ZeroMQ notices a dead connection.
+    A peer that sends none itself is left alone: the texts ask for nothing, and TCP notices a dead connection.
 
     Args:
         broker: whose clients. quiet_s: seconds without a message to a peer after which it gets a keepalive.
@@ -33,18 +33,14 @@ class Keepalives:
         self.sent = 0
         self._broker = broker
         self._quiet_s = quiet_s
-        self._silences: dict[Port, Silence] = {}
+        self._voices: dict[Port, Voice] = {}
 
     def sweep(self, now: float) -> None:
         """Called now and then, ``now`` in monotonic seconds; what was quiet is known up to one call too late."""
         ports = [port for port in self._broker.router.ports if port.cmb1]
-        self._silences = {
-            port: self._silences.get(port) or Silence(port.link.outbox.sent, now) for port in ports
-        }
-        for port, silence in self._silences.items():
-            outbox = port.link.outbox
-            waiting = outbox.fresh or outbox.parked  # it will hear from us without a keepalive
-            if silence.seconds(outbox.sent, now) >= self._quiet_s and not waiting:
+        self._voices = {port: self._voices.get(port) or Voice(port.link.outbox.sent, now) for port in ports}
+        for port, voice in self._voices.items():
+            if voice.due(port.link.outbox, now, self._quiet_s):
                 self.sent += 1
                 self._broker.router.tally.sent_controls += 1
                 port.send(heartbeat())

@@ -107,11 +107,13 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     read one file with a key each. Default none: links are plaintext, which is refused off loopback."""
 
     torpid_min_s: Annotated[float, Meta(ge=0.1, le=86400)] = 5.0
-    """Seconds of silence after which a child sends a keepalive, and a broker does to a client of an older
-    dialect. Default 5, as in flux-core. Cannot be off."""
+    """Seconds of silence after which a keepalive is sent: to the parent, to a Headgate child, to a client of an
+    older dialect. Default 5, as in flux-core. Cannot be off. Between Headgate brokers, 20 s of silence, or four
+    times this if that is longer, mean loss."""
 
     torpid_max_s: Seconds = 30.0
-    """Seconds of silence after which a parent calls a child torpid. Default 30, as in flux-core. 0: never."""
+    """Seconds of silence after which a parent calls a child torpid. Default 30, as in flux-core: a Headgate
+    child is lost before. 0: never."""
 
     connect_timeout_s: Seconds = 30.0
     """Seconds that one attempt to reach the parent may take before it is made anew. Default 30, as in
@@ -182,7 +184,7 @@ class ClientEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The userid its messages are stamped with."""
 
     roles: Annotated[tuple[Literal["owner", "user", "admin"], ...], Meta(min_length=1)] = ("user",)
-    """The roles its messages are stamped with. Default user: the least that may speak."""
+    """The roles its messages are stamped with. Default user: the least that may speak. An admin is a user, too."""
 
     name: Text | None = None
     """What logs call it. Default: the beginning of its key."""

@@ -9,7 +9,6 @@ import pytest
 
 from broker.errors import RpcError
 from broker.transport import curve
-from broker.transport.zeromq import tuning
 from broker.wire.message import event, request
 from tests.interop.mixed import Mixed
 from tests.unit.node.overlay.trees import QUICK, Rank, Tree, shared_certificate, tcp_place, until
@@ -187,12 +186,17 @@ def test_a_frozen_child_is_torpid_and_its_calls_are_answered_when_it_thaws(rundi
     play(rundir, 2, tell, tree="torpid_min_s = 0.2\ntorpid_max_s = 0.6")
 
 
-def test_a_child_frozen_for_long_is_lost_and_comes_back_as_a_new_incarnation(rundir, monkeypatch):
-    monkeypatch.setattr(tuning, "HEARTBEAT_MS", 200)
-    monkeypatch.setattr(tuning, "HEARTBEAT_TIMEOUT_MS", 600)
+def impatient(node):
+    """``node`` gives up a neighbour that is silent for one second, not for 20."""
+    object.__setattr__(node.overlay._config, "lost_s", 1.0)
+
+
+def test_a_child_frozen_for_long_is_lost_and_comes_back_as_a_new_incarnation(rundir):
+    """Its kernel goes on and takes what is sent to it: only the silence tells."""
 
     async def tell(instance):
         root = await instance.ours(0)
+        impatient(root)
         instance.apart(1)
         await instance.state(1)
         (before,) = [port.uuid for port in root.broker.router.children.values()]
@@ -208,7 +212,7 @@ def test_a_child_frozen_for_long_is_lost_and_comes_back_as_a_new_incarnation(run
         assert after != before
         assert await pong(instance, 0, 1) == 1
 
-    play(rundir, 2, tell)
+    play(rundir, 2, tell, tree="torpid_min_s = 0.2")
 
 
 # -- a parent --------------------------------------------------------------------------------------
@@ -249,6 +253,28 @@ def test_a_killed_root_is_joined_again_and_clients_below_stay(rundir):
         assert grandchild.overlay.epoch == child.overlay.epoch == child.overlay.parent_uuid()
 
     play(rundir, 3, tell, topology="kary:1")
+
+
+def test_a_parent_frozen_for_long_is_lost_and_joined_again_when_it_thaws(rundir):
+    async def tell(instance):
+        instance.apart(0)
+        child = await instance.ours(1)
+        impatient(child)
+        await instance.state(1)
+        before = child.broker.router.uuid
+        await asyncio.sleep(1.5)
+        assert child.broker.router.uuid == before, "a live parent sends events, or keepalives"
+        instance.kill(0, signal.SIGSTOP)
+        with pytest.raises(RpcError) as raised:
+            await pong(instance, 1, 0)
+        assert raised.value.errno == errno.EHOSTUNREACH
+        await until(lambda: not child.overlay.joined())
+        instance.kill(0, signal.SIGCONT)
+        await until(child.overlay.joined, 30)
+        assert child.broker.router.uuid != before
+        assert await pong(instance, 1, 0) == 0
+
+    play(rundir, 2, tell, tree="torpid_min_s = 0.2")
 
 
 def test_a_killed_broker_in_the_middle_takes_its_subtree_along_until_it_is_back(rundir):

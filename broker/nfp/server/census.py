@@ -5,7 +5,7 @@ that one ends, and tells nobody. So a peer that closes its socket and opens the 
 things are done about it, and all need to know which keys are there:
 
 * the gate lets a connection wait while another one of its key is there, until that one is put away (``has``, ``gone``);
-* an earlier connection of a key that has been silent beyond ZeroMQ's own heartbeats, while another of the same key
+* an earlier connection of a key whose machine has left even TCP's keep-alive unanswered, while another of the same key
   waits, is dead and is cut;
 * when a connection ends, those of its key that were let in before and have not spoken since are cut: libzmq makes them
   anew within 0.1 s, and an idle one loses nothing by it.
@@ -53,7 +53,7 @@ class Census:
     """Who is connected.
 
     Args:
-        loop: for timers. silence_s: how long a live connection may be silent at most, ZeroMQ's heartbeats included.
+        loop: for timers. silence_s: how long a live connection may be silent at most, TCP's keep-alive included.
         gone: told of a key whose last connection libzmq has put away.
 
     Attributes:

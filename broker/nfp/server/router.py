@@ -29,7 +29,7 @@ from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
-from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, serve_curve, tune
+from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, probe, serve_curve, tune
 
 if TYPE_CHECKING:
     from broker.nfp.server.recording import Recording
@@ -51,9 +51,11 @@ AT_ONCE: Final = 64
 """Messages of one turn that leave while it lasts, on the news of connections that it began with; what comes then waits
 for its end, when there is newer news. A millisecond or two, in which nobody gets through a handshake either: the gate
 is kept by the loop that is busy with this turn."""
-SILENT_BEATS: Final = 2.5
-"""Intervals of ZeroMQ's own heartbeats after which a connection that brought no byte is taken for dead when another of
-its key waits."""
+PROBES: Final = 3
+"""Of TCP keep-alive that may stay without an answer; beyond the hold time one is enough."""
+SILENT_PROBES: Final = 2.5
+"""Intervals of TCP keep-alive after which a connection on which nothing was acknowledged is taken for dead when
+another of its key waits."""
 
 
 class Tuning(NamedTuple):
@@ -61,7 +63,8 @@ class Tuning(NamedTuple):
 
     Attributes:
         curve: the broker's certificate, None in plaintext. message_bytes: cap of one frame. beat_ms: interval of
-            ZeroMQ's heartbeats; hold_ms: silence after which libzmq drops a connection. limits: of each peer's queue.
+            KEEPALIVE, which TCP's is rounded from; hold_ms: TCP drops a connection on which nothing is acknowledged for
+            so long. limits: of each peer's queue.
     """
 
     curve: CurveServer | None
@@ -69,6 +72,11 @@ class Tuning(NamedTuple):
     beat_ms: int
     hold_ms: int
     limits: Limits
+
+    @property
+    def probe_s(self) -> int:
+        """Interval of TCP keep-alive, which knows whole seconds only."""
+        return -(-self.beat_ms // 1000)
 
 
 class House(Protocol):
@@ -124,7 +132,7 @@ class NfpRouter:
         self._arrived: list[tuple[RouterPeer, list[Body] | None]] = []
         self._leaving: dict[RouterPeer, int] = {}
         self._gone: dict[str, None] = {}
-        self.census = Census(hub.loop, SILENT_BEATS * tuning.beat_ms / 1000, self._put_away)
+        self.census = Census(hub.loop, SILENT_PROBES * tuning.probe_s, self._put_away)
         self._failures = Failures(hub.loop, asked)
         self._failure = ""
         self.gate = NfpGate(hub.loop, asked, known=house.known, busy=self._busy, granted=self._granted)
@@ -151,9 +159,7 @@ class NfpRouter:
         serve_curve(sock, tuning.curve)
         sock.set(zmq.ROUTER_MANDATORY, 1)
         sock.set(zmq.BACKLOG, BACKLOG)
-        sock.set(zmq.HEARTBEAT_IVL, tuning.beat_ms)
-        sock.set(zmq.HEARTBEAT_TIMEOUT, tuning.hold_ms)
-        sock.set(zmq.HEARTBEAT_TTL, min(tuning.hold_ms, 6_553_500))  # 16 bits of tenths of seconds
+        probe(sock, tuning.probe_s, tuning.probe_s, PROBES)
         sock.set(zmq.TCP_MAXRT, tuning.hold_ms)
         sock.set(zmq.IPV6, int(endpoint.ipv6))
         try:

@@ -1,10 +1,11 @@
-"""The parent's side of the tree: a link greets, says hello, becomes a child, and leaves in one of four ways.
+"""The parent's side of the tree: a link greets, says hello, becomes a child, and leaves in one of five ways.
 
 ::
 
     greeting --hello admitted--> child --goodbye------> greeting   (offline)
                                        --disconnected-> greeting   (lost: "administrative disconnect")
                                        --link ended---> gone       (lost: "lost connection")
+                                       --silent-------> gone       (the same; see ``liveness``)
                                        --hello of the same rank over another link--> gone (lost), replaced
 
 A greeting link that sends anything but hello is told to disconnect: it speaks to an incarnation of us that is no
@@ -24,8 +25,8 @@ from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
-from broker.node.overlay.config import Objection
-from broker.node.overlay.liveness import Torpor
+from broker.node.overlay.config import Objection, OverlayConfig
+from broker.node.overlay.liveness import Torpor, Voice, Watch, lost_after_s
 from broker.node.overlay.status import Status, Timed, read
 from broker.routing.port import CHILD, Port
 from broker.transport.link import Link
@@ -39,17 +40,20 @@ class Child:
 
     Attributes:
         error: why it is not online, for ``overlay.health``; "" for no particular reason.
-        port: while it is online. torpor: its silence; meaningless without a port.
+        port: while it is online. What follows is meaningless without:
+        torpor: its silence. keepalive_s: see ``hello.Ours``. voice: our silence; None: it is sent no keepalive.
     """
 
-    __slots__ = ("error", "port", "rank", "timed", "torpor")
+    __slots__ = ("error", "keepalive_s", "port", "rank", "timed", "torpor", "voice")
 
     def __init__(self, rank: int, now: float) -> None:
         self.rank: int = rank
         self.timed: Timed = Timed(Status.OFFLINE, now)
         self.error: str = ""
         self.port: Port | None = None
-        self.torpor: Torpor = Torpor(0, now)
+        self.torpor: Torpor = Torpor(0, 0.0)
+        self.keepalive_s: float = 0.0
+        self.voice: Voice | None = None
 
     @property
     def torpid(self) -> bool:
@@ -74,8 +78,9 @@ class Children:
     """All children of one broker.
 
     Args:
-        broker: where admitted ones are attached. rules: what hello is held against.
-        clock: monotonic seconds. changed: told of each change of a child's status or torpor.
+        broker: where admitted ones are attached. config: patience. rules: what hello is held against.
+        clock: monotonic seconds. watch: those in which we were there. changed: told of each change of a child's status
+            or torpor.
         ours: what we tell Headgate children; ready: False holds hellos back until ``admit_held``.
 
     Attributes:
@@ -86,16 +91,20 @@ class Children:
     def __init__(
         self,
         broker: Broker,
+        config: OverlayConfig,
         rules: hello.Rules,
         clock: Callable[[], float],
+        watch: Watch,
         changed: Callable[[Child], object],
         ours: Callable[[], hello.Ours],
         ready: Callable[[], bool],
     ) -> None:
         now = clock()
         self._broker = broker
+        self._config = config
         self._rules = rules
         self._clock = clock
+        self._watch = watch
         self._changed = changed
         self._ours = ours
         self._ready = ready
@@ -209,7 +218,10 @@ class Children:
         self._greetings.discard(link)
         link.receiver = self._broker
         child.port = port
-        child.torpor = Torpor(port.received, self._clock())
+        now = self._clock()
+        child.torpor = Torpor(port.received, self._watch.look(now))
+        child.keepalive_s = told.ours.keepalive_s
+        child.voice = Voice(link.outbox.sent, now) if told.ours.headgate else None
         self._broker.attach(port)
         log.info("rank %d joined (%s), status %s", child.rank, link.peer.address, told.status.label)
         self._set(child, told.status)
@@ -328,14 +340,29 @@ class Children:
 
     # -- liveness ------------------------------------------------------------------------------
 
-    def pulse(self, now: float, torpid_max_s: float) -> None:
-        """Find out who fell silent, and who is back."""
+    def pulse(self, now: float, watched: float) -> None:
+        """Find out who fell silent, who is lost, and who is back; say that we are here to whom we said nothing."""
         for child in self._children.values():
             port = child.port
-            if port is not None and child.torpor.check(port.received, now, torpid_max_s):
-                silent = child.torpor.seconds(port.received, now)
-                if child.torpor.torpid:
-                    log.error("rank %d has been unresponsive for %.1f s", child.rank, silent)
-                else:
-                    log.error("rank %d is responsive now", child.rank)
-                self._changed(child)
+            if port is not None:
+                self._speak(child, port, now)
+                self._listen(child, port, watched)
+
+    def _speak(self, child: Child, port: Port, now: float) -> None:
+        voice = child.voice
+        if voice is not None and voice.due(port.link.outbox, now, self._config.torpid_min_s):
+            self._broker.router.tally.sent_controls += 1
+            port.send(control.heartbeat())
+
+    def _listen(self, child: Child, port: Port, watched: float) -> None:
+        if port in self._broker.backlog:  # it has spoken: we are behind with hearing it
+            child.torpor.restart(watched)
+        silent = child.torpor.seconds(port.received, watched)
+        if silent >= lost_after_s(child.keepalive_s, self._config.lost_s) > 0:
+            port.link.abort(LinkEnded(f"silent for {silent:.1f} s"))
+        elif child.torpor.check(port.received, watched, self._config.torpid_max_s):
+            if child.torpor.torpid:
+                log.error("rank %d has been unresponsive for %.1f s", child.rank, silent)
+            else:
+                log.error("rank %d is responsive now", child.rank)
+            self._changed(child)

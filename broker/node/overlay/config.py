@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from broker.identity import PeerInfo
+from broker.node.overlay.liveness import LOST_S
 from broker.transport.link import Options
 
 
@@ -25,8 +26,9 @@ class OverlayConfig:
         hostnames: rank -> hostname, where the hosts table names them; a hello that says otherwise is refused.
         on_parent_loss: ``rejoin`` as a new incarnation, or ``exit`` for a supervisor.
         batch: offer many messages in one to Headgate peers.
-        torpid_min_s: silence after which a child sends a heartbeat. torpid_max_s: silence after which a parent
-            calls a child torpid; 0 never.
+        torpid_min_s: silence after which a neighbour is sent a heartbeat. torpid_max_s: silence after which a parent
+            calls a child torpid; 0 never. lost_s: silence after which a Headgate neighbour is lost, at least (see
+            ``liveness``).
         hello_timeout_s: how long an answer to hello may take before the parent is dialled anew; 0 has no limit.
         backoff_s, backoff_max_s: first and longest wait between attempts to join, each drawn from 0 to it.
         goodbye_timeout_s: how long leaving waits for the parent's answer.
@@ -43,6 +45,7 @@ class OverlayConfig:
     batch: bool = True
     torpid_min_s: float = 5.0
     torpid_max_s: float = 30.0
+    lost_s: float = LOST_S
     hello_timeout_s: float = 30.0
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0

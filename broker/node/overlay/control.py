@@ -7,7 +7,8 @@ from typing import Final
 from broker.wire.message import Message, control
 
 HEARTBEAT: Final = 0
-"""Child to parent when it sent nothing for a while; the status word is 0."""
+"""Still here: to the parent, and to a Headgate child, after silence; the status word is 0. Deployed parents send none,
+and deployed children would log one as unknown."""
 STATUS: Final = 1
 """Child to parent: the status word is that of its subtree."""
 DISCONNECT: Final = 2
@@ -15,7 +16,7 @@ DISCONNECT: Final = 2
 
 
 def heartbeat() -> Message:
-    """Child to parent: still here."""
+    """To a neighbour: still here."""
     return control(HEARTBEAT)
 
 

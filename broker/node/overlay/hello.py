@@ -7,7 +7,8 @@
                       EINVAL (version, hostname, not a child)
 
 ``version`` is major << 16 | minor << 8 | patch. ``headgate`` is ours; deployed software ignores it:
-``{"version", "batch": 1, "epoch": uuid of rank 0}``. Nothing of it is used unless both sides sent it.
+``{"version", "batch": 1, "epoch": uuid of rank 0, "keepalive_s": seconds}``. Nothing of it is used unless both sides
+sent it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TOPIC: Final = "overlay.hello"
 _TOPIC_PART: Final = encode_part(TOPIC.encode())
 UUID_CHARS: Final = 36
 """A hop is the text form of a UUID; the route stack relies on its length."""
+_KEEPALIVE_MAX_S: Final = 86400
 _UUID: Final = re.compile(f"[!-~]{{{UUID_CHARS}}}")
 
 
@@ -41,6 +43,8 @@ class Ours(NamedTuple):
     """It takes many messages in one."""
     epoch: str = ""
     """Uuid of rank 0, if known: whose event numbers these are."""
+    keepalive_s: float = 0.0
+    """It is never silent for much longer while it lives; 0: it does not say."""
 
 
 class Hello(NamedTuple):
@@ -218,6 +222,8 @@ def _add_ours(payload: dict[str, Any], ours: Ours) -> None:
             table["batch"] = 1
         if ours.epoch:
             table["epoch"] = ours.epoch
+        if ours.keepalive_s:
+            table["keepalive_s"] = ours.keepalive_s
         payload["headgate"] = table
 
 
@@ -225,8 +231,16 @@ def _read_ours(payload: Mapping[str, Any]) -> Ours:
     table = payload.get("headgate")
     if not isinstance(table, dict):
         return Ours()
-    epoch = table.get("epoch", "")
-    return Ours(True, table.get("batch") == 1, epoch if isinstance(epoch, str) else "")
+    epoch, keepalive_s = table.get("epoch", ""), table.get("keepalive_s")
+    return Ours(
+        True, table.get("batch") == 1, epoch if isinstance(epoch, str) else "", _keepalive(keepalive_s)
+    )
+
+
+def _keepalive(told: object) -> float:
+    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told <= _KEEPALIVE_MAX_S:
+        return 0.0
+    return float(told)
 
 
 def _number(payload: Mapping[str, Any], key: str) -> int:

@@ -1,4 +1,13 @@
-"""Who has been silent for how long. Time is an argument; no clock is read here.
+"""Who has been silent for how long, and what follows. Time is an argument; no clock is read here.
+
+::
+
+    we sent nothing for torpid_min_s                     a keepalive (to a parent, and to a child of ours)
+    a child said nothing for torpid_max_s                it is torpid
+    a neighbour of ours said nothing for LOST_S, or      it is lost, like one whose connection ended
+    for four times the torpid_min_s of its hello
+
+A neighbour that is deployed flux-core told no torpid_min_s, and sends children none: it is lost with its connection.
 
 Nothing is recorded per message: a count that its owner keeps anyway (messages received from a child, sent to the
 parent) is compared at each pulse. A silence is therefore known up to one pulse too short, never too long.
@@ -6,17 +15,53 @@ parent) is compared at each pulse. A silence is therefore known up to one pulse 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broker.transport.outbox import Outbox
 
 SYNC_MAX_S: Final = 5.0
 """Longest time between two looks, heartbeat or not, as in deployed flux-core."""
+LOST_S: Final = 20.0
+"""TCP, too, gives a connection up whose peer's machine is silent for so long (``zeromq.tuning.UNCONFIRMED_MS``)."""
+_LOST_KEEPALIVES: Final = 4
+"""Of which one at least has to come: with two looks between, a keepalive is at most twice its time late."""
+
+
+def lost_after_s(keepalive_s: float, least_s: float = LOST_S) -> float:
+    """Silence that means loss of a neighbour that sends a keepalive each ``keepalive_s`` (0: none); 0.0 is never."""
+    return max(least_s, _LOST_KEEPALIVES * keepalive_s) if keepalive_s > 0 else 0.0
+
+
+class Watch:
+    """How long we have been looking: seconds that stand still while we were frozen, or our loop hung.
+
+    What others said meanwhile is still to be read, so nobody may be judged by that time.
+
+    Args:
+        now: monotonic seconds. longest_s: between two looks; after a longer time we were not there.
+    """
+
+    __slots__ = ("_longest_s", "_looked", "_seconds")
+
+    def __init__(self, now: float, longest_s: float) -> None:
+        self._looked: float = now
+        self._longest_s: float = longest_s
+        self._seconds: float = 0.0
+
+    def look(self, now: float) -> float:
+        """The seconds so far."""
+        passed, self._looked = now - self._looked, now
+        if passed <= self._longest_s:
+            self._seconds += passed
+        return self._seconds
 
 
 class Silence:
     """How long a count has stood still.
 
     Args:
-        count: its present value. now: monotonic seconds.
+        count: its present value. now: seconds of a clock (for ours: monotonic; for that of others: ``Watch``).
     """
 
     __slots__ = ("_count", "_moved")
@@ -30,6 +75,21 @@ class Silence:
         if count != self._count:
             self._count, self._moved = count, now
         return now - self._moved
+
+    def restart(self, now: float) -> None:
+        """Begin anew, though the count stands still."""
+        self._moved = now
+
+
+class Voice(Silence):
+    """Our own silence towards one neighbour."""
+
+    __slots__ = ()
+
+    def due(self, outbox: Outbox[Any], now: float, keepalive_s: float) -> bool:
+        """True when a keepalive has to be sent. What waits in the outbox will be heard without one."""
+        silent = self.seconds(outbox.sent, now) >= keepalive_s
+        return silent and not (outbox.fresh or outbox.parked)
 
 
 class Torpor(Silence):

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.children import Child, Children
 from broker.node.overlay.config import Hooks, Objection, OverlayConfig
-from broker.node.overlay.liveness import SYNC_MAX_S
+from broker.node.overlay.liveness import SYNC_MAX_S, Watch
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
 from broker.routing.port import CHILD, PARENT, Port
@@ -28,6 +28,8 @@ from broker.wire.parts import encode_part
 log = logging.getLogger("headgate")
 
 _GOODBYE_PART: Final = encode_part(b"overlay.goodbye")
+_LATE_S: Final = 1.0
+"""A look may be as late on a busy machine, beyond twice its time, and count all the same."""
 _PARENT_LOST: Final = "lost connection to parent"
 
 
@@ -38,6 +40,7 @@ class Overlay:
 
     Args:
         broker: knows rank, shape, uuid and owner. config: see there. hooks: who wants to be told what.
+        clock: monotonic seconds.
 
     Attributes:
         contact_uri: what children dial, ports filled in; None before ``start`` and at a leaf.
@@ -46,10 +49,19 @@ class Overlay:
         listening: set once children can reach us, or we have none.
     """
 
-    def __init__(self, broker: Broker, config: OverlayConfig, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        config: OverlayConfig,
+        hooks: Hooks | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._broker = broker
         self._config = config
         self._hooks = hooks or Hooks()
+        self._clock = clock
+        self._period_s = min(SYNC_MAX_S, config.torpid_min_s / 2)
+        self._watch = Watch(clock(), 2 * self._period_s + _LATE_S)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._listener: Listener | None = None
@@ -67,12 +79,14 @@ class Overlay:
             config.hostnames,
         )
         self._rules = rules
-        self._children = Children(broker, rules, time.monotonic, self._child_changed, self._ours, self.joined)
+        self._children = Children(
+            broker, config, rules, clock, self._watch, self._child_changed, self._ours, self.joined
+        )
         self._children.refused = self._hooks.refused
         self._parent: Parent | None = None
         if router.rank:
-            self._parent = Parent(broker, config, self._introduce, self._joined, time.monotonic)
-        self._status = Timed(combine(child.timed.status for child in self._children), time.monotonic())
+            self._parent = Parent(broker, config, self._introduce, self._joined, clock, self._watch)
+        self._status = Timed(combine(child.timed.status for child in self._children), clock())
         self._nobody = asyncio.Event()
         self._nobody.set()
         self._lost = asyncio.Event()
@@ -194,11 +208,11 @@ class Overlay:
 
     def status_since(self) -> float:
         """Seconds since ``subtree_status`` last changed."""
-        return time.monotonic() - self._status.since
+        return self._clock() - self._status.since
 
     def child_health(self) -> Sequence[Mapping[str, Any]]:
         """Per child: rank, status, duration (seconds), torpid; error when it is not online and there is one."""
-        now = time.monotonic()
+        now = self._clock()
         return [child.health(now) for child in self._children]
 
     def disconnect_child(self, rank: int, reason: str) -> int:
@@ -209,23 +223,23 @@ class Overlay:
 
     def pulse(self) -> None:
         """Check liveness now (called on each ``heartbeat.pulse``; a timer of our own calls it, too)."""
-        now = time.monotonic()
+        now = self._clock()
+        watched = self._watch.look(now)
         if self._parent is not None:
-            self._parent.pulse(now)
-        self._children.pulse(now, self._config.torpid_max_s)
+            self._parent.pulse(now, watched)
+        self._children.pulse(now, watched)
 
     async def _beat(self) -> None:
         """Heartbeats may stay away; silence must be noticed all the same."""
-        period_s = min(SYNC_MAX_S, self._config.torpid_min_s / 2)
         while True:
-            await asyncio.sleep(period_s)
+            await asyncio.sleep(self._period_s)
             self.pulse()
 
     # -- the parent ----------------------------------------------------------------------------
 
     def _introduce(self) -> hello.Hello:
         uuid, rank = self._broker.router.uuid, self._broker.router.rank
-        ours = hello.Ours(True, self._config.batch)
+        ours = self._ours()._replace(epoch="")  # ours may be a former one
         return hello.Hello(rank, self._rules.version, uuid, self._status.status, self._config.hostname, ours)
 
     def _joined(self, answer: hello.Answer) -> None:
@@ -304,7 +318,7 @@ class Overlay:
     # -- the children --------------------------------------------------------------------------
 
     def _ours(self) -> hello.Ours:
-        return hello.Ours(True, self._config.batch, self.epoch)
+        return hello.Ours(True, self._config.batch, self.epoch, self._config.torpid_min_s)
 
     def _child_changed(self, child: Child) -> None:
         self._hooks.child_changed(child.rank, child.timed.status.label, child.torpid)
@@ -313,7 +327,7 @@ class Overlay:
         else:
             self._nobody.set()
         status = combine(each.timed.status for each in self._children)
-        if self._status.change(status, time.monotonic()):
+        if self._status.change(status, self._clock()):
             if self._parent is not None:
                 self._parent.send(control.status(int(status)))
             self._hooks.status_changed(status.label)

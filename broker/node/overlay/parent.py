@@ -19,7 +19,7 @@ from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.config import Objection, OverlayConfig
-from broker.node.overlay.liveness import Silence
+from broker.node.overlay.liveness import Silence, Voice, Watch, lost_after_s
 from broker.routing.port import PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Link
@@ -34,7 +34,7 @@ class Parent:
     Args:
         broker: where the parent's port is attached. config: addresses and patience.
         introduce: makes our hello; joined: told of each answer that admits us, the port being attached.
-        clock: monotonic seconds.
+        clock: monotonic seconds. watch: those in which we were there.
 
     Attributes:
         port: while joined.
@@ -47,13 +47,17 @@ class Parent:
         introduce: Callable[[], hello.Hello],
         joined: Callable[[hello.Answer], object],
         clock: Callable[[], float],
+        watch: Watch,
     ) -> None:
         self._broker = broker
         self._config = config
         self._introduce = introduce
         self._joined = joined
         self._clock = clock
-        self._silence = Silence(0, clock())
+        self._watch = watch
+        self._voice = Voice(0, 0.0)
+        self._silence = Silence(0, 0.0)
+        self._keepalive_s = 0.0
         self._greeted: Link | None = None
         self.port: Port | None = None
 
@@ -136,7 +140,10 @@ class Parent:
             link.enable_batch()
         link.receiver = self._broker
         self.port = port
-        self._silence = Silence(link.outbox.sent, self._clock())
+        now = self._clock()
+        self._voice = Voice(link.outbox.sent, now)
+        self._silence = Silence(port.received, self._watch.look(now))
+        self._keepalive_s = answer.ours.keepalive_s
         self._broker.attach(port)
         log.info("joined rank %d (%s)", rank, link.peer.address)
         self._joined(answer)
@@ -149,15 +156,21 @@ class Parent:
             self._broker.router.tally.sent_controls += 1
             self.port.send(message)
 
-    def pulse(self, now: float) -> None:
-        """Say that we are here when nothing else did for a while."""
-        if self.port is not None:
-            silent = self._silence.seconds(self.port.link.outbox.sent, now)
-            if silent >= self._config.torpid_min_s:
-                self.send(control.heartbeat())
+    def pulse(self, now: float, watched: float) -> None:
+        """Give up a parent that is silent; say that we are here when nothing else did for a while."""
+        port = self.port
+        if port is None:
+            return
+        if port in self._broker.backlog:  # it has spoken: we are behind with hearing it
+            self._silence.restart(watched)
+        silent = self._silence.seconds(port.received, watched)
+        if silent >= lost_after_s(self._keepalive_s, self._config.lost_s) > 0:
+            self.drop(f"silent for {silent:.1f} s")
+        elif self._voice.due(port.link.outbox, now, self._config.torpid_min_s):
+            self.send(control.heartbeat())
 
     def controlled(self, message: Message) -> None:
-        """A control message of the parent: only ``disconnect`` means something."""
+        """A control message of the parent: only ``disconnect`` means something; a heartbeat has been counted."""
         if message.aux1 == control.DISCONNECT:
             self.drop("the parent told us to leave")
 

@@ -23,8 +23,11 @@ CONNECT_MS: Final = 5_000
 MESSAGE_BYTES_MAX: Final = 64 << 20
 CURVE_BYTES: Final = 64
 """What CURVE adds to a frame, 33 bytes and some more: the limit on the wire is meant for what it carries."""
-_DEAD_MS_MAX: Final = 6_553_500
-"""What ZMTP can say as the time to live of a heartbeat: 16 bits of tenths of a second."""
+BUNDLE_BYTES: Final = 72 << 10
+"""What a DEALER is sent with a body in the same frame (``bundle``): an envelope with ``CHOSEN_MAX`` names, 65 KiB, a
+route, the lengths. The limit is meant for the body."""
+_DEAD_MS_MAX: Final = 2**31 - 1
+"""What TCP_MAXRT takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,11 @@ def curve_to_directory(certificate: Certificate | None, key: str) -> CurveClient
 
 
 def tune_tcp(sock: zmq.Socket[bytes], tuning: Tuning, *, send_msgs: int = SEND_MSGS) -> None:
-    """Set a TCP socket up before it is bound or connected: keep-alive, heartbeats, limits, CURVE if ``tuning`` has it.
+    """Set a TCP socket up before it is bound or connected: keep-alive, limits, CURVE if ``tuning`` has it.
 
-    ZMTP heartbeats notice a peer that is frozen, TCP keep-alive a machine that is gone; TCP_MAXRT ends a connection
-    whose data is not confirmed for as long, which keep-alive alone does not see.
+    TCP keep-alive notices a machine that is gone; TCP_MAXRT ends a connection whose data is not confirmed for as long,
+    which keep-alive alone does not see. A process that is frozen misses the beats of its lease at the directory. ZMTP's
+    heartbeats stay off, they can abort the process (``transport.zeromq.tuning.tune``).
     """
     alive = tuning.keepalive
     sock.set(zmq.TCP_KEEPALIVE, 1 if alive.on else 0)
@@ -83,11 +87,7 @@ def tune_tcp(sock: zmq.Socket[bytes], tuning: Tuning, *, send_msgs: int = SEND_M
         sock.set(zmq.TCP_KEEPALIVE_IDLE, alive.idle_s)
         sock.set(zmq.TCP_KEEPALIVE_CNT, alive.count)
         sock.set(zmq.TCP_KEEPALIVE_INTVL, alive.interval_s)
-        dead_ms = alive.dead_ms
-        sock.set(zmq.TCP_MAXRT, dead_ms)
-        sock.set(zmq.HEARTBEAT_IVL, max(dead_ms // 4, 500))
-        sock.set(zmq.HEARTBEAT_TIMEOUT, dead_ms)
-        sock.set(zmq.HEARTBEAT_TTL, dead_ms)
+        sock.set(zmq.TCP_MAXRT, alive.dead_ms)
     sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     sock.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
     sealed = 0 if tuning.curve is None else CURVE_BYTES
@@ -108,7 +108,7 @@ def tune_local(
     """Set up what TCP and IPC sockets share; an IPC socket needs no more."""
     sock.set(zmq.SNDHWM, send_msgs)
     sock.set(zmq.RCVHWM, receive_msgs)
-    sock.set(zmq.MAXMSGSIZE, max_bytes)
+    sock.set(zmq.MAXMSGSIZE, max_bytes + (BUNDLE_BYTES if sock.type == zmq.DEALER else 0))
     sock.set(zmq.RECONNECT_IVL, RECONNECT_MS)
     sock.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     sock.set(zmq.LINGER, 0)

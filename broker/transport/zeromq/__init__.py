@@ -23,7 +23,8 @@
 ``batch`` (default False) says that batches are accepted and may be switched on by ``link.enable_batch()``.
 
 A listener learns of a peer from its first message: only then does ``accept`` get the link. A peer's loss is known
-at once from the kernel, and after ``tuning.HEARTBEAT_TIMEOUT_MS`` when the network says nothing.
+at once from the kernel, and after ``tuning.UNCONFIRMED_MS`` when the network says nothing. A peer that is frozen while
+its kernel goes on is not lost for a link: whoever uses it counts silence, as the tree does (``node.overlay``).
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from struct import Struct
 from typing import Final
 
 log = logging.getLogger("headgate")
-_SILENCE: Final = Struct("=52xI")
-"""``struct tcp_info`` up to ``tcpi_last_data_recv``: milliseconds since the peer's last byte (linux/tcp.h)."""
+_SILENCE: Final = Struct("=52xII")
+"""``struct tcp_info`` up to ``tcpi_last_ack_recv``: milliseconds since the peer's last byte and since its last
+acknowledgement (linux/tcp.h)."""
 
 
 def inode(fd: int) -> int:
@@ -36,10 +37,11 @@ def shut_down(fd: int, number: int) -> None:
 
 
 def silent_s(fd: int, number: int) -> float:
-    """How long ago a byte came from the peer of a TCP connection, ZeroMQ's own heartbeats included.
+    """How long ago a sign of life came from the other end of a TCP connection: a byte, or an acknowledgement.
 
-    0.0 for a connection that is not TCP, where the kernel tells at once when the other side is gone, and for one that
-    is no longer the socket ``number``.
+    Keep-alive is acknowledged too, so the machine of an idle peer is never silent for much longer than its interval;
+    whether a process reads there, this does not tell. 0.0 for a connection that is not TCP, where the kernel tells at
+    once when the other side is gone, and for one that is no longer the socket ``number``.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as same:
@@ -48,4 +50,4 @@ def silent_s(fd: int, number: int) -> float:
             info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SILENCE.size)
     except OSError:
         return 0.0
-    return float(_SILENCE.unpack(info)[0]) / 1000 if len(info) == _SILENCE.size else 0.0
+    return float(min(_SILENCE.unpack(info))) / 1000 if len(info) == _SILENCE.size else 0.0

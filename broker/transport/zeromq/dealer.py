@@ -88,7 +88,7 @@ class DealerLink(ZeromqLink):
         self._pump.close(linger_ms)
 
     def pause(self) -> None:
-        """Stop reading; TCP slows the peer down. A pause longer than the heartbeat's patience ends the link."""
+        """Stop reading; TCP slows the peer down, which ends the link when it has waited ``UNCONFIRMED_MS`` for room."""
         self._pump.paused = True
 
     def resume(self) -> None:

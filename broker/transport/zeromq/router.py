@@ -90,6 +90,8 @@ class ZeromqListener(Listener):
         self._retiring: asyncio.Task[None] | None = None
         self._listening = -1
         self._domain = b""
+        # until it is known better: what comes in by a socket that is shared may fail, and be told, at once
+        self.address = uri if former is None else former.address
         sock = the_hub.open(zmq.ROUTER)
         self.pump = Pump(the_hub, sock, self)
         try:

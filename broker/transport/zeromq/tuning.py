@@ -21,10 +21,16 @@ SEND_MSGS: Final = 64
 is counted in bytes. A batch counts as one."""
 RECEIVE_MSGS: Final = 256
 """RCVHWM: read ahead for one peer; a peer that sends faster is slowed down by TCP."""
-HEARTBEAT_MS: Final = 5_000
-"""ZMTP PING when nothing else was received; deployed Flux sends its own keepalive after as long a silence."""
-HEARTBEAT_TIMEOUT_MS: Final = 20_000
-"""A peer silent for so long after a PING is lost; deployed Flux gives TCP the same 20 s."""
+UNCONFIRMED_MS: Final = 20_000
+"""TCP_MAXRT: a connection on which what was sent, or a probe, is not acknowledged for so long is lost; as in deployed
+Flux. It cannot see a process that is frozen while its kernel goes on: each protocol counts silence for itself."""
+KEEPALIVE_IDLE_S: Final = 5
+"""After so long without a packet of the peer TCP asks whether it is there ..."""
+KEEPALIVE_INTERVAL_S: Final = 5
+"""... and so often while it does not answer ..."""
+KEEPALIVE_COUNT: Final = 3
+"""... until so many probes were in vain: a machine that is gone is known after 20 s, whether anything was sent or not.
+"""
 HANDSHAKE_MS: Final = 10_000
 """A connection that did not finish its handshake by then is dropped."""
 LINGER_MS: Final = 250
@@ -35,17 +41,26 @@ it had received and not yet handed over."""
 
 
 def tune(sock: zmq.Socket[bytes], max_bytes: int) -> None:
-    """Set what ROUTER and DEALER have in common; ``max_bytes`` caps one part, before libzmq allocates it."""
+    """Set what ROUTER and DEALER have in common; ``max_bytes`` caps one part, before libzmq allocates it.
+
+    ZMTP's heartbeats stay off. Up to libzmq 4.3.5 at least, their timers abort the whole process when the connection
+    of a peer that was read up to RCVHWM breaks, or stays silent, before we read on (its issues 4364, 3937, 4767).
+    """
     sock.set(zmq.SNDHWM, SEND_MSGS)
     sock.set(zmq.RCVHWM, RECEIVE_MSGS)
     sock.set(zmq.MAXMSGSIZE, max_bytes)
-    sock.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    sock.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    sock.set(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
     sock.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-    sock.set(zmq.TCP_KEEPALIVE, 1)
-    sock.set(zmq.TCP_MAXRT, HEARTBEAT_TIMEOUT_MS)
+    probe(sock, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT)
+    sock.set(zmq.TCP_MAXRT, UNCONFIRMED_MS)
     sock.set(zmq.LINGER, LINGER_MS)
+
+
+def probe(sock: zmq.Socket[bytes], idle_s: int, interval_s: int, count: int) -> None:
+    """Have TCP ask a peer that sent nothing for ``idle_s`` whether it is there, ``count`` times each ``interval_s``."""
+    sock.set(zmq.TCP_KEEPALIVE, 1)
+    sock.set(zmq.TCP_KEEPALIVE_IDLE, idle_s)
+    sock.set(zmq.TCP_KEEPALIVE_INTVL, interval_s)
+    sock.set(zmq.TCP_KEEPALIVE_CNT, count)
 
 
 def serve_curve(sock: zmq.Socket[bytes], curve: CurveServer | None) -> None:

@@ -58,7 +58,11 @@ class FakePeer:
         self.room: int | None = None
         self.spare: int | None = None
         self.unsent: frozenset[str] = frozenset()
+        self.cuts: list[str] = []
         self.waiting: list[tuple[Packet, int]] = []
+
+    def cut(self, why: str) -> None:
+        self.cuts.append(why)
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         assert encode(packet)  # what is sent can be written

@@ -179,6 +179,19 @@ def test_silence_is_death_and_any_frame_is_life():
     assert bench.counts.died == 1
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_who_is_told_to_come_back_and_stays_silent_on_its_connection_is_cut(frozen):
+    bench = Bench(DispatchConfig(keepalive_s=1, multiplier=4))
+    worker = bench.register("w1")
+    bench.pass_time(4)
+    assert worker.take()[-1].command is DISCONNECT
+    if not frozen:
+        bench.say(worker, worker_says(Command.READY, service="net"))
+    assert worker.cuts == []
+    bench.pass_time(2)
+    assert bool(worker.cuts) is frozen
+
+
 # -- jobs of lost workers -------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Rank 0 of three, whose children are played by the test."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 from broker.identity import PeerInfo
@@ -21,9 +22,9 @@ HELLO = Hello(1, 0x5800, UUID, Status.FULL)
 class Parent(Rank):
     """Rank 0 of three, to which children of the test connect."""
 
-    def __init__(self, **config):
+    def __init__(self, clock=time.monotonic, **config):
         config = {"listen_uri": place(), "hostnames": {0: "node0", 1: "node1", 2: "node2"}, **config}
-        super().__init__(0, Topology(3), replace(QUICK, **config))
+        super().__init__(0, Topology(3), replace(QUICK, **config), clock=clock)
 
     async def __aenter__(self):
         await self.overlay.start()

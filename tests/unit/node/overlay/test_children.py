@@ -44,7 +44,7 @@ def test_what_is_ours_is_told_only_to_ours():
         child = parent.connect()
         answer = await ask(child, hello.encode(HELLO._replace(ours=Ours(True, True))))
         ours = hello.read_answer(answer).ours
-        assert ours == Ours(True, True, parent.broker.router.uuid)
+        assert ours == Ours(True, True, parent.broker.router.uuid, 5.0)
 
     run(story)
 

@@ -17,7 +17,9 @@ RULES = Rules(0, (1, 2), hello.encode_version("0.88.0"), {0: "node0", 1: "node1"
 HELLO = Hello(1, 0x5800, UUID, Status.FULL, "node1")
 
 values = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | st.just(UUID)
-keys = st.sampled_from(["rank", "version", "uuid", "status", "hostname", "headgate", "batch", "epoch"])
+keys = st.sampled_from(
+    ["rank", "version", "uuid", "status", "hostname", "headgate", "batch", "epoch", "keepalive_s"]
+)
 json_objects = st.dictionaries(keys, values | st.dictionaries(keys, values), max_size=6)
 
 
@@ -50,7 +52,9 @@ def test_deployed_hellos_are_read(record):
     assert read.ours == Ours()
 
 
-@pytest.mark.parametrize("ours", [Ours(), Ours(True), Ours(True, True), Ours(True, True, UUID)])
+@pytest.mark.parametrize(
+    "ours", [Ours(), Ours(True), Ours(True, True), Ours(True, True, UUID), Ours(True, True, UUID, 0.5)]
+)
 def test_what_we_add_survives_both_ways(ours):
     asked = hello.encode(HELLO._replace(ours=ours))
     assert hello.read_request(asked).ours == ours
@@ -140,11 +144,21 @@ def test_a_payload_that_is_no_object(payload):
         hello.read_request(request(hello.TOPIC, payload))
 
 
-@pytest.mark.parametrize("extra", [1, "x", [], {"batch": True}, {"batch": "1", "epoch": 5}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        1,
+        "x",
+        [],
+        {"batch": True},
+        {"batch": "1", "epoch": 5},
+        *({"keepalive_s": odd} for odd in ("5", True, 0, -1, 10**300, 86401, None)),
+    ],
+)
 def test_odd_additions_of_a_stranger_mean_nothing(extra):
     told = {"rank": 1, "version": 0x5800, "uuid": UUID, "status": 1, "headgate": extra}
     ours = hello.read_request(request(hello.TOPIC, encode_json(told))).ours
-    assert ours.epoch == ""
+    assert (ours.epoch, ours.keepalive_s) == ("", 0.0)
     assert ours.headgate is isinstance(extra, dict)
 
 

@@ -1,4 +1,6 @@
-from broker.node.overlay.liveness import Silence, Torpor
+import pytest
+
+from broker.node.overlay.liveness import Silence, Torpor, Watch, lost_after_s
 
 
 def test_silence_lasts_while_the_count_stands_still():
@@ -28,3 +30,24 @@ def test_zero_means_never_torpid_even_for_one_who_is():
     assert torpor.check(0, 51.0, 0)
     assert not torpor.torpid
     assert not torpor.check(0, 1e9, 0)
+
+
+@pytest.mark.parametrize(
+    ("keepalive_s", "lost_s"), [(0.0, 0.0), (0.1, 20.0), (5.0, 20.0), (6.0, 24.0), (86400.0, 345600.0)]
+)
+def test_who_promised_no_keepalive_is_never_lost_and_who_is_slow_has_longer(keepalive_s, lost_s):
+    assert lost_after_s(keepalive_s) == lost_s
+
+
+def test_a_silence_may_begin_anew():
+    silence = Silence(5, 0.0)
+    silence.restart(7.0)
+    assert silence.seconds(5, 8.0) == 1.0
+
+
+def test_time_in_which_we_did_not_look_is_not_watched():
+    watch = Watch(100.0, 6.0)
+    assert watch.look(102.5) == 2.5
+    assert watch.look(108.5) == 8.5
+    assert watch.look(142.5) == 8.5  # frozen for 34 s
+    assert watch.look(145.0) == 11.0

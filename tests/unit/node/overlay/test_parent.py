@@ -26,7 +26,8 @@ from tests.unit.node.overlay.upward import PARENT, PlayedParent, Story, run
 def test_hello_says_who_we_are():
     async def tell(story):
         told = decode_json(story.link.inbox[0].payload)
-        assert told.pop("headgate")["batch"] == 1
+        ours = told.pop("headgate")
+        assert (ours["batch"], ours["keepalive_s"]) == (1, 5.0)
         assert told == {
             "rank": 1,
             "version": 0x5800,
@@ -208,7 +209,7 @@ def test_whoever_has_just_spoken_sends_no_heartbeat():
         story.link.ask_down("probe.ping")
         await until(lambda: story.link.inbox[1:])
         for seconds in (1000, 1004, 1006):
-            pulse(now + seconds)
+            pulse(now + seconds, 0.0)
         story.child.broker.flusher.flush()
         await until(lambda: story.controls(control.HEARTBEAT))
         assert len(story.controls(control.HEARTBEAT)) == 1

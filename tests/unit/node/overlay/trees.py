@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,6 +48,24 @@ def shared_certificate(config, certificate=None):
     )
 
 
+class Clock:
+    """Monotonic seconds that pass when the test says so, with a look of an overlay at each step."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+    async def live(self, overlay, seconds, step=2.5):
+        """``seconds`` in which the loop of ``overlay`` runs as it should."""
+        for _ in range(round(seconds / step)):
+            self.now += step
+            overlay.pulse()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+
 async def until(condition: Callable[[], object], seconds: float = 10.0):
     """Wait for a condition; fail rather than hang."""
     async with asyncio.timeout(seconds):
@@ -57,7 +76,7 @@ async def until(condition: Callable[[], object], seconds: float = 10.0):
 class Rank:
     """One broker of a test tree: records what it was told, answers ``NAME.ping`` with its rank."""
 
-    def __init__(self, rank, topology, config, service="probe"):
+    def __init__(self, rank, topology, config, service="probe", clock=time.monotonic):
         self.broker = Broker(rank, topology, str(uuid.uuid4()), str(uuid.uuid4()), OWNER)
         self.told: list[tuple] = []
         self.requests: list[Message] = []
@@ -71,7 +90,7 @@ class Rank:
         config = replace(
             config, listen=replace(config.listen, **options), dial=replace(config.dial, **options)
         )
-        self.overlay = Overlay(self.broker, config, self._hooks())
+        self.overlay = Overlay(self.broker, config, self._hooks(), clock)
 
     def _hooks(self):
         return Hooks(

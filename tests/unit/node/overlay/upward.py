@@ -1,6 +1,7 @@
 """Rank 1 of a tree, with its parent played by the test."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 from broker.node.overlay import hello
@@ -22,13 +23,14 @@ PARENT = "ef3b72fa-e999-463f-b9d9-bf6763b37319"
 class Story:
     """Rank 1 of four (rank 3 is below it), and the parent's end of each connection it makes."""
 
-    def __init__(self, size=4, **config):
+    def __init__(self, size=4, clock=time.monotonic, ours=None, **config):
         self.uri = place()
         self.links: list[Client] = []
         listen = place()
-        self.child = Rank(1, Topology(size), replace(QUICK, parent_uri=self.uri, listen_uri=listen, **config))
+        config = replace(QUICK, parent_uri=self.uri, listen_uri=listen, **config)
+        self.child = Rank(1, Topology(size), config, clock=clock)
         self.admits = True
-        self.ours = Ours()
+        self.ours = ours or Ours()
         self.uuid = PARENT
 
     async def listen(self):
