@@ -31,7 +31,7 @@ class OsloKeyEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whose messages its messages are. Default: nobody's in particular."""
 
     roles: tuple[RoleName, ...] = ("user",)
-    """What `oslo.rules` know it as. Default user. An empty list refuses the key."""
+    """What `oslo.rules` know it as; an admin is a user, too. Default user. An empty list refuses the key."""
 
 
 class OsloRuleEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -259,6 +259,25 @@ def test_a_proxy_is_told_everything():
 
 
 @pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ((), Role.NONE),
+        (("user",), Role.USER),
+        (("admin",), Role.USER | Role.ADMIN),
+        (("owner",), Role.OWNER),
+        (("deny", "admin"), Role.USER | Role.ADMIN),
+    ],
+)
+def test_what_a_key_is_known_as(roles, expected):
+    assert plan.held(roles) == expected
+
+
+def test_a_rule_for_admins_is_not_one_for_users():
+    section = OsloSection(rules=(OsloRuleEntry(roles=("admin",)),))
+    assert plan.node_config(section).rules[0].roles == Role.ADMIN
+
+
+@pytest.mark.parametrize(
     ("host", "advertise", "expected"),
     [("0.0.0.0", None, ""), ("::", None, ""), ("*", None, ""),
      ("10.0.0.7", None, "10.0.0.7"), ("*", "n.example", "n.example")],

@@ -29,6 +29,12 @@ def mask(roles: Iterable[str]) -> int:
     return int(functools.reduce(lambda seen, role: seen | ROLES[role], roles, Role.NONE))
 
 
+def held(roles: Iterable[str]) -> int:
+    """The rolemask that a key of these roles gives its messages: an admin is a user, too, as with ``[[clients]]``."""
+    given = mask(roles)
+    return given | Role.USER if given & Role.ADMIN else given
+
+
 def ipc_dir(section: OsloSection) -> str:
     """The folder of the node's sockets."""
     return section.ipc_dir or default_ipc_dir()
@@ -64,7 +70,7 @@ def node_config(section: OsloSection, rooms: Sequence[str] = ()) -> NodeConfig:
             entry.key,
             entry.name or "",
             USERID_UNKNOWN if entry.userid is None else entry.userid,
-            mask(entry.roles),
+            held(entry.roles),
         )
         for entry in section.keys
     )
