@@ -287,9 +287,11 @@ class World:
     async def _gateway(self) -> str:
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_unix_connection(f"{self.place}/gateway.sock")
-            writer.write(b"GET /readyz HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")
-            status = await reader.readline()
-            writer.close()
+            try:  # a gateway that is frozen takes the connection and says nothing
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")
+                status = await reader.readline()
+            finally:
+                writer.close()
             return "" if b" 200 " in status else status.decode().strip()
 
     def uri(self, rank: int) -> str:
