@@ -214,7 +214,7 @@ class Settings:
         retry_s: between two attempts to hand over.
         inbox_msgs, inbox_bytes: what a listener holds that was not taken yet.
         outbox_msgs, outbox_bytes: what may wait for one node and pipeline.
-        message_bytes_max: largest body, and largest frame that is read; the same on all nodes.
+        message_bytes_max: largest body, and largest frame that is read but for the envelope; the same on all nodes.
         node: name that the proxy of ``ipc_dir`` is expected to have, another one is logged; "" any.
     """
 

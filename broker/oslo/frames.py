@@ -1,7 +1,8 @@
 r"""The frames of the wing's messages: a fixed envelope with the address behind it, then the body as it came (pure).
 
 A message is ``[envelope][body]``; on publishing sockets a filter stands in front of it, and between a proxy and a
-server a route stands between the two (opaque: whom to answer)::
+server a route stands between the two (opaque: whom to answer). Frames go as ZeroMQ's, but towards DEALERs, where all
+of a message are in one (``reactor.bundle``)::
 
     0   3  magic "HGO"          12  4  word: CALL monitor ms, FANOUT number    40  exchange NUL topic NUL server NUL
     3   1  version 1            16  4  userid   \ filled in by the proxy          listener [NUL listener ...]

@@ -26,6 +26,7 @@ from broker.oslo.frames import Kind, encode
 from broker.oslo.names import Pipeline, control_file
 from tests.bench import processes
 from tests.live import rabbit
+from tests.live.oslo_wire import hear
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-oslo" / "bin" / "python"
@@ -243,7 +244,7 @@ class Pipelines(Carrier):
                     sock.connect(f"ipc://{self.folder}/ipc/{control_file(pipeline)}")
                     sock.send_multipart([encode(Kind.STATUS), b""])
                     if sock.poll(STATUS_MS):
-                        told = json.loads(sock.recv_multipart()[1])
+                        told = json.loads(hear(sock)[1])
                         found[pipeline] = {name: n for name, n in told["counts"].items() if n}
         return found
 

@@ -18,6 +18,7 @@ from tests.bench import processes
 from tests.bench.oslo_contenders import Fake, Peer, Pipelines, stopping
 from tests.bench.targets import Row
 from tests.bench.works import say
+from tests.live.oslo_wire import hear
 
 if TYPE_CHECKING:
     from tests.bench.works import Bench
@@ -66,7 +67,7 @@ class Watch:
         while len(self.found) < count:
             if not self._sock.poll(max(0, round(1000 * (end - time.monotonic())))):
                 raise RuntimeError(f"{len(self.found)} of {count} servers known after {within_s:.0f} s")
-            self._take(*self._sock.recv_multipart())
+            self._take(*hear(self._sock))
         return time.monotonic()
 
     def _take(self, head: bytes, body: bytes) -> None:

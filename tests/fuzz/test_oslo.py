@@ -19,6 +19,7 @@ from broker.oslo.records import Opening, Record, to_json
 from tests.live.oslo import Proxy, until
 from tests.live.oslo_fuzz import CORPUS, Wire, broken_bytes, damaged
 from tests.live.oslo_raw import Client, Server
+from tests.live.oslo_wire import hear
 
 MESSAGES = int(os.environ.get("HEADGATE_FUZZ_LIVE", "20000"))
 SOAK_MESSAGES = 200_000
@@ -94,7 +95,7 @@ class Innocents:
         self.desk = peers.socket(zmq.DEALER, peers.file("notify.ctl"))
         opening = Opening(self.listener, (Record("i", "innocent.info", "", self.listener),), None, 1_000_000)
         self.desk.send_multipart([encode(Kind.OPEN, id=new_id()), to_json(opening)])
-        assert decode(self.desk.recv_multipart()[0]).kind == Kind.OPENED
+        assert decode(hear(self.desk)[0]).kind == Kind.OPENED
         self.publishers = [
             (self.publisher(where, data), data)
             for room, data in (
@@ -142,7 +143,7 @@ class Innocents:
         server = self.servers[room]
         while True:
             if room == "call":
-                frames = server.early.pop(0) if server.early else server.ctl.recv_multipart()
+                frames = server.early.pop(0) if server.early else hear(server.ctl)
                 if len(frames) != 3:
                     assert decode(frames[0]).kind == Kind.PULSE, frames
                     continue

@@ -25,6 +25,7 @@ import zmq
 
 from broker.oslo import frames
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline, control_file
+from tests.live.oslo_wire import hear
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDE = Path(__file__).with_name("oslo_side.py")
@@ -167,7 +168,7 @@ def ask_status(file: Path, seconds: float = 5.0) -> dict[str, Any]:
         sock.connect(f"ipc://{file}")
         sock.send_multipart([frames.encode(frames.Kind.STATUS, id=frames.new_id()), b""])
         assert sock.poll(int(seconds * 1000)), f"{file.name} does not answer"
-        return json.loads(sock.recv_multipart()[1])
+        return json.loads(hear(sock)[1])
 
 
 def counted(told: Any, name: str) -> int:

@@ -16,6 +16,7 @@ import zmq
 
 from broker.oslo.frames import Kind, decode, encode, new_id
 from broker.oslo.records import Opened, Opening, Record, to_json
+from tests.live.oslo_wire import hear
 
 PULSE_S = 0.05
 
@@ -34,7 +35,7 @@ def main(pipeline: str, folder: str, exchange: str, topic: str, server: str) -> 
             next_pulse_s = time.monotonic() + PULSE_S
             control.send_multipart([encode(Kind.PULSE), b""])
         if control.poll(5):
-            frames = control.recv_multipart()
+            frames = hear(control)
             envelope = decode(frames[0])
             if envelope.kind == Kind.OPENED:
                 endpoint = msgspec.json.decode(frames[1], type=Opened).endpoint

@@ -17,8 +17,10 @@ import zmq
 
 from broker.oslo.directory import wire
 from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Kind, Malformed, decode, encode
+from broker.oslo.reactor.bundle import FRAMES_MAX, pack
 from broker.oslo.records import Opened, Record, State, to_json
 from tests.live.oslo_fuzz import FROM_PROXY, ID, LISTENER, damaged
+from tests.live.oslo_wire import tell
 
 CONTROLS: Final = ("call.ctl", "cast.ctl", "fanout.ctl", "notify.ctl")
 ENDPOINTS: Final = (
@@ -30,6 +32,8 @@ ENDPOINTS: Final = (
     "tcp://x:y",
     "ipc://" + "x" * 300,
 )
+TO_DEALERS: Final = (*CONTROLS, "directory.ctl", "call.in")
+"""They say one frame at a time: several may abort who reads them when we go (``bundle``)."""
 TALK: Final = 6
 """Damaged messages for each one that came."""
 NODE: Final = "liar"
@@ -59,7 +63,7 @@ class Liar:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._over = self._named = False
         self._socks = {
-            **{name: self._bound(zmq.ROUTER, name) for name in (*CONTROLS, "directory.ctl", "call.in")},
+            **{name: self._bound(zmq.ROUTER, name) for name in TO_DEALERS},
             **{name: self._bound(zmq.XPUB, name) for name in ("fanout.pub", "notify.pub")},
             **{name: self._bound(zmq.XSUB, name) for name in ("fanout.in", "notify.in")},
             "cast.in": self._bound(zmq.PULL, "cast.in"),
@@ -115,12 +119,19 @@ class Liar:
         frames = [frame.replace(LISTENER.encode(), listener) for frame in frames]
         if number and self._dice.random() < 0.5 and len(frames[0]) >= HEAD_BYTES:
             frames[0] = frames[0][: HEAD_BYTES - ID_BYTES] + number + frames[0][HEAD_BYTES:]
+        if name in TO_DEALERS:
+            frames = [self._bundle(frames)]
         try:
             self._socks[name].send_multipart([*head, *frames], zmq.NOBLOCK)
         except zmq.Again:
             time.sleep(0.001)
         else:
             self.said[name] += 1
+
+    def _bundle(self, frames: list[bytes]) -> bytes:
+        """One frame; one in ten is itself damaged, or never was a bundle."""
+        one = pack(frames[:FRAMES_MAX])
+        return damaged([[one], [frames[0]]], self._dice)[0] if self._dice.random() < 0.1 else one
 
     def _publish(self) -> None:
         for name in ("fanout.pub", "notify.pub"):
@@ -158,13 +169,13 @@ class Liar:
 
     def _open(self, name: str, rid: bytes, number: bytes, endpoint: str) -> None:
         opened = to_json(Opened(NODE, 1, endpoint))
-        self._socks[name].send_multipart([rid, encode(Kind.OPENED, id=number), opened])
+        tell(self._socks[name], rid, encode(Kind.OPENED, id=number), opened)
 
     def _tell_states(self, rid: bytes) -> None:
-        def tell(kind: wire.Kind, body: wire.Body) -> None:
-            self._socks["directory.ctl"].send_multipart([rid, *wire.encode(kind, body)])
+        def say(kind: wire.Kind, body: wire.Body) -> None:
+            tell(self._socks["directory.ctl"], rid, *wire.encode(kind, body))
 
-        tell(wire.Kind.WELCOME, wire.Welcome(NODE, 1, 2.0, str(self._folder)))
+        say(wire.Kind.WELCOME, wire.Welcome(NODE, 1, 2.0, str(self._folder)))
         listener = self._listeners[-1].decode()
         states = tuple(
             State(NODE, pipeline, 1, self.total, "", "", (record,))
@@ -175,7 +186,7 @@ class Liar:
                 ("notify", Record("x", "t.info", "", listener)),
             )
         )
-        tell(wire.Kind.STATES, wire.States(states, complete=True))
+        say(wire.Kind.STATES, wire.States(states, complete=True))
 
     def _subscribed(self, name: str, data: bytes) -> None:
         if data[:1] != b"?":

@@ -21,6 +21,7 @@ from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.process import NodeProxy
 from broker.oslo.records import Opened, Opening, Record, to_json
+from tests.live.oslo_wire import hear
 
 PATIENCE_S = 10.0
 T = TypeVar("T")
@@ -170,7 +171,7 @@ class Client:
 
     def get(self) -> Answer:
         """The next one; whether we are still there may be asked at any time, and is no answer."""
-        while (answer := Answer(self.sock.recv_multipart())).kind == Kind.PULSE:
+        while (answer := Answer(hear(self.sock))).kind == Kind.PULSE:
             pass
         return answer
 
@@ -207,7 +208,7 @@ class Server:
         number = new_id()
         self.ctl.send_multipart([encode(kind, id=number, **more), body])
         while True:
-            frames = self.ctl.recv_multipart()
+            frames = hear(self.ctl)
             if decode(frames[0]).id == number and len(frames) == 2:
                 return Answer(frames)
             self.early.append(frames)
@@ -232,7 +233,7 @@ class Server:
         if self.pull is not None:
             head, body = self.pull.recv_multipart()
             return Got(decode(head), b"", body)
-        head, route, body = self.early.pop(0) if self.early else self.ctl.recv_multipart()
+        head, route, body = self.early.pop(0) if self.early else hear(self.ctl)
         return Got(decode(head), route, body)
 
     def reply(self, got: Got, body: bytes = b"", kind: int = Kind.REPLY) -> None:

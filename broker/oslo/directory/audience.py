@@ -13,7 +13,8 @@ from typing import Final
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import Hello, Kind, Refused
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.pipe import Outcome, RouterPipe
+from broker.oslo.reactor.pipe import Outcome
+from broker.oslo.reactor.router import RouterPipe
 
 PEERS_MAX: Final = 16_384
 """Processes on one node, or nodes and applications at one port; more are refused."""

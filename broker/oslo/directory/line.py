@@ -259,7 +259,7 @@ class Line:
         try:
             told = msgspec.json.decode(parts[1], type=dict[str, Any])
             number = frames.decode(parts[0]).id
-        except (frames.Malformed, msgspec.MsgspecError, IndexError):
+        except (frames.Malformed, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError):
             self.counts["malformed"] += 1
             return
         self._answer(number, told)

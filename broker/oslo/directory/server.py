@@ -36,7 +36,8 @@ from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.binding import bind_local, bind_tcp, guard, resolved
 from broker.oslo.reactor.loop import Reactor, Timer
-from broker.oslo.reactor.pipe import Receive, RouterPipe
+from broker.oslo.reactor.pipe import Receive
+from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.oslo.records import Change, State, to_json
 from broker.transport import curve

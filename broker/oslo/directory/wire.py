@@ -1,6 +1,7 @@
 """Messages of the directory: two frames, ``b"HGD"`` + version byte + kind byte, and JSON (pure).
 
-A DEALER speaks with the ROUTER of a directory, over TCP or over ``directory.ctl`` in the folder of its node::
+A DEALER speaks with the ROUTER of a directory, over TCP or over ``directory.ctl`` in the folder of its node; what comes
+from there is in one ZeroMQ frame (``reactor.bundle``)::
 
     -> HELLO     {"want": bool, "node": ""}          want: send me all states, and what changes
     -> ANNOUNCE  State                               all of what a pipeline offers

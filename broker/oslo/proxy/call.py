@@ -48,7 +48,8 @@ from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.roll import Roll
 from broker.oslo.proxy.ways import BEGIN, ID_AT, STAMP_AT, STAMP_END, TRIES_MAX, Way, Ways, stamped_for
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Frames, Outcome, RouterPipe
+from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.records import Opened, Opening
 
 SWEEP_S: Final = 1.0

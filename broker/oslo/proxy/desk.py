@@ -1,6 +1,7 @@
 """Where the servers of this node register for one pipeline: the ROUTER at its ``.ctl`` file (seed 003, "ZMQ Proxy").
 
-A server process has one DEALER for each pipeline, here a ``Link``. What comes over it, behind the router's id::
+A server process has one DEALER for each pipeline, here a ``Link``. What comes over it, behind the router's id (what it
+is sent is a ``reactor.bundle`` on the wire)::
 
     OPEN id        JSON Opening     answered OPENED id + JSON Opened, or REFUSED id reason + text
     CLOSE id       (listeners)      answered CLOSED id, behind everything that was sent for them
@@ -39,7 +40,8 @@ from broker.oslo.proxy.figures import Figures
 from broker.oslo.proxy.openings import CannotOpen, Link, read
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.binding import bind_local
-from broker.oslo.reactor.pipe import Frames, Outcome, RouterPipe
+from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import RECORDS_MAX, Opened, Opening, to_json
 from broker.transport.zeromq.address import remove_socket

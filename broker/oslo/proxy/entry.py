@@ -15,7 +15,8 @@ from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.proxy.figures import Figures
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, bind_tcp, guard, resolved
-from broker.oslo.reactor.pipe import Receive, RouterPipe
+from broker.oslo.reactor.pipe import Receive
+from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.transport import curve
 from broker.transport.zeromq.address import Endpoint, check_secrecy, numeric, remove_socket

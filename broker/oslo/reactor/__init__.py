@@ -5,8 +5,10 @@
     natives     the interpreter's own threads, locks and epoll, also where eventlet has replaced them
     loop        Reactor: descriptors, timers, work from other threads
     outbox      what waits to be sent to one peer, counted (pure)
+    bundle      the frames of a message in one, for DEALERs (pure)
     reading     one message from a socket, with how many frames at most
     pipe        Pipe: one ZeroMQ socket on a reactor, its bounded outbox, its counts
+    router      RouterPipe: a ROUTER with an outbox for each peer
     binding     sockets that listen: modes of files, who may enter, ports in use
     naming      sockets that connect: names of hosts are looked up beside the loop, in real threads
     turned_away  who was not let in: told once a minute, counted

@@ -1,4 +1,8 @@
-"""One message from a ZeroMQ socket: its frames, how many at most, and whose connection it came by."""
+"""One message from a ZeroMQ socket: its frames, how many at most, and whose connection it came by.
+
+A DEALER is sent bundles (``bundle``, which says why). What is none came from a wrong peer; it is handed on as one frame
+that no receiver can take for anything but malformed, so that each counts and logs it as it does other nonsense.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ from typing import Any, Final
 
 import zmq
 
-FRAMES_MAX: Final = 64
-"""Frames of a message that are kept; none of ours has more than five. The rest is read and dropped."""
+from broker.oslo.reactor.bundle import FRAMES_MAX, unpack
+
+__all__ = ["FRAMES_MAX", "NO_BUNDLE", "SKIPPED_FRAMES", "Reading"]
+
+NO_BUNDLE: Final = b"no bundle: "
+"""Stands before the first frame of what should have been a bundle."""
 SKIPPED_FRAMES: Final = 4096
-"""Frames of that rest that are read in one go: two bytes on the wire make an empty one."""
+"""Frames beyond those that are kept which are read in one go: two bytes on the wire make an empty one."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 
 
@@ -26,9 +34,11 @@ class Reading:
         self._recv: Any = super(zmq.Socket, sock).recv
         self._origin = origin
         self._skipping = False
+        self._bundled = sock.type == zmq.DEALER
+        self._most = 1 if self._bundled else FRAMES_MAX
 
     def message(self) -> tuple[list[bytes], str]:
-        """The frames of the next message and its origin; a message of too many frames has its first ``FRAMES_MAX``.
+        """The frames of the next message and its origin; of too many the first ``FRAMES_MAX``, of a DEALER's see above.
 
         Raises:
             zmq.Again: there is none.
@@ -43,12 +53,20 @@ class Reading:
                 origin = ""  # a connection without it
         frames = [frame.bytes]
         while frame.more:
-            if len(frames) == FRAMES_MAX:
+            if len(frames) == self._most:
                 self._skipping = True
                 break
             frame = recv(_NOBLOCK, False)
             frames.append(frame.bytes)
-        return frames, origin
+        return (self._opened(frames[0]) if self._bundled else frames), origin
+
+    def _opened(self, frame: bytes) -> list[bytes]:
+        if not self._skipping:  # several frames are no bundle, whatever the first one is
+            try:
+                return unpack(frame)
+            except ValueError:
+                pass
+        return [NO_BUNDLE + frame]
 
     def ready(self) -> bool:
         """False: the rest of the last message is still being dropped; ask again in the next turn."""

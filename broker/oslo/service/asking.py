@@ -21,6 +21,7 @@ from broker.oslo.directory import wire
 from broker.oslo.frames import Kind
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline, control_file
 from broker.oslo.node import DIRECTORY
+from broker.oslo.reactor.bundle import frames_of
 from broker.oslo.reactor.tuning import Tuning, curve_to_directory, tune_local, tune_tcp
 from broker.oslo.records import State
 from broker.oslo.service.bodies import decoded
@@ -71,9 +72,10 @@ def statuses(ipc_dir: str, answer_s: float = ANSWER_S) -> dict[str, dict[str, An
     return found
 
 
-def _status(parts: list[bytes], number: bytes) -> dict[str, Any] | None:
+def _status(received: list[bytes], number: bytes) -> dict[str, Any] | None:
     """The object in the answer to our question; None for anything else."""
     try:
+        parts = frames_of(received)
         envelope = frames.decode(parts[0])
         if envelope.kind != Kind.STATUS or envelope.id != number:
             return None
@@ -117,7 +119,10 @@ def _states_from(sock: zmq.Socket[bytes], end: float) -> list[State] | None:
     while (left_s := end - time.monotonic()) > 0:
         if not sock.poll(_ms(left_s)):
             return None
-        parts = sock.recv_multipart(zmq.NOBLOCK)
+        try:
+            parts = frames_of(sock.recv_multipart(zmq.NOBLOCK))
+        except ValueError:
+            continue
         if len(parts) != 2 or parts[0] != _STATES:
             continue
         try:

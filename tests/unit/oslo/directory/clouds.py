@@ -15,6 +15,7 @@ from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Change, Record, State
+from tests.live.oslo_wire import hear
 
 DEADLINE_S = 20.0
 
@@ -132,7 +133,7 @@ class Raw:
 
     def read(self) -> list:
         while self.sock.poll(0):
-            parts = self.sock.recv_multipart()
+            parts = hear(self.sock)
             self.got.append(wire.decode(parts) if parts[0][:3] == wire.MAGIC else parts)
         return self.got
 

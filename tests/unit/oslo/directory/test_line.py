@@ -6,7 +6,10 @@ from broker.oslo.directory import wire
 from broker.oslo.directory.link import DirectoryLink
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.wire import Hello, Kind
+from broker.oslo.frames import Kind as Envelopes
+from broker.oslo.frames import encode
 from broker.oslo.reactor.tuning import Tuning
+from tests.live.oslo_wire import tell
 from tests.unit.oslo.directory.clouds import changed, frames, listeners, rpc, state, turn_for, turn_until
 
 
@@ -33,7 +36,7 @@ class Fake:
         turn_until(self.reactor, lambda: self.read().count(kind) >= times)
 
     def tell(self, kind, body) -> None:
-        self.sock.send_multipart([self.rid, *frames(kind, body)])
+        tell(self.sock, self.rid, *frames(kind, body))
 
     def close(self) -> None:
         self.sock.close(0)
@@ -84,10 +87,13 @@ def test_nonsense_of_a_directory_is_counted_and_logged_once(reactor, closing, sa
     fake, replica, link = linked(reactor, closing)
     say_all(fake, state(records=[rpc("l1")]))
     for _ in range(5):
-        fake.sock.send_multipart([fake.rid, b"nonsense", b"of a directory"])
-        fake.sock.send_multipart([fake.rid, b"HGO"])
+        tell(fake.sock, fake.rid, b"nonsense", b"of a directory")
+        tell(fake.sock, fake.rid, b"HGO")
+        for body in (b'{"a":"\xff"}', b"[" * 100_000):
+            tell(fake.sock, fake.rid, encode(Envelopes.STATUS), body)
+        fake.sock.send_multipart([fake.rid, *frames(Kind.ALIVE, wire.Alive())])  # no bundle
         fake.tell(Kind.REFUSED, wire.Refused("you are many"))
-    turn_until(reactor, lambda: link.counts["malformed"] == 10 and link.counts["refused"] == 5)
+    turn_until(reactor, lambda: link.counts["malformed"] == 25 and link.counts["refused"] == 5)
     assert len([line for line in said if "nonsense" in line]) == 1
     assert len([line for line in said if "you are many" in line]) == 1
     assert listeners(replica) == ["l1"]

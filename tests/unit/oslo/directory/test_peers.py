@@ -87,6 +87,7 @@ def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypa
 STRANGER = """
 import os, sys, zmq
 from broker.oslo.directory import wire
+from broker.oslo.reactor.bundle import frames_of
 from broker.oslo.records import Beat, State
 os.setgroups([])
 os.setgid(65534)
@@ -100,7 +101,7 @@ sock.send_multipart(wire.encode(wire.Kind.LEAVE, Beat("n1", "call", 1 << 62, 1))
 sock.send_multipart(wire.encode(wire.Kind.ANNOUNCE, State("n1", "call", 1 << 62, 1, "tcp://127.0.0.1:1", "")))
 kinds = set()
 while kinds != {wire.Kind.WELCOME, wire.Kind.REFUSED}:
-    kinds.add(wire.decode(sock.recv_multipart()).kind)
+    kinds.add(wire.decode(frames_of(sock.recv_multipart())).kind)
 context.destroy(0)
 """
 

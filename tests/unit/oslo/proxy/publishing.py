@@ -15,6 +15,7 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.doorman import Doorman
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opening, Record, to_json
+from tests.live.oslo_wire import hear
 
 DEADLINE_S = 15.0
 
@@ -84,7 +85,7 @@ class Rig:
 
     def receive(self, sock: zmq.Socket[bytes], what: str = "a message") -> list[bytes]:
         self.until(lambda: sock.poll(0), what)
-        return sock.recv_multipart()
+        return hear(sock) if sock.type == zmq.DEALER else sock.recv_multipart()
 
     def nothing_for(self, sock: zmq.Socket[bytes], seconds: float = 0.1) -> None:
         self.turn(seconds)

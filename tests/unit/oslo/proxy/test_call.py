@@ -12,6 +12,7 @@ from broker.oslo.node import Rule
 from broker.oslo.proxy import call
 from broker.oslo.proxy.pending import GRACE_S
 from tests.live.oslo_raw import child_of, until
+from tests.live.oslo_wire import hear
 
 BIG = bytes(64 << 10)
 BELOW_MSGS = 600
@@ -455,7 +456,7 @@ def test_leaving_is_told_to_servers_and_clients(node):
     client.call("t", b"in flight")
     got = server.get()
     node.within(lambda: node.proxy.rooms["call"].stop("going"))
-    frames = server.ctl.recv_multipart()
+    frames = hear(server.ctl)
     assert frames == [encode(Kind.REFUSED, reason=Reason.LEAVING), b"going"]
     for head in (b"", b"HGO\x01", b"rubbish" * 10):
         client.sock.send_multipart([head, b""])

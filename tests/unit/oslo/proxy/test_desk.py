@@ -13,6 +13,7 @@ from broker.oslo.node import Rule
 from broker.oslo.proxy import desk as module
 from broker.oslo.records import Opened, Opening, Record, to_json
 from tests.live.oslo_raw import child_of, until
+from tests.live.oslo_wire import hear
 
 
 def records(node, room="call"):
@@ -45,11 +46,11 @@ def test_the_same_open_again_is_confirmed_again(node):
 def test_pulses_are_answered_once_something_is_open(node):
     server = node.server()
     server.ctl.send_multipart([encode(Kind.PULSE), b""])
-    answer = server.ctl.recv_multipart()
+    answer = hear(server.ctl)
     assert answer == [encode(Kind.REFUSED, reason=Reason.NO_ROUTE), b"register again"]
     server.open("t")
     server.ctl.send_multipart([encode(Kind.PULSE), b""])
-    assert server.ctl.recv_multipart() == [encode(Kind.PULSE), b""]
+    assert hear(server.ctl) == [encode(Kind.PULSE), b""]
 
 
 def test_status_is_told(node):
@@ -217,7 +218,7 @@ def test_nonsense_is_counted_and_survived(node, frames, name):
     client.call("t")
     server.early = [each for each in server.early if len(each) == 3]
     while True:
-        got = server.ctl.recv_multipart()
+        got = hear(server.ctl)
         if len(got) == 3:
             break
     assert got[2] == b""

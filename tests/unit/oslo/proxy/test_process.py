@@ -15,6 +15,7 @@ from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import EVERYTHING
 from broker.oslo.proxy.process import NodeProxy
 from tests.live.oslo_raw import PATIENCE_S, child_of, config_at, until
+from tests.live.oslo_wire import hear
 
 PROGRAM = """
 import sys
@@ -156,7 +157,7 @@ def test_leaving_is_told_and_does_not_wait_for_the_frozen(run_node):
             client.get()
         began = time.monotonic()
         node.proxy.stop("maintenance")
-        frames = server.ctl.recv_multipart()
+        frames = hear(server.ctl)
         assert frames == [encode(Kind.REFUSED, reason=Reason.LEAVING), b"maintenance"]
         node.join()
         assert time.monotonic() - began < PATIENCE_S
@@ -170,7 +171,7 @@ def test_what_waits_is_flushed_before_the_end(run_node):
     client.call("t")
     got = server.get()
     node.proxy.stop("going")
-    assert server.ctl.recv_multipart()[1] == b"going"
+    assert hear(server.ctl)[1] == b"going"
     server.reply(got, b"last word")
     assert client.get().rest == [b"last word"]
     node.join()

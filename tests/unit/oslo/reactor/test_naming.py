@@ -12,6 +12,7 @@ import zmq
 from broker.errors import ConfigError
 from broker.oslo.reactor import Pipe, Reactor, naming
 from broker.oslo.reactor.naming import connect, look_up, names_of
+from tests.live.oslo_wire import tell
 from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, received
 
 NAME = "tcp://node7.example"
@@ -87,7 +88,7 @@ def echoed(hand, peer):
     def did():
         if not peer.poll(0):
             return False
-        peer.send_multipart(peer.recv_multipart())
+        tell(peer, *peer.recv_multipart())
         return True
 
     hand.until(did)

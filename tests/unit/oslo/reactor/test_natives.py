@@ -22,6 +22,7 @@ def real(value):
 
 def check():
     from broker.oslo.reactor import Reactor, natives
+    from broker.oslo.reactor.bundle import pack
     from broker.oslo.reactor.pipe import Outcome, Pipe
     import zmq
 
@@ -46,9 +47,9 @@ def check():
         a, b = (reactor.context.socket(zmq.DEALER) for _ in range(2))
         a.bind("tcp://127.0.0.1:*")
         b.connect(a.get_string(zmq.LAST_ENDPOINT))
-        one = Pipe(reactor, a, lambda frames, _: one.send(frames))
+        one = Pipe(reactor, a, lambda frames, _: one.send([pack(frames)]))
         two = Pipe(reactor, b, lambda frames, _: came.append(frames))
-        two.send([b"hello", b"there"])
+        two.send([pack([b"hello", b"there"])])
         reactor.call_later(0.05, made.append, "timer")
         reactor.call_later(0.3, made.append, "late timer")
         reactor.run()

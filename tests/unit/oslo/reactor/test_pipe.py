@@ -1,6 +1,5 @@
 """A socket on the loop: order, bounds, budgets; nobody waits for whom nothing was lost."""
 
-import contextlib
 import os
 import time
 
@@ -8,9 +7,10 @@ import pytest
 import zmq
 
 from broker.oslo.reactor import Pipe, pipe
+from broker.oslo.reactor.bundle import FRAMES_MAX, pack
 from broker.oslo.reactor.pipe import DRAIN_MSGS, Outcome
-from broker.oslo.reactor.reading import FRAMES_MAX
-from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, received
+from broker.oslo.reactor.reading import NO_BUNDLE
+from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, disconnects, received
 
 SMALL = {"SNDHWM": 1, "RCVHWM": 1, "SNDBUF": 4096, "RCVBUF": 4096}
 """Options with which little fits between two sockets."""
@@ -77,7 +77,7 @@ def test_messages_go_and_come(hand):
     came = []
     one = Pipe(hand.reactor, sock, received(came))
     peer = hand.peer(zmq.DEALER, where)
-    peer.send_multipart([b"to", b"", b"you"])
+    peer.send(pack([b"to", b"", b"you"]))
     hand.until(lambda: came)
     assert came == [[b"to", b"", b"you"]]
     assert one.send([b"to", b"me"]) is Outcome.SENT
@@ -231,23 +231,6 @@ class Slow(list):
             yield frame
 
 
-@contextlib.contextmanager
-def disconnects(sock: zmq.Socket[bytes]):
-    """Gives what waits until a peer of ``sock`` has gone, without ``sock`` itself having taken notice."""
-    events = sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-
-    def wait() -> None:
-        assert events.poll(1000 * PATIENCE_S), "nobody went"
-        events.recv_multipart()
-        time.sleep(0.005)  # within sends libzmq looks for news once in a millisecond or so
-
-    try:
-        yield wait
-    finally:
-        sock.disable_monitor()
-        events.close(0)
-
-
 @pytest.mark.parametrize("frames", [2, 3, 5])
 @pytest.mark.parametrize(
     ("kind", "mate"), [(zmq.DEALER, zmq.DEALER), (zmq.PUSH, zmq.PULL)], ids=["DEALER", "PUSH"]
@@ -278,31 +261,13 @@ def test_a_peer_that_goes_in_the_middle_of_a_message_gets_nothing_and_the_next_o
     assert kind == zmq.PUSH or outcomes == [Outcome.QUEUED] * 5
 
 
-@pytest.mark.parametrize("frames", [2, 3, 5])
-def test_a_peer_of_a_router_that_goes_in_the_middle_of_a_message_damages_no_other(hand, frames):
-    sock, where = hand.bound(zmq.ROUTER, ROUTER_MANDATORY=1)
-    one = pipe.RouterPipe(hand.reactor, sock)
-    with disconnects(sock) as gone:
-        for number in range(5):
-            name, other = b"peer-%d" % number, b"other-%d" % number
-            peer, innocent = (hand.peer(zmq.DEALER, where, ROUTING_ID=each) for each in (name, other))
-            for each, who in ((peer, name), (innocent, other)):
-                hand.until(lambda: one.send([who, b"hello"]) is Outcome.SENT)  # noqa: B023
-                assert said(each) == [b"hello"]
-            message = [name, *(b"%d" % each for each in range(frames))]
-            one.send(Slow(message, lambda: (peer.close(0), gone())))  # noqa: B023
-            assert one.send([other, b"after", b"it"]) is Outcome.SENT
-            assert said(innocent) == [b"after", b"it"]
-            hand.until(lambda: one.send([name, b"x"]) is Outcome.GONE)  # noqa: B023
-
-
 def test_big_messages_go_through(hand):
     sock, where = hand.bound(zmq.DEALER)
     came = []
     one = Pipe(hand.reactor, sock, received(came), outbox_bytes=1)
     peer = hand.peer(zmq.DEALER, where)
     big = os.urandom(1 << 20) * 24
-    peer.send_multipart([b"env", big])
+    peer.send(pack([b"env", big]))
     hand.until(lambda: came)
     assert came == [[b"env", big]]
     assert one.send([b"env", big]) is Outcome.SENT
@@ -448,6 +413,29 @@ def test_a_message_of_very_many_frames_is_cut_and_the_next_one_is_whole(hand, mo
     assert [frames[0] for frames in came] == [b"5000", b"65", b"64", b"165", b"1"]
     assert at_turn[1] - at_turn[0] > 30
     assert one.received == 5
+
+
+def test_what_is_no_bundle_reaches_a_dealers_receiver_as_one_frame_that_is_nothing(hand):
+    sock, where = hand.bound(zmq.DEALER)
+    came = []
+    one = Pipe(hand.reactor, sock, received(came))
+    peer = hand.peer(zmq.DEALER, where)
+    good = pack([b"a", b"b"])
+    for parts in (
+        [b"HGO\x01 and so on"],
+        [b""],
+        [good[:-1]],
+        [b"env", b"body"],
+        [good, good],
+        [b"x"] * 5_000,
+    ):
+        peer.send_multipart(parts)
+        peer.send(good)
+    hand.until(lambda: len(came) == 12)
+    assert came[1::2] == [[b"a", b"b"]] * 6
+    firsts = (b"HGO\x01 and so on", b"", good[:-1], b"env", good, b"x")
+    assert came[::2] == [[NO_BUNDLE + first] for first in firsts]
+    assert one.received == 12
 
 
 def test_the_origin_is_a_property_of_the_connection(hand, rundir):

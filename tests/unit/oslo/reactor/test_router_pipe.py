@@ -3,10 +3,12 @@
 import pytest
 import zmq
 
-from broker.oslo.reactor import pipe
+from broker.oslo.reactor import bundle, router
 from broker.oslo.reactor.outbox import MESSAGE_COST
-from broker.oslo.reactor.pipe import Outcome, RouterPipe
-from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, received
+from broker.oslo.reactor.pipe import Outcome
+from broker.oslo.reactor.router import RouterPipe
+from tests.live.oslo_wire import hear
+from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, disconnects, received
 
 BODY = b"x" * 100_000
 HWM = {"SNDHWM": 2, "RCVHWM": 2, "SNDBUF": 4096, "RCVBUF": 4096}
@@ -46,7 +48,8 @@ class House:
 
     def tells(self, sock: zmq.Socket[bytes]) -> bytes:
         assert sock.poll(1000 * PATIENCE_S)
-        return sock.recv()
+        (frame,) = hear(sock)
+        return frame
 
 
 def test_messages_find_their_peer(hand):
@@ -55,6 +58,53 @@ def test_messages_find_their_peer(hand):
     assert house.pipe.send([b"b", b"for b"]) is Outcome.SENT
     assert house.pipe.send([b"a", b"for a"]) is Outcome.SENT
     assert (house.tells(a), house.tells(b)) == (b"for a", b"for b")
+
+
+def test_a_message_is_one_frame_on_the_wire_and_its_frames_are_counted(hand):
+    house = House(hand)
+    a = house.peer(b"a")
+    frames = [b"env", b"", BODY]
+    assert house.pipe.send([b"a", *frames]) is Outcome.SENT
+    assert a.poll(1000 * PATIENCE_S)
+    (one,) = a.recv_multipart()
+    assert bundle.unpack(one) == frames
+    assert (house.pipe.sent, house.pipe.sent_bytes) == (1, 1 + 3 + len(BODY))
+
+
+def test_what_is_no_message_is_refused_before_anything_of_it_is_sent(hand):
+    house = House(hand)
+    a = house.peer(b"a")
+    for frames in ([], [b"x"] * (bundle.FRAMES_MAX + 1)):
+        with pytest.raises(ValueError, match="a bundle: saw"):
+            house.pipe.send([b"a", *frames])
+    assert house.pipe.send([b"a", b"next"]) is Outcome.SENT
+    assert house.tells(a) == b"next"
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_peer_that_goes_in_the_middle_of_a_message_damages_no_other(hand, monkeypatch, frames):
+    house = House(hand)
+    one = house.pipe
+    with disconnects(house.sock) as gone:
+        for number in range(5):
+            name, other = b"peer-%d" % number, b"other-%d" % number
+            peer, innocent = house.peer(name), house.peer(other)
+            send = one._send
+
+            def between(frame, flags):
+                send(frame, flags)  # noqa: B023
+                if flags & zmq.SNDMORE:
+                    peer.close(0)  # noqa: B023
+                    gone()
+
+            with monkeypatch.context() as patch:
+                patch.setattr(one, "_send", between)
+                one.send([name, *(b"%d" % each for each in range(frames))])
+            assert peer.closed
+            assert one.send([other, b"after", b"it"]) is Outcome.SENT
+            assert innocent.poll(1000 * PATIENCE_S)
+            assert hear(innocent) == [b"after", b"it"]
+            hand.until(lambda: one.send([name, b"x"]) is Outcome.GONE)  # noqa: B023
 
 
 def test_a_peer_that_was_never_there_is_gone(hand):
@@ -90,7 +140,7 @@ def test_order_is_kept_when_a_peer_reads_again(hand):
 
     def read() -> bool:
         while deaf.poll(0):
-            frames = deaf.recv_multipart()
+            frames = hear(deaf)
             if frames != [BODY]:
                 came.append(int(frames[0]))
         return len(came) == 50
@@ -156,7 +206,7 @@ def test_small_messages_count_with_what_they_cost(hand):
 
 
 def test_many_deaf_peers_are_tried_in_rotation_and_each_that_reads_is_served(hand, monkeypatch):
-    monkeypatch.setattr(pipe, "PEERS_TRIED", 2)
+    monkeypatch.setattr(router, "PEERS_TRIED", 2)
     house = House(hand)
     peers = {b"deaf-%d" % number: house.stall(b"deaf-%d" % number) for number in range(7)}
     tries = []
@@ -168,7 +218,7 @@ def test_many_deaf_peers_are_tried_in_rotation_and_each_that_reads_is_served(han
     house.pipe.send([last, b"the last"])
 
     def read() -> bool:
-        return bool(peers[last].poll(0)) and peers[last].recv_multipart() == [b"the last"]
+        return bool(peers[last].poll(0)) and hear(peers[last]) == [b"the last"]
 
     hand.until(read)
     assert house.pipe.waiting_for(last) == 0

@@ -3,7 +3,10 @@
 import pytest
 import zmq
 
+from broker.oslo.frames import Kind, decode, encode
+from broker.oslo.names import CHOSEN_MAX, NAME_BYTES_MAX
 from broker.oslo.reactor import tuning
+from broker.oslo.reactor.bundle import pack
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.transport.curve import CurveClient, CurveServer, generate
 
@@ -37,7 +40,8 @@ def test_tcp_sockets_of_every_kind_notice_a_dead_connection(new, kind):
     assert told(sock, *KEEPALIVE) == [1, 7, 4, 3]
     assert told(sock, "TCP_MAXRT", "HEARTBEAT_IVL") == [19_000, 0]  # see test_heartbeats_off
     waiting = 0 if kind in (zmq.SUB, zmq.XSUB) else tuning.SEND_MSGS  # subscriptions are not to be dropped
-    assert told(sock, "MAXMSGSIZE", "LINGER", "SNDHWM") == [1 << 20, 0, waiting]
+    beside = tuning.BUNDLE_BYTES if kind == zmq.DEALER else 0
+    assert told(sock, "MAXMSGSIZE", "LINGER", "SNDHWM") == [(1 << 20) + beside, 0, waiting]
     assert told(sock, "HANDSHAKE_IVL", "CONNECT_TIMEOUT") == [tuning.HANDSHAKE_MS, tuning.CONNECT_MS]
     assert told(sock, "RECONNECT_IVL", "RECONNECT_IVL_MAX") == [tuning.RECONNECT_MS, tuning.RECONNECT_MAX_MS]
 
@@ -99,3 +103,29 @@ def test_curve_is_served_and_joined(new):
     dialing.send(b"x")
     assert listening.poll(10_000)
     listening.recv_multipart()
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["plaintext", "CURVE"])
+def test_the_largest_body_passes_to_a_dealer_with_the_longest_envelope_and_route(new, sealed):
+    server, client = generate(), generate()
+    listening, dialing = new(zmq.ROUTER), new(zmq.DEALER)
+    limit = 200_000
+    tune_tcp(listening, Tuning(max_bytes=limit, curve=CurveServer(server) if sealed else None))
+    join = CurveClient(client, server.public_key) if sealed else None
+    tune_tcp(dialing, Tuning(max_bytes=limit, curve=join))
+    listening.bind("tcp://127.0.0.1:*")
+    dialing.connect(listening.get_string(zmq.LAST_ENDPOINT))
+    assert dialing.poll(10_000, zmq.POLLOUT)
+    names = ["n" * NAME_BYTES_MAX] * (3 + CHOSEN_MAX)
+    envelope = encode(Kind.CALL, *names[:3], names[3:])
+    assert decode(envelope).listeners == tuple(names[3:])
+    route = bytes(1 + 255)  # whose socket, and the longest id that ZeroMQ has
+    dialing.send_multipart([b"hello", bytes(limit)])
+    assert listening.poll(10_000)
+    peer, *_ = listening.recv_multipart()
+    bundle = pack([envelope, route, bytes(limit)])
+    listening.send_multipart([peer, bundle])
+    assert dialing.poll(10_000)
+    assert dialing.recv() == bundle
+    listening.send_multipart([peer, bytes(limit + tuning.BUNDLE_BYTES + tuning.CURVE_BYTES + 1)])
+    assert not dialing.poll(200)  # refused before it is allocated

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 
 import zmq
 
@@ -76,6 +76,23 @@ def by_hand() -> Iterator[Hand]:
         hand.peers.destroy(0)
         hand.reactor.close()
     assert hand.taken_errors() == []
+
+
+@contextlib.contextmanager
+def disconnects(sock: zmq.Socket[bytes]) -> Iterator[Callable[[], None]]:
+    """Gives what waits until a peer of ``sock`` has gone, without ``sock`` itself having taken notice."""
+    events = sock.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+    def wait() -> None:
+        assert events.poll(1000 * PATIENCE_S), "nobody went"
+        events.recv_multipart()
+        sleep(0.005)  # within sends libzmq looks for news once in a millisecond or so
+
+    try:
+        yield wait
+    finally:
+        sock.disable_monitor()
+        events.close(0)
 
 
 def received(messages: list[list[bytes]]) -> Callable[[list[bytes], str], None]:

@@ -10,6 +10,7 @@ from broker.oslo.contract import Settings
 from broker.oslo.directory import wire
 from broker.oslo.frames import Kind, decode, encode
 from broker.oslo.service import asking
+from tests.live.oslo_wire import tell
 
 HEAD = wire.MAGIC + bytes([wire.VERSION, wire.Kind.STATES])
 DEEP = b"[" * 100_000
@@ -27,7 +28,7 @@ def answering(path, answer):
         while not ended.is_set():
             if sock.poll(20):
                 peer, head, *_ = sock.recv_multipart()
-                sock.send_multipart([peer, *answer(head)])
+                tell(sock, peer, *answer(head))
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -13,6 +13,7 @@ from broker.oslo.frames import Envelope, Kind, decode, encode
 from broker.oslo.node import EVERYTHING
 from broker.oslo.records import Record, State
 from tests.live.oslo_raw import PATIENCE_S, Node, config_at
+from tests.live.oslo_wire import tell
 
 DIRECTORY_ONLY = frozenset({"directory"})
 
@@ -94,7 +95,7 @@ class Played:
     ) -> None:
         """Answer what ``get`` has returned."""
         rid, envelope, _body = asked
-        self.sock.send_multipart([rid, encode(kind, id=envelope.id, reason=reason), body])
+        tell(self.sock, rid, encode(kind, id=envelope.id, reason=reason), body)
 
 
 def server(listener: str, topic: str = "t", name: str = "", exchange: str = "x") -> Record:
