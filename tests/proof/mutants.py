@@ -20,6 +20,8 @@ COPIED: Final = ("broker", "gateway", "tests/proof", "tests/netlab.py", "pyproje
 RUN_S: Final = 240.0
 
 QUIET: Final = Schedule(0, 8.0, ())
+LONG_QUIET: Final = Schedule(0, 16.0, ())
+"""Longer than an event may be on its way (``checker.events.ARRIVES_S``)."""
 ROOT_KILLED: Final = Schedule(0, 14.0, (Fault(1, "kill9", 2.0, 1.0, ("broker-0",), (0,)),))
 MIDDLE_KILLED: Final = Schedule(0, 16.0, (Fault(1, "kill9", 3.0, 2.0, ("broker-1",), (1,)),))
 
@@ -28,12 +30,12 @@ class Mutant(NamedTuple):
     """One promise broken.
 
     Attributes:
-        name: for people. rules: of which one has to be found broken, at least. plan: what is played.
+        name: for people. rule: that has to be found broken. plan: what is played.
         file, old, new: what is replaced, once.
     """
 
     name: str
-    rules: tuple[str, ...]
+    rule: str
     file: str
     old: str
     new: str
@@ -47,14 +49,15 @@ class Outdated(Exception):
 MUTANTS: Final = (
     Mutant(
         "an event now and then reaches nobody here",
-        ("C7", "C8"),
+        "C8",
         "broker/routing/events.py",
         "        for port in ports:\n            port.send(message)\n",
         "        for port in ports if self.sequence % 50 else ():\n            port.send(message)\n",
+        LONG_QUIET,
     ),
     Mutant(
         "a request now and then goes out twice",
-        ("C2",),
+        "C2",
         "broker/routing/router.py",
         "        decision.target.send(message)\n",
         "        if self.tally.requests % 200 == 0:\n"
@@ -64,35 +67,35 @@ MUTANTS: Final = (
     ),
     Mutant(
         "private events reach everybody",
-        ("C9",),
+        "C9",
         "broker/routing/events.py",
         "    return (\n        port.owner\n",
         "    return True or (\n        port.owner\n",
     ),
     Mutant(
         "LOCAL crosses the tree",
-        ("C9",),
+        "C9",
         "broker/ingress/stamping.py",
         "rolemask & NOT_LOCAL)",
         "rolemask)",
     ),
     Mutant(
         "guests keep the stamp that they claim",
-        ("C9",),
+        "C9",
         "broker/ingress/stamping.py",
         "        if not self.pass_through:\n            return _CRED.pack(self.cred.userid, own)\n",
         "",
     ),
     Mutant(
         "web clients keep the stamp that they claim",
-        ("C9",),
+        "C9",
         "gateway/sessions/decisions.py",
         "session.stamp, head[13:]))\n    decision = Decision(act,",
         "head[5:13], head[13:]))\n    decision = Decision(act,",
     ),
     Mutant(
         "a broker keeps to itself which events it missed",
-        ("C7",),
+        "C7",
         "broker/node/overlay/overlay.py",
         'log.error("lost events %d-%d", last + 1, now - 1)',
         "pass",
@@ -100,7 +103,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a gateway keeps to itself that it missed events",
-        ("C7",),
+        "C7",
         "gateway/upstream/numbering.py",
         "        self._centre.upstream_joined(False, missed)\n        self._deliver(ahead)",
         "        self._centre.upstream_joined(False, 0)\n        self._deliver(ahead)",
@@ -108,7 +111,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "calls to a lost broker are not answered",
-        ("C1",),
+        "C1",
         "broker/routing/departure.py",
         "answered = sum(_answer_waiting(router, origin, port, reason) for origin in list(router.ports))",
         "answered = 0",
@@ -116,7 +119,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "events stay in memory",
-        ("C10",),
+        "C10",
         "broker/routing/events.py",
         "        children = self._children\n        for child in children:\n",
         "        self._matches[bytes(8 + self.sequence)] = (bytearray(100_000),)  # type: ignore\n"
