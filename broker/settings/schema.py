@@ -113,7 +113,7 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     torpid_max_s: Seconds = 30.0
     """Seconds of silence after which a parent calls a child torpid. Default 30, as in flux-core: a Headgate
-    child is lost before. 0: never."""
+    child is usually lost before. 0: never."""
 
     connect_timeout_s: Seconds = 30.0
     """Seconds that one attempt to reach the parent may take before it is made anew. Default 30, as in

@@ -90,13 +90,16 @@ class Containers:
                 self._ask("kill", "--signal", "KILL", *ids)
             self._ask("rm", "--force", "--volumes", *ids)
         if self.program == "podman":  # podman-compose puts them into a pod
-            with contextlib.suppress(HeadgateError):
-                self._ask(
-                    "pod", "rm", f"pod_{self.name}"
-                )  # not by force: another project's containers may be in it
+            self._remove_pod(f"pod_{self.name}")
         for kind in ("network", "volume"):
             if found := self._labelled(kind, compose.LABEL):
                 self._ask(kind, "rm", *found)
+
+    def _remove_pod(self, pod: str) -> None:
+        """Only an empty one: with others podman removes the containers in it that have ended."""
+        with contextlib.suppress(HeadgateError):
+            if not self._ask("ps", "--all", "--quiet", "--filter", f"pod={pod}").split():
+                self._ask("pod", "rm", pod)
 
     def _check_name(self) -> None:
         """Compose would take over what another project of our name has.

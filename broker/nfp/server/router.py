@@ -52,7 +52,7 @@ AT_ONCE: Final = 64
 for its end, when there is newer news. A millisecond or two, in which nobody gets through a handshake either: the gate
 is kept by the loop that is busy with this turn."""
 PROBES: Final = 3
-"""Of TCP keep-alive that may stay without an answer; beyond the hold time one is enough."""
+"""Of TCP keep-alive that may stay without an answer, where TCP_MAXRT is not counted instead, as Linux does."""
 SILENT_PROBES: Final = 2.5
 """Intervals of TCP keep-alive after which a connection on which nothing was acknowledged is taken for dead when
 another of its key waits."""

@@ -129,7 +129,13 @@ class RouterPipe(Pipe):
         except zmq.Again:
             return False
         # joined only now: who does not read is tried again and again, and a large body takes long to copy
-        self._send(b"".join((head, *rest)), _NOBLOCK)
+        try:
+            whole = b"".join((head, *rest))
+        except BaseException:  # no memory, most likely
+            # or the next message would go to this peer, behind its id; what is empty is no bundle, and counted there
+            self._send(b"", _NOBLOCK)
+            raise
+        self._send(whole, _NOBLOCK)
         self._patience_s = RETRY_S
         self.sent += 1
         self.sent_bytes += sum(map(len, frames))

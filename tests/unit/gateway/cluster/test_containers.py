@@ -87,10 +87,10 @@ def container(service, *, status="running", networks=("lab_tree",), **more):
 class Fake:
     """The program ``docker`` on the path."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "docker") -> None:
         self.folder = folder
-        self.engine = Containers("docker", folder / NAME)
-        program = folder / "docker"
+        self.engine = Containers(name, folder / NAME)
+        program = folder / name
         program.write_text(PROGRAM.format(python=sys.executable, here=str(folder)))
         program.chmod(0o755)
         (folder / "compose").touch()
@@ -348,6 +348,15 @@ def test_up_does_not_join_another_project_of_the_same_name(docker, tmp_path, kin
     assert not [words for words in docker.asked("compose") if "up" in words]
     docker.engine.down()  # as the verb does when a start fails
     assert name in docker.left()
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_pod_is_removed_when_nothing_is_left_in_it(docker, tmp_path, others):
+    theirs = [container("redis", labels=OTHERS, status="exited")] if others else []
+    podman = Fake(tmp_path, "podman")
+    podman.runs(container("broker-0"), *theirs).down()
+    assert podman.asked("pod") == ([] if others else [["pod", "rm", "pod_lab"]])
+    assert podman.left() == ({"id-redis"} if others else set())
 
 
 def test_down_without_anything_is_harmless(docker):

@@ -71,6 +71,25 @@ def test_a_message_is_one_frame_on_the_wire_and_its_frames_are_counted(hand):
     assert (house.pipe.sent, house.pipe.sent_bytes) == (1, 1 + 3 + len(BODY))
 
 
+def test_a_message_that_cannot_be_put_together_does_not_lead_the_next_one_astray(hand):
+    house = House(hand)
+    a, b = house.peer(b"a"), house.peer(b"b")
+
+    class Full:
+        """No memory to join frames in."""
+
+        def __len__(self):
+            return 3
+
+    with pytest.raises(TypeError):
+        house.pipe.send([b"a", Full()])
+    assert house.pipe.send([b"b", b"for b"]) is Outcome.SENT
+    assert house.tells(b) == b"for b"
+    assert a.poll(1000 * PATIENCE_S)
+    assert a.recv_multipart() == [b""]
+    assert house.pipe.sent == 1
+
+
 def test_what_is_no_message_is_refused_before_anything_of_it_is_sent(hand):
     house = House(hand)
     a = house.peer(b"a")
