@@ -134,9 +134,13 @@ def test_the_thread_may_die_and_the_next_call_starts_anew(serving, open_port, mo
     assert ended == [True]
     until(lambda: core.failed and core.reactor.context is None, "the end of the thread")
     assert serving.intake.get(PATIENCE_S) is None  # nobody waits for ever
-    assert [each.levelno for each in caplog.records if "thread of the sockets has ended" in each.message] == [
-        logging.CRITICAL
-    ]
+
+    def said() -> list[int]:
+        ends = "thread of the sockets has ended"
+        return [each.levelno for each in list(caplog.records) if ends in each.getMessage()]
+
+    until(said, "its last word")
+    assert said() == [logging.CRITICAL]
     fresh = Serving(port, Address("x", "t", "new"))
     try:
         assert other.call(Address("x", "t", "new"), b"on", timeout_s=PATIENCE_S) == b"new:on"
