@@ -96,7 +96,15 @@ def read_client(body: Body) -> ClientOpen:
 
 def read_broker(body: Body) -> BrokerOpen:
     """The broker's OPEN."""
-    said = read_object(body)
+    return broker_of(read_object(body))
+
+
+def broker_of(said: Mapping[str, Any]) -> BrokerOpen:
+    """The broker's OPEN, of which the JSON was read.
+
+    >>> broker_of({"keepalive_ms": 300, "multiplier": "?"})[2:4]
+    (300, 6)
+    """
     usual = BrokerOpen()
     return BrokerOpen(
         _text(said.get("broker")),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, RequestFailed
+from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, RequestFailed, silence
+from broker.nfp.opening import BrokerOpen
 from tests.live.norfab import NorFab, Side, norfab
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
@@ -104,6 +105,24 @@ def test_many_at_once(place):
         return [next(iter((await job).values()))["result"]["n"] for job in jobs]
 
     assert ask(place, work) == list(range(60))
+
+
+def test_it_answers_the_probe_of_a_client_that_waits_long(place, monkeypatch):
+    monkeypatch.setattr(silence, "broker_of", lambda said: BrokerOpen(keepalive_ms=250, multiplier=4))
+    patient = Limits(poll_s=60)
+
+    async def main():
+        async with (
+            asyncio.timeout(WITHIN_S),
+            NfpClient("patient", broker=place.endpoint, server_key=place.key, limits=patient) as nfp,
+        ):
+            job = await nfp.submit("dummy", "slow", kwargs={"seconds": 4, "steps": 1}, target="w1")
+            return await job, nfp._channel.traffic, nfp.desk.unknown
+
+    results, traffic, unknown = asyncio.run(main())
+    assert not results["w1"]["failed"]
+    assert (traffic.connections, unknown) == (1, 0)
+    assert traffic.sent >= 5  # OPEN, POST, GET, and a probe for each second of silence
 
 
 def test_a_large_result(place):

@@ -22,6 +22,7 @@
 
     client         NfpClient: connect, submit, ask
     receiving      the conversation with the broker: who gets what it brings
+    silence        a broker that says nothing when it should: asked for a sign of life, then given up
     dialing        the way to a broker, keys, spellings of targets
     job            one job: its result, events, stream; cancel, answer
     desk           all unfinished jobs: send, send again, poll, deadlines, another broker

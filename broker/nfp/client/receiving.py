@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
 
 from broker.errors import LinkBroken, LinkClosed
+from broker.nfp import bodies
 from broker.nfp.client.desk import PUSH, Desk
 from broker.nfp.client.requests import Requests
+from broker.nfp.client.silence import Silence
 from broker.nfp.client.subscription import Subscriptions
-from broker.nfp.names import Command
+from broker.nfp.frames import Packet
+from broker.nfp.names import MMI_BROKER, Command, Sender
 from broker.nfp.opening import DIALECT
+from broker.nfp.targets import ANY
 
 if TYPE_CHECKING:
-    from broker.nfp.frames import Packet
     from broker.nfp.peer.channel import Channel
 
 log = logging.getLogger("headgate")
@@ -35,16 +41,21 @@ class Receiving:
         self._requests = requests
         self._subscriptions = subscriptions
         self._desk: Desk
+        self._silence: Silence
+        self._probes = uuid4().hex
         self._connected = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, desk: Desk) -> None:
         """Connect; the jobs of ``desk`` go over this conversation."""
         self._desk = desk
+        self._silence = Silence(self._channel, self._awaits, self._probe, asyncio.get_running_loop())
         self._channel.start(self, self._open_body)
 
     async def close(self) -> None:
         """End the conversation."""
+        if self.is_connected:
+            self._silence.end()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -74,10 +85,30 @@ class Receiving:
     def _open_body(self) -> dict[str, Any]:
         return {"name": self._channel.name, "dialect": DIALECT, "features": [PUSH]}
 
+    def _awaits(self) -> bool:
+        return bool(len(self._requests) or self._desk.jobs or len(self._subscriptions))
+
+    def _probe(self) -> None:
+        """Ours answers every OPEN, and no rule of access forbids it; deployed NorFab's drops it, but answers MMI."""
+        if self.opened is not None:
+            packet = Packet(Sender.CLIENT, Command.OPEN, body=msgspec.json.encode(self._open_body()))
+        else:
+            packet = Packet(
+                Sender.CLIENT,
+                Command.MMI,
+                service=MMI_BROKER,
+                target=ANY,
+                uuid=self._probes,
+                body=bodies.request("show_broker_version", (), {}, None),
+            )
+        self._channel.send(packet)
+
     # -- peer.channel.Receiver --------------------------------------------------------------------
 
     def received(self, packet: Packet) -> None:
         """A packet of the broker."""
+        if packet.uuid == self._probes:
+            return
         if packet.command is Command.EVENT and self._subscriptions.received(packet):
             return
         if not self._requests.received(packet) and packet.command is not Command.MMI:
@@ -87,6 +118,7 @@ class Receiving:
         """The conversation is over."""
         log.info("%s: %s", self._channel.name, why)
         self._connected.clear()
+        self._silence.end()
         self._desk.lost()
         self._requests.lost()
 
@@ -94,6 +126,7 @@ class Receiving:
         """A conversation begins."""
         self.broker, self.opened = broker, opened
         self._connected.set()
+        self._silence.begin(opened)
         self._requests.began()
         self._desk.began(opened)
         if len(self._subscriptions):

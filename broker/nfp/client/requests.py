@@ -48,6 +48,9 @@ class Requests:
         self._pending: dict[str, _Pending] = {}
         self._connected = False
 
+    def __len__(self) -> int:
+        return len(self._pending)
+
     async def ask(
         self,
         service: str,

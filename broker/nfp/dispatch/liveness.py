@@ -40,8 +40,8 @@ OFFERED_MAX: Final = 200_000
 """Jobs, tasks and resources in all OPENs whose READY has not come: anybody may send one, workers send READY at once.
 When there are more, the oldest OPENs are dropped."""
 PARTING_S: Final = 1.0
-"""A silent worker has so long to take its DISCONNECT and end the connection. libzmq would not notice that a process is
-frozen whose kernel goes on."""
+"""A worker has so long to take its DISCONNECT and end the connection. libzmq would not notice that a process is frozen
+whose kernel goes on."""
 SCOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
 SCOLDED_MAX: Final = 1024
@@ -268,14 +268,13 @@ class Liveness:
 
     def _look(self, worker: Worker, now: float) -> None:
         worker.timer = None
-        config, timers, wire = self._state.config, self._state.timers, worker.wire
+        config, wire = self._state.config, worker.wire
         if wire is None:
             self.bury(worker, "was lost", now)
             return
         silent = now - worker.heard
         if silent >= config.hold_s:
-            wire.disconnect(f"nothing heard for {silent:.1f} s")
-            timers.at(now + PARTING_S, self._part, wire.peer)
+            self._dismiss(wire, f"nothing heard for {silent:.1f} s", now)
             self.bury(worker, "was silent too long", now)
             return
         if now - worker.sent >= config.keepalive_s:
@@ -288,11 +287,16 @@ class Liveness:
             self._state.freed.append(worker)
         self._arm(worker, now)
 
+    def _dismiss(self, wire: Wire, reason: str, now: float) -> None:
+        """DISCONNECT: it has to end the connection, or to register anew on it."""
+        wire.disconnect(reason)
+        self._state.timers.at(now + PARTING_S, self._part, wire.peer)
+
     def _part(self, peer: Peer, now: float) -> None:
-        """Cut who fell silent, was told to come back and did not: it is frozen, and nobody else could have its name."""
+        """Cut who was told to come back and did not: it may be frozen, and nobody else could have its name."""
         worker = self._state.roster.workers.get(peer.name)
         if peer.alive and (worker is None or worker.wire is None or worker.wire.peer is not peer):
-            peer.cut("silent, and still there after DISCONNECT")
+            peer.cut("still there after DISCONNECT, and not registered")
 
     # -- going ----------------------------------------------------------------------------------
 
@@ -319,7 +323,7 @@ class Liveness:
         """
         wire = worker.wire
         if wire is not None:
-            wire.disconnect(what)
+            self._dismiss(wire, what, now)
             self._ended.add(wire.peer)
         self.lose(worker, now)
         if wire is not None:
@@ -378,7 +382,7 @@ class Liveness:
         for worker in meant:
             if worker.wire is not None:
                 found.append(worker.name)
-                worker.wire.disconnect(reason)
+                self._dismiss(worker.wire, reason, now)
                 self.lose(worker, now)
         return found
 

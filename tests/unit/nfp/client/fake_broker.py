@@ -32,12 +32,14 @@ class FakeBroker:
     Attributes:
         workers: service -> names. files: url -> bytes, at every worker of filesharing.
         seen: (command, uuid, target names, body) of every packet of a client.
+        tells: what else is in its OPEN.
         ignore: how many POSTs to pass over in silence. busy: tasks named here never end by themselves.
     """
 
     def __init__(self, push=True, epoch="e1", endpoint="tcp://127.0.0.1:*"):
         self.push = push
         self.epoch = epoch
+        self.tells = {}
         self.workers = {"dummy": ["w1", "w2"], "filesharing": ["f1", "f2"]}
         self.files = {}
         self.seen = []
@@ -122,7 +124,7 @@ class FakeBroker:
 
     def _open(self, client, packet):
         if self.push:
-            said = {"broker": "headgate", "features": ["push"], "epoch": self.epoch}
+            said = {"broker": "headgate", "features": ["push"], "epoch": self.epoch, **self.tells}
             answer = Packet(Sender.BROKER, Command.OPEN, body=msgspec.json.encode(said))
             self._socket.send_multipart([client, *encode(answer)])
 

@@ -192,6 +192,35 @@ def test_who_is_told_to_come_back_and_stays_silent_on_its_connection_is_cut(froz
     assert bool(worker.cuts) is frozen
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("how", ["by an operator", "unexpected"])
+def test_whoever_was_told_disconnect_and_holds_its_connection_is_cut(how, frozen):
+    bench = Bench()
+    worker = bench.register("w1")
+    if how == "unexpected":
+        bench.say(worker, worker_says(Command.READY, service="net"))
+    else:
+        assert bench.dispatcher.disconnect_workers(["w1"], "enough", bench.now) == ["w1"]
+    assert worker.take()[-1].command is DISCONNECT
+    if not frozen:
+        bench.lose(worker)
+        bench.register("w1")
+    bench.pass_time(0.9)
+    assert worker.cuts == []
+    bench.pass_time(0.2)
+    assert len(worker.cuts) == frozen
+
+
+def test_a_worker_that_an_operator_sent_away_may_register_anew_on_its_connection():
+    bench = Bench()
+    worker = bench.register("w1")
+    bench.dispatcher.disconnect_workers(None, "all of them", bench.now)
+    bench.say(worker, worker_says(Command.READY, service="net"))
+    bench.pass_time(2)
+    assert worker.cuts == []
+    assert [view.status for view in bench.dispatcher.workers(bench.now)] == ["alive"]
+
+
 # -- jobs of lost workers -------------------------------------------------------------------------
 
 
