@@ -24,12 +24,17 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PIP_INSTALL := $(PIP) install --quiet $(if $(LOCKED),--constraint requirements.lock)
 
+# Bytecode is kept, whatever the environment says: the tests start hundreds of processes of this code.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses auto --dist worksteal
+LOCAL := not (bench or slow or interop or spark)
+FAST := $(LOCAL) and not patient
+
 # The first of these that is 3.11 or newer makes the environment; PYTHON=… overrides.
 PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help run test interop soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
+.PHONY: help run test test-all interop soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,12p'
@@ -92,7 +97,10 @@ run: $(VENV)/.stamp-run
 	@exec $(VENV)/bin/headgate up --size $(SIZE)
 
 test: $(VENV)/.stamp-test system-packages
-	$(PY) -m pytest -m 'not bench and not slow and not interop and not spark' $(PYTEST_ARGS)
+	$(PYTEST) -m '$(FAST)' $(PYTEST_ARGS)
+
+test-all: $(VENV)/.stamp-test system-packages
+	$(PYTEST) -m '$(LOCAL)' $(PYTEST_ARGS)
 
 interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
 	$(PY) -m pytest -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)

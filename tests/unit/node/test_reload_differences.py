@@ -39,6 +39,7 @@ userid = 7
         ("[tree]", '[nfp]\nendpoint = "tcp://127.0.0.1:5555"\n[tree]', "nfp", False),
         ("[[clients]]", '[[listen]]\nuri = "tcp://127.0.0.1:9"\n[[clients]]', "listen", False),
     ],
+    ids=range(13),  # keys are drawn anew in each worker of a run
 )
 def test_what_is_different_and_whether_it_may_be(before, after, path, may):
     (found,) = differences(settings.loads(BASE), settings.loads(BASE.replace(before, after)))

@@ -76,6 +76,7 @@ def test_a_key_that_may_not_enter_is_named(hand):
         (OURS, None, "", "a peer in plaintext; to be let in it needs curve_cert"),
         (None, OTHER, OURS.public_key, "a peer with CURVE, while this port has none; "),
     ],
+    ids=["another key", "plaintext to CURVE", "CURVE to plaintext"],  # keys are drawn anew in each worker of a run
 )
 def test_those_who_fail_before_they_are_judged_are_counted(hand, ours, theirs, server_key, said):
     doorman, at = port_of(hand, ours)
