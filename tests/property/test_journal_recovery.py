@@ -108,6 +108,15 @@ def taken_over(folder):
 @example(([3, 2, 4], "none", True, 8), [Harm("head", 0.4, 4), Harm("cut", 0.97, 1)])
 @example(([3, 2, 4], "none", False, 8), [Harm("head", 0.9, 5)])
 @example(([1], "none", False, 0), [Harm("cut", 0.5, 1)])
+@example(
+    (
+        [1, 1, 1, 1, 1, 3],
+        "none",
+        False,
+        0,
+    ),  # the last block, damaged in a way of its own, leads to the end but for rubbish
+    [Harm("flip", 0.75, 1), Harm("head", 0.0, 1), Harm("wipe", 0.625, 4), Harm("rubbish", 0.0, 1)],
+)
 def test_no_number_is_given_out_twice(shape, harms):
     data, starts = segment(shape)
     with tempfile.TemporaryDirectory() as name:

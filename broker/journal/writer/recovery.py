@@ -231,13 +231,12 @@ def _resumed(data: mmap.mmap, at: int, following: int) -> int:
 
 
 def _leads_to_the_end(data: mmap.mmap, at: int) -> bool:
-    """From one whole block at least, headers lead to the end of the file or to a torn block."""
-    begin = at
-    while at < len(data) - HEADER_BYTES and (length := _length(data, at)):
-        if at + length > len(data):
-            return at > begin
+    """Headers lead to the end of the file or beyond it, to a torn block: the rule of ``reading.blocks``."""
+    while length := _length(data, at):
         at += length
-    return at > begin and at >= len(data) - HEADER_BYTES
+        if at >= len(data):
+            return True
+    return False
 
 
 def _goes_on(data: mmap.mmap, at: int, following: int) -> bool:
