@@ -1,7 +1,8 @@
 # Headgate: one command to run it, one to test it. Needs Python 3.11 or newer and make, nothing else.
 #
 #   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
-#   make test       the fast tests                 make interop   against NorFab, oslo.messaging, Spark and flux-core (FLUX_PREFIX)
+#   make test       the fast tests, 4 minutes      make test-all  those that need real time, too
+#   make interop    against NorFab, oslo.messaging, Spark and flux-core (FLUX_PREFIX)
 #   make lint       ruff, mypy, imports, deploy    make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make fuzz       every decoder, SECONDS_EACH   make coverage, make licences   reports
@@ -34,10 +35,10 @@ PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help run test test-all interop soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
+.PHONY: help run test test-all test-patient interop soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,12p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,13p'
 
 # ---------------------------------------------------------------- environment: a stamp per set of packages
 
@@ -87,9 +88,9 @@ $(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
 		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon --editable '.[oslo,redis]'
 	@touch $@
 
-# Chromium, Redis, a JRE; RabbitMQ for the benchmarks, podman for the soak.
+# Chromium and Redis; a JRE for interop, benchmarks and soak, RabbitMQ for the benchmarks, podman for the soak.
 system-packages:
-	@sh deploy/test-setup.sh $(filter bench soak,$(MAKECMDGOALS))
+	@sh deploy/test-setup.sh $(filter bench interop soak,$(MAKECMDGOALS))
 
 # ---------------------------------------------------------------- what a person asks for
 
@@ -102,12 +103,16 @@ test: $(VENV)/.stamp-test system-packages
 test-all: $(VENV)/.stamp-test system-packages
 	$(PYTEST) -m '$(LOCAL)' $(PYTEST_ARGS)
 
+# what test-all has and test has not
+test-patient: $(VENV)/.stamp-test system-packages
+	$(PYTEST) -m '$(LOCAL) and patient' $(PYTEST_ARGS)
+
 interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
-	$(PY) -m pytest -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
+	$(PYTEST) --dist loadgroup -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-spark system-packages
 	@$(PIP_INSTALL) --editable '.[test-deploy]'
-	HEADGATE_SOAK=1 $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
+	HEADGATE_SOAK=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
 
 # every decoder in turn, SECONDS_EACH for each; what is found becomes a file, and then a test
 fuzz: $(VENV)/.stamp-test

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What the tests and benchmarks use beyond Python. What is missing is said, with what it costs. As root on Debian
 # (and what descends from it) Chromium is installed, which the tests of the dashboard drive; in CI they must run. Told
-# `soak`, it installs podman and faketime, too.
+# `interop`, `bench` or `soak`, it installs a Java runtime for Spark, too; `bench` RabbitMQ, `soak` podman and faketime.
 set -eu
 
 limit_s=600 # for all of apt: a mirror that hangs must not hang the tests
@@ -101,8 +101,10 @@ java_version() {
     java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'
 }
 
-# Spark needs 17 or later
-if [ "$(java_version || echo 0)" -ge 17 ]; then
+# Spark needs 17 or later; the fast tests run none
+if [ -z "${1:-}" ]; then
+    :
+elif [ "$(java_version || echo 0)" -ge 17 ]; then
     echo "test setup: Java $(java_version) found, the pipeline is tested with Spark"
 elif { install_packages openjdk-17-jre-headless || install_packages default-jre-headless; } && [ "$(java_version || echo 0)" -ge 17 ]; then
     echo "test setup: Java $(java_version) installed, the pipeline is tested with Spark"

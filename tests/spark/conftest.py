@@ -1,4 +1,4 @@
-"""One Spark session for all tests here: it takes 10 to 20 s to come up and half a gigabyte.
+"""One Spark session for all tests here, in one worker: it takes 10 to 20 s to come up and half a gigabyte.
 
 Every test of this directory is marked `spark` and `interop`. Without Java or PySpark they are skipped; in CI, which
 installs both, such a skip fails.
@@ -29,6 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.interop)
+            item.add_marker(pytest.mark.xdist_group("spark"))  # in one worker, which has the one session
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(240))  # the first one waits for the session, too
 
