@@ -1,4 +1,4 @@
-"""How much of each room the fast tests run: ``coverage`` over what ``make test`` runs, summed up by room."""
+"""How much of each room the tests run: ``coverage`` over what ``make test-all`` runs, summed up by room."""
 
 import importlib.util
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 CONFIG = Path(__file__).with_name("coverage.ini")
 MARKS = "not bench and not slow and not interop and not spark"
-"""The set of `make test`."""
+"""The set of `make test-all`."""
 LOWEST = 12
 """Files that are named, those with the smallest share."""
 
