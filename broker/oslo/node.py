@@ -16,6 +16,9 @@ from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline
 DIRECTORY: Final = "directory"
 """The room beside the pipelines that a proxy may run."""
 EVERYTHING: Final = frozenset({DIRECTORY, *map(str, Pipeline)})
+SEND_MSGS: Final = 256
+"""SNDHWM between nodes and processes: what waits belongs into an outbox, where it is counted; what libzmq holds is lost
+with its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class NodeConfig:
         keepalive: (on, idle s, count, interval s) of TCP.
         message_bytes_max: largest frame, refused before it is allocated.
         queue_msgs, queue_bytes: what may wait for one server in each pipeline.
+        send_msgs: what libzmq may hold for one server beside that, of calls and casts.
         pending_max: calls that may wait for their replies.
     """
 
@@ -94,6 +98,7 @@ class NodeConfig:
     message_bytes_max: int = 64 << 20
     queue_msgs: int = 10_000
     queue_bytes: int = 64 << 20
+    send_msgs: int = SEND_MSGS
     pending_max: int = 100_000
 
     def path(self, name: str) -> str:

@@ -91,7 +91,7 @@ class Exit:
         self._release: Callable[[], None] | None = None
         sock = reactor.context.socket(zmq.PUSH)
         try:
-            tune_local(sock, config.message_bytes_max)
+            tune_local(sock, config.message_bytes_max, send_msgs=config.send_msgs)
             self._release = guard(reactor, sock, self)
             self._path = bind_local(sock, self.endpoint, config.ipc_group)
         except BaseException:

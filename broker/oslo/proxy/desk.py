@@ -123,7 +123,7 @@ class Desk:
         self._sweep_s = max(config.lease_s / SWEEPS, 0.02)
         sock = reactor.context.socket(zmq.ROUTER)
         try:
-            tune_local(sock, config.message_bytes_max)
+            tune_local(sock, config.message_bytes_max, send_msgs=config.send_msgs)
             self.path = bind_local(sock, config.path(control_file(pipeline)), config.ipc_group)
         except BaseException:
             sock.close(0)

@@ -7,12 +7,10 @@ from typing import Final
 
 import zmq
 
+from broker.oslo.node import SEND_MSGS
 from broker.transport.curve import Certificate, CurveClient, CurveServer, generate
 from broker.transport.zeromq.tuning import join_curve, serve_curve
 
-SEND_MSGS: Final = 256
-"""SNDHWM towards a node: what waits belongs into an outbox, where it is counted; what libzmq holds is lost with its
-connection."""
 RECEIVE_MSGS: Final = 512
 PUBLISH_MSGS: Final = 10_000
 """SNDHWM of sockets that publish to local servers: a burst has to fit, since publishing drops what does not."""

@@ -163,6 +163,7 @@ def test_a_frozen_process_is_dropped_after_its_lease_and_comes_back(run_node):
         assert client.get().rest == [b"child"]
 
 
+@pytest.mark.patient
 def test_whoever_pulses_is_kept(run_node):
     node = run_node(lease_s=1.5)
     with child_of(node, "call", "t"):

@@ -71,7 +71,11 @@ def publish(sock: zmq.Socket[bytes], body: bytes, data: bytes = NOVA, topic: str
 
 
 @pytest.mark.parametrize(
-    ("lease_s", "queue_bytes"), [(0.1, 1 << 30), (60.0, 4 << 20)], ids=["for too long", "too much"]
+    ("lease_s", "queue_bytes"),
+    [
+        pytest.param(0.1, 1 << 30, id="for too long"),
+        pytest.param(60.0, 4 << 20, id="too much", marks=pytest.mark.patient),
+    ],
 )
 def test_a_frozen_one_is_cut_off_and_comes_back(rundir: Path, lease_s: float, queue_bytes: int) -> None:
     changes = {"lease_s": lease_s, "beat_s": 0.04, "queue_bytes": queue_bytes}
@@ -108,6 +112,7 @@ def test_a_frozen_one_is_cut_off_and_comes_back(rundir: Path, lease_s: float, qu
         assert rig.count("subscribers_cut") == 1
 
 
+@pytest.mark.patient
 def test_a_slow_one_and_one_without_messages_stay(rundir: Path) -> None:
     changes = {"lease_s": 0.1, "beat_s": 0.04, "queue_bytes": 1 << 30}
     with Rig(FanoutRoom, Pipeline.FANOUT, rundir, **changes) as rig, reading(rig, 0.15) as reader:
