@@ -13,6 +13,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
+from aiohttp import web
+
 from broker.client.dialing import default_uri
 from broker.errors import ConfigError
 from broker.transport.link import Flusher, Options
@@ -129,12 +131,7 @@ class Gateway:
             ConfigError: an address cannot be used, or a file is bad.
         """
         try:
-            await self.identity.start()
-            self._keep(self.identity.run(self.hub.revoked), "identity")
-            if self._siblings is not None:
-                await self._siblings.start()
-            await self.upstream.start()
-            await self.upstream.wait_joined(JOIN_S)
+            await self.join()
             for listener in self._listeners:
                 sockname = await listener.start()
                 self.identity.doors.opened(listener.entry, sockname)
@@ -143,6 +140,20 @@ class Gateway:
         except BaseException:
             await self._end()
             raise
+
+    async def join(self) -> None:
+        """The part of a start before the doors: credentials, siblings, upstream; `apps` can answer from now on."""
+        await self.identity.start()
+        self._keep(self.identity.run(self.hub.revoked), "identity")
+        if self._siblings is not None:
+            await self._siblings.start()
+        await self.upstream.start()
+        await self.upstream.wait_joined(JOIN_S)
+
+    @property
+    def apps(self) -> list[web.Application]:
+        """The pages of each listener, in the order of the settings; those of ``metrics_listen`` are the last."""
+        return [listener.app for listener in self._listeners]
 
     @property
     def urls(self) -> list[str]:
@@ -179,7 +190,11 @@ class Gateway:
         return listeners
 
     def _listener(
-        self, entry: ListenEntry, app: Any, sock: socket.socket | None, tls: TlsContext | None = None
+        self,
+        entry: ListenEntry,
+        app: web.Application,
+        sock: socket.socket | None,
+        tls: TlsContext | None = None,
     ) -> Listener:
         limits = self.settings.limits
         listener = Listener(

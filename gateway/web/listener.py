@@ -127,6 +127,7 @@ class Listener:
         connections_max: int = 16384,
     ) -> None:
         self.entry = entry
+        self.app = app
         self.place = place_of(entry.url)
         self._sock = sock
         self._shared = sock is not None

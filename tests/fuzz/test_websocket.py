@@ -5,7 +5,6 @@ Fixed seeds as in ``test_framing``; a failure prints the number of its input. Wh
 and whether one client's rubbish is another's trouble.
 """
 
-import asyncio
 import os
 from random import Random
 
@@ -64,24 +63,19 @@ def test_every_cut_means_the_same(part):
         assert cut.pending_bytes == whole.pending_bytes, number
 
 
-def test_rubbish_of_one_client_is_no_trouble_of_another():
-    async def story():
-        async with house() as one:
-            good = await one.connect()
-            for number in range(60):
-                dice = Random(SEED + number)
-                peer = await one.connect(token=dice.choice(("good", None)))
-                peer.write(
-                    mutate.body(b"".join(frames(dice) for _ in range(5)), dice) + masked(8, b"\x03\xe8")
-                )
-                peer.writer.write_eof()
-                _, code, _ = await peer.closing()
-                assert code in MEANINGS or code in (1005, 1006, *range(3000, 5000)), number
-                assert await peer.ended(), number
-                good.write(masked(2, request("echo", b"still here\0", matchtag=number + 1).framed()))
-                assert b"still here" in (await good.frame())[1], number
-            await one.until(lambda: len(one.hub.sessions) == 1)
-            one.hub.opened[0].link.send(event("fine"))
-            assert b"fine" in (await good.frame())[1]
-
-    asyncio.run(story())
+async def test_rubbish_of_one_client_is_no_trouble_of_another(aiohttp_server):
+    async with house(aiohttp_server) as one:
+        good = await one.connect()
+        for number in range(60):
+            dice = Random(SEED + number)
+            peer = await one.connect(token=dice.choice(("good", None)))
+            peer.write(mutate.body(b"".join(frames(dice) for _ in range(5)), dice) + masked(8, b"\x03\xe8"))
+            peer.writer.write_eof()
+            _, code, _ = await peer.closing()
+            assert code in MEANINGS or code in (1005, 1006, *range(3000, 5000)), number
+            assert await peer.ended(), number
+            good.write(masked(2, request("echo", b"still here\0", matchtag=number + 1).framed()))
+            assert b"still here" in (await good.frame())[1], number
+        await one.until(lambda: len(one.hub.sessions) == 1)
+        one.hub.opened[0].link.send(event("fine"))
+        assert b"fine" in (await good.frame())[1]

@@ -150,20 +150,17 @@ class IdentityStub:
 class House:
     """The server: where it is, and what is behind it."""
 
-    def __init__(self, hub, identity, endpoint, address, tls):
-        self.hub, self.identity, self.endpoint, self.address, self.tls = hub, identity, endpoint, address, tls
+    def __init__(self, hub, identity, endpoint, server, tls):
+        self.hub, self.identity, self.endpoint, self.server, self.tls = hub, identity, endpoint, server, tls
         self.writers: list[asyncio.StreamWriter] = []
 
     async def raw(self) -> "Peer":
-        if isinstance(self.address, str):
-            reader, writer = await asyncio.open_unix_connection(self.address)
-        else:
-            sock = socket.socket()
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
-            sock.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(sock, self.address)
-            name = "localhost" if self.tls else None
-            reader, writer = await asyncio.open_connection(sock=sock, ssl=self.tls, server_hostname=name)
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (self.server.host, self.server.port))
+        name = "localhost" if self.tls else None
+        reader, writer = await asyncio.open_connection(sock=sock, ssl=self.tls, server_hostname=name)
         self.writers.append(writer)
         return Peer(reader, writer)
 
@@ -284,22 +281,17 @@ def request_head(subprotocol="flux.v1", query="", **headers: str) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def house(*, tls=None, path: str = "", hub=None, identity=None, **limits):
-    """A running house; ``limits`` are fields of ``LimitsSection``, ``tls`` the contexts of server and client."""
+async def house(serve, *, tls=None, hub=None, identity=None, **limits):
+    """A running house. ``serve`` is the fixture ``aiohttp_server``, ``limits`` are fields of ``LimitsSection``,
+    ``tls`` the contexts of server and client."""
+    limits = {"ping_s": 3600.0, **limits}  # nobody is pinged unless the test is about pings
     hub, identity = hub or HubStub(LimitsSection(**limits)), identity or IdentityStub()
     endpoint = Endpoint(hub, identity)
     app = web.Application()
     app.router.add_get("/v1/ws", endpoint.handle)
     app.router.add_get("/hello", _hello)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    await runner.setup()
-    if path:
-        site = web.UnixSite(runner, path)
-    else:
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls and tls[0])
-    await site.start()
-    address = path or runner.addresses[0][:2]
-    one = House(hub, identity, endpoint, address, tls and tls[1])
+    server = await serve(app, ssl=tls and tls[0], access_log=None)
+    one = House(hub, identity, endpoint, server, tls and tls[1])
     try:
         yield one
     finally:
@@ -308,7 +300,6 @@ async def house(*, tls=None, path: str = "", hub=None, identity=None, **limits):
             session.link.abort(LinkError("the test is over"))
         for writer in one.writers:
             writer.transport.abort()
-        await runner.cleanup()
         await asyncio.sleep(0)
 
 

@@ -1,13 +1,15 @@
 """The way in: the handshake, subprotocols, credentials, and nothing left behind."""
 
 import asyncio
+import gc
+import weakref
 
 import msgspec
 import pytest
 
 from gateway.closes import SHUTDOWN, TOO_MANY
 from gateway.principal import Denied
-from tests.unit.gateway.websocket.house import AUTH, flux, house, masked, request_head
+from tests.unit.gateway.websocket.house import AUTH, flux, masked, request_head
 
 BINARY, TEXT, CLOSE, PING = 2, 1, 8, 9
 
@@ -23,18 +25,12 @@ async def answer(one, head: bytes) -> tuple[int, str, str]:
     return int(said.split()[1]), said.lower(), (await peer.reader.readexactly(size)).decode()
 
 
-def test_the_accept_key_is_that_of_the_rfc():
-    async def story():
-        async with house() as one:
-            peer = await one.raw()
-            peer.write(request_head("chat, flux.v1.json ,flux.v1"))
-            head = (await peer.head()).decode().lower()
-            assert "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=" in head
-            assert "sec-websocket-protocol: flux.v1.json\r\n" in head, (
-                "the first of ours in the client's order"
-            )
-
-    asyncio.run(story())
+async def test_the_accept_key_is_that_of_the_rfc(house):
+    peer = await house.raw()
+    peer.write(request_head("chat, flux.v1.json ,flux.v1"))
+    head = (await peer.head()).decode().lower()
+    assert "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=" in head
+    assert "sec-websocket-protocol: flux.v1.json\r\n" in head, "the first of ours in the client's order"
 
 
 @pytest.mark.parametrize(
@@ -57,184 +53,128 @@ def test_the_accept_key_is_that_of_the_rfc():
         (request_head(**{"Content-Length": "1"}) + b"x", 400, "body"),
     ],
 )
-def test_what_may_not_become_a_websocket_is_told_over_http(head, status, words):
-    async def story():
-        async with house() as one:
-            seen, lines, body = await answer(one, head)
-            assert seen == status
-            assert words in body.lower()
-            if status == 426:
-                assert "sec-websocket-version: 13" in lines
-            if status == 401:
-                assert "www-authenticate: bearer" in lines
-            assert not one.hub.opened
-            assert not one.endpoint.doors
-
-    asyncio.run(story())
+async def test_what_may_not_become_a_websocket_is_told_over_http(house, head, status, words):
+    seen, lines, body = await answer(house, head)
+    assert seen == status
+    assert words in body.lower()
+    if status == 426:
+        assert "sec-websocket-version: 13" in lines
+    if status == 401:
+        assert "www-authenticate: bearer" in lines
+    assert not house.hub.opened
+    assert not house.endpoint.doors
 
 
-def test_frames_right_behind_the_handshake_are_not_lost():
-    async def story():
-        async with house() as one:
-            peer = await one.connect(behind=masked(BINARY, flux("a")) + masked(BINARY, flux("b"))[:9])
-            peer.write(masked(BINARY, flux("b"), mask=b"abcd")[9:])
-            assert (await peer.frame())[0] == 0x82
-            await one.until(lambda: [each.topic for each in one.hub.opened[0].messages][:1] == ["a"])
-
-    asyncio.run(story())
+async def test_frames_right_behind_the_handshake_are_not_lost(house):
+    peer = await house.connect(behind=masked(BINARY, flux("a")) + masked(BINARY, flux("b"))[:9])
+    peer.write(masked(BINARY, flux("b"), mask=b"abcd")[9:])
+    assert (await peer.frame())[0] == 0x82
+    await house.until(lambda: [each.topic for each in house.hub.opened[0].messages][:1] == ["a"])
 
 
-def test_an_http_connection_may_become_a_websocket_later():
-    async def story():
-        async with house() as one:
-            peer = await one.raw()
-            peer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
-            await peer.head()
-            assert await peer.reader.readexactly(5) == b"hello"
-            peer.write(request_head(Authorization="Bearer good"))
-            assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
-            assert (await peer.control())["type"] == "welcome"
-
-    asyncio.run(story())
-
-
-def test_over_a_unix_socket(tmp_path):
-    async def story():
-        async with house(path=str(tmp_path / "ws")) as one:
-            peer = await one.connect()
-            peer.write(masked(BINARY, flux()))
-            assert (await peer.frame())[0] == 0x82
-
-    asyncio.run(story())
+async def test_an_http_connection_may_become_a_websocket_later(house):
+    peer = await house.raw()
+    peer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+    await peer.head()
+    assert await peer.reader.readexactly(5) == b"hello"
+    peer.write(request_head(Authorization="Bearer good"))
+    assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
+    assert (await peer.control())["type"] == "welcome"
 
 
 @pytest.mark.parametrize("subprotocol", ["flux.v1", "flux.v1.json", "ZWS2.0"])
-def test_a_credential_in_the_handshake_opens_a_session(subprotocol):
-    async def story():
-        async with house() as one:
-            peer = await one.connect(subprotocol)
-            if subprotocol == "ZWS2.0":
-                assert await peer.frame() == (0x82, b"\0"), "the routing id"
-            (session,) = one.hub.opened
-            assert (session.kind, session.principal.name, session.address) == (
-                subprotocol,
-                "alice",
-                "127.0.0.1",
-            )
-            assert not one.endpoint.doors
-            assert len(one.endpoint.keepalive) == 1
-
-    asyncio.run(story())
+async def test_a_credential_in_the_handshake_opens_a_session(house, subprotocol):
+    peer = await house.connect(subprotocol)
+    if subprotocol == "ZWS2.0":
+        assert await peer.frame() == (0x82, b"\0"), "the routing id"
+    (session,) = house.hub.opened
+    assert (session.kind, session.principal.name, session.address) == (
+        subprotocol,
+        "alice",
+        "127.0.0.1",
+    )
+    assert not house.endpoint.doors
+    assert len(house.endpoint.keepalive) == 1
 
 
 @pytest.mark.parametrize("credential", [{"Authorization": "Bearer good"}, {}])
-def test_a_leaving_gateway_lets_nobody_in(credential):
-    async def story():
-        async with house() as one:
-            one.hub.accepting = False
-            peer = await one.raw()
-            peer.write(request_head(**credential))
-            assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
-            assert (await peer.closing())[1] == SHUTDOWN
-            assert not one.endpoint.doors
-            assert not one.hub.opened
-
-    asyncio.run(story())
+async def test_a_leaving_gateway_lets_nobody_in(house, credential):
+    house.hub.accepting = False
+    peer = await house.raw()
+    peer.write(request_head(**credential))
+    assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
+    assert (await peer.closing())[1] == SHUTDOWN
+    assert not house.endpoint.doors
+    assert not house.hub.opened
 
 
-def test_a_client_gone_during_the_handshake_leaves_nothing():
-    async def story():
-        async with house() as one:
-            peer = await one.raw()
-            peer.write(request_head(Authorization="Bearer slow"))
-            await one.identity.asked.wait()
-            peer.writer.transport.abort()
-            await asyncio.sleep(0.05)
-            one.identity.release.set()
-            await asyncio.sleep(0.05)
-            assert not one.hub.opened
-            assert len(one.endpoint.keepalive) == 0
-
-    asyncio.run(story())
+async def test_a_client_gone_during_the_handshake_leaves_nothing(house):
+    peer = await house.raw()
+    peer.write(request_head(Authorization="Bearer slow"))
+    await house.identity.asked.wait()
+    peer.writer.transport.abort()
+    await asyncio.sleep(0.05)
+    house.identity.release.set()
+    await asyncio.sleep(0.05)
+    assert not house.hub.opened
+    assert len(house.endpoint.keepalive) == 0
 
 
-def test_a_cookie_is_refused_where_a_page_can_see_it():
-    async def story():
-        async with house() as one:
-            peer = await one.raw()
-            peer.write(request_head(cookie="bad"))
-            assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
-            before, code, reason = await peer.closing()
-            assert (code, reason) == (4500, "credential refused")
-            assert msgspec.json.decode(before[0][1])["reconnect"] is False
-            peer.write(masked(CLOSE, b"\x11\x94"))
-            assert await peer.ended()
-
-    asyncio.run(story())
+async def test_a_cookie_is_refused_where_a_page_can_see_it(house):
+    peer = await house.raw()
+    peer.write(request_head(cookie="bad"))
+    assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
+    before, code, reason = await peer.closing()
+    assert (code, reason) == (4500, "credential refused")
+    assert msgspec.json.decode(before[0][1])["reconnect"] is False
+    peer.write(masked(CLOSE, b"\x11\x94"))
+    assert await peer.ended()
 
 
-def test_where_the_first_message_counts_a_bad_cookie_is_no_hindrance_and_a_foreign_page_is():
-    async def story():
-        async with house() as one:
-            peer = await one.raw()
-            peer.write(request_head(query="?auth=message", cookie="bad"))
-            assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
-            peer.write(masked(TEXT, AUTH % b"good"))
-            await asyncio.wait_for(one.hub.changed.wait(), 5)
-            assert [session.principal.name for session in one.hub.opened] == ["alice"]
-            other = await one.raw()
-            other.write(request_head(query="?auth=message", cookie="good", Origin="http://evil.example"))
-            assert (await other.head()).startswith(b"HTTP/1.1 403 ")
-
-    asyncio.run(story())
+async def test_where_the_first_message_counts_a_bad_cookie_is_no_hindrance_and_a_foreign_page_is(house):
+    peer = await house.raw()
+    peer.write(request_head(query="?auth=message", cookie="bad"))
+    assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
+    peer.write(masked(TEXT, AUTH % b"good"))
+    await asyncio.wait_for(house.hub.changed.wait(), 5)
+    assert [session.principal.name for session in house.hub.opened] == ["alice"]
+    other = await house.raw()
+    other.write(request_head(query="?auth=message", cookie="good", Origin="http://evil.example"))
+    assert (await other.head()).startswith(b"HTTP/1.1 403 ")
 
 
 @pytest.mark.parametrize("token", ["good", None])
-def test_what_the_hub_refuses_is_closed_with_its_code(token):
-    async def story():
-        async with house() as one:
-            one.hub.refusal = Denied("too many", public="no more than 3", status=429, close=TOO_MANY)
-            peer = await one.raw()
-            peer.write(request_head(**({"Authorization": "Bearer good"} if token else {})))
-            await peer.head()
-            if not token:
-                peer.write(masked(TEXT, AUTH % b"good"))
-            before, code, reason = await peer.closing()
-            assert (code, reason) == (TOO_MANY, "no more than 3")
-            assert len(before) == 1
-            assert not one.endpoint.doors
-
-    asyncio.run(story())
+async def test_what_the_hub_refuses_is_closed_with_its_code(house, token):
+    house.hub.refusal = Denied("too many", public="no more than 3", status=429, close=TOO_MANY)
+    peer = await house.raw()
+    peer.write(request_head(**({"Authorization": "Bearer good"} if token else {})))
+    await peer.head()
+    if not token:
+        peer.write(masked(TEXT, AUTH % b"good"))
+    before, code, reason = await peer.closing()
+    assert (code, reason) == (TOO_MANY, "no more than 3")
+    assert len(before) == 1
+    assert not house.endpoint.doors
 
 
-def test_connections_are_counted_with_those_at_the_door():
-    async def story():
-        async with house(connections=2) as one:
-            await one.connect()
-            await one.connect(token=None)
-            status, head, _ = await answer(one, request_head())
-            assert status == 503
-            assert "retry-after" in head
-
-    asyncio.run(story())
+async def test_connections_are_counted_with_those_at_the_door(open_house):
+    house = await open_house(connections=2)
+    await house.connect()
+    await house.connect(token=None)
+    status, head, _ = await answer(house, request_head())
+    assert status == 503
+    assert "retry-after" in head
 
 
-def test_nothing_of_aiohttp_is_kept_for_a_connection():
-    async def story():
-        async with house() as one:
-            runner_connections = []
-            peer = await one.connect()
-            import gc
-
-            from aiohttp.web_protocol import RequestHandler
-
-            await asyncio.sleep(0.05)
-            gc.collect()
-            runner_connections = [each for each in gc.get_objects() if isinstance(each, RequestHandler)]
-            assert runner_connections == []
-            names = {task.get_name() for task in asyncio.all_tasks()}
-            assert len(names) == 1, names
-            peer.write(masked(PING))
-            assert (await peer.frame())[0] == 0x8A
-
-    asyncio.run(story())
+async def test_nothing_of_aiohttp_is_kept_for_a_connection(house):
+    peer = await house.raw()
+    await house.until(lambda: house.server.handler.connections)
+    queue = weakref.ref(house.server.handler.connections[0]._messages)  # goes with its handler, which takes no weakref
+    peer.write(request_head(Authorization="Bearer good"))
+    await peer.head()
+    await peer.control()
+    await house.until(lambda: len(asyncio.all_tasks()) == 1)
+    gc.collect()
+    assert queue() is None
+    peer.write(masked(PING))
+    assert (await peer.frame())[0] == 0x8A

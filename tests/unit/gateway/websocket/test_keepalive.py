@@ -7,7 +7,7 @@ import pytest
 
 from gateway.closes import NO_PONG
 from gateway.websocket.keepalive import Keepalive
-from tests.unit.gateway.websocket.house import house, masked
+from tests.unit.gateway.websocket.house import masked
 
 
 class Wheel:
@@ -132,23 +132,20 @@ def test_nobody_left_no_timer(monkeypatch):
     assert len(wheel) == 0
 
 
-def test_a_live_client_that_does_not_answer_is_told_before_it_goes():
-    async def story():
-        async with house(ping_s=0.1, pong_s=0.1) as one:
-            silent = await one.connect()
-            good = await one.connect()
-            pings = 0
-            while True:
-                first, payload = await silent.frame()
-                if first != 0x89:
-                    break
-                pings += 1
-                good_first, good_payload = await good.frame()
-                assert good_first == 0x89
-                good.write(masked(10, good_payload))
-            assert pings
-            assert b'"name":"no-pong"' in payload
-            assert (await silent.closing())[1] == 4003
-            await one.until(lambda: len(one.hub.sessions) == 1)
-
-    asyncio.run(story())
+async def test_a_live_client_that_does_not_answer_is_told_before_it_goes(open_house):
+    house = await open_house(ping_s=0.1, pong_s=0.1)
+    silent = await house.connect()
+    good = await house.connect()
+    pings = 0
+    while True:
+        first, payload = await silent.frame()
+        if first != 0x89:
+            break
+        pings += 1
+        good_first, good_payload = await good.frame()
+        assert good_first == 0x89
+        good.write(masked(10, good_payload))
+    assert pings
+    assert b'"name":"no-pong"' in payload
+    assert (await silent.closing())[1] == 4003
+    await house.until(lambda: len(house.hub.sessions) == 1)

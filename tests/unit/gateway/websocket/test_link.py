@@ -12,7 +12,7 @@ from broker.wire.message import event, request, response
 from gateway.closes import NORMAL, SHUTDOWN
 from gateway.events.run import Run
 from gateway.websocket import link as links
-from tests.unit.gateway.websocket.house import house, masked
+from tests.unit.gateway.websocket.house import masked
 
 BINARY, TEXT, CLOSE, PING, PONG = 2, 1, 8, 9, 10
 
@@ -42,344 +42,272 @@ async def heard(peer, last) -> list:
 # -- one write a flush -------------------------------------------------------------------------
 
 
-def test_what_one_tick_sends_is_one_write():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            link = one.hub.opened[0].link
-            progress = link.outbox.progress
-            for number in range(1, 4):
-                link.send(numbered(number))
-            link.send_run(Run([numbered(4), numbered(5)]))
-            link.tell({"type": "pong"})
-            link.ping()
-            assert await heard(peer, lambda each: each == {"type": "pong"}) == [
-                *(numbered(number) for number in range(1, 6)),
-                {"type": "pong"},
-            ]
-            assert await peer.frame() == (0x89, b"")
-            assert link.outbox.progress == progress + 1
-
-    asyncio.run(story())
+async def test_what_one_tick_sends_is_one_write(house):
+    peer = await house.connect()
+    link = house.hub.opened[0].link
+    progress = link.outbox.progress
+    for number in range(1, 4):
+        link.send(numbered(number))
+    link.send_run(Run([numbered(4), numbered(5)]))
+    link.tell({"type": "pong"})
+    link.ping()
+    assert await heard(peer, lambda each: each == {"type": "pong"}) == [
+        *(numbered(number) for number in range(1, 6)),
+        {"type": "pong"},
+    ]
+    assert await peer.frame() == (0x89, b"")
+    assert link.outbox.progress == progress + 1
 
 
-def test_a_burst_above_the_write_size_arrives_whole():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            link = one.hub.opened[0].link
-            sent = [numbered(number, 10_000) for number in range(1, 200)]
-            for message in sent:
-                link.send(message)
-            assert await heard(peer, lambda each: each.sequence == 199) == sent
-            assert link.outbox.parked_bytes == 0
-            assert not link.outbox.choked
-
-    asyncio.run(story())
+async def test_a_burst_above_the_write_size_arrives_whole(house):
+    peer = await house.connect()
+    link = house.hub.opened[0].link
+    sent = [numbered(number, 10_000) for number in range(1, 200)]
+    for message in sent:
+        link.send(message)
+    assert await heard(peer, lambda each: each.sequence == 199) == sent
+    assert link.outbox.parked_bytes == 0
+    assert not link.outbox.choked
 
 
-def test_runs_share_their_bytes_while_they_wait():
-    async def story():
-        async with house() as one:
-            (_, near), (_, far) = await one.stalled(), await one.stalled()
-            run = Run([numbered(1), numbered(2)])
-            near.send_run(run)
-            far.send_run(run)
-            assert near.outbox.parked[-1][0].form is far.outbox.parked[-1][0].form
-
-    asyncio.run(story())
+async def test_runs_share_their_bytes_while_they_wait(house):
+    (_, near), (_, far) = await house.stalled(), await house.stalled()
+    run = Run([numbered(1), numbered(2)])
+    near.send_run(run)
+    far.send_run(run)
+    assert near.outbox.parked[-1][0].form is far.outbox.parked[-1][0].form
 
 
 # -- slow readers ------------------------------------------------------------------------------
 
 
-def test_slow_reader_with_policy_disconnect_is_told_why():
-    async def story():
-        async with house(outbox_bytes=20_000) as one:
-            peer, link = await one.stalled()
-            for number in range(1, 40):
-                link.send(numbered(number))
-            (error,) = one.hub.opened[0].ends
-            assert isinstance(error, LinkBroken)
-            assert link.outbox.parked_bytes == 0
-            assert one.hub.options.budget.used_bytes == 0
-            link.send(numbered(40))
-            link.tell({"type": "pong"})
-            peer.read_again()
-            before, code, reason = await peer.closing()
-            assert code == 4002
-            assert "does not read" in reason
-            told = msgspec.json.decode(before[-1][1])
-            assert (told["type"], told["code"], told["reconnect"]) == ("error", 4002, True)
-            assert all(first == 0x81 for first, _ in before), (
-                "no event after those that had to wait were discarded"
-            )
-
-    asyncio.run(story())
+async def test_slow_reader_with_policy_disconnect_is_told_why(open_house):
+    house = await open_house(outbox_bytes=20_000)
+    peer, link = await house.stalled()
+    for number in range(1, 40):
+        link.send(numbered(number))
+    (error,) = house.hub.opened[0].ends
+    assert isinstance(error, LinkBroken)
+    assert link.outbox.parked_bytes == 0
+    assert house.hub.options.budget.used_bytes == 0
+    link.send(numbered(40))
+    link.tell({"type": "pong"})
+    peer.read_again()
+    before, code, reason = await peer.closing()
+    assert code == 4002
+    assert "does not read" in reason
+    told = msgspec.json.decode(before[-1][1])
+    assert (told["type"], told["code"], told["reconnect"]) == ("error", 4002, True)
+    assert all(first == 0x81 for first, _ in before), "no event after those that had to wait were discarded"
 
 
 @pytest.mark.parametrize("subprotocol", ["flux.v1", "flux.v1.json"])
-def test_slow_reader_with_policy_drop_hears_of_the_gap_in_order(subprotocol):
-    async def story():
-        async with house(outbox_bytes=20_000) as one:
-            peer, link = await one.stalled(subprotocol, query="?overflow=drop")
-            for number in range(1, 101):
-                link.send_run(Run([numbered(number)]))
-            link.send(response(request("r", matchtag=3), b"answer\0"))
-            assert link.ended is None
-            dropped = link.outbox.dropped_events
-            assert 50 < dropped < 100
-            peer.read_again()
-            await one.until(lambda: not link._full)
-            link.send(numbered(101))
-            if subprotocol == "flux.v1":
-                out = await heard(peer, lambda each: getattr(each, "sequence", 0) == 101)
-                events = [each.sequence for each in out if getattr(each, "type", 0) == 4]
-                (gap,) = (each for each in out if isinstance(each, dict))
-                assert out.index(gap) == len(out) - 2, "the notice is right before the next event"
-                assert [each.matchtag for each in out if getattr(each, "type", 0) == 2] == [3]
-            else:
-                objects = await heard(peer, lambda each: each.get("sequence") == 101)
-                events = [each["sequence"] for each in objects if each["type"] == "event"]
-                (gap,) = (each for each in objects if each["type"] == "gap")
-                assert objects.index(gap) == len(objects) - 2
-            kept = 100 - dropped
-            assert events == [*range(1, kept + 1), 101]
-            assert gap == {"type": "gap", "lost": dropped, "from": kept + 1, "to": 100}
-
-    asyncio.run(story())
+async def test_slow_reader_with_policy_drop_hears_of_the_gap_in_order(open_house, subprotocol):
+    house = await open_house(outbox_bytes=20_000)
+    peer, link = await house.stalled(subprotocol, query="?overflow=drop")
+    for number in range(1, 101):
+        link.send_run(Run([numbered(number)]))
+    link.send(response(request("r", matchtag=3), b"answer\0"))
+    assert link.ended is None
+    dropped = link.outbox.dropped_events
+    assert 50 < dropped < 100
+    peer.read_again()
+    await house.until(lambda: not link._full)
+    link.send(numbered(101))
+    if subprotocol == "flux.v1":
+        out = await heard(peer, lambda each: getattr(each, "sequence", 0) == 101)
+        events = [each.sequence for each in out if getattr(each, "type", 0) == 4]
+        (gap,) = (each for each in out if isinstance(each, dict))
+        assert out.index(gap) == len(out) - 2, "the notice is right before the next event"
+        assert [each.matchtag for each in out if getattr(each, "type", 0) == 2] == [3]
+    else:
+        objects = await heard(peer, lambda each: each.get("sequence") == 101)
+        events = [each["sequence"] for each in objects if each["type"] == "event"]
+        (gap,) = (each for each in objects if each["type"] == "gap")
+        assert objects.index(gap) == len(objects) - 2
+    kept = 100 - dropped
+    assert events == [*range(1, kept + 1), 101]
+    assert gap == {"type": "gap", "lost": dropped, "from": kept + 1, "to": 100}
 
 
-def test_each_gap_has_its_own_notice():
-    async def story():
-        async with house(outbox_bytes=4_096, slow_policy="drop") as one:
-            peer, link = await one.stalled()
-            lost = 0
-            number = 0
-            for _ in range(3):
-                while not link._full or link.outbox.gap is None or link.outbox.gap.lost < 5:
-                    number += 1
-                    link.send_run(Run([numbered(number)]))
-                    link.flush()
-                lost += link.outbox.gap.lost
-                peer.read_again()
-                await heard(peer, lambda each: isinstance(each, dict))
-                peer.writer.transport.pause_reading()
-            assert link.outbox.dropped_events == lost >= 15
-            assert link.ended is None
-
-    asyncio.run(story())
+async def test_each_gap_has_its_own_notice(open_house):
+    house = await open_house(outbox_bytes=4_096, slow_policy="drop")
+    peer, link = await house.stalled()
+    lost = 0
+    number = 0
+    for _ in range(3):
+        while not link._full or link.outbox.gap is None or link.outbox.gap.lost < 5:
+            number += 1
+            link.send_run(Run([numbered(number)]))
+            link.flush()
+        lost += link.outbox.gap.lost
+        peer.read_again()
+        await heard(peer, lambda each: isinstance(each, dict))
+        peer.writer.transport.pause_reading()
+    assert link.outbox.dropped_events == lost >= 15
+    assert link.ended is None
 
 
-def test_without_a_gap_notice_there_is_no_dropping():
-    async def story():
-        async with house(slow_policy="drop") as one:
-            await one.connect("ZWS2.0")
-            await one.connect("flux.v1")
-            await one.connect("flux.v1", query="?overflow=disconnect")
-            policies = [session.link.outbox._limits.event_policy for session in one.hub.opened]
-            assert policies == ["disconnect", "drop", "disconnect"]
-
-    asyncio.run(story())
+async def test_without_a_gap_notice_there_is_no_dropping(open_house):
+    house = await open_house(slow_policy="drop")
+    await house.connect("ZWS2.0")
+    await house.connect("flux.v1")
+    await house.connect("flux.v1", query="?overflow=disconnect")
+    policies = [session.link.outbox._limits.event_policy for session in house.hub.opened]
+    assert policies == ["disconnect", "drop", "disconnect"]
 
 
-def test_responses_are_never_dropped_but_bounded():
-    async def story():
-        async with house(response_bytes=50_000, outbox_bytes=10_000, slow_policy="drop") as one:
-            peer, link = await one.stalled()
-            kept = [response(request("r", matchtag=tag), bytes(1000)) for tag in range(1, 31)]
-            for message in kept:
-                link.send(message)
-            assert link.ended is None
-            assert one.hub.opened[0].choked == [True]
-            peer.read_again()
-            assert await heard(peer, lambda each: each.matchtag == 30) == kept
-            assert one.hub.opened[0].choked == [True, False]
-            peer, link = await one.stalled()
-            for tag in range(1, 200):
-                link.send(response(request("r", matchtag=tag), bytes(1000)))
-            assert link.ended is not None
-            peer.read_again()
-            _, code, _ = await peer.closing()
-            assert code == 4002
-
-    asyncio.run(story())
+async def test_responses_are_never_dropped_but_bounded(open_house):
+    house = await open_house(response_bytes=50_000, outbox_bytes=10_000, slow_policy="drop")
+    peer, link = await house.stalled()
+    kept = [response(request("r", matchtag=tag), bytes(1000)) for tag in range(1, 31)]
+    for message in kept:
+        link.send(message)
+    assert link.ended is None
+    assert house.hub.opened[0].choked == [True]
+    peer.read_again()
+    assert await heard(peer, lambda each: each.matchtag == 30) == kept
+    assert house.hub.opened[0].choked == [True, False]
+    peer, link = await house.stalled()
+    for tag in range(1, 200):
+        link.send(response(request("r", matchtag=tag), bytes(1000)))
+    assert link.ended is not None
+    peer.read_again()
+    _, code, _ = await peer.closing()
+    assert code == 4002
 
 
-def test_one_budget_for_all():
-    async def story():
-        async with house(budget_bytes=60_000) as one:
-            (_, worst), (_, other) = await one.stalled(), await one.stalled()
-            for tag in range(1, 45):
-                worst.send(response(request("r", matchtag=tag), bytes(1000)))
-            for tag in range(1, 30):
-                other.send(response(request("r", matchtag=tag), bytes(1000)))
-            assert worst.ended is not None
-            assert other.ended is None
-            assert one.hub.options.budget.used_bytes <= 60_000
-
-    asyncio.run(story())
+async def test_one_budget_for_all(open_house):
+    house = await open_house(budget_bytes=60_000)
+    (_, worst), (_, other) = await house.stalled(), await house.stalled()
+    for tag in range(1, 45):
+        worst.send(response(request("r", matchtag=tag), bytes(1000)))
+    for tag in range(1, 30):
+        other.send(response(request("r", matchtag=tag), bytes(1000)))
+    assert worst.ended is not None
+    assert other.ended is None
+    assert house.hub.options.budget.used_bytes <= 60_000
 
 
 # -- pings -------------------------------------------------------------------------------------
 
 
-def test_a_flood_of_pings_waits_nowhere():
-    async def story():
-        async with house() as one:
-            peer, link = await one.stalled()
-            before = link.outbox.parked_bytes
-            life = link.life
-            flood = b"".join(masked(PING, b"%d" % number) for number in range(20_000))
-            peer.write(flood + masked(PING, b"newest"))
-            await one.until(lambda: link._pong == b"newest")
-            assert link.outbox.parked_bytes == before
-            assert link.life > life
-            peer.read_again()
-            assert b"newest" in await heard(peer, lambda each: each == b"newest")
-            assert link._pong is None
-
-    asyncio.run(story())
+async def test_a_flood_of_pings_waits_nowhere(house):
+    peer, link = await house.stalled()
+    before = link.outbox.parked_bytes
+    life = link.life
+    flood = b"".join(masked(PING, b"%d" % number) for number in range(5_000))
+    peer.write(flood + masked(PING, b"newest"))
+    await house.until(lambda: link._pong == b"newest")
+    assert link.outbox.parked_bytes == before
+    assert link.life > life
+    peer.read_again()
+    assert b"newest" in await heard(peer, lambda each: each == b"newest")
+    assert link._pong is None
 
 
-def test_no_ping_is_queued_behind_what_waits():
-    async def story():
-        async with house() as one:
-            _, link = await one.stalled()
-            before = link.outbox.parked_bytes
-            for _ in range(100):
-                link.ping()
-            assert link.outbox.parked_bytes == before
-            assert link.outbox.fresh == []
-
-    asyncio.run(story())
+async def test_no_ping_is_queued_behind_what_waits(house):
+    _, link = await house.stalled()
+    before = link.outbox.parked_bytes
+    for _ in range(100):
+        link.ping()
+    assert link.outbox.parked_bytes == before
+    assert link.outbox.fresh == []
 
 
 # -- pausing -----------------------------------------------------------------------------------
 
 
-def test_a_paused_link_is_not_read():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            session = one.hub.opened[0]
-            session.link.pause()
-            peer.write(masked(BINARY, request("a", matchtag=1).framed()))
-            await asyncio.sleep(0.05)
-            assert session.messages == []
-            session.link.resume()
-            assert (await peer.frame())[0] == 0x82
-
-    asyncio.run(story())
+async def test_a_paused_link_is_not_read(house):
+    peer = await house.connect()
+    session = house.hub.opened[0]
+    session.link.pause()
+    peer.write(masked(BINARY, request("a", matchtag=1).framed()))
+    await asyncio.sleep(0.05)
+    assert session.messages == []
+    session.link.resume()
+    assert (await peer.frame())[0] == 0x82
 
 
 # -- ends --------------------------------------------------------------------------------------
 
 
-def test_close_sends_what_is_queued_then_a_plain_close():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            link = one.hub.opened[0].link
-            link.send(numbered(1))
-            link.close("that was all")
-            assert isinstance(link.ended, LinkClosed)
-            before, code, reason = await peer.closing()
-            assert [first for first, _ in before] == [0x82]
-            assert (code, reason) == (NORMAL, "that was all")
-            peer.write(masked(CLOSE, struct.pack(">H", NORMAL)))
-            assert await peer.ended()
-
-    asyncio.run(story())
+async def test_close_sends_what_is_queued_then_a_plain_close(house):
+    peer = await house.connect()
+    link = house.hub.opened[0].link
+    link.send(numbered(1))
+    link.close("that was all")
+    assert isinstance(link.ended, LinkClosed)
+    before, code, reason = await peer.closing()
+    assert [first for first, _ in before] == [0x82]
+    assert (code, reason) == (NORMAL, "that was all")
+    peer.write(masked(CLOSE, struct.pack(">H", NORMAL)))
+    assert await peer.ended()
 
 
-def test_the_error_object_comes_before_the_close_frame_and_both_before_the_end():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            link = one.hub.opened[0].link
-            peer.write(masked(BINARY, b"x" * 60_000) * 10)  # unread at the end, this would make a reset of it
-            link.pause()
-            await asyncio.sleep(0.02)
-            link.close_with(SHUTDOWN, "restarting " + "é" * 100)
-            link.close_with(NORMAL)
-            before, code, reason = await peer.closing()
-            assert code == SHUTDOWN
-            assert reason.startswith("restarting ")
-            assert len(reason.encode()) in (122, 123)
-            told = msgspec.json.decode(before[-1][1])
-            assert told["text"] == "restarting " + "é" * 100
-            peer.write(masked(CLOSE, struct.pack(">H", SHUTDOWN)))
-            assert await peer.ended()
-            assert len(one.hub.opened[0].ends) == 1
-
-    asyncio.run(story())
+async def test_the_error_object_comes_before_the_close_frame_and_both_before_the_end(house):
+    peer = await house.connect()
+    link = house.hub.opened[0].link
+    peer.write(masked(BINARY, b"x" * 60_000) * 10)  # unread at the end, this would make a reset of it
+    link.pause()
+    await asyncio.sleep(0.02)
+    link.close_with(SHUTDOWN, "restarting " + "é" * 100)
+    link.close_with(NORMAL)
+    before, code, reason = await peer.closing()
+    assert code == SHUTDOWN
+    assert reason.startswith("restarting ")
+    assert len(reason.encode()) in (122, 123)
+    told = msgspec.json.decode(before[-1][1])
+    assert told["text"] == "restarting " + "é" * 100
+    peer.write(masked(CLOSE, struct.pack(">H", SHUTDOWN)))
+    assert await peer.ended()
+    assert len(house.hub.opened[0].ends) == 1
 
 
-def test_a_peer_that_does_not_answer_the_close_is_cut_off(monkeypatch):
+async def test_a_peer_that_does_not_answer_the_close_is_cut_off(house, monkeypatch):
     monkeypatch.setattr(links, "LINGER_S", 0.1)
-
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            link = one.hub.opened[0].link
-            link.close_with(SHUTDOWN)
-            assert (await peer.closing())[1] == SHUTDOWN
-            peer.write(masked(BINARY, b"nobody reads this"))
-            assert await peer.ended()
-            assert link._transport is None
-            assert one.hub.opened[0].messages == []
-
-    asyncio.run(story())
+    peer = await house.connect()
+    link = house.hub.opened[0].link
+    link.close_with(SHUTDOWN)
+    assert (await peer.closing())[1] == SHUTDOWN
+    peer.write(masked(BINARY, b"nobody reads this"))
+    assert await peer.ended()
+    assert link._transport is None
+    assert house.hub.opened[0].messages == []
 
 
 @pytest.mark.parametrize("by_peer", [True, False])
-def test_a_peer_that_never_reads_is_cut_off_all_the_same(monkeypatch, by_peer):
+async def test_a_peer_that_never_reads_is_cut_off_all_the_same(house, monkeypatch, by_peer):
     monkeypatch.setattr(links, "LINGER_S", 0.1)
-
-    async def story():
-        async with house() as one:
-            peer, link = await one.stalled()
-            if by_peer:
-                peer.write(masked(CLOSE))
-            else:
-                link.close_with(SHUTDOWN)
-            await one.until(lambda: link._transport is None)
-            assert len(one.hub.opened[0].ends) == 1
-
-    asyncio.run(story())
+    peer, link = await house.stalled()
+    if by_peer:
+        peer.write(masked(CLOSE))
+    else:
+        link.close_with(SHUTDOWN)
+    await house.until(lambda: link._transport is None)
+    assert len(house.hub.opened[0].ends) == 1
 
 
-def test_abort_ends_at_once():
-    async def story():
-        async with house() as one:
-            peer, link = await one.stalled()
-            link.send(response(request("r", matchtag=1), bytes(1000)))
-            link.abort(LinkBroken("on purpose"))
-            assert one.hub.opened[0].ends == [link.ended]
-            assert link.outbox.discarded > 0
-            link.send(numbered(1))
-            link.close()
-            peer.read_again()
-            assert (await peer.closing())[1] == 1006
-
-    asyncio.run(story())
+async def test_abort_ends_at_once(house):
+    peer, link = await house.stalled()
+    link.send(response(request("r", matchtag=1), bytes(1000)))
+    link.abort(LinkBroken("on purpose"))
+    assert house.hub.opened[0].ends == [link.ended]
+    assert link.outbox.discarded > 0
+    link.send(numbered(1))
+    link.close()
+    peer.read_again()
+    assert (await peer.closing())[1] == 1006
 
 
-def test_a_reset_by_the_peer_ends_the_link_once():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            peer.writer.get_extra_info("socket").setsockopt(
-                1, 13, struct.pack("ii", 1, 0)
-            )  # SO_LINGER 0: a reset
-            peer.writer.transport.abort()
-            session = one.hub.opened[0]
-            await one.until(lambda: session.ends)
-            session.link.send(numbered(1))
-            session.link.flush()
-            await asyncio.sleep(0.02)
-            assert len(session.ends) == 1
-            assert len(one.endpoint.keepalive) == 0
-
-    asyncio.run(story())
+async def test_a_reset_by_the_peer_ends_the_link_once(house):
+    peer = await house.connect()
+    peer.writer.get_extra_info("socket").setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER 0: a reset
+    peer.writer.transport.abort()
+    session = house.hub.opened[0]
+    await house.until(lambda: session.ends)
+    session.link.send(numbered(1))
+    session.link.flush()
+    await asyncio.sleep(0.02)
+    assert len(session.ends) == 1
+    assert len(house.endpoint.keepalive) == 0

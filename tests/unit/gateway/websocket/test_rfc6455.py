@@ -8,7 +8,7 @@ import pytest
 
 from broker.wire.message import request
 from gateway.closes import MEANINGS
-from tests.unit.gateway.websocket.house import house, masked
+from tests.unit.gateway.websocket.house import masked
 from tests.unit.gateway.websocket.test_reader import BAD
 
 BINARY, TEXT, CLOSE, PING, PONG = 2, 1, 8, 9, 10
@@ -19,21 +19,15 @@ def flux(topic="echo", matchtag=7, payload=b"hi\0") -> bytes:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_broken_rule_ends_the_connection_with_its_code(name):
+async def test_a_broken_rule_ends_the_connection_with_its_code(house, name):
     data, code = BAD[name]
-
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            peer.write(masked(BINARY, flux()) + data + masked(BINARY, flux("later")))
-            before, seen, reason = await peer.closing()
-            assert await peer.ended()
-            (session,) = one.hub.opened
-            await one.until(lambda: session.ends)
-            assert [message.topic for message in session.messages] == ["echo"]
-        return before, seen, reason
-
-    before, seen, reason = asyncio.run(story())
+    peer = await house.connect()
+    peer.write(masked(BINARY, flux()) + data + masked(BINARY, flux("later")))
+    before, seen, reason = await peer.closing()
+    assert await peer.ended()
+    (session,) = house.hub.opened
+    await house.until(lambda: session.ends)
+    assert [message.topic for message in session.messages] == ["echo"]
     assert seen == code
     assert reason
     assert [first for first, _ in before] == [0x82, 0x81], "the answer to what came in front, then why"
@@ -49,78 +43,58 @@ def test_a_broken_rule_ends_the_connection_with_its_code(name):
 
 
 @pytest.mark.parametrize("size", [0, 1, 60, 61, 90, 125, 126, 300, 65400, 65536, 1 << 19])
-def test_messages_of_every_length_come_back(size):
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            data = flux(payload=b"x" * size + b"\0")
-            peer.write(masked(BINARY, data))
-            first, payload = await peer.frame()
-            assert first == 0x82
-            assert payload[-21 - size - 1 : -21] == b"x" * size + b"\0"
-            assert len(payload) == len(data)
-
-    asyncio.run(story())
+async def test_messages_of_every_length_come_back(house, size):
+    peer = await house.connect()
+    data = flux(payload=b"x" * size + b"\0")
+    peer.write(masked(BINARY, data))
+    first, payload = await peer.frame()
+    assert first == 0x82
+    assert payload[-21 - size - 1 : -21] == b"x" * size + b"\0"
+    assert len(payload) == len(data)
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_bytes_in_small_pieces(step):
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            data = masked(0, flux()[:9], first=0x02) + masked(PING, b"?") + masked(0, flux()[9:])
-            for at in range(0, len(data), step):
-                peer.write(data[at : at + step])
-                await asyncio.sleep(0)
-            assert await peer.frame() == (0x80 | PONG, b"?")
-            assert (await peer.frame())[0] == 0x82
-
-    asyncio.run(story())
+async def test_bytes_in_small_pieces(house, step):
+    peer = await house.connect()
+    data = masked(0, flux()[:9], first=0x02) + masked(PING, b"?") + masked(0, flux()[9:])
+    for at in range(0, len(data), step):
+        peer.write(data[at : at + step])
+        await asyncio.sleep(0)
+    assert await peer.frame() == (0x80 | PONG, b"?")
+    assert (await peer.frame())[0] == 0x82
 
 
-def test_pings_are_answered_in_order_with_their_payload():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            wanted = [b"", b"a", bytes(125)]
-            peer.write(b"".join(masked(PING, each) for each in wanted) + masked(PONG, b"unasked"))
-            assert [await peer.frame() for _ in wanted] == [(0x80 | PONG, each) for each in wanted]
-
-    asyncio.run(story())
+async def test_pings_are_answered_in_order_with_their_payload(house):
+    peer = await house.connect()
+    wanted = [b"", b"a", bytes(125)]
+    peer.write(b"".join(masked(PING, each) for each in wanted) + masked(PONG, b"unasked"))
+    assert [await peer.frame() for _ in wanted] == [(0x80 | PONG, each) for each in wanted]
 
 
 @pytest.mark.parametrize(
     "payload", [b"", b"\x03\xe8", b"\x03\xe9going away", b"\x0b\xb8", b"\x13\x87", b"\x03\xf4"]
 )
-def test_a_close_frame_is_answered_with_its_code(payload):
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            peer.write(masked(BINARY, flux()) + masked(CLOSE, payload) + masked(BINARY, flux("later")))
-            before, code, reason = await peer.closing()
-            assert len(before) == 1, "what came before the close frame is answered"
-            assert (code, reason) == (struct.unpack(">H", payload[:2])[0] if payload else 1005, "")
-            assert await peer.ended()
-            (session,) = one.hub.opened
-            assert [message.topic for message in session.messages] == ["echo"]
-            await one.until(lambda: session.ends)
-            assert "LinkEnded" in repr(session.ends)
-
-    asyncio.run(story())
+async def test_a_close_frame_is_answered_with_its_code(house, payload):
+    peer = await house.connect()
+    peer.write(masked(BINARY, flux()) + masked(CLOSE, payload) + masked(BINARY, flux("later")))
+    before, code, reason = await peer.closing()
+    assert len(before) == 1, "what came before the close frame is answered"
+    assert (code, reason) == (struct.unpack(">H", payload[:2])[0] if payload else 1005, "")
+    assert await peer.ended()
+    (session,) = house.hub.opened
+    assert [message.topic for message in session.messages] == ["echo"]
+    await house.until(lambda: session.ends)
+    assert "LinkEnded" in repr(session.ends)
 
 
-def test_an_end_without_a_close_frame():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            peer.writer.write_eof()
-            assert await peer.ended()
-            (session,) = one.hub.opened
-            await one.until(lambda: session.ends)
-            assert "LinkEnded" in repr(session.ends)
-            assert not one.hub.sessions
-
-    asyncio.run(story())
+async def test_an_end_without_a_close_frame(house):
+    peer = await house.connect()
+    peer.writer.write_eof()
+    assert await peer.ended()
+    (session,) = house.hub.opened
+    await house.until(lambda: session.ends)
+    assert "LinkEnded" in repr(session.ends)
+    assert not house.hub.sessions
 
 
 @pytest.mark.parametrize(
@@ -136,47 +110,33 @@ def test_an_end_without_a_close_frame():
         ("ZWS2.0", TEXT, b""),
     ],
 )
-def test_bytes_that_are_no_message_of_the_subprotocol(subprotocol, first, payload):
-    async def story():
-        async with house() as one:
-            peer = await one.connect(subprotocol)
-            peer.write(masked(first, payload))
-            before, code, reason = await peer.closing()
-            assert code == 4503
-            assert reason
-            said = [msgspec.json.decode(data) for kind, data in before if kind == 0x81]
-            assert [each["code"] for each in said] == ([] if subprotocol == "ZWS2.0" else [4503])
-            peer.write(masked(CLOSE, b"\x03\xe8"))
-            assert await peer.ended()
-
-    asyncio.run(story())
+async def test_bytes_that_are_no_message_of_the_subprotocol(house, subprotocol, first, payload):
+    peer = await house.connect(subprotocol)
+    peer.write(masked(first, payload))
+    before, code, reason = await peer.closing()
+    assert code == 4503
+    assert reason
+    said = [msgspec.json.decode(data) for kind, data in before if kind == 0x81]
+    assert [each["code"] for each in said] == ([] if subprotocol == "ZWS2.0" else [4503])
+    peer.write(masked(CLOSE, b"\x03\xe8"))
+    assert await peer.ended()
 
 
-def test_messages_in_front_of_a_bad_one_are_delivered():
-    async def story():
-        async with house() as one:
-            peer = await one.connect()
-            good = (
-                masked(BINARY, flux("a") + flux("b"))
-                + masked(TEXT, b'{"type":"ping"}')
-                + masked(BINARY, flux("c"))
-            )
-            peer.write(good + masked(BINARY, b"bad") + masked(BINARY, flux("d")))
-            _, code, _ = await peer.closing()
-            assert code == 4503
-            assert one.hub.opened[0].order == ["a", "b", "ping", "c"]
-
-    asyncio.run(story())
+async def test_messages_in_front_of_a_bad_one_are_delivered(house):
+    peer = await house.connect()
+    good = (
+        masked(BINARY, flux("a") + flux("b")) + masked(TEXT, b'{"type":"ping"}') + masked(BINARY, flux("c"))
+    )
+    peer.write(good + masked(BINARY, b"bad") + masked(BINARY, flux("d")))
+    _, code, _ = await peer.closing()
+    assert code == 4503
+    assert house.hub.opened[0].order == ["a", "b", "ping", "c"]
 
 
-def test_a_fault_of_the_gateway_ends_one_connection():
-    async def story():
-        async with house() as one:
-            peer, other = await one.connect(), await one.connect()
-            peer.write(masked(BINARY, flux("fail")))
-            _, code, _ = await peer.closing()
-            assert code == 4001
-            other.write(masked(BINARY, flux()))
-            assert (await other.frame())[0] == 0x82
-
-    asyncio.run(story())
+async def test_a_fault_of_the_gateway_ends_one_connection(house):
+    peer, other = await house.connect(), await house.connect()
+    peer.write(masked(BINARY, flux("fail")))
+    _, code, _ = await peer.closing()
+    assert code == 4001
+    other.write(masked(BINARY, flux()))
+    assert (await other.frame())[0] == 0x82
