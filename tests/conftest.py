@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.live import guard
+
 OPTIONAL = "optional:"
 """How the reason of a skip begins that even CI may pass over."""
 
@@ -43,6 +45,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    guard.begin()
     if os.environ.get("HEADGATE_SOAK") == "1":
         settings.load_profile("soak")
     else:
@@ -99,7 +102,9 @@ def refuse_slow(item: pytest.Item, report: pytest.TestReport) -> None:
     took = report.duration - item.stash.get(WAITED, 0.0)
     if took > FAST_S and not any(item.get_closest_marker(each) for each in UNHURRIED):
         report.outcome = "failed"
-        report.longrepr = f"took {took:.1f} s; beyond {FAST_S} s a test is marked 'patient', unless its wait can be taken away"
+        report.longrepr = (
+            f"took {took:.1f} s; beyond {FAST_S} s a test is marked 'patient', unless its wait can be taken away"
+        )
 
 
 def readable(captured: str) -> str:

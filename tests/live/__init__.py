@@ -1,5 +1,6 @@
 """What tests of a running instance share: brokers as processes, and a client that speaks bare frames.
 
+guard     what a run of the tests has started ends with it, also when it is killed
 brokers   one broker or a tree of them, each a process of its own; its memory, descriptors and ports
 speaker   a blocking client over the socket: frames in, messages out, nothing of ``broker.client``
 cmb1      a peer of an older dialect: CURVE, ZeroMQ parts written by hand from the text
