@@ -103,7 +103,7 @@ def refuse_slow(item: pytest.Item, report: pytest.TestReport) -> None:
     if took > FAST_S and not any(item.get_closest_marker(each) for each in UNHURRIED):
         report.outcome = "failed"
         report.longrepr = (
-            f"took {took:.1f} s; beyond {FAST_S} s a test is marked 'patient', unless its wait can be taken away"
+            f"took {took:.1f} s: beyond {FAST_S} s take the wait away, or mark the test 'patient'"
         )
 
 
