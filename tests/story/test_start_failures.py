@@ -18,7 +18,6 @@ def start(rundir: Path, text: str, prefix: tuple[str, ...] = ()) -> "subprocess.
     """``headgate broker`` with this configuration; it must not stay."""
     file = rundir / "broker.toml"
     file.write_text(text)
-    file.chmod(0o644)
     return subprocess.run(
         [*prefix, *HEADGATE, "broker", "--config", str(file)],
         capture_output=True, text=True, timeout=20, check=False,
@@ -34,26 +33,28 @@ def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def as_nobody() -> tuple[str, ...]:
+def without_privilege() -> tuple[str, ...]:
+    """What makes root subject to the modes of files. It stays the same user, for nobody else may read its clone."""
     if os.getuid() != 0:
         return ()
-    return ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+    return ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--")
 
 
 def test_a_directory_it_may_not_write(rundir):
     locked = rundir / "locked"
     locked.mkdir(mode=0o555)
-    rundir.chmod(0o755)
-    refused(start(rundir, f'[broker]\nrundir = "{locked}/run"\n', as_nobody()), str(locked), "ermission")
+    refused(
+        start(rundir, f'[broker]\nrundir = "{locked}/run"\n', without_privilege()), str(locked), "ermission"
+    )
 
 
 def test_a_directory_of_somebody_else(rundir):
     if os.getuid() != 0:
-        pytest.skip("optional: needs root to own a directory for another user")
-    own = rundir / "run"
-    own.mkdir(mode=0o755)
-    rundir.chmod(0o755)
-    refused(start(rundir, f'[broker]\nrundir = "{own}"\n', as_nobody()), str(own))
+        pytest.skip("optional: needs root to give a directory away")
+    other = rundir / "run"
+    other.mkdir(mode=0o755)
+    os.chown(other, 65534, 65534)
+    refused(start(rundir, f'[broker]\nrundir = "{other}"\n'), str(other), "uid 65534's")
 
 
 def test_a_file_where_the_directory_should_be(rundir):
