@@ -96,7 +96,7 @@ def make_tokens(settings: GatewaySettings) -> dict[str, str]:
 @contextlib.asynccontextmanager
 async def node(folder: Path, uri: str = "inproc://broker") -> AsyncIterator[Node]:
     """A broker of this process, a tree of one, that also listens at ``uri``."""
-    base = f'[broker]\nrundir = "{folder}/run"\nlog_level = "error"\n'
+    base = f'[broker]\nrundir = "{folder}/run"\nlog_level = "error"\ndrain_s = 0.1\n'
     running = Node(broker_loads(f'{base}[[listen]]\nuri = "{uri}"\n').at_rank(0))
     await running.start()
     try:
@@ -107,17 +107,20 @@ async def node(folder: Path, uri: str = "inproc://broker") -> AsyncIterator[Node
 
 @contextlib.asynccontextmanager
 async def live(
-    folder: Path, extra: str = "", *, users: str = USERS, upstream: str | None = None
+    folder: Path, extra: str = "", *, users: str = USERS, upstream: str | None = None, doors: bool = True
 ) -> AsyncIterator[Live]:
-    """A gateway of this process, joined; in front of a broker of this process unless ``upstream`` is given."""
+    """A gateway of this process, joined; in front of a broker of this process unless ``upstream`` is given.
+
+    Without ``doors`` it has its pages (``gateway.apps``) and listens nowhere.
+    """
     settings = settings_in(folder, extra, users=users)
     tokens = make_tokens(settings)
     uri = upstream or f"inproc://{folder}"
     async with contextlib.AsyncExitStack() as stack:
         broker = None if upstream else await stack.enter_async_context(node(folder, uri))
         gateway = Gateway(settings, upstream=uri)
-        await gateway.start()
         stack.push_async_callback(gateway.stop)
+        await (gateway.start() if doors else gateway.join())
         assert await gateway.upstream.wait_joined(START_S), gateway.upstream.reason
         yield Live(gateway, broker, tokens)
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 
-import aiohttp
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -12,7 +11,6 @@ from schemathesis.checks import load_all_checks as _load
 
 from gateway.web.openapi import document
 from gateway.web.routes import ROUTES
-from tests.live.gateways import live, run
 
 _load()
 EXAMPLES = 20
@@ -39,13 +37,9 @@ def quiet():
 
 @pytest.mark.parametrize("route", FUZZED, ids=names)
 @pytest.mark.parametrize("user", ["ada", None])
-def test_answers_are_those_of_the_document(route, user):
-    async def body(folder):
-        async with live(folder) as it:
-            headers = it.bearer(user) if user else {}
-            await asyncio.to_thread(fuzz, it.url, route, headers)
-
-    run(body, timeout=50)
+async def test_answers_are_those_of_the_document(site, route, user):
+    headers = site.live.bearer(user) if user else {}
+    await asyncio.to_thread(fuzz, site.url, route, headers)
 
 
 def fuzz(url, route, headers):
@@ -72,32 +66,24 @@ def fuzz(url, route, headers):
 
 
 @pytest.mark.parametrize("route", DOCUMENTED, ids=names)
-def test_other_methods_are_refused_by_name(route):
-    async def body(folder):
-        async with live(folder) as it, aiohttp.ClientSession() as http:
-            path = route.path.replace("{topic}", "lab.who")
-            known = {each.method for each in ROUTES if each.path == route.path}
-            for method in {"DELETE", "PATCH", "PUT"} - known:
-                async with http.request(method, it.url + path, headers=it.bearer()) as answer:
-                    assert answer.status == 405
-                    assert known <= set(answer.headers["Allow"].split(","))
-
-    run(body)
+async def test_other_methods_are_refused_by_name(site, route):
+    path = route.path.replace("{topic}", "lab.who")
+    known = {each.method for each in ROUTES if each.path == route.path}
+    for method in {"DELETE", "PATCH", "PUT"} - known:
+        answer = await site.request(method, path)
+        assert answer.status == 405
+        assert known <= set(answer.headers["Allow"].split(","))
 
 
-def test_every_route_of_the_application_stands_in_it():
-    async def body(folder):
-        async with live(folder, "[gateway]\ndashboard = false\n") as it:
-            app = it.gateway._listeners[0]._runner.app
-            routed = {(route.method, route.resource.canonical) for route in app.router.routes()}
-            described = {
-                (method.upper(), path)
-                for path, operations in document(ROUTES)["paths"].items()
-                for method in operations
-            }
-            assert routed - {("GET", "/v1/ws")} == described
-
-    run(body)
+async def test_every_route_of_the_application_stands_in_it(open_site):
+    site = await open_site("[gateway]\ndashboard = false\n")
+    routed = {(route.method, route.resource.canonical) for route in site.client.app.router.routes()}
+    described = {
+        (method.upper(), path)
+        for path, operations in document(ROUTES)["paths"].items()
+        for method in operations
+    }
+    assert routed - {("GET", "/v1/ws")} == described
 
 
 def test_operations_have_names_of_their_own():

@@ -1,4 +1,4 @@
-"""A gateway in this process, an HTTP client in front of it, and a service behind it that misbehaves on request."""
+"""The pages of a gateway behind aiohttp's test client, and a service behind them that misbehaves on request."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+from aiohttp.test_utils import TestClient
 
 from broker.client import LATER, Handle, Request, connect
 from broker.errors import RpcError
 from broker.identity import Role
+from gateway.serve import Gateway
 from tests.live.gateways import Live, live
 
 EVERYBODY = Role.USER | Role.ADMIN
@@ -20,20 +22,28 @@ EVERYBODY = Role.USER | Role.ADMIN
 class Site(NamedTuple):
     """What a test has in its hands."""
 
+    client: TestClient
     live: Live
-    http: aiohttp.ClientSession
     handle: Handle
     """A client of the broker itself, as the owner."""
     gone: asyncio.Queue[bool]
     """Gets an item when a stream of ``lab.forever`` was cancelled or its caller left."""
 
+    @property
+    def gateway(self) -> Gateway:
+        return self.live.gateway
+
+    @property
+    def url(self) -> str:
+        return str(self.client.make_url("/")).rstrip("/")
+
     def get(self, path: str, user: str | None = "ada", **more: Any):
-        return self.ask("GET", path, user, **more)
+        return self.request("GET", path, user, **more)
 
     def post(self, path: str, user: str | None = "ada", **more: Any):
-        return self.ask("POST", path, user, **more)
+        return self.request("POST", path, user, **more)
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -43,26 +53,21 @@ class Site(NamedTuple):
     ):
         """A request of ``user``; None brings no credential."""
         credential = self.live.bearer(user) if user else {}
-        return self.http.request(
-            method, self.live.url + path, headers={**credential, **(headers or {})}, **more
-        )
+        return self.client.request(method, path, headers={**credential, **(headers or {})}, **more)
 
 
 @contextlib.asynccontextmanager
-async def site(folder: Path, extra: str = "", **more: Any) -> AsyncIterator[Site]:
-    """A running site."""
+async def site(folder: Path, serve: Any, extra: str = "") -> AsyncIterator[Site]:
+    """The pages of a joined gateway; ``serve`` is the fixture ``aiohttp_client``, ``extra`` further settings."""
     gone: asyncio.Queue[bool] = asyncio.Queue()
     async with (
-        live(folder, extra, **more) as running,
+        live(folder, extra, doors=False) as running,
         connect(f"inproc://{folder}") as handle,
-        aiohttp.ClientSession(
-            cookie_jar=aiohttp.CookieJar(unsafe=True)
-        ) as http,  # 127.0.0.1 has cookies, too
         handle.service("lab") as lab,
     ):
         for name, handler in methods(gone).items():
             lab.add(name, handler, allow=EVERYBODY)
-        yield Site(running, http, handle, gone)
+        yield Site(await serve(running.gateway.apps[0]), running, handle, gone)
 
 
 def methods(gone: asyncio.Queue[bool]) -> dict[str, Any]:

@@ -3,25 +3,22 @@
 import asyncio
 import contextlib
 import json
+import socket
 
 import pytest
 
-from tests.live.gateways import run
-from tests.unit.gateway.web.site import Stream, begin, site
+from tests.unit.gateway.web.site import Stream, begin
 
 
-def test_a_published_event_has_a_number_and_reaches_the_broker():
-    async def body(folder):
-        async with site(folder) as it, it.handle.subscribe("a.") as events:
-            async with it.post("/v1/events/a.b", json={"x": 1}) as answer:
-                assert answer.status == 200
-                said = await answer.json()
-            event = await anext(aiter(events))
-            assert (event.topic, event.json()) == ("a.b", {"x": 1})
-            assert said == {"sequence": event.sequence, "epoch": it.live.broker.broker.router.uuid}
-            assert event.message.userid == 1001
-
-    run(body)
+async def test_a_published_event_has_a_number_and_reaches_the_broker(site):
+    async with site.handle.subscribe("a.") as events:
+        answer = await site.post("/v1/events/a.b", json={"x": 1})
+        assert answer.status == 200
+        said = await answer.json()
+        event = await anext(aiter(events))
+        assert (event.topic, event.json()) == ("a.b", {"x": 1})
+        assert said == {"sequence": event.sequence, "epoch": site.live.broker.broker.router.uuid}
+        assert event.message.userid == 1001
 
 
 @pytest.mark.parametrize(
@@ -32,229 +29,184 @@ def test_a_published_event_has_a_number_and_reaches_the_broker():
         ("text/plain", b"", None),
     ],
 )
-def test_payloads_of_events(kind, sent, payload):
-    async def body(folder):
-        async with site(folder) as it, it.handle.subscribe("a.") as events:
-            headers = {"Content-Type": kind}
-            async with it.post("/v1/events/a.b", data=sent, headers=headers) as answer:
-                assert answer.status == 200
-            assert (await anext(aiter(events))).payload == payload
-
-    run(body)
+async def test_payloads_of_events(site, kind, sent, payload):
+    async with site.handle.subscribe("a.") as events:
+        headers = {"Content-Type": kind}
+        answer = await site.post("/v1/events/a.b", data=sent, headers=headers)
+        assert answer.status == 200
+        assert (await anext(aiter(events))).payload == payload
 
 
-def test_what_the_role_may_not_publish():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.post("/v1/events/secret.plan", "bob", json={}) as answer:
-                assert answer.status == 403
-            async with it.post("/v1/events/a.b?private=maybe", json={}) as answer:
-                assert answer.status == 400
-
-    run(body)
+async def test_what_the_role_may_not_publish(site):
+    answer = await site.post("/v1/events/secret.plan", "bob", json={})
+    assert answer.status == 403
+    answer = await site.post("/v1/events/a.b?private=maybe", json={})
+    assert answer.status == 400
 
 
 # ---------------------------------------------------------------- streams
 
 
-def test_a_stream_begins_with_its_position_and_carries_events():
-    async def body(folder):
-        async with site(folder) as it, it.get("/v1/events?prefix=a.&prefix=c.") as answer:
-            assert answer.status == 200
-            assert answer.content_type == "text/event-stream"
-            stream = Stream(answer)
-            welcome = await stream.next()
-            assert welcome.event == "welcome"
-            assert welcome.id == f"{welcome.data['epoch']}:{welcome.data['sequence']}"
-            for topic in ("a.1", "b.1", "c.1"):
-                await it.handle.publish(topic, {"t": topic})
-            first, second = await stream.next(), await stream.next()
-            assert [first.data["topic"], second.data["topic"]] == ["a.1", "c.1"]
-            assert first.data["payload"] == {"t": "a.1"}
-            assert second.id == f"{welcome.data['epoch']}:{second.data['sequence']}"
-
-    run(body)
+async def test_a_stream_begins_with_its_position_and_carries_events(site):
+    async with site.get("/v1/events?prefix=a.&prefix=c.") as answer:
+        assert answer.status == 200
+        assert answer.content_type == "text/event-stream"
+        stream = Stream(answer)
+        welcome = await stream.next()
+        assert welcome.event == "welcome"
+        assert welcome.id == f"{welcome.data['epoch']}:{welcome.data['sequence']}"
+        for topic in ("a.1", "b.1", "c.1"):
+            await site.handle.publish(topic, {"t": topic})
+        first, second = await stream.next(), await stream.next()
+        assert [first.data["topic"], second.data["topic"]] == ["a.1", "c.1"]
+        assert first.data["payload"] == {"t": "a.1"}
+        assert second.id == f"{welcome.data['epoch']}:{second.data['sequence']}"
 
 
-def test_a_payload_with_line_ends_stays_one_event():
-    async def body(folder):
-        async with site(folder) as it, it.get("/v1/events") as answer:
-            stream = Stream(answer)
-            await stream.next("welcome")
-            await it.handle.publish("a.b", b'{\r\n"x":\n1}\0')
-            await it.handle.publish("a.c", "line\none\r\n")
-            assert (await stream.next()).data["payload"] == {"x": 1}
-            assert (await stream.next()).data["text"] == "line\none\r\n"
-
-    run(body)
+async def test_a_payload_with_line_ends_stays_one_event(site):
+    async with site.get("/v1/events") as answer:
+        stream = Stream(answer)
+        await stream.next("welcome")
+        await site.handle.publish("a.b", b'{\r\n"x":\n1}\0')
+        await site.handle.publish("a.c", "line\none\r\n")
+        assert (await stream.next()).data["payload"] == {"x": 1}
+        assert (await stream.next()).data["text"] == "line\none\r\n"
 
 
-def test_resumed_with_everything_that_was_missed():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.get("/v1/events?prefix=a.") as answer:
-                seen = (await Stream(answer).next("welcome")).id
-            numbers = [await it.handle.publish(f"a.{n}") for n in range(600)]
-            await it.handle.publish("b.other")
-            headers = {"Last-Event-ID": seen}
-            async with it.get("/v1/events?prefix=a.", headers=headers) as answer:
-                stream = Stream(answer)
-                replayed = [await stream.next() for _ in numbers]
-                assert [each.data["sequence"] for each in replayed] == numbers
-                resumed = await stream.next()
-                assert resumed.event == "resumed"
-                assert resumed.data["recovered"] is True
-                assert resumed.data["replayed"] == 600
-                number = await it.handle.publish("a.live")
-                live = await stream.next()
-                assert (live.event, live.data["sequence"]) == ("message", number)
-
-    run(body)
+async def test_resumed_with_everything_that_was_missed(site):
+    async with site.get("/v1/events?prefix=a.") as answer:
+        seen = (await Stream(answer).next("welcome")).id
+    numbers = [await site.handle.publish(f"a.{n}") for n in range(600)]
+    await site.handle.publish("b.other")
+    headers = {"Last-Event-ID": seen}
+    async with site.get("/v1/events?prefix=a.", headers=headers) as answer:
+        stream = Stream(answer)
+        replayed = [await stream.next() for _ in numbers]
+        assert [each.data["sequence"] for each in replayed] == numbers
+        resumed = await stream.next()
+        assert resumed.event == "resumed"
+        assert resumed.data["recovered"] is True
+        assert resumed.data["replayed"] == 600
+        number = await site.handle.publish("a.live")
+        live = await stream.next()
+        assert (live.event, live.data["sequence"]) == ("message", number)
 
 
-def test_resumed_twice_from_the_id_that_resumed_gave():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.get("/v1/events?prefix=a.") as answer:
-                seen = (await Stream(answer).next("welcome")).id
-            for _ in range(2):
-                async with it.get("/v1/events?prefix=a.", headers={"Last-Event-ID": seen}) as answer:
-                    resumed = await Stream(answer).next()
-                    assert (resumed.event, resumed.data["recovered"]) == ("resumed", True)
-                    seen = resumed.id
-
-    run(body)
+async def test_resumed_twice_from_the_id_that_resumed_gave(site):
+    async with site.get("/v1/events?prefix=a.") as answer:
+        seen = (await Stream(answer).next("welcome")).id
+    for _ in range(2):
+        async with site.get("/v1/events?prefix=a.", headers={"Last-Event-ID": seen}) as answer:
+            resumed = await Stream(answer).next()
+            assert (resumed.event, resumed.data["recovered"]) == ("resumed", True)
+            seen = resumed.id
 
 
 @pytest.mark.parametrize("seen", ["00000000-0000-0000-0000-000000000000:1", ":0"])
-def test_another_epoch_is_not_recovered(seen):
-    async def body(folder):
-        async with site(folder) as it:
-            await it.handle.publish("a.before")
-            async with it.get("/v1/events", headers={"Last-Event-ID": seen}) as answer:
-                stream = Stream(answer)
-                resumed = await stream.next()
-                assert (resumed.event, resumed.data["recovered"]) == ("resumed", False)
-                number = await it.handle.publish("a.live")
-                assert (await stream.next()).data["sequence"] == number
-
-    run(body)
+async def test_another_epoch_is_not_recovered(site, seen):
+    await site.handle.publish("a.before")
+    async with site.get("/v1/events", headers={"Last-Event-ID": seen}) as answer:
+        stream = Stream(answer)
+        resumed = await stream.next()
+        assert (resumed.event, resumed.data["recovered"]) == ("resumed", False)
+        number = await site.handle.publish("a.live")
+        assert (await stream.next()).data["sequence"] == number
 
 
-def test_a_history_that_does_not_reach_back_is_not_recovered():
-    async def body(folder):
-        async with site(folder, "[gateway]\nhistory_msgs = 4\n") as it:
-            async with it.get("/v1/events") as answer:
-                seen = (await Stream(answer).next("welcome")).id
-            for number in range(6):
-                await it.handle.publish(f"a.{number}")
-            async with it.get("/v1/events", headers={"Last-Event-ID": seen}) as answer:
-                resumed = await Stream(answer).next()
-                assert (resumed.event, resumed.data["recovered"]) == ("resumed", False)
-
-    run(body)
+async def test_a_history_that_does_not_reach_back_is_not_recovered(open_site):
+    site = await open_site("[gateway]\nhistory_msgs = 4\n")
+    async with site.get("/v1/events") as answer:
+        seen = (await Stream(answer).next("welcome")).id
+    for number in range(6):
+        await site.handle.publish(f"a.{number}")
+    async with site.get("/v1/events", headers={"Last-Event-ID": seen}) as answer:
+        resumed = await Stream(answer).next()
+        assert (resumed.event, resumed.data["recovered"]) == ("resumed", False)
 
 
-def test_an_empty_id_is_that_of_a_client_that_has_seen_nothing():
-    async def body(folder):
-        async with site(folder) as it, it.get("/v1/events", headers={"Last-Event-ID": ""}) as answer:
-            assert answer.status == 200
-            assert (await Stream(answer).next()).event == "welcome"
-
-    run(body)
+async def test_an_empty_id_is_that_of_a_client_that_has_seen_nothing(site):
+    async with site.get("/v1/events", headers={"Last-Event-ID": ""}) as answer:
+        assert answer.status == 200
+        assert (await Stream(answer).next()).event == "welcome"
 
 
 @pytest.mark.parametrize("seen", ["x", "epoch:", "epoch:-1", "epoch:4294967296", "epoch:99999999999999999"])
-def test_an_id_that_is_none(seen):
-    async def body(folder):
-        async with site(folder) as it, it.get("/v1/events", headers={"Last-Event-ID": seen}) as answer:
-            assert answer.status == 400
-
-    run(body)
+async def test_an_id_that_is_none(site, seen):
+    async with site.get("/v1/events", headers={"Last-Event-ID": seen}) as answer:
+        assert answer.status == 400
 
 
-def test_rights_are_checked_for_the_prefix_and_again_for_each_topic():
-    async def body(folder):
-        async with site(folder) as it:
-            for headers in ({}, {"Last-Event-ID": "e:1"}):
-                async with it.get("/v1/events?prefix=secret.", "bob", headers=headers) as answer:
-                    assert answer.status == 403
-            async with it.get("/v1/events?prefix=", "bob") as answer:
-                stream = Stream(answer)
-                seen = (await stream.next("welcome")).id
-                await it.handle.publish("secret.plan")
-                await it.handle.publish("mine", {"for": "the owner"}, private=True)
-                await it.handle.publish("a.b")
-                assert (await stream.next()).data["topic"] == "a.b"
-            async with it.get("/v1/events?prefix=", "bob", headers={"Last-Event-ID": seen}) as answer:
-                stream = Stream(answer)
-                assert (await stream.next()).data["topic"] == "a.b"
-                assert (await stream.next()).data["recovered"] is True
-
-    run(body)
+async def test_rights_are_checked_for_the_prefix_and_again_for_each_topic(site):
+    for headers in ({}, {"Last-Event-ID": "e:1"}):
+        async with site.get("/v1/events?prefix=secret.", "bob", headers=headers) as answer:
+            assert answer.status == 403
+    async with site.get("/v1/events?prefix=", "bob") as answer:
+        stream = Stream(answer)
+        seen = (await stream.next("welcome")).id
+        await site.handle.publish("secret.plan")
+        await site.handle.publish("mine", {"for": "the owner"}, private=True)
+        await site.handle.publish("a.b")
+        assert (await stream.next()).data["topic"] == "a.b"
+    async with site.get("/v1/events?prefix=", "bob", headers={"Last-Event-ID": seen}) as answer:
+        stream = Stream(answer)
+        assert (await stream.next()).data["topic"] == "a.b"
+        assert (await stream.next()).data["recovered"] is True
 
 
-def test_too_many_prefixes():
-    async def body(folder):
-        async with site(folder, "[limits]\nsubscriptions = 2\n") as it:
-            async with it.get("/v1/events?prefix=a&prefix=b&prefix=c") as answer:
-                assert answer.status == 502
-                assert (await answer.json())["name"] == "ENOSPC"
-            assert not it.live.gateway.hub.sessions
-
-    run(body)
+async def test_too_many_prefixes(open_site):
+    site = await open_site("[limits]\nsubscriptions = 2\n")
+    async with site.get("/v1/events?prefix=a&prefix=b&prefix=c") as answer:
+        assert answer.status == 502
+        assert (await answer.json())["name"] == "ENOSPC"
+    assert not site.gateway.hub.sessions
 
 
-def test_a_quiet_stream_is_kept_alive():
-    async def body(folder):
-        async with site(folder, "[limits]\nping_s = 0.1\n") as it, it.get("/v1/events") as answer:
-            stream = Stream(answer)
-            await stream.next("welcome")
-            waiting = begin(stream.next())
-            await asyncio.sleep(0.5)
-            await it.handle.publish("a.b")
-            await waiting
-            assert stream.comments >= 1
-
-    run(body)
+async def test_a_quiet_stream_is_kept_alive(open_site):
+    site = await open_site("[limits]\nping_s = 0.1\n")
+    async with site.get("/v1/events") as answer:
+        stream = Stream(answer)
+        await stream.next("welcome")
+        waiting = begin(stream.next())
+        while not stream.comments:
+            await asyncio.sleep(0.01)
+        await site.handle.publish("a.b")
+        await waiting
 
 
-def test_a_reader_that_leaves_ends_its_session():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.get("/v1/events") as answer:
-                await Stream(answer).next("welcome")
-                assert len(it.live.gateway.hub.sessions) == 1
-                answer.close()
-            while it.live.gateway.hub.sessions:
-                await asyncio.sleep(0.01)
-            assert it.live.gateway.hub.options.budget.used_bytes == 0
-
-    run(body)
+async def test_a_reader_that_leaves_ends_its_session(site):
+    async with site.get("/v1/events") as answer:
+        await Stream(answer).next("welcome")
+        assert len(site.gateway.hub.sessions) == 1
+        answer.close()
+    while site.gateway.hub.sessions:
+        await asyncio.sleep(0.01)
+    assert site.gateway.hub.options.budget.used_bytes == 0
 
 
 SLOW = "[limits]\noutbox_bytes = 65536\n"
-BULK = 4000
+BULK = 1000
 EACH = {"text": "x" * 10_000}
 
 
 @contextlib.asynccontextmanager
-async def stalled(it, policy):
+async def stalled(site, policy):
     """A raw connection that asks for events and reads no more than the head; then many events are published."""
-    host, port = it.live.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 16)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect((site.client.host, site.client.port))
+    reader, writer = await asyncio.open_connection(sock=sock)
     writer.write(
-        f"GET /v1/events?prefix=a.&overflow={policy} HTTP/1.1\r\nHost: {host}:{port}\r\n"
-        f"Authorization: Bearer {it.live.tokens['ada']}\r\n\r\n".encode()
+        f"GET /v1/events?prefix=a.&overflow={policy} HTTP/1.1\r\nHost: {site.client.host}\r\n"
+        f"Authorization: Bearer {site.live.tokens['ada']}\r\n\r\n".encode()
     )
     try:
         await reader.readuntil(b"event: welcome")
         for number in range(BULK):
-            it.handle.publish_nowait("a.b", EACH)
+            site.handle.publish_nowait("a.b", EACH)
             if number % 100 == 0:
-                await it.handle.writable()
+                await site.handle.writable()
                 await asyncio.sleep(0)
-        await it.handle.publish("b.end")
+        await site.handle.publish("b.end")
         yield reader
     finally:
         writer.close()
@@ -270,69 +222,56 @@ async def arriving(reader):
             yield event, json.loads(line[6:])
 
 
-def test_a_slow_reader_that_would_rather_miss_events_is_told_which():
-    async def body(folder):
-        async with site(folder, SLOW) as it, stalled(it, "drop") as reader:
-            last, seen, lost = it.live.gateway.hub.history.last - BULK - 1, 0, 0
-            async for event, data in arriving(reader):
-                if event == "gap":
-                    assert data["from"] == last + 1
-                    assert data["lost"] == data["to"] - data["from"] + 1
-                    last = data["to"]
-                    lost += data["lost"]
-                else:
-                    assert data["sequence"] == last + 1
-                    last = data["sequence"]
-                    seen += 1
-                if seen + lost == BULK:
-                    break
-            assert seen > 0
-            assert lost > 0
-            number = await it.handle.publish("a.again")
-            assert (await anext(arriving(reader)))[1]["sequence"] == number
-
-    run(body)
+async def test_a_slow_reader_that_would_rather_miss_events_is_told_which(open_site):
+    site = await open_site(SLOW)
+    async with stalled(site, "drop") as reader:
+        last, seen, lost = site.gateway.hub.history.last - BULK - 1, 0, 0
+        async for event, data in arriving(reader):
+            if event == "gap":
+                assert data["from"] == last + 1
+                assert data["lost"] == data["to"] - data["from"] + 1
+                last = data["to"]
+                lost += data["lost"]
+            else:
+                assert data["sequence"] == last + 1
+                last = data["sequence"]
+                seen += 1
+            if seen + lost == BULK:
+                break
+        assert seen > 0
+        assert lost > 0
+        number = await site.handle.publish("a.again")
+        assert (await anext(arriving(reader)))[1]["sequence"] == number
 
 
-def test_a_slow_reader_is_disconnected_with_a_reason():
-    async def body(folder):
-        async with site(folder, SLOW) as it, stalled(it, "disconnect") as reader:
-            error = await anext(data async for event, data in arriving(reader) if event == "error")
-            assert (error["code"], error["reconnect"]) == (4002, True)
-            assert await reader.readuntil(b"0\r\n\r\n")
-            assert it.live.gateway.hub.options.budget.used_bytes == 0
-
-    run(body)
+async def test_a_slow_reader_is_disconnected_with_a_reason(open_site):
+    site = await open_site(SLOW)
+    async with stalled(site, "disconnect") as reader:
+        error = await anext(data async for event, data in arriving(reader) if event == "error")
+        assert (error["code"], error["reconnect"]) == (4002, True)
+        assert await reader.readuntil(b"0\r\n\r\n")
+        assert site.gateway.hub.options.budget.used_bytes == 0
 
 
-def test_a_stream_that_asks_for_another_policy():
-    async def body(folder):
-        async with site(folder) as it, it.get("/v1/events?overflow=ignore") as answer:
-            assert answer.status == 400
-
-    run(body)
+async def test_a_stream_that_asks_for_another_policy(site):
+    async with site.get("/v1/events?overflow=ignore") as answer:
+        assert answer.status == 400
 
 
-def test_an_ended_session_is_told_why():
-    async def body(folder):
-        async with site(folder) as it, it.get("/v1/events") as answer:
-            stream = Stream(answer)
-            session = (await stream.next("welcome")).data["session"]
-            async with it.post("/v1/rpc/gateway.end", json={"session": session}) as ended:
-                assert ended.status == 200
-            error = await stream.next("error")
-            assert error.data["code"] == 4006
-            assert await answer.content.read() == b""
-
-    run(body)
+async def test_an_ended_session_is_told_why(site):
+    async with site.get("/v1/events") as answer:
+        stream = Stream(answer)
+        session = (await stream.next("welcome")).data["session"]
+        ended = await site.post("/v1/rpc/gateway.end", json={"session": session})
+        assert ended.status == 200
+        error = await stream.next("error")
+        assert error.data["code"] == 4006
+        assert await answer.content.read() == b""
 
 
-def test_the_upstream_going_away_is_told():
-    async def body(folder):
-        async with site(folder) as it, it.get("/v1/events") as answer:
-            stream = Stream(answer)
-            await stream.next("welcome")
-            await it.live.broker.stop()
-            assert (await stream.next("upstream")).data["joined"] is False
-
-    run(body)
+async def test_the_upstream_going_away_is_told(site):
+    async with site.get("/v1/events") as answer:
+        stream = Stream(answer)
+        await stream.next("welcome")
+        await site.live.broker.stop()
+        assert (await stream.next("upstream")).data["joined"] is False

@@ -1,6 +1,8 @@
 """Listeners: addresses, slow and silent clients, PROXY headers, UNIX sockets."""
 
 import asyncio
+import contextlib
+import logging
 import os
 import socket
 import stat
@@ -11,7 +13,6 @@ import pytest
 from broker.errors import ConfigError
 from gateway.settings.places import place_of
 from gateway.web.listener import bind, place_bound
-from tests.live.gateways import live, run
 
 
 async def dial(url):
@@ -19,35 +20,30 @@ async def dial(url):
     return await asyncio.open_connection(host, int(port))
 
 
-QUICK = "[limits]\nhandshake_s = 0.3\n"
+QUICK = "[limits]\nhandshake_s = 0.15\n"
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-def test_a_request_head_that_does_not_come_is_not_waited_for(sent):
-    async def body(folder):
-        async with live(folder, QUICK) as it:
-            reader, writer = await dial(it.url)
-            writer.write(sent)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
-            writer.close()
-
-    run(body)
+async def test_a_request_head_that_does_not_come_is_not_waited_for(open_live, sent):
+    live = await open_live(QUICK)
+    reader, writer = await dial(live.url)
+    writer.write(sent)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
 
 
-def test_a_request_head_a_byte_at_a_time_is_cut_off():
-    async def body(folder):
-        async with live(folder, QUICK) as it:
-            reader, writer = await dial(it.url)
-            ended = asyncio.get_running_loop().create_task(reader.read(), name="read")
-            for byte in b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X-A: b\r\n" * 100:
-                if ended.done():
-                    break
-                writer.write(bytes((byte,)))
-                await asyncio.sleep(0.02)
-            assert await asyncio.wait_for(ended, 5) == b""
-            writer.close()
-
-    run(body)
+async def test_a_request_head_a_byte_at_a_time_is_cut_off(open_live):
+    live = await open_live(QUICK)
+    reader, writer = await dial(live.url)
+    ended = asyncio.get_running_loop().create_task(reader.read(), name="read")
+    for byte in b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X-A: b\r\n" * 100:
+        if ended.done():
+            break
+        writer.write(bytes((byte,)))
+        await asyncio.sleep(0.02)
+    with contextlib.suppress(ConnectionResetError):  # of a byte that came behind the end
+        assert await asyncio.wait_for(ended, 5) == b""
+    writer.close()
 
 
 ASK = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -61,174 +57,146 @@ async def answered(reader):
 
 
 @pytest.mark.parametrize("begun", [b"G", b"\r\n", b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-def test_a_second_request_head_that_does_not_come_is_not_waited_for_either(begun):
-    async def body(folder):
-        async with live(folder, QUICK) as it:
-            reader, writer = await dial(it.url)
-            for _ in range(2):
+async def test_a_second_request_head_that_does_not_come_is_not_waited_for_either(open_live, begun):
+    live = await open_live(QUICK)
+    reader, writer = await dial(live.url)
+    for _ in range(2):
+        writer.write(ASK)
+        await answered(reader)
+        await asyncio.sleep(0.25)  # longer than a head may take
+    writer.write(begun)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_a_body_that_is_not_read_is_no_head(open_live):
+    live = await open_live(QUICK)
+    reader, writer = await dial(live.url)
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+    await answered(reader)
+    writer.write(b"ab")
+    await asyncio.sleep(0.25)
+    writer.write(ASK)
+    await answered(reader)
+    writer.close()
+
+
+async def test_a_client_that_has_asked_once_may_pause(open_live):
+    live = await open_live(QUICK)
+    async with aiohttp.ClientSession() as http:
+        for _ in range(2):
+            async with http.get(f"{live.url}/livez") as answer:
+                assert answer.status == 200
+                first = answer.connection
+            await asyncio.sleep(0.25)
+        assert first is None  # given back to the pool
+        assert len(http.connector._conns) == 1
+
+
+async def test_of_more_silent_connections_than_allowed_the_oldest_goes(open_live):
+    limits = "[limits]\nconnections = 64\nhandshake_s = 20.0\n"
+    live = await open_live(limits)
+    silent = [await dial(live.url) for _ in range(65)]
+    assert await asyncio.wait_for(silent[0][0].read(), 5) == b""
+    for reader, writer in (silent[1], silent[-1]):
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 200 ")
+    for _reader, each in silent:
+        each.close()
+
+
+async def test_of_more_idle_connections_than_allowed_the_oldest_go(open_live):
+    live = await open_live("[limits]\nconnections = 60\nconnections_per_user = 8\n")
+    async with aiohttp.ClientSession() as http:
+        async with http.get(f"{live.url}/v1/events", headers=live.bearer()) as stream:
+            line = await stream.content.readline()
+            held = [await dial(live.url) for _ in range(59)]
+            first, others = held[0], held[1:]
+            for reader, writer in [*others, first]:  # the first asks last, and so has been idle for least
                 writer.write(ASK)
                 await answered(reader)
-                await asyncio.sleep(0.5)  # longer than a head may take
-            writer.write(begun)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            for _ in range(58):
+                held.append(await dial(live.url))
+                held[-1][1].write(ASK)
+                await answered(held[-1][0])
+            for reader, _writer in others:
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            for reader, writer in (first, *held[59:]):
+                writer.write(ASK)
+                await answered(reader)
+            assert len(live.gateway._listeners[0]._connections) == 60
+            await live.gateway.hub.upstream.handle.publish("a.b")
+            while line and b"a.b" not in line:
+                line = await asyncio.wait_for(stream.content.readline(), 5)
+            assert line, "what is under way stays"
+        for _reader, writer in held:
             writer.close()
 
-    run(body)
+
+async def test_clients_that_do_not_read_their_answers_are_idle(open_live):
+    live = await open_live("[limits]\nconnections = 16\nconnections_per_user = 8\n")
+    lazy = [await dial(live.url) for _ in range(16)]
+    for _reader, writer in lazy:
+        writer.transport.pause_reading()
+        writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 400)
+    await asyncio.sleep(0.5)
+    reader, writer = await dial(live.url)
+    writer.write(ASK)
+    await answered(reader)
+    for _reader, each in (*lazy, (reader, writer)):
+        each.transport.abort()
 
 
-def test_a_body_that_is_not_read_is_no_head():
-    async def body(folder):
-        async with live(folder, QUICK) as it:
-            reader, writer = await dial(it.url)
-            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
-            await answered(reader)
-            writer.write(b"ab")
-            await asyncio.sleep(0.5)
+async def test_websockets_are_none_of_them(open_live):
+    live = await open_live("[limits]\nconnections = 4\nconnections_per_user = 4\n")
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(live.ws, protocols=("flux.v1.json",), headers=live.bearer()) as ws,
+    ):
+        assert (await ws.receive_json())["type"] == "welcome"
+        assert len(live.gateway._listeners[0]._connections) == 0
+        for _ in range(8):
+            reader, writer = await dial(live.url)
             writer.write(ASK)
             await answered(reader)
             writer.close()
-
-    run(body)
-
-
-def test_a_client_that_has_asked_once_may_pause():
-    async def body(folder):
-        async with live(folder, QUICK) as it, aiohttp.ClientSession() as http:
-            for _ in range(2):
-                async with http.get(f"{it.url}/livez") as answer:
-                    assert answer.status == 200
-                    first = answer.connection
-                await asyncio.sleep(0.5)
-            assert first is None  # given back to the pool
-            assert len(http.connector._conns) == 1
-
-    run(body)
+        await ws.send_json({"type": "ping"})
+        assert (await ws.receive_json())["type"] == "pong"
 
 
-def test_of_more_silent_connections_than_allowed_the_oldest_goes():
-    async def body(folder):
-        limits = "[limits]\nconnections = 64\nhandshake_s = 20.0\n"
-        async with live(folder, limits) as it:
-            silent = [await dial(it.url) for _ in range(65)]
-            assert await asyncio.wait_for(silent[0][0].read(), 5) == b""
-            for reader, writer in (silent[1], silent[-1]):
-                writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 200 ")
-            for _reader, each in silent:
-                each.close()
-
-    run(body)
-
-
-def test_of_more_idle_connections_than_allowed_the_oldest_go():
-    async def body(folder):
-        async with (
-            live(folder, "[limits]\nconnections = 60\nconnections_per_user = 8\n") as it,
-            aiohttp.ClientSession() as http,
-        ):
-            async with http.get(f"{it.url}/v1/events", headers=it.bearer()) as stream:
-                line = await stream.content.readline()
-                held = [await dial(it.url) for _ in range(59)]
-                first, others = held[0], held[1:]
-                for reader, writer in [*others, first]:  # the first asks last, and so has been idle for least
-                    writer.write(ASK)
-                    await answered(reader)
-                for _ in range(58):
-                    held.append(await dial(it.url))
-                    held[-1][1].write(ASK)
-                    await answered(held[-1][0])
-                for reader, _writer in others:
-                    assert await asyncio.wait_for(reader.read(), 5) == b""
-                for reader, writer in (first, *held[59:]):
-                    writer.write(ASK)
-                    await answered(reader)
-                assert len(it.gateway._listeners[0]._connections) == 60
-                await it.gateway.hub.upstream.handle.publish("a.b")
-                while line and b"a.b" not in line:
-                    line = await asyncio.wait_for(stream.content.readline(), 5)
-                assert line, "what is under way stays"
-            for _reader, writer in held:
-                writer.close()
-
-    run(body)
-
-
-def test_clients_that_do_not_read_their_answers_are_idle():
-    async def body(folder):
-        async with live(folder, "[limits]\nconnections = 16\nconnections_per_user = 8\n") as it:
-            lazy = [await dial(it.url) for _ in range(16)]
-            for _reader, writer in lazy:
-                writer.transport.pause_reading()
-                writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 400)
-            await asyncio.sleep(0.5)
-            reader, writer = await dial(it.url)
-            writer.write(ASK)
-            await answered(reader)
-            for _reader, each in (*lazy, (reader, writer)):
-                each.transport.abort()
-
-    run(body)
-
-
-def test_websockets_are_none_of_them():
-    async def body(folder):
-        async with (
-            live(folder, "[limits]\nconnections = 4\nconnections_per_user = 4\n") as it,
-            aiohttp.ClientSession() as http,
-            http.ws_connect(it.ws, protocols=("flux.v1.json",), headers=it.bearer()) as ws,
-        ):
-            assert (await ws.receive_json())["type"] == "welcome"
-            assert len(it.gateway._listeners[0]._connections) == 0
-            for _ in range(8):
-                reader, writer = await dial(it.url)
-                writer.write(ASK)
-                await answered(reader)
-                writer.close()
-            await ws.send_json({"type": "ping"})
-            assert (await ws.receive_json())["type"] == "pong"
-
-    run(body)
-
-
-def test_connections_that_went_without_a_word_keep_nobody_out():
-    async def body(folder):
-        limits = "[limits]\nconnections = 64\nhandshake_s = 20.0\n"
-        async with live(folder, limits) as it, aiohttp.ClientSession() as http:
-            for _ in range(100):
-                _reader, writer = await dial(it.url)
-                writer.close()
-                await writer.wait_closed()
-            async with http.get(f"{it.url}/livez") as answer:
-                assert answer.status == 200
-
-    run(body)
-
-
-def test_bytes_that_are_no_http():
-    async def body(folder):
-        async with live(folder) as it:
-            reader, writer = await dial(it.url)
-            writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
-            assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.")
+async def test_connections_that_went_without_a_word_keep_nobody_out(open_live):
+    limits = "[limits]\nconnections = 64\nhandshake_s = 20.0\n"
+    live = await open_live(limits)
+    async with aiohttp.ClientSession() as http:
+        for _ in range(100):
+            _reader, writer = await dial(live.url)
             writer.close()
+            await writer.wait_closed()
+        async with http.get(f"{live.url}/livez") as answer:
+            assert answer.status == 200
 
-    run(body)
+
+async def test_bytes_that_are_no_http(live):
+    reader, writer = await dial(live.url)
+    writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.")
+    writer.close()
 
 
-def test_a_unix_socket():
-    async def body(folder):
-        path = folder / "web.sock"
-        async with live(folder, f'[[listen]]\nurl = "unix://{path}"\n') as it:
-            assert it.gateway.urls == [f"unix://{path}"]
-            assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
-            async with (
-                aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
-                http.get("http://localhost/v1/session", headers=it.bearer()) as answer,
-            ):
-                assert answer.status == 200
-        assert not path.exists()
-
-    run(body)
+async def test_a_unix_socket(open_live, rundir):
+    path = rundir / "web.sock"
+    live = await open_live(f'[[listen]]\nurl = "unix://{path}"\n')
+    assert live.gateway.urls == [f"unix://{path}"]
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
+        http.get("http://localhost/v1/session", headers=live.bearer()) as answer,
+        http.ws_connect("http://localhost/v1/ws", protocols=("flux.v1.json",), headers=live.bearer()) as ws,
+    ):
+        assert answer.status == 200
+        assert (await ws.receive_json())["type"] == "welcome"
+    await live.gateway.stop()
+    assert not path.exists()
 
 
 def test_a_socket_file_that_nobody_listens_at_is_replaced(rundir):
@@ -269,30 +237,49 @@ def test_workers_share_a_port():
     second.close()
 
 
-def test_the_address_behind_a_trusted_proxy():
-    async def body(folder):
-        listen = '[[listen]]\nurl = "http://127.0.0.1:0"\ntrusted_proxies = ["127.0.0.0/8"]\nproxy_protocol = true\n'
-        async with live(folder, listen) as it:
-            reader, writer = await dial(it.url)
-            writer.write(b"PROXY TCP4 192.0.2.7 127.0.0.1 4711 80\r\n")
-            writer.write(
-                f"POST /v1/rpc/gateway.session HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n"
-                f"Authorization: {it.bearer()['Authorization']}\r\n\r\n".encode()
-            )
-            assert b'"address":"192.0.2.7"' in await asyncio.wait_for(reader.read(), 5)
-            writer.close()
+async def test_the_address_behind_a_trusted_proxy(open_live):
+    listen = (
+        '[[listen]]\nurl = "http://127.0.0.1:0"\ntrusted_proxies = ["127.0.0.0/8"]\nproxy_protocol = true\n'
+    )
+    live = await open_live(listen)
+    reader, writer = await dial(live.url)
+    writer.write(b"PROXY TCP4 192.0.2.7 127.0.0.1 4711 80\r\n")
+    writer.write(
+        f"POST /v1/rpc/gateway.session HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n"
+        f"Authorization: {live.bearer()['Authorization']}\r\n\r\n".encode()
+    )
+    assert b'"address":"192.0.2.7"' in await asyncio.wait_for(reader.read(), 5)
+    writer.close()
 
-    run(body)
+
+async def test_the_listener_for_metrics_is_one_of_its_own(open_live, rundir):
+    path = rundir / "metrics.sock"
+    live = await open_live(f'[gateway]\nmetrics_listen = "unix://{path}"\n')
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http:
+        for name, status in (("metrics", 200), ("v1/session", 404)):
+            async with http.get(f"http://localhost/{name}") as answer:
+                assert answer.status == status
+        assert len(live.gateway.urls) == 1
+        await live.gateway.drain()
+        async with http.get("http://localhost/readyz") as answer:
+            assert (await answer.json())["status"] == "leaving"
+        with pytest.raises(aiohttp.ClientConnectorError):
+            async with aiohttp.ClientSession() as other:
+                await other.get(f"{live.url}/livez")
 
 
-def test_the_listener_for_metrics_asks_nobody_who_he_is():
-    async def body(folder):
-        path = folder / "metrics.sock"
-        async with live(folder, f'[gateway]\nmetrics_listen = "unix://{path}"\n') as it:
-            async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http:
-                for name, status in (("metrics", 200), ("livez", 200), ("readyz", 200), ("v1/session", 404)):
-                    async with http.get(f"http://localhost/{name}") as answer:
-                        assert answer.status == status
-            assert len(it.gateway.urls) == 1
+async def test_a_login_link_names_the_listener_as_bound(open_live):
+    live = await open_live('[access]\nlogin_links = "owner"\n')
+    assert live.gateway.login_link().startswith(f"{live.url}/login#once=")
 
-    run(body)
+
+async def test_the_access_log_has_no_query(live, caplog):
+    caplog.set_level(logging.DEBUG, "headgate")
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"{live.url}/livez?token=hgt_secret", headers=live.bearer()) as answer,
+    ):
+        assert answer.status == 200
+    assert "GET /livez 200" in caplog.text
+    assert "secret" not in caplog.text
+    assert live.tokens["ada"] not in caplog.text

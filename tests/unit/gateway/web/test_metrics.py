@@ -7,8 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.web.samples import COUNTER, GAUGE, LEAST, counters_only, merged, render
 from gateway.web.siblings import Siblings, fold
-from tests.live.gateways import run
-from tests.unit.gateway.web.site import Stream, site
+from tests.unit.gateway.web.site import Stream
 
 
 def parsed(text):
@@ -50,41 +49,34 @@ def test_labels_that_only_one_has_and_labels_to_escape():
     }
 
 
-def test_what_a_gateway_tells():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.post("/v1/rpc/lab.who"):
-                pass
-            async with it.post("/v1/rpc/secret.x", "bob"):
-                pass
-            async with it.get("/v1/events") as events:
-                await Stream(events).next("welcome")
-                await it.handle.publish("a.b")
-                async with it.get("/metrics", "eve") as answer:
-                    assert answer.status == 200
-                    assert answer.content_type == "text/plain"
-                    found = parsed(await answer.text())
-            assert found["headgate_gateway_requests_total",] >= 1
-            assert found["headgate_gateway_denied_total",] == 1
-            assert found["headgate_gateway_sessions", "sse"] == 1
-            assert found["headgate_gateway_sessions_opened_total", "http"] == 2
-            assert found["headgate_gateway_event_deliveries_total",] == 1
-            assert found["headgate_gateway_upstream_joined",] == 1
-            assert found["headgate_gateway_workers",] == 1
-
-    run(body)
+async def test_what_a_gateway_tells(site):
+    async with site.post("/v1/rpc/lab.who"):
+        pass
+    async with site.post("/v1/rpc/secret.x", "bob"):
+        pass
+    async with site.get("/v1/events") as events:
+        await Stream(events).next("welcome")
+        await site.handle.publish("a.b")
+        answer = await site.get("/metrics", "eve")
+        assert answer.status == 200
+        assert answer.content_type == "text/plain"
+        found = parsed(await answer.text())
+    assert found["headgate_gateway_requests_total",] >= 1
+    assert found["headgate_gateway_denied_total",] == 1
+    assert found["headgate_gateway_sessions", "sse"] == 1
+    assert found["headgate_gateway_sessions_opened_total", "http"] == 2
+    assert found["headgate_gateway_event_deliveries_total",] == 1
+    assert found["headgate_gateway_upstream_joined",] == 1
+    assert found["headgate_gateway_workers",] == 1
 
 
 @pytest.mark.parametrize(("extra", "status"), [("", 403), ("[gateway]\nmetrics_public = true\n", 200)])
-def test_who_may_read_them(extra, status):
-    async def body(folder):
-        async with site(folder, extra) as it:
-            async with it.get("/metrics", "bob") as answer:
-                assert answer.status == status
-            async with it.get("/metrics", None) as answer:
-                assert answer.status == (200 if status == 200 else 401)
-
-    run(body)
+async def test_who_may_read_them(open_site, extra, status):
+    site = await open_site(extra)
+    answer = await site.get("/metrics", "bob")
+    assert answer.status == status
+    answer = await site.get("/metrics", None)
+    assert answer.status == (200 if status == 200 else 401)
 
 
 # ---------------------------------------------------------------- several processes
@@ -94,79 +86,66 @@ def total(snapshots):
     return parsed(render(merged(snapshots)).decode())["headgate_gateway_requests_total",]
 
 
-def test_whoever_is_asked_knows_the_counts_of_all(rundir):
-    async def body(_folder):
-        counts = {"a": 1, "b": 10, "c": 100}
-        workers = {name: Siblings(str(rundir), name, lambda n=name: counted(counts[n], 1)) for name in counts}
-        for worker in workers.values():
-            await worker.start()
-        for worker in workers.values():
-            assert total(await worker.snapshots()) == 111
-        counts["b"] = 20
-        assert total(await workers["a"].snapshots()) == 121
-        for worker in workers.values():
-            await worker.stop()
-
-    run(body)
+async def test_whoever_is_asked_knows_the_counts_of_all(rundir):
+    counts = {"a": 1, "b": 10, "c": 100}
+    workers = {name: Siblings(str(rundir), name, lambda n=name: counted(counts[n], 1)) for name in counts}
+    for worker in workers.values():
+        await worker.start()
+    for worker in workers.values():
+        assert total(await worker.snapshots()) == 111
+    counts["b"] = 20
+    assert total(await workers["a"].snapshots()) == 121
+    for worker in workers.values():
+        await worker.stop()
 
 
-def test_a_worker_that_ended_keeps_counting_but_has_no_sessions(rundir):
-    async def body(_folder):
-        first = Siblings(str(rundir), "first", lambda: counted(5, 2))
-        second = Siblings(str(rundir), "second", lambda: counted(1, 1))
-        await first.start()
-        await second.start()
-        await first.stop()
-        for folded in (False, True, True):
-            if folded:
-                fold(str(rundir), "first")
-            found = parsed(render(merged(await second.snapshots())).decode())
-            assert found["headgate_gateway_requests_total",] == 6
-            assert found["headgate_gateway_sessions", "sse"] == 1
-        assert sorted(path.name for path in rundir.iterdir()) == ["ended.json", "second.json", "second.sock"]
-        await second.stop()
-
-    run(body)
+async def test_a_worker_that_ended_keeps_counting_but_has_no_sessions(rundir):
+    first = Siblings(str(rundir), "first", lambda: counted(5, 2))
+    second = Siblings(str(rundir), "second", lambda: counted(1, 1))
+    await first.start()
+    await second.start()
+    await first.stop()
+    for folded in (False, True, True):
+        if folded:
+            fold(str(rundir), "first")
+        found = parsed(render(merged(await second.snapshots())).decode())
+        assert found["headgate_gateway_requests_total",] == 6
+        assert found["headgate_gateway_sessions", "sse"] == 1
+    assert sorted(path.name for path in rundir.iterdir()) == ["ended.json", "second.json", "second.sock"]
+    await second.stop()
 
 
-def test_a_file_that_is_folded_already_counts_once(rundir):
+async def test_a_file_that_is_folded_already_counts_once(rundir):
     """A reader may list the file before the supervisor removes it, and read the sum after."""
-
-    async def body(_folder):
-        first = Siblings(str(rundir), "first", lambda: counted(5))
-        await first.start()
-        await first.stop()
-        kept = (rundir / "first.json").read_bytes()
-        fold(str(rundir), "first")
-        (rundir / "first.json").write_bytes(kept)
-        second = Siblings(str(rundir), "second", lambda: counted(1))
-        await second.start()
-        assert total(await second.snapshots()) == 6
-        await second.stop()
-
-    run(body)
+    first = Siblings(str(rundir), "first", lambda: counted(5))
+    await first.start()
+    await first.stop()
+    kept = (rundir / "first.json").read_bytes()
+    fold(str(rundir), "first")
+    (rundir / "first.json").write_bytes(kept)
+    second = Siblings(str(rundir), "second", lambda: counted(1))
+    await second.start()
+    assert total(await second.snapshots()) == 6
+    await second.stop()
 
 
-def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypatch):
-    async def body(_folder):
-        monkeypatch.setattr("gateway.web.siblings.ASK_S", 0.1)
-        stuck = Siblings(str(rundir), "stuck", lambda: counted(5))
-        await stuck.start()
-        await stuck.stop()
+async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypatch):
+    monkeypatch.setattr("gateway.web.siblings.ASK_S", 0.1)
+    stuck = Siblings(str(rundir), "stuck", lambda: counted(5))
+    await stuck.start()
+    await stuck.stop()
 
-        async def listen_only(reader, writer):
-            await reader.read()
-            writer.close()
+    async def listen_only(reader, writer):
+        await reader.read()
+        writer.close()
 
-        silent = await asyncio.start_unix_server(listen_only, str(rundir / "stuck.sock"))
-        other = Siblings(str(rundir), "other", lambda: counted(1))
-        await other.start()
-        assert total(await other.snapshots()) == 6
-        await other.stop()
-        silent.close()
-        await asyncio.sleep(0.05)
-
-    run(body)
+    silent = await asyncio.start_unix_server(listen_only, str(rundir / "stuck.sock"))
+    other = Siblings(str(rundir), "other", lambda: counted(1))
+    await other.start()
+    assert total(await other.snapshots()) == 6
+    await other.stop()
+    silent.close()
+    await asyncio.sleep(0.05)
 
 
 def test_only_counters_outlive_a_process():

@@ -5,18 +5,14 @@ import errno
 
 import pytest
 
-from tests.live.gateways import run
-from tests.unit.gateway.web.site import begin, lines, site
+from tests.unit.gateway.web.site import begin, lines
 
 
-def test_json_goes_in_and_comes_out():
-    async def body(folder):
-        async with site(folder) as it, it.post("/v1/rpc/lab.echo", json={"a": [1, "ä"]}) as answer:
-            assert answer.status == 200
-            assert answer.content_type == "application/json"
-            assert await answer.json() == {"a": [1, "ä"]}
-
-    run(body)
+async def test_json_goes_in_and_comes_out(site):
+    answer = await site.post("/v1/rpc/lab.echo", json={"a": [1, "ä"]})
+    assert answer.status == 200
+    assert answer.content_type == "application/json"
+    assert await answer.json() == {"a": [1, "ä"]}
 
 
 @pytest.mark.parametrize(
@@ -28,34 +24,24 @@ def test_json_goes_in_and_comes_out():
         ("application/json", b'{ "spaces" :\n 1 }'),
     ],
 )
-def test_a_payload_comes_back_as_it_went(kind, sent):
-    async def body(folder):
-        headers = {"Content-Type": kind}
-        async with site(folder) as it, it.post("/v1/rpc/lab.echo", data=sent, headers=headers) as answer:
-            assert answer.status == 200
-            assert await answer.read() == sent
-            assert answer.content_type == kind
-
-    run(body)
+async def test_a_payload_comes_back_as_it_went(site, kind, sent):
+    headers = {"Content-Type": kind}
+    answer = await site.post("/v1/rpc/lab.echo", data=sent, headers=headers)
+    assert answer.status == 200
+    assert await answer.read() == sent
+    assert answer.content_type == kind
 
 
-def test_no_body_is_no_payload():
-    async def body(folder):
-        async with site(folder) as it, it.post("/v1/rpc/lab.echo") as answer:
-            assert answer.status == 204
-            assert await answer.read() == b""
-
-    run(body)
+async def test_no_body_is_no_payload(site):
+    answer = await site.post("/v1/rpc/lab.echo")
+    assert answer.status == 204
+    assert await answer.read() == b""
 
 
-def test_the_message_is_stamped_with_the_user_and_nothing_else():
-    async def body(folder):
-        async with site(folder) as it:
-            for user, userid, role in (("ada", 1001, 1), ("bob", 1002, 2), ("eve", 1003, 10)):
-                async with it.post("/v1/rpc/lab.who", user) as answer:
-                    assert await answer.json() == {"userid": userid, "rolemask": role}
-
-    run(body)
+async def test_the_message_is_stamped_with_the_user_and_nothing_else(site):
+    for user, userid, role in (("ada", 1001, 1), ("bob", 1002, 2), ("eve", 1003, 10)):
+        answer = await site.post("/v1/rpc/lab.who", user)
+        assert await answer.json() == {"userid": userid, "rolemask": role}
 
 
 @pytest.mark.parametrize(
@@ -72,38 +58,29 @@ def test_the_message_is_stamped_with_the_user_and_nothing_else():
         (errno.EIO, 502),
     ],
 )
-def test_an_error_is_a_status_and_a_problem(errnum, status):
-    async def body(folder):
-        asked = {"errno": errnum, "text": "because"}
-        async with site(folder) as it, it.post("/v1/rpc/lab.fail", json=asked) as answer:
-            assert answer.status == status
-            assert answer.content_type == "application/problem+json"
-            said = await answer.json()
-            assert (said["errno"], said["name"], said["text"]) == (errnum, errno.errorcode[errnum], "because")
-            assert said["topic"] == "lab.fail"
-            assert ("Retry-After" in answer.headers) is (status in (429, 503))
-
-    run(body)
+async def test_an_error_is_a_status_and_a_problem(site, errnum, status):
+    asked = {"errno": errnum, "text": "because"}
+    answer = await site.post("/v1/rpc/lab.fail", json=asked)
+    assert answer.status == status
+    assert answer.content_type == "application/problem+json"
+    said = await answer.json()
+    assert (said["errno"], said["name"], said["text"]) == (errnum, errno.errorcode[errnum], "because")
+    assert said["topic"] == "lab.fail"
+    assert ("Retry-After" in answer.headers) is (status in (429, 503))
 
 
-def test_a_service_that_nobody_has():
-    async def body(folder):
-        async with site(folder) as it, it.post("/v1/rpc/nobody.here") as answer:
-            assert answer.status == 404
-            assert (await answer.json())["errno"] == errno.ENOSYS
-
-    run(body)
+async def test_a_service_that_nobody_has(site):
+    answer = await site.post("/v1/rpc/nobody.here")
+    assert answer.status == 404
+    assert (await answer.json())["errno"] == errno.ENOSYS
 
 
-def test_what_the_role_does_not_allow():
-    async def body(folder):
-        async with site(folder) as it, it.post("/v1/rpc/secret.read", "bob") as answer:
-            assert answer.status == 403
-            said = await answer.json()
-            assert said["errno"] == errno.EPERM
-            assert "owner" in said["text"]
-
-    run(body)
+async def test_what_the_role_does_not_allow(site):
+    answer = await site.post("/v1/rpc/secret.read", "bob")
+    assert answer.status == 403
+    said = await answer.json()
+    assert said["errno"] == errno.EPERM
+    assert "owner" in said["text"]
 
 
 @pytest.mark.parametrize(
@@ -129,244 +106,180 @@ def test_what_the_role_does_not_allow():
         ("x" * 256, "application/json", b"{}", 400),
     ],
 )
-def test_requests_that_make_no_sense(path, kind, sent, status):
-    async def body(folder):
-        limits = "[limits]\nmessage_bytes = 4096\n"
-        async with site(folder, limits) as it:
-            headers = {"Content-Type": kind}
-            async with it.post(f"/v1/rpc/{path}", data=sent, headers=headers) as answer:
-                assert answer.status == status, await answer.text()
-                assert answer.content_type == "application/problem+json"
-
-    run(body)
+async def test_requests_that_make_no_sense(open_site, path, kind, sent, status):
+    limits = "[limits]\nmessage_bytes = 4096\n"
+    site = await open_site(limits)
+    headers = {"Content-Type": kind}
+    answer = await site.post(f"/v1/rpc/{path}", data=sent, headers=headers)
+    assert answer.status == status, await answer.text()
+    assert answer.content_type == "application/problem+json"
 
 
 @pytest.mark.parametrize("topic", ["event.subscribe", "event.unsubscribe", "service.add", "service.remove"])
-def test_requests_about_a_connection_that_stays(topic):
-    async def body(folder):
-        said = {"topic": "a", "service": "a"}
-        async with site(folder) as it, it.post(f"/v1/rpc/{topic}", json=said) as answer:
-            assert answer.status == 400
-            text = (await answer.json())["text"]
-            assert "GET /v1/events" in text
-            assert "WebSocket" in text
-
-    run(body)
+async def test_requests_about_a_connection_that_stays(site, topic):
+    said = {"topic": "a", "service": "a"}
+    answer = await site.post(f"/v1/rpc/{topic}", json=said)
+    assert answer.status == 400
+    text = (await answer.json())["text"]
+    assert "GET /v1/events" in text
+    assert "WebSocket" in text
 
 
-def test_a_chunked_body_that_is_too_large():
+async def test_a_chunked_body_that_is_too_large(open_site):
     async def chunks():
         for _ in range(100):
             yield b"x" * 1000
 
-    async def body(folder):
-        async with site(folder, "[limits]\nmessage_bytes = 4096\n") as it:
-            headers = {"Content-Type": "application/octet-stream"}
-            async with it.post("/v1/rpc/lab.echo", data=chunks(), headers=headers) as answer:
-                assert answer.status == 413
-
-    run(body)
+    site = await open_site("[limits]\nmessage_bytes = 4096\n")
+    headers = {"Content-Type": "application/octet-stream"}
+    answer = await site.post("/v1/rpc/lab.echo", data=chunks(), headers=headers)
+    assert answer.status == 413
 
 
-def test_no_answer_in_time():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.post("/v1/rpc/lab.never?timeout_s=0.05") as answer:
-                assert answer.status == 504
-                assert (await answer.json())["errno"] == errno.ETIMEDOUT
-            assert not it.live.gateway.hub.sessions
-
-    run(body)
+async def test_no_answer_in_time(site):
+    answer = await site.post("/v1/rpc/lab.never?timeout_s=0.05")
+    assert answer.status == 504
+    assert (await answer.json())["errno"] == errno.ETIMEDOUT
+    assert not site.gateway.hub.sessions
 
 
-def test_too_many_calls_are_told_when_to_come_back():
-    async def body(folder):
-        async with site(folder, "[limits]\nmsgs_per_s = 1\nmsgs_burst = 3\n") as it:
-            statuses = []
-            for _ in range(5):
-                async with it.post("/v1/rpc/lab.who", "bob") as answer:
-                    statuses.append(answer.status)
-            assert statuses == [200, 200, 200, 429, 429]
-            assert int(answer.headers["Retry-After"]) >= 1
-            async with it.post("/v1/rpc/lab.who", "eve") as answer:
-                assert answer.status == 200  # another user has a rate of their own
-
-    run(body)
+async def test_too_many_calls_are_told_when_to_come_back(open_site):
+    site = await open_site("[limits]\nmsgs_per_s = 1\nmsgs_burst = 3\n")
+    statuses = []
+    for _ in range(5):
+        answer = await site.post("/v1/rpc/lab.who", "bob")
+        statuses.append(answer.status)
+    assert statuses == [200, 200, 200, 429, 429]
+    assert int(answer.headers["Retry-After"]) >= 1
+    answer = await site.post("/v1/rpc/lab.who", "eve")
+    assert answer.status == 200  # another user has a rate of their own
 
 
 # ---------------------------------------------------------------- streams
 
 
-def test_a_stream_is_a_line_a_response_and_says_that_it_ended():
-    async def body(folder):
-        async with site(folder) as it, it.post("/v1/rpc/lab.count?stream=1", json={"to": 1000}) as answer:
-            assert answer.status == 200
-            assert answer.content_type == "application/x-ndjson"
-            found = lines(await answer.read())
-            assert found[:-1] == [{"payload": {"n": number}} for number in range(1000)]
-            assert found[-1] == {"end": True}
-
-    run(body)
+async def test_a_stream_is_a_line_a_response_and_says_that_it_ended(site):
+    answer = await site.post("/v1/rpc/lab.count?stream=1", json={"to": 1000})
+    assert answer.status == 200
+    assert answer.content_type == "application/x-ndjson"
+    found = lines(await answer.read())
+    assert found[:-1] == [{"payload": {"n": number}} for number in range(1000)]
+    assert found[-1] == {"end": True}
 
 
-def test_an_empty_stream():
-    async def body(folder):
-        async with site(folder) as it, it.post("/v1/rpc/lab.count?stream=1", json={"to": 0}) as answer:
-            assert lines(await answer.read()) == [{"end": True}]
-
-    run(body)
+async def test_an_empty_stream(site):
+    answer = await site.post("/v1/rpc/lab.count?stream=1", json={"to": 0})
+    assert lines(await answer.read()) == [{"end": True}]
 
 
-def test_an_error_before_the_first_response_is_a_status():
-    async def body(folder):
-        asked = {"errno": errno.EPERM, "text": "no"}
-        async with site(folder) as it, it.post("/v1/rpc/lab.fail?stream=1", json=asked) as answer:
-            assert answer.status == 403
-
-    run(body)
+async def test_an_error_before_the_first_response_is_a_status(site):
+    asked = {"errno": errno.EPERM, "text": "no"}
+    answer = await site.post("/v1/rpc/lab.fail?stream=1", json=asked)
+    assert answer.status == 403
 
 
-def test_an_error_behind_it_is_the_last_line():
-    async def body(folder):
-        async with site(folder) as it, it.post("/v1/rpc/lab.breaks?stream=1") as answer:
-            assert answer.status == 200
-            last = {"errno": 5, "name": "EIO", "text": "it broke"}
-            assert lines(await answer.read()) == [{"payload": {"n": 0}}, last]
-
-    run(body)
+async def test_an_error_behind_it_is_the_last_line(site):
+    answer = await site.post("/v1/rpc/lab.breaks?stream=1")
+    assert answer.status == 200
+    last = {"errno": 5, "name": "EIO", "text": "it broke"}
+    assert lines(await answer.read()) == [{"payload": {"n": 0}}, last]
 
 
-def test_a_payload_with_line_ends_stays_one_line():
-    async def body(folder):
-        headers = {"Content-Type": "application/json"}
-        async with site(folder) as it, it.handle.service("raw") as raw:
+async def test_a_payload_with_line_ends_stays_one_line(site):
+    headers = {"Content-Type": "application/json"}
+    async with site.handle.service("raw") as raw:
 
-            @raw.method("pretty")
-            async def pretty(request):
-                yield b'{\r\n  "a": 1\n}\0'
+        @raw.method("pretty")
+        async def pretty(request):
+            yield b'{\r\n  "a": 1\n}\0'
 
-            async with it.post("/v1/rpc/raw.pretty?stream=1", headers=headers) as answer:
-                assert lines(await answer.read()) == [{"payload": {"a": 1}}, {"end": True}]
-
-    run(body)
+        answer = await site.post("/v1/rpc/raw.pretty?stream=1", headers=headers)
+        assert lines(await answer.read()) == [{"payload": {"a": 1}}, {"end": True}]
 
 
-def test_a_stream_that_falls_silent_ends_and_says_so():
-    async def body(folder):
-        async with site(folder) as it:
-            asked = {"name": "rank"}
-            async with it.post("/v1/rpc/attr.get?stream=1&timeout_s=0.2", json=asked) as answer:
-                *found, last = lines(await answer.read())
-            assert [each["payload"]["value"] for each in found] == ["0"]
-            assert last["name"] == "ETIMEDOUT"
-            assert not it.live.gateway.hub.sessions
-            async with it.post("/v1/rpc/lab.forever?stream=1&timeout_s=0.3") as answer:
-                for _ in range(50):  # each response begins the time anew
-                    assert "payload" in lines(await answer.content.readline())[0]
-
-    run(body)
+async def test_a_stream_that_falls_silent_ends_and_says_so(site):
+    asked = {"name": "rank"}
+    answer = await site.post("/v1/rpc/attr.get?stream=1&timeout_s=0.2", json=asked)
+    *found, last = lines(await answer.read())
+    assert [each["payload"]["value"] for each in found] == ["0"]
+    assert last["name"] == "ETIMEDOUT"
+    assert not site.gateway.hub.sessions
+    answer = await site.post("/v1/rpc/lab.forever?stream=1&timeout_s=0.3")
+    for _ in range(50):  # each response begins the time anew
+        assert "payload" in lines(await answer.content.readline())[0]
 
 
-def test_methods_of_the_gateway_have_one_answer():
-    async def body(folder):
-        async with site(folder) as it:
-            for topic in ("event.publish", "gateway.session"):
-                async with it.post(f"/v1/rpc/{topic}?stream=1", json={"topic": "a"}) as answer:
-                    assert answer.status == 400
-                    assert (await answer.json())["errno"] == errno.EPROTO
-
-    run(body)
+async def test_methods_of_the_gateway_have_one_answer(site):
+    for topic in ("event.publish", "gateway.session"):
+        answer = await site.post(f"/v1/rpc/{topic}?stream=1", json={"topic": "a"})
+        assert answer.status == 400
+        assert (await answer.json())["errno"] == errno.EPROTO
 
 
-def test_streams_count_as_connections_of_their_user_and_plain_calls_do_not():
-    async def body(folder):
-        async with (
-            site(folder, "[limits]\nconnections_per_user = 2\n") as it,
-            it.post("/v1/rpc/lab.forever?stream=1") as one,
-            it.get("/v1/events") as two,
-        ):
-            assert (one.status, two.status) == (200, 200)
-            async with it.post("/v1/rpc/lab.forever?stream=1") as three:
-                assert three.status == 429
-            headers = it.live.bearer()
-            async with it.http.ws_connect(it.live.ws, protocols=("flux.v1.json",), headers=headers) as four:
-                assert (await four.receive_json())["code"] == 4504
-            async with it.post("/v1/rpc/lab.who") as five:
-                assert five.status == 200
-
-    run(body)
+async def test_streams_count_as_connections_of_their_user_and_plain_calls_do_not(open_site):
+    site = await open_site("[limits]\nconnections_per_user = 2\n")
+    one = await site.post("/v1/rpc/lab.forever?stream=1")
+    two = await site.get("/v1/events")
+    assert (one.status, two.status) == (200, 200)
+    three = await site.post("/v1/rpc/lab.forever?stream=1")
+    assert three.status == 429
+    four = await site.client.ws_connect("/v1/ws", protocols=("flux.v1.json",), headers=site.live.bearer())
+    assert (await four.receive_json())["code"] == 4504
+    five = await site.post("/v1/rpc/lab.who")
+    assert five.status == 200
 
 
-def test_cancel_and_disconnect_are_sent_and_nothing_is_waited_for():
-    async def body(folder):
-        async with site(folder) as it:
-            for path in ("lab.cancel", "lab.disconnect", "nobody.cancel", "lab.cancel?stream=1"):
-                async with it.post(f"/v1/rpc/{path}", json={"matchtag": 1}) as answer:
-                    assert (answer.status, await answer.read()) == (202, b"")
-            async with it.post("/v1/rpc/secret.cancel", "bob", json={"matchtag": 1}) as answer:
-                assert answer.status == 403
-            async with it.post("/v1/rpc/gateway.cancel", json={"matchtag": 1}) as answer:
-                assert answer.status == 404
-            await it.live.broker.stop()
-            async with it.post("/v1/rpc/lab.cancel", json={"matchtag": 1}) as answer:
-                assert answer.status == 503
-
-    run(body)
+async def test_cancel_and_disconnect_are_sent_and_nothing_is_waited_for(site):
+    for path in ("lab.cancel", "lab.disconnect", "nobody.cancel", "lab.cancel?stream=1"):
+        answer = await site.post(f"/v1/rpc/{path}", json={"matchtag": 1})
+        assert (answer.status, await answer.read()) == (202, b"")
+    answer = await site.post("/v1/rpc/secret.cancel", "bob", json={"matchtag": 1})
+    assert answer.status == 403
+    answer = await site.post("/v1/rpc/gateway.cancel", json={"matchtag": 1})
+    assert answer.status == 404
+    await site.live.broker.stop()
+    answer = await site.post("/v1/rpc/lab.cancel", json={"matchtag": 1})
+    assert answer.status == 503
 
 
-def test_a_client_that_leaves_ends_the_stream_at_the_service():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.post("/v1/rpc/lab.forever?stream=1") as answer:
-                assert await answer.content.readline() == b'{"payload":{"n":0}}\n'
-                answer.close()
-            assert await asyncio.wait_for(it.gone.get(), 5)
-            assert not it.live.gateway.hub.sessions
-
-    run(body)
+async def test_a_client_that_leaves_ends_the_stream_at_the_service(site):
+    answer = await site.post("/v1/rpc/lab.forever?stream=1")
+    assert await answer.content.readline() == b'{"payload":{"n":0}}\n'
+    answer.close()
+    assert await asyncio.wait_for(site.gone.get(), 5)
+    assert not site.gateway.hub.sessions
 
 
-def test_a_client_that_leaves_a_plain_call_leaves_nothing_behind():
-    async def body(folder):
-        async with site(folder) as it:
-            hub = it.live.gateway.hub
-            call = begin(it.post("/v1/rpc/lab.never").__aenter__())
-            while not hub.sessions:
-                await asyncio.sleep(0.01)
-            call.cancel()
-            await asyncio.gather(call, return_exceptions=True)
-            while hub.sessions:
-                await asyncio.sleep(0.01)
-
-    run(body)
+async def test_a_client_that_leaves_a_plain_call_leaves_nothing_behind(site):
+    hub = site.gateway.hub
+    call = begin(site.post("/v1/rpc/lab.never"))
+    while not hub.sessions:
+        await asyncio.sleep(0.01)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    while hub.sessions:
+        await asyncio.sleep(0.01)
 
 
-def test_a_stream_that_is_not_read_ends_with_an_error_and_without_a_hole():
-    async def body(folder):
-        async with site(folder, "[limits]\nresponse_bytes = 65536\noutbox_bytes = 65536\n") as it:
-            async with it.post("/v1/rpc/lab.flood?stream=1", read_bufsize=1024) as answer:
-                hub = it.live.gateway.hub
-                while hub.sessions:
-                    await asyncio.sleep(0.01)
-                found = lines(await answer.read())
-            assert [each["payload"]["n"] for each in found[:-1]] == list(range(len(found) - 1))
-            assert len(found) < 4000
-            assert found[-1]["name"] == "ECONNRESET"
-            assert hub.options.budget.used_bytes == 0
-
-    run(body)
+async def test_a_stream_that_is_not_read_ends_with_an_error_and_without_a_hole(open_site):
+    site = await open_site("[limits]\nresponse_bytes = 65536\noutbox_bytes = 65536\n")
+    answer = await site.post("/v1/rpc/lab.flood?stream=1", read_bufsize=1024)
+    hub = site.gateway.hub
+    while hub.sessions:
+        await asyncio.sleep(0.01)
+    found = lines(await answer.read())
+    assert [each["payload"]["n"] for each in found[:-1]] == list(range(len(found) - 1))
+    assert len(found) < 4000
+    assert found[-1]["name"] == "ECONNRESET"
+    assert hub.options.budget.used_bytes == 0
 
 
-def test_the_upstream_is_lost_during_a_call():
-    async def body(folder):
-        async with site(folder) as it:
-            call = begin(it.post("/v1/rpc/lab.never").__aenter__())
-            while not it.live.gateway.hub.sessions:
-                await asyncio.sleep(0.01)
-            await it.live.broker.stop()
-            answer = await call
-            assert answer.status == 503
-            assert (await answer.json())["errno"] == errno.EHOSTUNREACH
-            answer.close()
-
-    run(body)
+async def test_the_upstream_is_lost_during_a_call(site):
+    call = begin(site.post("/v1/rpc/lab.never"))
+    while not site.gateway.hub.sessions:
+        await asyncio.sleep(0.01)
+    await site.live.broker.stop()
+    answer = await call
+    assert answer.status == 503
+    assert (await answer.json())["errno"] == errno.EHOSTUNREACH
+    answer.close()

@@ -6,8 +6,6 @@ import json
 import pytest
 
 from gateway.web.static import TYPES, Dashboard
-from tests.live.gateways import run
-from tests.unit.gateway.web.site import site
 
 
 def test_the_page_and_its_parts():
@@ -25,30 +23,23 @@ def test_pages_hold_no_inline_script():
             assert "javascript:" not in text
 
 
-def test_modules_are_served_as_modules():
-    async def body(folder):
-        async with site(folder) as it, it.get("/client.js", None) as answer:
-            assert answer.status == 200
-            assert answer.content_type == "text/javascript"
-            assert answer.headers["X-Content-Type-Options"] == "nosniff"
-
-    run(body)
+async def test_modules_are_served_as_modules(site):
+    answer = await site.get("/client.js", None)
+    assert answer.status == 200
+    assert answer.content_type == "text/javascript"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_a_browser_that_has_it_gets_nothing_again():
-    async def body(folder):
-        async with site(folder) as it:
-            async with it.get("/client.js", None) as answer:
-                etag = answer.headers["ETag"]
-                assert answer.headers["Cache-Control"] == "no-cache"
-            for said in (etag, f'W/{etag}, "x"', "*"):
-                async with it.get("/client.js", None, headers={"If-None-Match": said}) as answer:
-                    assert answer.status == 304
-                    assert await answer.read() == b""
-            async with it.get("/client.js", None, headers={"If-None-Match": '"x"'}) as answer:
-                assert answer.status == 200
-
-    run(body)
+async def test_a_browser_that_has_it_gets_nothing_again(site):
+    answer = await site.get("/client.js", None)
+    etag = answer.headers["ETag"]
+    assert answer.headers["Cache-Control"] == "no-cache"
+    for said in (etag, f'W/{etag}, "x"', "*"):
+        answer = await site.get("/client.js", None, headers={"If-None-Match": said})
+        assert answer.status == 304
+        assert await answer.read() == b""
+    answer = await site.get("/client.js", None, headers={"If-None-Match": '"x"'})
+    assert answer.status == 200
 
 
 @pytest.mark.parametrize(
@@ -66,17 +57,12 @@ def test_a_browser_that_has_it_gets_nothing_again():
         "/__init__.py",
     ],
 )
-def test_nothing_outside_the_folder(path):
+async def test_nothing_outside_the_folder(site, path):
     """Through a raw socket: clients tidy such paths up before they send them."""
-
-    async def body(folder):
-        async with site(folder) as it:
-            host, port = it.live.url.removeprefix("http://").split(":")
-            found = await ask(host, int(port), path)
-            assert found.split(b" ")[1] in (b"404", b"400")
-            assert b"msgspec" not in found
-
-    run(body)
+    host, port = site.url.removeprefix("http://").split(":")
+    found = await ask(host, int(port), path)
+    assert found.split(b" ")[1] in (b"404", b"400")
+    assert b"msgspec" not in found
 
 
 async def ask(host, port, path):

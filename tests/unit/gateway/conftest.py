@@ -1,0 +1,32 @@
+"""Gateways in the loop of pytest: the product's pages behind aiohttp's test client, or whole with their listeners."""
+
+import contextlib
+
+import pytest
+
+from tests.live import gateways
+from tests.unit.gateway.web import site as sites
+
+
+@pytest.fixture
+async def open_site(rundir, aiohttp_client):
+    """Open the pages of a gateway with further settings."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield lambda extra="": stack.enter_async_context(sites.site(rundir, aiohttp_client, extra))
+
+
+@pytest.fixture
+async def site(open_site):
+    return await open_site()
+
+
+@pytest.fixture
+async def open_live(rundir):
+    """Start a gateway with further settings: where the listener itself is looked at, or programs connect."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield lambda extra="": stack.enter_async_context(gateways.live(rundir, extra))
+
+
+@pytest.fixture
+async def live(open_live):
+    return await open_live()
