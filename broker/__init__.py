@@ -15,6 +15,7 @@ One message's journey, room by room::
     settings/    the configuration file, typed
     supervision  what a process says to its service manager, and the form of its log
     interpreter  this Python again, for a room in a process of its own
+    nesting      how deep JSON from outside may be nested: its readers
     loopthread   the thread with an event loop behind every blocking facade
 
     nfp/         a wing: jobs for workers over the NORFAB protocol, its broker, workers and clients
@@ -22,7 +23,7 @@ One message's journey, room by room::
     journal/     what passed, on disk: written beside the corridor by a process of its own, read without Spark
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
-The pure rooms do no input or output and read no clock. ``errors`` and ``identity`` are what every room may use.
+The pure rooms do no input or output and read no clock. ``errors``, ``identity`` and ``nesting`` are what every room may use.
 """
 
 __version__ = "0.1.0"

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from broker.nesting import decoder, read_json
 from broker.nfp.frames import Body
 from broker.nfp.opening import BrokerOpen, ClientOpen, HeldJob, WorkerOpen, read_any, read_object
 
@@ -54,7 +55,7 @@ _BLANK: Final = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
 """What may stand in front of an object for some reader: white space, byte order marks, UTF-16's and UTF-32's zeros."""
 _LOOKED_AT_BYTES: Final = 256
 """How far an opening brace is looked for; more blanks than that in front of it are suspicious themselves."""
-_UNSAID: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_UNSAID: Final = (msgspec.MsgspecError, UnicodeError)
 
 _encode = msgspec.json.Encoder(order=None).encode
 
@@ -90,8 +91,8 @@ class _Request(_Head, gc=False):
     kwargs: Any = None
 
 
-_read_head = msgspec.json.Decoder(_Head).decode
-_read_request = msgspec.json.Decoder(_Request).decode
+_read_head: Final = decoder(_Head)
+_read_request: Final = decoder(_Request)
 
 
 def read_head(body: Body) -> Head:
@@ -259,7 +260,8 @@ class _Event(msgspec.Struct, gc=False):
     event_type: Any = None
 
 
-_read_event = msgspec.json.Decoder(_Event).decode
+_read_event: Final = decoder(_Event)
+_read_recorded: Final = decoder(list[str])
 
 
 def event_kind(body: Body) -> str:
@@ -279,7 +281,7 @@ def recorded(uuids: Iterable[str]) -> bytes:
 def read_recorded(body: Body) -> list[str]:
     """Its uuids; [] when it is something else."""
     try:
-        return msgspec.json.decode(body, type=list[str])
+        return _read_recorded(body)
     except _UNSAID:
         return []
 
@@ -288,7 +290,7 @@ class _Verdict(msgspec.Struct, gc=False):
     failed: Any = None
 
 
-_read_verdicts = msgspec.json.Decoder(dict[str, _Verdict]).decode
+_read_verdicts: Final = decoder(dict[str, _Verdict])
 
 
 def says_failed(body: Body) -> bool:
@@ -307,8 +309,7 @@ def says_failed(body: Body) -> bool:
 
 # -- several results in one answer ----------------------------------------------------------------
 
-_read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_read_any = msgspec.json.Decoder().decode
+_read_members: Final = decoder(dict[str, msgspec.Raw])
 
 
 def aggregate(results: Mapping[str, Body]) -> bytes:
@@ -325,7 +326,7 @@ def aggregate(results: Mapping[str, Body]) -> bytes:
 def _embedded(worker: str, body: bytes) -> msgspec.Raw | dict[str, str]:
     try:
         body.decode()
-        whole = _read_any(body)
+        whole = read_json(body)
         if isinstance(whole, dict) and whole.keys() == {worker}:
             return _read_members(body)[worker]
     except _UNSAID:

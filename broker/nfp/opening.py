@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from broker.nesting import read_json
 from broker.nfp.frames import Body
 from broker.nfp.names import NAME_BYTES_MAX
 
@@ -135,8 +136,8 @@ def read_any(body: Body, unread: Any = None) -> Any:
     ([1], '?', None)
     """
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return read_json(body)
+    except (msgspec.MsgspecError, UnicodeError):
         return unread
 
 

@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from broker.nesting import decoder
 from broker.nfp.names import NAME_BYTES_MAX
 
 Kind = Literal["all", "any", "name", "list"]
@@ -29,7 +30,7 @@ ALL: Final = Target("all")
 ANY: Final = Target("any")
 CACHED_CHARS_MAX: Final = 256
 """Longest text of a target that is remembered: a few names, so that the cache stays within half a MiB."""
-_array = msgspec.json.Decoder(list[str])
+_array: Final = decoder(list[str])
 
 
 def parse(text: str) -> Target | None:
@@ -48,7 +49,7 @@ def _parse(text: str) -> Target | None:
         return ANY
     if text.startswith("["):
         try:
-            names = _array.decode(text)
+            names = _array(text)
         except (msgspec.MsgspecError, UnicodeError):
             return None
         return _listed(names)

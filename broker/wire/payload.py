@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from broker.errors import ProtocolError
+from broker.nesting import FLAT_BYTES, check
 
 _encoder = msgspec.json.Encoder()
 _object = msgspec.json.Decoder(dict[str, Any])
@@ -37,9 +38,12 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
     if not isinstance(value, Mapping):
         raise ProtocolError(f"a JSON payload is an object, not {type(value).__name__}")
     try:
-        return _encoder.encode(value if isinstance(value, dict) else dict(value)) + b"\0"
+        text = _encoder.encode(value if isinstance(value, dict) else dict(value))
+        if len(text) > FLAT_BYTES:
+            check(text)
     except (ValueError, OverflowError, RecursionError) as error:
         raise ProtocolError(f"cannot be written as JSON: {error}") from error
+    return text + b"\0"
 
 
 def decode_json(payload: bytes | None) -> dict[str, Any]:
@@ -54,8 +58,10 @@ def decode_json(payload: bytes | None) -> dict[str, Any]:
     """
     text = _before_nul(payload)
     try:
+        if len(text) > FLAT_BYTES:
+            check(text)
         return _object.decode(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ProtocolError(f"not a JSON object: {error}") from error
 
 
@@ -64,9 +70,11 @@ def is_json_object(payload: bytes) -> bool:
     if not payload.startswith(b"{") or payload.find(b"\0") != len(payload) - 1:
         return False
     try:
+        if len(payload) > FLAT_BYTES:
+            check(payload)
         _syntax.decode(payload[:-1])
         payload.decode()
-    except (ValueError, RecursionError):
+    except ValueError:
         return False
     return True
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from broker.errors import DecodeError
+from broker.nesting import decoder
 from gateway.closes import MEANINGS
 
 Sequence = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -48,7 +49,7 @@ class Ping(Struct, tag_field="type", tag="ping", forbid_unknown_fields=True, fro
 
 ClientControl: TypeAlias = Auth | Refresh | Resume | Ping
 
-_decoder = msgspec.json.Decoder(ClientControl)
+_read: Final = decoder(ClientControl)
 _encoder = msgspec.json.Encoder()
 _TEXT_CHARS: Final = 200
 """An error text quotes field names and types of what was sent; this much of it is enough."""
@@ -61,8 +62,8 @@ def decode(data: bytes) -> dict[str, Any]:
         DecodeError: not JSON, an unknown type, a missing, unknown or wrong field; the text names it, never its value.
     """
     try:
-        return plain(_decoder.decode(data))
-    except (ValueError, RecursionError) as error:
+        return plain(_read(data))
+    except ValueError as error:
         raise DecodeError(f"not a control object: {reason_of(error)}") from error
 
 

@@ -24,6 +24,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from broker.errors import DecodeError, ProtocolError
 from broker.identity import USERID_UNKNOWN
+from broker.nesting import FLAT_BYTES, NESTED_MAX, check
 from broker.wire import message as wire
 from broker.wire.message import CONTROL, DELIMITER, EVENT, NODEID_ANY, REQUEST, RESPONSE, Message
 from broker.wire.parts import encode_part, part_data
@@ -154,8 +155,10 @@ def decode(data: bytes) -> list[Message | Control]:
     try:
         if not data.isascii():
             data.decode()  # embedded JSON is skipped, not decoded: it might hold anything
+        if len(data) > FLAT_BYTES:
+            check(data, NESTED_MAX + 1 + data.lstrip().startswith(b"["))  # of a payload, inside its message
         found = _decoder.decode(data)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DecodeError(f"{NAME}: {control.reason_of(error)}") from error
     if not isinstance(found, list):
         return [_made(found)]

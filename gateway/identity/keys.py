@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from broker.errors import ConfigError
+from broker.nesting import read_json
 from gateway.identity.proxies import is_local_host
 from gateway.settings.schema import JwtSection
 
@@ -218,8 +219,8 @@ def parse_document(text: bytes) -> list[Key]:
         ValueError: it is no JWKS document, or none of its keys can be used.
     """
     try:
-        document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        document = read_json(text)
+    except msgspec.DecodeError as error:
         raise ValueError(f"not a JWKS document: {error}") from error
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):

@@ -29,7 +29,7 @@ ENTRIES = {
     "broker/oslo/directory/wire.py": "directory",
     "broker/oslo/driver/serialization.py": "oslo-bodies",
     "broker/oslo/frames.py": "oslo-frames",
-    "broker/oslo/service/bodies.py": "oslo-topics",
+    "broker/nesting.py": "payload",
     "broker/services/idset.py": "texts",
     "broker/settings/reading.py": "broker-toml",
     "broker/transport/curve.py": "curve",

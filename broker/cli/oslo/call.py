@@ -68,13 +68,7 @@ def call(
         if isinstance(result, str) and not as_json:
             screen.line(result)
             return OK
-        try:
-            screen.value(result)
-        except RecursionError:
-            print(
-                f"headgate oslo call: {where}: its result is nested too deeply to be shown", file=sys.stderr
-            )
-            return FAILED
+        screen.value(result)
         return OK
 
     return sending.run("call", sending.station(ipc_dir, directory, directory_key, curve_cert), work)

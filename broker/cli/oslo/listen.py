@@ -14,9 +14,9 @@ from broker.cli import options
 from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
+from broker.nesting import read_json
 from broker.oslo.contract import Item, Port
 from broker.oslo.names import DEFAULT_EXCHANGE, PRIORITIES
-from broker.oslo.service.bodies import decoded
 
 EXAMPLES = (
     "headgate oslo listen notifications",
@@ -32,28 +32,19 @@ def told(item: Item) -> dict[str, Any]:
     topic, _, priority = item.address.topic.rpartition(".")
     said: dict[str, Any] = {"exchange": item.address.exchange, "topic": topic, "priority": priority}
     try:
-        body = decoded(item.body)
+        body = read_json(item.body)
         message = body["message"]
         if "oslo.version" in message:
-            message = decoded(message["oslo.message"])
+            message = read_json(message["oslo.message"])
         said |= {"ctxt": body.get("ctxt", {}), "message": message}
     except (ValueError, KeyError, TypeError, AttributeError):
-        said["unreadable"] = _beginning(item)
+        said["unreadable"] = item.body[:64].decode("utf-8", "replace")
     return said
-
-
-def _beginning(item: Item) -> str:
-    return item.body[:64].decode("utf-8", "replace")
 
 
 def show(screen: Screen, item: Item) -> None:
     """Print it, whatever is in it."""
-    said = told(item)
-    try:
-        screen.value(said)
-    except RecursionError:  # it was just not nested too deeply to be read
-        del said["ctxt"], said["message"]
-        screen.value({**said, "unreadable": _beginning(item)})
+    screen.value(told(item))
 
 
 def topics_of(

@@ -13,11 +13,11 @@ import typer
 
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, UsageError
 from broker.cli.screen import Screen
+from broker.nesting import NESTED_MAX, check, read_json
 from broker.oslo.contract import Address, CallTimeout, OsloFailure, Port, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import MISSING, default_ipc_dir, obstacle
-from broker.oslo.service.bodies import decoded
 from broker.settings.addresses import split_uri
 from broker.settings.faults import check_key
 
@@ -174,7 +174,7 @@ def value_of(text: str) -> Any:
     (3, {'a': [1]}, 'three', '3')
     """
     try:
-        return decoded(text.encode("utf-8", "surrogateescape"))
+        return read_json(text.encode("utf-8", "surrogateescape"))
     except ValueError:
         return text
 
@@ -254,8 +254,12 @@ def encoded(value: Any) -> bytes:
         UsageError: a word is not UTF-8, or nested too deeply.
     """
     try:
-        return msgspec.json.encode(value)
+        text = msgspec.json.encode(value)
+        check(text)
     except UnicodeEncodeError:
         raise UsageError("saw a word that is not UTF-8, expected text or JSON") from None
-    except RecursionError:
-        raise UsageError("saw JSON that is nested too deeply to be sent") from None
+    except (RecursionError, msgspec.DecodeError):
+        raise UsageError(
+            f"saw JSON that is nested too deeply, expected {NESTED_MAX} levels at most"
+        ) from None
+    return text

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from broker.nesting import decoder, read_json
 from broker.nfp.bodies import UNREADABLE
 
 if TYPE_CHECKING:
     from broker.nfp.dispatch.job import Job, Slot
 
-_UNREADABLE_ERRORS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_UNREADABLE_ERRORS: Final = (msgspec.MsgspecError, UnicodeError)
 _encode = msgspec.json.Encoder().encode
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_anything = msgspec.json.Decoder().decode
+_members: Final = decoder(dict[str, msgspec.Raw])
 
 
 def is_object(job: Job) -> bool:
     """True when the job's body is a JSON object in UTF-8: deployed workers do not survive anything else."""
     if job.task in ("", UNREADABLE):
         try:
-            return isinstance(_anything(job.body), dict)
+            return isinstance(read_json(job.body), dict)
         except _UNREADABLE_ERRORS:
             return False
     if job.body.isascii():  # task was read from it: it is an object
@@ -77,7 +77,7 @@ def _wrapped(slot: Slot) -> dict[str, Any]:
 
 def _readable(body: bytes) -> Any:
     try:
-        return _anything(body)
+        return read_json(body)
     except _UNREADABLE_ERRORS:
         pass
     try:

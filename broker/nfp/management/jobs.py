@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.nesting import read_json
 from broker.nfp import bodies
 from broker.nfp.contract import Call
 from broker.nfp.dispatch.views import JobView, ResultView
@@ -169,6 +170,6 @@ def _results(results: list[ResultView]) -> list[dict[str, Any]]:
 
 def _as_json(body: bytes) -> Any:
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return read_json(body)
+    except (msgspec.MsgspecError, UnicodeError):
         return {"base64": base64.b64encode(body).decode()}

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from broker.nesting import read_json
 from broker.nfp.contract import JobEvent
 from broker.nfp.principal import told_userid
 
@@ -90,8 +91,8 @@ def _spoken(body: Any) -> Any:
     if not len(body):
         return None
     try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return read_json(body)
+    except (msgspec.MsgspecError, UnicodeError):
         return None
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
+from broker.nesting import decoder
 from broker.oslo import frames
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import Body, Hello, Kind, Message, Welcome
@@ -40,6 +41,8 @@ QUIET_S: Final = 60.0
 ASKED_MAX: Final = 16
 """Status requests that may wait for their answers."""
 STATUS_S: Final = 2.0
+
+_read_status: Final = decoder(dict[str, Any])
 
 Done = Callable[[dict[str, Any] | None], None]
 """Takes a directory's status; None: no answer in time."""
@@ -257,9 +260,9 @@ class Line:
 
     def _take_status(self, parts: list[bytes]) -> None:
         try:
-            told = msgspec.json.decode(parts[1], type=dict[str, Any])
+            told = _read_status(parts[1])
             number = frames.decode(parts[0]).id
-        except (frames.Malformed, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError):
+        except (frames.Malformed, msgspec.MsgspecError, UnicodeDecodeError, IndexError):
             self.counts["malformed"] += 1
             return
         self._answer(number, told)

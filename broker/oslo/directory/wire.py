@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
+from broker.nesting import decoder
 from broker.oslo.frames import Malformed, check_name
 from broker.oslo.names import NAME_BYTES_MAX, Pipeline
 from broker.oslo.records import RECORDS_MAX, STATES_MAX, Beat, Change, Place, Record, State, to_json
@@ -158,7 +159,7 @@ _TYPES: Final[dict[Kind, Any]] = {
     Kind.ALIVE: Alive,
     Kind.REFUSED: Refused,
 }
-_DECODE: Final = {kind: msgspec.json.Decoder(type_).decode for kind, type_ in _TYPES.items()}
+_DECODE: Final = {kind: decoder(type_) for kind, type_ in _TYPES.items()}
 _HEADS: Final = {kind: MAGIC + bytes((VERSION, kind)) for kind in Kind}
 
 
@@ -188,7 +189,7 @@ def decode(frames: Sequence[bytes], expected: frozenset[Kind] = FROM_DIRECTORY) 
         raise Malformed(f"saw {len(frames[1])} bytes of JSON, expected {most} at most")
     try:
         body = _DECODE[kind](frames[1])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"saw a {kind.name} that is not its JSON: {str(error)[:120]}") from None
     check = _CHECKS.get(kind)
     if check is not None:

@@ -23,6 +23,8 @@ import msgspec
 from oslo_messaging._drivers import common
 from oslo_serialization import jsonutils
 
+from broker.nesting import check
+
 log = logging.getLogger(__name__)
 
 ENVELOPE_VERSION: Final = 2.0
@@ -59,15 +61,14 @@ def decode(body: bytes) -> Any:
     """The value of a JSON body.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is no JSON, or nested too deeply.
     """
+    check(body)
     try:
         return _from_bytes(body)
     except msgspec.DecodeError:
         # NaN, infinity and halves of surrogate pairs, which Python's JSON has and the text of JSON has not
         return _from_text(body.decode())
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def request_body(ctxt: Any, message: Mapping[str, Any]) -> bytes:
@@ -106,8 +107,9 @@ def read_request(body: bytes) -> Request:
     message = data["message"]
     if "oslo.message" in message:
         try:
+            check(message["oslo.message"])
             message = common.deserialize_msg(message)
-        except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, IndexError) as error:
             raise Unreadable(f"an envelope that holds no message: {error}") from None
         if type(message) is not dict:
             raise Unreadable(f"an envelope that holds a {type(message).__name__}, expected an object")
@@ -164,6 +166,7 @@ def read_reply(body: bytes, allowed_remote_exmods: list[str]) -> Any:
 
 def _rebuilt(failure: Any, allowed_remote_exmods: list[str]) -> Exception:
     try:
+        check(failure)
         return common.deserialize_remote_exception(failure, allowed_remote_exmods)  # type: ignore[no-any-return]
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         return Unreadable(f"a failure that cannot be read: {error}")

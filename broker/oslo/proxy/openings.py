@@ -8,6 +8,7 @@ import msgspec
 
 from broker.errors import HeadgateError
 from broker.identity import Credentials
+from broker.nesting import decoder
 from broker.oslo.frames import check_name
 from broker.oslo.names import LISTENER_CHARS, Reason
 from broker.oslo.records import Opening
@@ -15,7 +16,7 @@ from broker.transport.zeromq.origin import credentials
 
 RECORDS_EACH_MAX: Final = 1024
 """Records of one listener: seven priorities of each topic it listens to."""
-_read_opening: Final = msgspec.json.Decoder(Opening).decode
+_read_opening: Final = decoder(Opening)
 
 
 class CannotOpen(HeadgateError):
@@ -85,7 +86,7 @@ def _decoded(rest: list[bytes]) -> Opening:
         raise CannotOpen(Reason.MALFORMED, f"saw OPEN with {len(rest)} frames behind it, expected 1")
     try:
         return _read_opening(rest[0])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError) as error:
         raise CannotOpen(Reason.MALFORMED, f"saw a body of OPEN that is none: {str(error)[:128]}") from None
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.identity import USERID_UNKNOWN
+from broker.nesting import decoder
 from broker.oslo.frames import NO_ID, Envelope, Flag, Kind
 from broker.oslo.names import PRIORITIES, Reason
 
@@ -53,9 +54,9 @@ class _Body(msgspec.Struct, gc=False):
 
 
 _NAMES: Final = ("method", "namespace", "event_type", "publisher_id", "message_id")
-_read_body: Final = msgspec.json.Decoder(_Body).decode
-_read_message: Final = msgspec.json.Decoder(_Message).decode
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError)
+_read_body: Final = decoder(_Body)
+_read_message: Final = decoder(_Message)
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, ValueError)
 
 
 def named(body: bytes) -> dict[str, str]:

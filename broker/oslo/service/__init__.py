@@ -5,7 +5,6 @@ transport and rank.
 
     face        Face: the link to the Flux broker, made again when it is lost; the service ``oslo`` on it
     config      what the face is told: who may call what, which notifications it publishes
-    bodies      reading JSON that others wrote (no input or output)
     policy      who may call what (no input or output)
     topics      what a request asks for, what the server is sent, what its reply says (no input or output)
     handlers    one handler for each kind of request

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from broker.errors import ProtocolError
-from broker.oslo.service.bodies import decoded
+from broker.nesting import read_json
 from broker.oslo.service.listening import Told
 from broker.wire.message import PRIVATE, Message, event
 from broker.wire.payload import encode_json
@@ -122,7 +122,7 @@ def content(told: Told) -> dict[str, Any] | None:
     {'exchange': 'x', 'topic': 'y', 'priority': 'info', 'event_type': 'e', 'ctxt': {'request_id': 'r'}}
     """
     try:
-        body = decoded(told.body)
+        body = read_json(told.body)
         message = _unwrapped(body["message"])
         context = body.get("ctxt") or {}
         if not isinstance(message, dict) or not isinstance(context, dict):
@@ -147,5 +147,5 @@ def content(told: Told) -> dict[str, Any] | None:
 def _unwrapped(message: Any) -> Any:
     """The message of an envelope of version 2.0; others as they are."""
     if isinstance(message, dict) and _VERSION in message and isinstance(message.get(_MESSAGE), str):
-        return decoded(message[_MESSAGE])
+        return read_json(message[_MESSAGE])
     return message

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import zmq
 
+from broker.nesting import read_json
 from broker.oslo import frames
 from broker.oslo.contract import Settings
 from broker.oslo.directory import wire
@@ -24,7 +25,6 @@ from broker.oslo.node import DIRECTORY
 from broker.oslo.reactor.bundle import frames_of
 from broker.oslo.reactor.tuning import Tuning, curve_to_directory, tune_local, tune_tcp
 from broker.oslo.records import State
-from broker.oslo.service.bodies import decoded
 from broker.transport import curve
 
 ANSWER_S: Final = 1.0
@@ -79,7 +79,7 @@ def _status(received: list[bytes], number: bytes) -> dict[str, Any] | None:
         envelope = frames.decode(parts[0])
         if envelope.kind != Kind.STATUS or envelope.id != number:
             return None
-        said = decoded(parts[1])
+        said = read_json(parts[1])
     except (IndexError, ValueError):
         return None
     return said if isinstance(said, dict) else None
@@ -126,7 +126,7 @@ def _states_from(sock: zmq.Socket[bytes], end: float) -> list[State] | None:
         if len(parts) != 2 or parts[0] != _STATES:
             continue
         try:
-            said = decoded(parts[1])
+            said = read_json(parts[1])
             found += msgspec.convert(said["states"], list[State])
             complete = bool(said["complete"])
         except (ValueError, KeyError, TypeError):

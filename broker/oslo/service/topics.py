@@ -14,10 +14,10 @@ import msgspec
 
 from broker.errors import HeadgateError, ProtocolError, RpcError
 from broker.identity import Credentials
+from broker.nesting import read_json
 from broker.oslo.contract import Address, Undelivered
 from broker.oslo.frames import check_name
 from broker.oslo.names import NAME_BYTES_MAX
-from broker.oslo.service.bodies import decoded
 from broker.wire.payload import decode_json
 
 SERVICE: Final = "oslo"
@@ -131,7 +131,7 @@ def result_of(body: bytes) -> Any:
         RpcError: EIO, the server raised an exception; EPROTO, it is no reply.
     """
     try:
-        said = decoded(body)
+        said = read_json(body)
     except ValueError:
         said = None
     if not isinstance(said, dict) or not ("result" in said or "failure" in said):
@@ -150,7 +150,7 @@ def failure_text(failure: object) -> str:
     'ValueError: no such host'
     """
     try:
-        said = decoded(failure) if isinstance(failure, (str, bytes)) else failure
+        said = read_json(failure) if isinstance(failure, (str, bytes)) else failure
     except ValueError:
         said = None
     if not isinstance(said, dict):

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 import zmq
 
+from broker.nesting import decoder
 from broker.oslo.contract import Settings
 from broker.oslo.frames import NO_ID, Envelope, Kind, Malformed, decode, encode, new_id
 from broker.oslo.names import REASONS, Pipeline, Reason, control_file
@@ -28,7 +29,7 @@ DENIED_S: Final = 30.0
 CLOSE_S: Final = 2.0
 """After so long the answer to CLOSE is not waited for any more."""
 _PULSE: Final = (encode(Kind.PULSE), b"")
-_read_opened: Final = msgspec.json.Decoder(Opened).decode
+_read_opened: Final = decoder(Opened)
 
 
 class Hooks(Protocol):
@@ -214,7 +215,7 @@ class Control:
             return
         try:
             opened = _read_opened(frames[1])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._hooks.malformed(self._pipeline, f"body of OPENED: {error}")
             return
         entry.confirmed, entry.denied = True, False

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import zmq
 
+from broker.nesting import decoder
 from broker.oslo.contract import Settings
 from broker.oslo.frames import HANDSHAKE_LETTER, Kind, Malformed, decode, new_id
 from broker.oslo.names import Pipeline, exit_file
@@ -26,7 +27,7 @@ from broker.oslo.station.folder import Folder
 PATIENCE_S: Final = 0.5
 """For the answer to a token: some milliseconds when the proxy is there."""
 TOKENS: Final = 4
-_read_opened: Final = msgspec.json.Decoder(Opened).decode
+_read_opened: Final = decoder(Opened)
 
 Confirmed = Callable[[Opened], None]
 
@@ -144,5 +145,5 @@ def _answer(frames: list[bytes]) -> Opened | None:
         return None
     try:
         return _read_opened(frames[2]) if decode(frames[1]).kind == Kind.OPENED else None
-    except (Malformed, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (Malformed, msgspec.MsgspecError, UnicodeDecodeError):
         return None

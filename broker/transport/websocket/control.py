@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from broker.errors import ConfigError, DecodeError
+from broker.nesting import decoder
 from broker.transport.websocket.address import Token, fresh
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ LEAD_S: Final = 30.0
 SOON_S: Final = 0.05
 """Shortest pause before a refresh, so that a token that is always too old does not spin."""
 
-_decoder = msgspec.json.Decoder(dict[str, Any])
+_read: Final = decoder(dict[str, Any])
 _encoder = msgspec.json.Encoder()
 
 
@@ -80,8 +81,8 @@ class Conversation:
             DecodeError: no JSON object.
         """
         try:
-            obj = _decoder.decode(text)
-        except (ValueError, RecursionError) as error:
+            obj = _read(text)
+        except ValueError as error:
             raise DecodeError(f"a text message that is no JSON object: {str(error)[:200]}") from error
         handler = _HANDLERS.get(str(obj.get("type")))
         if handler is not None:  # a newer gateway may say more

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import http
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from broker.errors import LinkRefused
+from broker.nesting import read_json
 
 NORMAL: Final = 1000
 
@@ -58,8 +57,8 @@ def of_status(address: str, status: int, body: bytes) -> LinkRefused:
 
 def _problem(body: bytes) -> tuple[int, str]:
     try:
-        said: Any = msgspec.json.decode(body)
-    except (ValueError, RecursionError):
+        said = read_json(body)
+    except ValueError:
         return 0, body.decode("utf-8", "replace").strip()[:_TEXT_CHARS]
     if not isinstance(said, dict):
         return 0, ""

@@ -6,6 +6,7 @@ import msgspec
 
 from broker.errors import RpcError
 from broker.identity import Credentials, Role
+from broker.nesting import decoder
 from broker.nfp import bodies, targets, urls
 from broker.nfp.service import topics as nfp_topics
 from broker.oslo import frames
@@ -131,8 +132,8 @@ def directory(data: bytes) -> bool:
     replica.forget("a")
     assert replica.states() == ()
     for kind in (Opening, Opened):
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            msgspec.json.decode(data, type=kind)
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            decoder(kind)(data)
     return taken
 
 

@@ -17,9 +17,11 @@ from broker.cli.oslo.inside import wing_of
 from broker.cli.screen import Screen
 from broker.cli.start import arguments as start_arguments
 from broker.cli.start import settings_for
-from broker.errors import ConfigError
+from broker.errors import ConfigError, RpcError
+from broker.nesting import NESTED_MAX
 from broker.oslo.contract import Address
 from broker.oslo.records import Record, State
+from broker.oslo.service.topics import result_of
 from broker.settings import OsloSection, loads
 
 
@@ -186,11 +188,12 @@ def test_words_that_cannot_be_sent():
             body()
     deep = "[" * 100_000
     assert sending.value_of(deep) == deep
-    nested: list[object] = []
-    for _ in range(2000):
-        nested = [nested]
-    with pytest.raises(exits.UsageError, match="nested too deeply"):
-        sending.encoded(nested)
+    for levels in (NESTED_MAX + 1, 100_000):
+        nested: list[object] = []
+        for _ in range(levels):
+            nested = [nested]
+        with pytest.raises(exits.UsageError, match="nested too deeply"):
+            sending.encoded(nested)
 
 
 class Heard:
@@ -221,32 +224,24 @@ def test_notifications_that_cannot_be_read_are_shown_as_far_as_that_goes(body):
     }  # fmt: skip
 
 
-def nested():
-    """JSON that is nested ever deeper: can be shown, can be read but not be shown, cannot be read."""
-    return [b"[" * levels + b"]" * levels for levels in (*range(800, 1010, 2), 100_000)]
-
-
-def test_notifications_that_are_nested_too_deeply_to_be_shown():
-    said = [shown(b'{"message":{"a":' + each + b"}}") for each in nested()]
-    assert all(line.startswith('{"exchange":"openstack","topic":"notifications"') for line in said)
-    assert '"message":' in said[0]
-    assert '"unreadable":' in said[-1]
-
-
-def test_a_result_that_is_nested_too_deeply_to_be_shown(monkeypatch, capsys):
+def test_what_is_nested_as_deeply_as_can_be_read_is_shown(monkeypatch, capsys):
     class Port:
         def call(self, *_args, **_options):
             return b'{"result":' + deep + b"}"
 
     monkeypatch.setattr(sending, "station", lambda *_: None)
     monkeypatch.setattr(sending, "run", lambda _verb, _settings, work: work(Port()))
-    codes = []
-    for deep in nested():
-        codes.append(call.call("t", "m"))
-        out, err = capsys.readouterr()
-        assert out.encode().rstrip() == (deep if codes[-1] == exits.OK else b"")
-        assert codes[-1] == exits.OK or "nested too deeply" in err or "expected a JSON object" in err
-    assert (codes[0], codes[-1]) == (exits.OK, exits.FAILED)
+    deep = b"[" * (NESTED_MAX - 2) + b"]" * (NESTED_MAX - 2)
+    assert json.loads(shown(b'{"message":{"a":' + deep + b"}}"))["message"] == {"a": json.loads(deep)}
+    deep = b"[" + deep + b"]"
+    assert "unreadable" in json.loads(shown(b'{"message":{"a":' + deep + b"}}"))
+    assert call.call("t", "m") == exits.OK
+    assert capsys.readouterr().out.encode().rstrip() == deep
+    deep = b"[" + deep + b"]"
+    with pytest.raises(RpcError, match="expected a JSON object"):
+        result_of(b'{"result":' + deep + b"}")
+    assert call.call("t", "m") == exits.FAILED
+    assert "expected a JSON object" in capsys.readouterr().err
 
 
 def test_without_a_proxy_verbs_say_what_to_do(tmp_path, capsys):
