@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from tests.deploy import ROOT, dockerfile, manifests
+from tests.live import guard
 from tests.netlab import NetLab
 
 NEEDED = ("chroot", "mount", "nsenter", "setpriv", "unshare")
@@ -28,6 +29,8 @@ def lacking() -> str:
     """What this machine lacks to play a kubelet; "" nothing."""
     if os.geteuid() != 0:
         return "not root"
+    if not ROOT.stat().st_mode & 0o001:
+        return "nobody else may enter this clone"
     return ", ".join(f"no {name}" for name in NEEDED if shutil.which(name) is None)
 
 
@@ -124,6 +127,7 @@ class Pod:
     def _environ(self, container) -> dict[str, str]:
         found = dockerfile.environment("headgate")
         found["PATH"] = f"{sys.prefix}/bin:/usr/bin:/bin"
+        found[guard.MARK] = os.environ[guard.MARK]
         for each in container.get("env", []):
             found[each["name"]] = each.get("value") or self._field(each["valueFrom"]["fieldRef"]["fieldPath"])
         return found

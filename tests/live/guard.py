@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-MARK = "HEADGATE_TEST_RUN"
+MARK = "RUN_OF_HEADGATE_TESTS"
 SWEEPS = 500
 """How often the guard looks for what is left; a supervisor may have brought somebody back."""
 

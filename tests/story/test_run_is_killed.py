@@ -34,7 +34,7 @@ def test_stays(monkeypatch):
     thread.join()
     while b"Ctrl-C" not in pathlib.Path("said").read_bytes():
         time.sleep(0.02)
-    pathlib.Path("mark").write_text(os.environ["HEADGATE_TEST_RUN"])
+    pathlib.Path("mark").write_text(os.environ["RUN_OF_HEADGATE_TESTS"])
     time.sleep(60)
 """
 
