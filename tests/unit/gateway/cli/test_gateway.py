@@ -7,6 +7,7 @@ import pytest
 from broker.cli import exits
 from broker.cli.main import main
 from broker.errors import ConfigError
+from gateway import serve
 from gateway.cli.gateway import arguments, settings_for
 
 
@@ -74,10 +75,11 @@ def test_a_wrong_option_is_one_line(words, code, said, tmp_path, capsys):
     assert len(err.splitlines()) == 1
 
 
-def test_a_port_in_use_is_one_line(tmp_path, capsys):
+def test_a_port_in_use_is_one_line(tmp_path, capsys, monkeypatch):
     from gateway.settings import place_of
     from gateway.web.listener import bind
 
+    monkeypatch.setattr(serve, "JOIN_S", 0.0)  # there is no broker to wait for
     with bind(place_of("http://127.0.0.1:0")) as used:
         used.listen()
         url = f"http://127.0.0.1:{used.getsockname()[1]}"

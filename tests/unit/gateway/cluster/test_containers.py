@@ -17,29 +17,30 @@ NAME = "lab"
 OTHERS = {containers.PROJECT: NAME}
 OURS = OTHERS | {compose.LABEL: NAME}
 PROGRAM = """\
-#!{python}
-import json, sys
-from pathlib import Path
-here, words = Path({here!r}), sys.argv[1:]
-seen = json.loads((here / "seen.json").read_text())
-with (here / "asked").open("a") as file:
+#!{python} -SE
+import json, os, sys
+here, words = {here!r}, sys.argv[1:]
+def read(name):
+    with open(here + "/" + name) as file:
+        return file.read()
+def keep(name, value):
+    with open(here + "/" + name, "w") as file:
+        json.dump(value, file)
+seen, more = json.loads(read("seen.json")), json.loads(read("more.json"))
+with open(here + "/asked", "a") as file:
     file.write(json.dumps(words) + "\\n")
 named = {{each["Id"]: each for each in seen}}
-more = json.loads((here / "more.json").read_text())
 def labelled(kind):
     wanted = dict(each.removeprefix("label=").split("=", 1) for each in words if each.startswith("label="))
     found = {{one: each["Config"]["Labels"] for one, each in named.items()}} if kind == "ps" else more[kind]
     return [one for one, labels in found.items() if wanted.items() <= labels.items()]
-def keep():
-    (here / "seen.json").write_text(json.dumps(seen))
 if words[0] == "ps" or words[1:2] == ["ls"]:
     print("\\n".join(labelled(words[0])))
 elif words[0] == "rm":
-    seen = [each for each in seen if each["Id"] not in words]
-    keep()
+    keep("seen.json", [each for each in seen if each["Id"] not in words])
 elif words[1:2] == ["rm"]:
     more[words[0]] = {{one: labels for one, labels in more[words[0]].items() if one not in words}}
-    (here / "more.json").write_text(json.dumps(more))
+    keep("more.json", more)
 elif words[0] == "inspect":
     print(json.dumps([named[each] for each in words[3:]]))
 elif words[0] in ("pause", "unpause", "start", "kill"):
@@ -47,20 +48,21 @@ elif words[0] in ("pause", "unpause", "start", "kill"):
     if words[-1] not in named:
         sys.exit("Error: no such container")
     named[words[-1]]["State"]["Status"] = status
-    keep()
+    keep("seen.json", seen)
 elif words[:2] == ["network", "connect"]:
     named[words[5]]["NetworkSettings"]["Networks"][words[4]] = {{}}
-    keep()
+    keep("seen.json", seen)
 elif words[:2] == ["network", "disconnect"]:
     del named[words[3]]["NetworkSettings"]["Networks"][words[2]]
-    keep()
+    keep("seen.json", seen)
 elif words[0] == "logs":
     print("keys made\\ntoken hgt_00ff00ff00ff_secret" if words[-1] == "id-init" else "one\\ntwo")
 elif words[0] == "exec":
-    print(json.dumps({{"tree": {{"status": (here / "tree").read_text()}}}}))
-elif words[:2] == ["compose", "version"] and not (here / "compose").exists():
+    print(json.dumps({{"tree": {{"status": read("tree")}}}}))
+elif words[:2] == ["compose", "version"] and not os.path.exists(here + "/compose"):
     sys.exit("docker: 'compose' is not a docker command")
 """
+"""Starts without the site's packages and imports little, for a test starts it a dozen times."""
 
 
 def container(service, *, status="running", networks=("lab_tree",), **more):

@@ -11,6 +11,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 DAY = dt.timedelta(days=1)
 
 
+def key_usage(*uses):
+    every = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{use: use in uses for use in every})
+
+
+SIGNS = key_usage("digital_signature")
+SIGNS_OTHERS = key_usage("key_cert_sign", "crl_sign")
+
+
 def name(*pairs):
     return x509.Name([x509.NameAttribute(oid, value) for oid, value in pairs])
 
@@ -68,6 +80,12 @@ class Authority:
             .not_valid_before(begin)
             .not_valid_after(now + lasting)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            # Python 3.13 verifies strictly (RFC 5280, 4.2.1): who has signed, with which key, and what for
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
+            .add_extension(SIGNS_OTHERS if ca else SIGNS, critical=True)
         )
         if usage is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)

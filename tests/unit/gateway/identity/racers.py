@@ -62,7 +62,8 @@ def key(statedir, start, results):
 
 def race(work, racers, *arguments):
     """Run `work(*arguments, start, results)` in several processes at once; returns what each of them put."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__])  # imported once, not by each of them
     start, results = context.Barrier(racers), context.Queue()
     processes = [context.Process(target=work, args=(*arguments, start, results)) for _ in range(racers)]
     for process in processes:

@@ -169,7 +169,9 @@ async def test_connections_are_counted_with_those_at_the_door(open_house):
 async def test_nothing_of_aiohttp_is_kept_for_a_connection(house):
     peer = await house.raw()
     await house.until(lambda: house.server.handler.connections)
-    queue = weakref.ref(house.server.handler.connections[0]._messages)  # goes with its handler, which takes no weakref
+    queue = weakref.ref(
+        house.server.handler.connections[0]._messages
+    )  # goes with its handler, which takes no weakref
     peer.write(request_head(Authorization="Bearer good"))
     await peer.head()
     await peer.control()
