@@ -158,7 +158,7 @@ def forget(store: Store, worker: str | None) -> None:
         Denied: the store cannot be written.
     """
     with store.writing() as base:
-        base.execute("DELETE FROM workers WHERE id = ?1 OR ?1 IS NULL", (worker,))
+        base.execute("DELETE FROM workers WHERE id = coalesce(?, id)", (worker,))
         base.execute("DELETE FROM counts WHERE worker NOT IN (SELECT id FROM workers)")
 
 

@@ -11,7 +11,7 @@ from broker.nfp.store.database import transaction
 _COLUMNS: Final = "holder, key, service, jobs, failed, bytes_in, bytes_out, busy_s"
 _FOLD: Final = """
 INSERT INTO usage
-SELECT ?1, '', ?1, sum(jobs), sum(failed), sum(bytes_in), sum(bytes_out), sum(busy_s)
+SELECT ?, '', ?, sum(jobs), sum(failed), sum(bytes_in), sum(bytes_out), sum(busy_s)
     FROM usage WHERE (holder, key, service) IN folded HAVING count(*) > 0
 ON CONFLICT (holder, key, service) DO UPDATE SET
     jobs = jobs + excluded.jobs, failed = failed + excluded.failed, bytes_in = bytes_in + excluded.bytes_in,
@@ -47,7 +47,7 @@ def fold_usage(connection: sqlite3.Connection, rows_max: int = ACCOUNTS_MAX) -> 
             " ORDER BY busy_s, jobs LIMIT ?",
             (OTHERS, count - rows_max // 2),
         )
-        connection.execute(_FOLD, (OTHERS,))
+        connection.execute(_FOLD, (OTHERS, OTHERS))
         connection.execute(
             "DELETE FROM usage WHERE holder <> ? AND (holder, key, service) IN folded", (OTHERS,)
         )
