@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import time
 
 from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
@@ -203,12 +204,12 @@ async def check_many_links(harness: Harness) -> None:
         assert topics(await pair.near_in.count(30)) == [f"down.{number}.{turn}" for turn in range(30)]
     for pair in pairs[:10]:
         pair.near.close()
-        await pair.far_in.end()
+    await asyncio.gather(*(pair.far_in.end() for pair in pairs[:10]))
     for number, pair in enumerate(pairs[10:]):
         send_all(pair.far, [event(f"again.{number}")])
         assert (await pair.near_in.count(31))[30].topic == f"again.{number}"
         pair.far.close()
-        await pair.near_in.end()
+    await asyncio.gather(*(pair.near_in.end() for pair in pairs[10:]))
     await listener.stop()
 
 
@@ -242,19 +243,17 @@ async def check_no_descriptor_leaks(harness: Harness) -> None:
             await pair.far_in.end()
 
     await once()  # what is made once per process stays
-    before = await fewest_descriptors(0)
+    before = await fewest_descriptors(0, 0.3)
     for _ in range(5):
         await once()
     after = await fewest_descriptors(before)
     assert after <= before, f"{before} descriptors before, {after} after"
 
 
-async def fewest_descriptors(enough: int) -> int:
-    """Descriptors of this process, given a second to close what closes in the background."""
-    count = descriptors()
-    for _ in range(50):
-        if count <= enough:
-            break
+async def fewest_descriptors(enough: int, patience_s: float = 1.0) -> int:
+    """Descriptors of this process, given some time to close what closes in the background."""
+    count, until_s = descriptors(), time.monotonic() + patience_s
+    while count > enough and time.monotonic() < until_s:
         await asyncio.sleep(0.02)
         count = min(count, descriptors())
     return count

@@ -107,10 +107,16 @@ class DealerLink(ZeromqLink):
         self._monitor.close()
         self._pump.paused = True
         if self._farewell:
-            self._loop.call_later(LINGER_MS / 1000, self.gone)
+            self._loop.call_later(LINGER_MS / 1000, self._linger)
         else:
             self.gone()
         self.finish(error)
+
+    def _linger(self) -> None:
+        if self._farewell and self.lingers():
+            self._loop.call_later(LINGER_MS / 1000, self._linger)
+        else:
+            self.gone()
 
     def gone(self) -> None:
         """See ``ZeromqLink.gone``."""

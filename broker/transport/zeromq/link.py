@@ -31,7 +31,7 @@ from broker.transport.zeromq.batching import (
     unbatch,
 )
 from broker.transport.zeromq.drain import Pump
-from broker.transport.zeromq.tuning import MORE_NOBLOCK, NOBLOCK
+from broker.transport.zeromq.tuning import FAREWELL_MS, LINGER_MS, MORE_NOBLOCK, NOBLOCK, STILL_MS
 from broker.wire.decoding import from_parts
 from broker.wire.dialects import Dialect, dialect
 from broker.wire.message import Message
@@ -53,9 +53,12 @@ class ZeromqLink(Link):
         "_decode",
         "_farewell",
         "_form",
+        "_lingered_ms",
         "_max_bytes",
+        "_moved",
         "_pump",
         "_sock",
+        "_still_ms",
         "batch",
         "identity",
     )
@@ -71,6 +74,8 @@ class ZeromqLink(Link):
         self._batch_allowed = bool(options.extra.get("batch", False)) and spoken.native
         self._arrived: list[list[bytes]] = []
         self._farewell: list[Form] = []
+        self._moved = False
+        self._lingered_ms = self._still_ms = 0
         self._decode: Callable[[list[bytes]], Message] = from_parts if spoken.native else spoken.decode
         self._form: Callable[[Message], Form] = plain if spoken.native else _encoder(spoken)
 
@@ -154,7 +159,7 @@ class ZeromqLink(Link):
         return group
 
     def close(self, reason: str = "") -> None:
-        """Flush, and end with LinkClosed; for ``tuning.LINGER_MS`` what is left may still go out."""
+        """Flush, and end with LinkClosed; what is left follows for as long as the peer takes it, see ``lingers``."""
         if self.ended is None:
             self.flush()
             outbox = self.outbox
@@ -171,9 +176,19 @@ class ZeromqLink(Link):
             if not self._offer(forms[start:stop]):
                 break
             start = stop
+            self._moved = True
         del forms[:start]
         if not forms:
             self.gone()
+
+    def lingers(self) -> bool:
+        """Asked every ``LINGER_MS`` after the close: whether the connection is needed for as long again."""
+        moved, self._moved = self._moved, False
+        self._lingered_ms += LINGER_MS
+        self._still_ms = 0 if moved else self._still_ms + LINGER_MS
+        if self._lingered_ms >= FAREWELL_MS:
+            return False
+        return moved or (bool(self._farewell) and self._still_ms < STILL_MS)
 
     def _offer(self, group: Sequence[Form]) -> bool:
         """Send one ZeroMQ message if there is room for it; if not, ``flush`` is called again when there is."""
@@ -244,7 +259,7 @@ class ZeromqLink(Link):
 
     @abstractmethod
     def let_go(self, error: LinkError) -> None:
-        """End with ``error``; the connection stays for ``tuning.LINGER_MS``, or until ``gone``."""
+        """End with ``error``; the connection stays for as long as the link ``lingers``."""
 
     @abstractmethod
     def gone(self) -> None:

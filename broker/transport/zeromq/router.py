@@ -269,6 +269,9 @@ class ZeromqListener(Listener):
 
     def _cut(self, link: RouterLink) -> None:
         del self._cutting[link]
+        if link.lingers():
+            self._cut_later(link, LINGER_MS)
+            return
         shut_down(link.fd, link.inode)
         link.gone()
 

@@ -74,6 +74,7 @@ def lose_a_peer(tuned: str) -> tuple[int, str, int]:
         return reader.returncode, complaint, int(said or 0)
 
 
+@pytest.mark.patient
 def test_who_is_behind_with_reading_a_peer_survives_its_end():
     with ThreadPoolExecutor() as threads:
         ends = dict(zip(TUNED, threads.map(lose_a_peer, TUNED.values()), strict=True))

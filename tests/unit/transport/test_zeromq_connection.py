@@ -3,6 +3,8 @@
 import socket
 import time
 
+import pytest
+
 from broker.transport.zeromq.connection import inode, silent_s
 
 
@@ -13,6 +15,7 @@ def pair(stack: list[socket.socket]) -> socket.socket:
     return near
 
 
+@pytest.mark.patient
 def test_an_idle_machine_is_silent_only_where_nothing_asks_for_it():
     ends: list[socket.socket] = []
     try:

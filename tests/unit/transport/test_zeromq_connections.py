@@ -18,6 +18,7 @@ from broker.transport import curve, zeromq
 from broker.transport.link import Link, Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.zeromq import hub, tuning
+from broker.transport.zeromq import link as link_module
 from broker.wire.message import Message, control, event
 from tests.contract.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from tests.unit.transport.raw import (
@@ -145,6 +146,7 @@ def test_a_killed_peer_is_noticed_by_the_kernel_not_by_silence(rundir: Path):
     asyncio.run(check())
 
 
+@pytest.mark.patient
 def test_a_frozen_peer_is_no_matter_of_the_link_until_it_takes_nothing_any_more(rundir: Path, monkeypatch):
     """Its kernel goes on. Who needs to know counts silence (``node.overlay``); who sends on and on learns of it."""
     monkeypatch.setattr(tuning, "UNCONFIRMED_MS", 500)
@@ -219,6 +221,7 @@ def test_a_paused_peer_of_a_router_is_held_up_to_a_cap():
 
 def test_a_farewell_longer_than_libzmqs_queue_arrives():
     """``close`` right after more messages than SNDHWM: what libzmq has no room for follows as room comes."""
+    farewell = numbered(2000, 100)  # a ROUTER is tried again every 10 ms: that takes it longer than LINGER_MS
 
     async def check():
         for closer in ("near", "far"):
@@ -229,12 +232,35 @@ def test_a_farewell_longer_than_libzmqs_queue_arrives():
                 far, far_in = await accepting.link(0)
                 await far_in.count(1)
                 mine, theirs_in = (near, far_in) if closer == "near" else (far, near_in)
-                send_all(mine, numbered(1000, 100))
+                send_all(mine, farewell)
                 mine.close()
                 assert isinstance(mine.ended, LinkClosed)
                 await theirs_in.end()
-                assert topics(theirs_in.messages)[-1000:] == topics(numbered(1000))
+                assert topics(theirs_in.messages)[-len(farewell) :] == topics(farewell)
                 near.abort(LinkClosed())
+
+    asyncio.run(check())
+
+
+def test_a_farewell_to_a_peer_that_takes_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(link_module, "STILL_MS", 500)
+
+    async def check():
+        options = listening()
+        options.limits = OutboxLimits(event_bytes=60 << 20)
+        async with listener(options) as (address, accepting):
+            with zmq.Context() as context, raw(zmq.DEALER, context, PEER) as deaf:
+                deaf.set(zmq.RCVHWM, 1)
+                deaf.connect(address)
+                deaf.send_multipart(event("hello").parts())
+                link, _recorder = await accepting.link(0)
+                send_all(link, numbered(300, 100_000))
+                link.close()
+                assert link.parting
+                begin = time.monotonic()
+                while link.parting:
+                    assert time.monotonic() - begin < PATIENCE_S
+                    await asyncio.sleep(0.01)
 
     asyncio.run(check())
 
