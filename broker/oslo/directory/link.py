@@ -21,7 +21,6 @@ from broker.oslo.reactor.tuning import Tuning
 from broker.oslo.records import Change, Place, Record, State, applied, difference
 
 LOOK_S: Final = 1.0
-"""Between two looks for the socket of the local directory."""
 LEAVE_MS: Final = 200
 """LEAVE has so long to reach the directory in the same machine."""
 
@@ -295,6 +294,7 @@ class Reader:
         tuning: keep-alive and CURVE of those.
         node: our own name, for their logs.
         trusted: whether the folder may be used now; asked before it is.
+        look_s: between two looks for the socket of the local directory.
 
     Attributes:
         links: by endpoint, once they are opened.
@@ -310,6 +310,7 @@ class Reader:
         tuning: Tuning | None = None,
         node: str = "",
         trusted: Callable[[], bool] | None = None,
+        look_s: float = LOOK_S,
     ) -> None:
         self.links: dict[str, DirectoryLink] = {}
         self._reactor = reactor
@@ -317,6 +318,7 @@ class Reader:
         self._path = os.path.join(ipc_dir, DIRECTORY_SOCKET)
         self._local = f"ipc://{self._path}"
         self._trusted = trusted
+        self._look_s = look_s
         self._directories = directories
         self._tuning = Tuning() if tuning is None else tuning
         self._node = node
@@ -340,7 +342,7 @@ class Reader:
             link.close()
 
     def _look(self) -> None:
-        self._timer = self._reactor.call_later(LOOK_S, self._look)
+        self._timer = self._reactor.call_later(self._look_s, self._look)
         self._replica.tick(self._reactor.now())
         local = self.links.get(self._local)
         if local is None and os.path.exists(self._path) and (self._trusted is None or self._trusted()):

@@ -98,7 +98,7 @@ def open_again(reactor, settings, closing) -> DirectoryRoom:
 
 def reader_of(reactor, settings, closing, **more) -> tuple[Replica, Reader]:
     replica = Replica()
-    reader = Reader(reactor, replica, ipc_dir=settings.ipc_dir, **more)
+    reader = Reader(reactor, replica, ipc_dir=settings.ipc_dir, look_s=0.1, **more)
     closing.append(reader)
     return replica, reader
 

@@ -102,7 +102,7 @@ def test_nonsense_of_a_directory_is_counted_and_logged_once(reactor, closing, sa
 def test_a_link_to_nowhere_waits_without_hurry(reactor, closing):
     link = DirectoryLink(reactor, "tcp://127.0.0.1:1", Replica(), tuning=Tuning())
     closing.append(link)
-    turn_for(reactor, 1.5)
+    turn_for(reactor, 0.6)
     assert not link.alive
-    assert link._line._pipe.refused <= 15
+    assert link._line._pipe.refused <= 10
     assert link._line._pipe.waiting == 0

@@ -119,7 +119,7 @@ def test_a_node_that_dies_is_gone_after_its_lease(reactor, tmp_path, closing, se
     replica = Replica()
     share = RedisShare(reactor, [server.url], replica, node="n2", lease_s=1.0, beat_s=0.1)
     closing.append(share)
-    dying = RedisShare(reactor, [server.url], Replica(), node="n3", lease_s=1.0, beat_s=0.1)
+    dying = RedisShare(reactor, [server.url], Replica(), node="n3", lease_s=0.5, beat_s=0.1)
     dying.put(state("n3", records=[rpc("of-n3")]))
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n3"])
     dying.close()
@@ -128,6 +128,7 @@ def test_a_node_that_dies_is_gone_after_its_lease(reactor, tmp_path, closing, se
         assert {read_place(each) for each in client.smembers(PLACES)} == {("n1", "call")}
 
 
+@pytest.mark.patient
 def test_known_hosts_work_without_redis_and_after_its_restart_everything_is_written_again(
     reactor, tmp_path, closing, server
 ):
@@ -190,6 +191,7 @@ def test_by_sentinel(reactor, tmp_path, closing, server):
     assert room.told()["redis"][0]["host"] == f"127.0.0.1:{sentinel.port}/main"
 
 
+@pytest.mark.patient
 def test_a_frozen_redis_stops_nobody(reactor, tmp_path, closing, server):
     room, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
     turn_until(reactor, lambda: room.told()["redis"][0]["alive"])

@@ -11,12 +11,19 @@ import pytest
 with warnings.catch_warnings():
     # importing oslo.messaging imports eventlet, which says that it is deprecated; we use it only where we test with it
     warnings.simplefilter("ignore")
+    import futurist._thread
     import oslo_messaging
     from oslo_config import cfg
     from oslo_messaging import opts
 
 from broker.oslo import station
 from tests.unit.oslo.driver.memory import Network
+
+
+@pytest.fixture(autouse=True)
+def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of oslo.messaging that ends waits until its threads look up again, after a second."""
+    monkeypatch.setattr(futurist._thread.ThreadWorker, "MAX_IDLE_FOR", 0.02)
 
 
 @pytest.fixture

@@ -225,6 +225,7 @@ def test_a_server_that_may_not_listen_says_so(transport: Any, network: Network) 
         )
 
 
+@pytest.mark.patient  # oslo.messaging beats once a second at the most
 def test_monitored_calls_are_kept_alive_by_heartbeats(transport: Any, network: Network) -> None:
     endpoint = Calculator()
     with serving(transport, endpoint):

@@ -226,6 +226,7 @@ def test_a_killed_server_is_noticed(rig: Rig) -> None:
     rig.until(lambda: rig.room._announcer.state.records == ())
 
 
+@pytest.mark.patient
 def test_a_frozen_server_costs_only_its_own_messages(rig: Rig) -> None:
     code = (
         "import sys, time, zmq\n"

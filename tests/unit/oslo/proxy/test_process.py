@@ -145,7 +145,7 @@ def test_only_known_rooms_run(folder, run):
 
 
 def test_leaving_is_told_and_does_not_wait_for_the_frozen(run_node):
-    node = run_node(queue_msgs=1000, lease_s=60.0)
+    node = run_node(queue_msgs=1000, send_msgs=4, lease_s=60.0)
     with child_of(node, "call", "t", "frozen") as child:
         child.freeze()
         client, server = node.client(), node.server()

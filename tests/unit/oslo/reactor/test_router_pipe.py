@@ -275,7 +275,8 @@ def test_a_callback_may_forget_the_peer_whose_queue_is_being_sent(hand):
 
     hand.until(read)
     assert not house.pipe._outboxes
-    hand.until(lambda: house.pipe.send([b"deaf", b"again"]) is Outcome.SENT)
+    # libzmq may have taken the last one into a queue that is full again: it is read on
+    hand.until(lambda: read() and house.pipe.send([b"deaf", b"again"]) is Outcome.SENT)
 
 
 def test_closing_with_queues_is_harmless(hand):

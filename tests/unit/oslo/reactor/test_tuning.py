@@ -5,6 +5,7 @@ import zmq
 
 from broker.oslo.frames import Kind, decode, encode
 from broker.oslo.names import CHOSEN_MAX, NAME_BYTES_MAX
+from broker.oslo.node import SEND_MSGS
 from broker.oslo.reactor import tuning
 from broker.oslo.reactor.bundle import pack
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
@@ -39,7 +40,7 @@ def test_tcp_sockets_of_every_kind_notice_a_dead_connection(new, kind):
     tune_tcp(sock, Tuning(KeepAlive(True, 7, 4, 3), max_bytes=1 << 20))
     assert told(sock, *KEEPALIVE) == [1, 7, 4, 3]
     assert told(sock, "TCP_MAXRT", "HEARTBEAT_IVL") == [19_000, 0]  # see test_heartbeats_off
-    waiting = 0 if kind in (zmq.SUB, zmq.XSUB) else tuning.SEND_MSGS  # subscriptions are not to be dropped
+    waiting = 0 if kind in (zmq.SUB, zmq.XSUB) else SEND_MSGS  # subscriptions are not to be dropped
     beside = tuning.BUNDLE_BYTES if kind == zmq.DEALER else 0
     assert told(sock, "MAXMSGSIZE", "LINGER", "SNDHWM") == [(1 << 20) + beside, 0, waiting]
     assert told(sock, "HANDSHAKE_IVL", "CONNECT_TIMEOUT") == [tuning.HANDSHAKE_MS, tuning.CONNECT_MS]

@@ -148,7 +148,7 @@ def test_what_a_node_has_is_never_sent_again(play, open_port):
     first.announce(server("l1"))
     port = open_port()
     known(port, 1)
-    asking = Asking(lambda: port.call(WHERE, b"", timeout_s=1.6))
+    asking = Asking(lambda: port.call(WHERE, b"", timeout_s=0.8))
     first.get()
     second.announce(server("l2"))
     first.leave()

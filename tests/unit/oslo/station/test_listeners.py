@@ -41,6 +41,7 @@ def test_without_a_proxy_it_warns_and_goes_on_trying(folder, open_port, stack, c
     intake = port.listen(SERVER)
     assert "listening at x/t: not confirmed within 0.1 s by the proxy of this node" in caplog.text
     stack.enter_context(Node(whole_node(folder)))
+    stack.callback(port.close)  # before the node, or it waits for its answer
     other = open_port(ready_s=PATIENCE_S)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(other.call(WHERE, b"", timeout_s=PATIENCE_S)))
@@ -58,6 +59,7 @@ def test_after_a_restart_of_the_proxy_everything_is_registered_again(folder, ope
         port.notify("x", "n.info", b"before")
         assert notes.get(PATIENCE_S).body == b"before"
     again = stack.enter_context(Node(whole_node(folder)))
+    stack.callback(port.close)  # before the node, or it waits for its answer
     until(lambda: again.told("call")["listeners"] == again.told("cast")["listeners"] == 1, "the server")
     until(lambda: again.told("notify")["listeners"] == 1 and again.told("fanout")["topics"], "the others")
     assert port.told()["counts"]["opened_again"] >= 1
