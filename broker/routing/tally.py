@@ -6,6 +6,11 @@ count what they did with it. What was sent is the difference, so that sending co
 
 from __future__ import annotations
 
+from typing import Final
+
+REASONS_MAX: Final = 256
+"""Distinct reasons kept: some carry an errno, none carries peer data."""
+
 
 class Tally:
     """Message counts of one broker since it started.
@@ -39,9 +44,6 @@ class Tally:
         "stray_responses",
     )
 
-    REASONS_MAX = 256
-    """Distinct reasons kept: some carry an errno, none carries peer data."""
-
     def __init__(self) -> None:
         self.clear()
 
@@ -62,7 +64,7 @@ class Tally:
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that went nowhere."""
-        if reason not in self.drops and len(self.drops) >= self.REASONS_MAX:
+        if reason not in self.drops and len(self.drops) >= REASONS_MAX:
             reason = "other"
         self.drops[reason] = self.drops.get(reason, 0) + count
 

@@ -12,7 +12,7 @@ from broker.nfp.names import Dialect
 from broker.nfp.records import JobAdded, JobRow, Pinned, SlotRow, Snapshot, WorkerSeen
 from broker.nfp.store.intake import encode
 from broker.nfp.store.schema import STATES, TAKEN_ONCE
-from broker.nfp.targets import Target
+from broker.nfp.targets import Kind, Target
 
 _OPEN: Final = "SELECT id FROM jobs EXCEPT SELECT job FROM closed ORDER BY 1"
 _CLOSED: Final = (
@@ -32,7 +32,8 @@ FROM json_each(?) o CROSS JOIN slots s ON s.job = o.value LEFT JOIN results r ON
 _PINS: Final = "SELECT name, key FROM pins ORDER BY at, name"
 _WORKERS: Final = "SELECT name, service, dialect, key FROM workers WHERE gone IS NULL"
 _KNOWN: Final = "SELECT name FROM workers WHERE gone IS NOT NULL ORDER BY gone, name"
-_target = msgspec.json.Decoder(Target)
+_target = msgspec.json.Decoder(tuple[Kind, tuple[str, ...]])
+"""Not of Target: a NamedTuple that is compiled keeps no annotations to decode by."""
 _earlier = msgspec.json.Decoder(list[tuple[str, int]])
 
 
@@ -92,7 +93,7 @@ def _job(row: tuple[Any, ...], slots: tuple[SlotRow, ...], now: float) -> JobRow
         ended,
     ) = row[1:]
     added = JobAdded(
-        uuid, service, task, _target.decode(target), body, bytes.fromhex(client), Dialect(dialect), holder,
+        uuid, service, task, Target(*_target.decode(target)), body, bytes.fromhex(client), Dialect(dialect), holder,
         userid, ttl_s,
     )  # fmt: skip
     closed_age_s = 0.0 if ended is None else max(0.0, now - ended)

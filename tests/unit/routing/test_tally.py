@@ -2,9 +2,14 @@
 
 import pytest
 
-from broker.routing.tally import Tally
+from broker.routing.tally import REASONS_MAX, Tally
 from broker.wire.message import NORESPONSE, STREAMING, event, response
 from tests.unit.routing.sim import Tree
+
+COUNTS = (
+    "answered", "connects", "controls", "delivered_events", "events", "notices", "refused_requests", "requests",
+    "responses", "sent_controls", "stray_responses",
+)  # fmt: skip
 
 
 def counts(rank):
@@ -89,17 +94,17 @@ def test_the_notice_for_a_stream_through_a_lost_child_is_sent():
 
 def test_counts_begin_anew():
     tally = Tally()
-    for name in Tally.__slots__:
-        setattr(tally, name, {"reason": 1} if name == "drops" else 1)
+    for name in COUNTS:
+        setattr(tally, name, 1)
+    tally.drop("reason")
     tally.clear()
-    assert {name: getattr(tally, name) for name in Tally.__slots__} == {
-        name: {} if name == "drops" else 0 for name in Tally.__slots__
-    }
+    assert {name: getattr(tally, name) for name in COUNTS} == dict.fromkeys(COUNTS, 0)
+    assert tally.drops == {}
 
 
 def test_reasons_are_bounded():
     tally = Tally()
-    for number in range(Tally.REASONS_MAX + 10):
+    for number in range(REASONS_MAX + 10):
         tally.drop(f"reason {number}", 2)
-    assert len(tally.drops) == Tally.REASONS_MAX + 1
+    assert len(tally.drops) == REASONS_MAX + 1
     assert tally.drops["other"] == 20
