@@ -100,24 +100,21 @@ async def call(port, trusted, *, certificate=None, sni="localhost", session=None
 REFUSED = (ssl.SSLError, ConnectionError)
 
 
-def test_a_renewed_certificate_is_served_and_connections_stay(files, authority):
-    async def run():
-        context = TlsContext(entry(files))
-        async with echo(context) as port:
-            before = await call(port, files / "ca.pem")
-            serial = authority.server(files / "server.pem")
-            again = await call(port, files / "ca.pem")
-            assert again.serial == before.serial  # not before it is asked to
-            context.reload()
-            for sni in ("localhost", None):
-                after = await call(port, files / "ca.pem", sni=sni)
-                assert after.serial == serial != before.serial
-                await after.close()
-            assert await before.say(b"still here") == b"still here\n"
-            await before.close()
-            await again.close()
-
-    asyncio.run(run())
+async def test_a_renewed_certificate_is_served_and_connections_stay(files, authority):
+    context = TlsContext(entry(files))
+    async with echo(context) as port:
+        before = await call(port, files / "ca.pem")
+        serial = authority.server(files / "server.pem")
+        again = await call(port, files / "ca.pem")
+        assert again.serial == before.serial  # not before it is asked to
+        context.reload()
+        for sni in ("localhost", None):
+            after = await call(port, files / "ca.pem", sni=sni)
+            assert after.serial == serial != before.serial
+            await after.close()
+        assert await before.say(b"still here") == b"still here\n"
+        await before.close()
+        await again.close()
 
 
 BAD = {
@@ -142,23 +139,20 @@ BAD = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_a_bad_file_keeps_the_old_certificate(files, authority, fault):
-    async def run():
-        context = TlsContext(entry(files))
-        current, expires = context.current, context.expires
-        BAD[fault](files / "server.pem")
-        with pytest.raises(ConfigError, match=r"server\.pem"):
-            context.reload()
-        assert (context.current, context.expires) == (current, expires)
-        async with echo(context) as port:
-            await (await call(port, files / "ca.pem")).close()
-            serial = authority.server(files / "server.pem")
-            context.reload()
-            after = await call(port, files / "ca.pem")
-            assert after.serial == serial
-            await after.close()
-
-    asyncio.run(run())
+async def test_a_bad_file_keeps_the_old_certificate(files, authority, fault):
+    context = TlsContext(entry(files))
+    current, expires = context.current, context.expires
+    BAD[fault](files / "server.pem")
+    with pytest.raises(ConfigError, match=r"server\.pem"):
+        context.reload()
+    assert (context.current, context.expires) == (current, expires)
+    async with echo(context) as port:
+        await (await call(port, files / "ca.pem")).close()
+        serial = authority.server(files / "server.pem")
+        context.reload()
+        after = await call(port, files / "ca.pem")
+        assert after.serial == serial
+        await after.close()
 
 
 @pytest.mark.parametrize("fault", BAD)
@@ -192,78 +186,65 @@ def mutual(files, mode):
     return TlsContext(entry(files, client_ca=str(files / "ca.pem"), client_cert=mode))
 
 
-def test_optional_certificates(files, alice):
-    async def run():
-        async with echo(mutual(files, "optional")) as port:
-            for certificate, seen in ((alice, "['alice']"), (None, "None")):
-                caller = await call(port, files / "ca.pem", certificate=certificate)
-                assert caller.greeting == seen
-                await caller.close()
-
-    asyncio.run(run())
+async def test_optional_certificates(files, alice):
+    async with echo(mutual(files, "optional")) as port:
+        for certificate, seen in ((alice, "['alice']"), (None, "None")):
+            caller = await call(port, files / "ca.pem", certificate=certificate)
+            assert caller.greeting == seen
+            await caller.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_required_certificates(files, alice, version):
-    async def run():
-        other = Authority("Test Authority")  # of the same name, with another key
-        (files / "mallory.pem").write_bytes(other.leaf(common("alice"))[0])
-        old = Authority()
-        expired = files / "expired.pem"
-        expired.write_bytes(old.leaf(common("alice"), days=-1)[0])
-        async with echo(mutual(files, "required")) as port:
-            caller = await call(port, files / "ca.pem", certificate=alice, maximum_version=version)
-            assert caller.greeting == "['alice']"
-            await caller.close()
-            for certificate in (None, files / "mallory.pem", expired):
-                with pytest.raises(REFUSED):
-                    await call(port, files / "ca.pem", certificate=certificate, maximum_version=version)
-
-    asyncio.run(run())
+async def test_required_certificates(files, alice, version):
+    other = Authority("Test Authority")  # of the same name, with another key
+    (files / "mallory.pem").write_bytes(other.leaf(common("alice"))[0])
+    old = Authority()
+    expired = files / "expired.pem"
+    expired.write_bytes(old.leaf(common("alice"), days=-1)[0])
+    async with echo(mutual(files, "required")) as port:
+        caller = await call(port, files / "ca.pem", certificate=alice, maximum_version=version)
+        assert caller.greeting == "['alice']"
+        await caller.close()
+        for certificate in (None, files / "mallory.pem", expired):
+            with pytest.raises(REFUSED):
+                await call(port, files / "ca.pem", certificate=certificate, maximum_version=version)
 
 
-def test_an_expired_certificate_of_our_authority_and_a_servers_are_refused(files, authority):
+async def test_an_expired_certificate_of_our_authority_and_a_servers_are_refused(files, authority):
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    async def run():
-        (files / "expired.pem").write_bytes(authority.leaf(common("alice"), days=-1)[0])
-        text, _ = authority.leaf(common("alice"), usage=ExtendedKeyUsageOID.SERVER_AUTH)
-        (files / "usage.pem").write_bytes(text)
-        async with echo(mutual(files, "optional")) as port:
-            for name in ("expired.pem", "usage.pem"):
-                with pytest.raises(REFUSED):
-                    await call(port, files / "ca.pem", certificate=files / name)
-
-    asyncio.run(run())
+    (files / "expired.pem").write_bytes(authority.leaf(common("alice"), days=-1)[0])
+    text, _ = authority.leaf(common("alice"), usage=ExtendedKeyUsageOID.SERVER_AUTH)
+    (files / "usage.pem").write_bytes(text)
+    async with echo(mutual(files, "optional")) as port:
+        for name in ("expired.pem", "usage.pem"):
+            with pytest.raises(REFUSED):
+                await call(port, files / "ca.pem", certificate=files / name)
 
 
-def test_an_exchanged_authority_counts_for_the_next_connection(files, authority, alice, tmp_path):
+async def test_an_exchanged_authority_counts_for_the_next_connection(files, authority, alice, tmp_path):
     """The authority of clients is replaced, with or without SNI; who was let in by the old one is not any more."""
     after = Authority("New Authority")
     (files / "bob.pem").write_bytes(after.leaf(common("bob"))[0])
     authority.save(files / "server-ca.pem")
-
-    async def run():
-        context = mutual(files, "required")
-        trusted = files / "server-ca.pem"
-        async with echo(context) as port:
-            before = await call(port, trusted, certificate=alice)
-            after.save(files / "ca.pem")
-            context.reload()
-            for sni in ("localhost", None):
-                caller = await call(port, trusted, certificate=files / "bob.pem", sni=sni)
-                assert caller.greeting == "['bob']"
-                await caller.close()
-                with pytest.raises(REFUSED):
-                    await call(port, trusted, certificate=alice, sni=sni)
-            assert await before.say(b"still here") == b"still here\n"
-            await before.close()
-
-    asyncio.run(run())
+    context = mutual(files, "required")
+    trusted = files / "server-ca.pem"
+    async with echo(context) as port:
+        before = await call(port, trusted, certificate=alice)
+        after.save(files / "ca.pem")
+        context.reload()
+        for sni in ("localhost", None):
+            caller = await call(port, trusted, certificate=files / "bob.pem", sni=sni)
+            assert caller.greeting == "['bob']"
+            await caller.close()
+            with pytest.raises(REFUSED):
+                await call(port, trusted, certificate=alice, sni=sni)
+        assert await before.say(b"still here") == b"still here\n"
+        await before.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_session_ticket_does_not_outlive_its_authority(files, authority, alice, version):
+async def test_a_session_ticket_does_not_outlive_its_authority(files, authority, alice, version):
     import socket
 
     authority.save(files / "server-ca.pem")
@@ -280,46 +261,40 @@ def test_a_session_ticket_does_not_outlive_its_authority(files, authority, alice
                 raise ConnectionResetError
             return secured.session, secured.session_reused
 
-    async def run():
-        context = mutual(files, "required")
-        async with echo(context) as port:
-            session, _ = await asyncio.to_thread(visit, port, None)
-            _, resumed = await asyncio.to_thread(visit, port, session)
-            assert resumed
-            Authority("New Authority").save(files / "ca.pem")
-            context.reload()
-            with pytest.raises(REFUSED):
-                await asyncio.to_thread(visit, port, session)
-
-    asyncio.run(run())
+    context = mutual(files, "required")
+    async with echo(context) as port:
+        session, _ = await asyncio.to_thread(visit, port, None)
+        _, resumed = await asyncio.to_thread(visit, port, session)
+        assert resumed
+        Authority("New Authority").save(files / "ca.pem")
+        context.reload()
+        with pytest.raises(REFUSED):
+            await asyncio.to_thread(visit, port, session)
 
 
 # ---------------------------------------------------------------- the rest
 
 
-def test_old_versions_are_refused_and_http_1_1_is_offered(files):
-    async def run():
-        async with echo(TlsContext(entry(files))) as port:
-            caller = await call(port, files / "ca.pem")
-            assert caller.tls.selected_alpn_protocol() is None
-            await caller.close()
-            context = ssl.create_default_context(cafile=str(files / "ca.pem"))
-            context.set_alpn_protocols(["h2", "http/1.1"])
-            _reader, writer = await asyncio.open_connection(
-                "127.0.0.1", port, ssl=context, server_hostname="localhost"
-            )
-            assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
-            writer.transport.abort()
-            old = ssl.create_default_context(cafile=str(files / "ca.pem"))
-            old.set_ciphers("DEFAULT:@SECLEVEL=0")
-            with pytest.warns(DeprecationWarning, match="TLSv1_1"):
-                old.maximum_version = ssl.TLSVersion.TLSv1_1
-            with pytest.warns(DeprecationWarning, match="TLSv1"):
-                old.minimum_version = ssl.TLSVersion.TLSv1
-            with pytest.raises(REFUSED):
-                await asyncio.open_connection("127.0.0.1", port, ssl=old, server_hostname="localhost")
-
-    asyncio.run(run())
+async def test_old_versions_are_refused_and_http_1_1_is_offered(files):
+    async with echo(TlsContext(entry(files))) as port:
+        caller = await call(port, files / "ca.pem")
+        assert caller.tls.selected_alpn_protocol() is None
+        await caller.close()
+        context = ssl.create_default_context(cafile=str(files / "ca.pem"))
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        _reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port, ssl=context, server_hostname="localhost"
+        )
+        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        writer.transport.abort()
+        old = ssl.create_default_context(cafile=str(files / "ca.pem"))
+        old.set_ciphers("DEFAULT:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.warns(DeprecationWarning, match="TLSv1"):
+            old.minimum_version = ssl.TLSVersion.TLSv1
+        with pytest.raises(REFUSED):
+            await asyncio.open_connection("127.0.0.1", port, ssl=old, server_hostname="localhost")
 
 
 def test_the_end_of_the_certificate_is_told(files, authority):
@@ -342,7 +317,7 @@ def test_a_key_of_its_own_file(files, authority):
 @pytest.mark.parametrize(
     "hosts", [(), ("gate.example.org", "192.0.2.7", "2001:db8::7", "[::1]", "*.example.org")]
 )
-def test_a_self_signed_certificate_serves(tmp_path, hosts):
+async def test_a_self_signed_certificate_serves(tmp_path, hosts):
     import time
 
     made = selfsigned.make(hosts, days=2, now=time.time())
@@ -350,25 +325,21 @@ def test_a_self_signed_certificate_serves(tmp_path, hosts):
     assert oct(os.stat(key).st_mode & 0o777) == "0o600"
     context = TlsContext(ListenEntry(url="https://127.0.0.1:0", cert=str(certificate), key=str(key)))
     assert context.expires == made.expires
-
-    async def run():
-        async with echo(context) as port:
-            for flags in (
-                ssl.VERIFY_X509_TRUSTED_FIRST,
-                ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN,
+    async with echo(context) as port:
+        for flags in (
+            ssl.VERIFY_X509_TRUSTED_FIRST,
+            ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN,
+        ):
+            for name in (
+                "localhost",
+                "127.0.0.1",
+                "::1",
+                *(host for host in hosts if host[0] not in "*["),
             ):
-                for name in (
-                    "localhost",
-                    "127.0.0.1",
-                    "::1",
-                    *(host for host in hosts if host[0] not in "*["),
-                ):
-                    caller = await call(port, certificate, sni=name, verify_flags=flags)
-                    await caller.close()
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await call(port, certificate, sni="evil.example")
-
-    asyncio.run(run())
+                caller = await call(port, certificate, sni=name, verify_flags=flags)
+                await caller.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await call(port, certificate, sni="evil.example")
     names = x509.load_pem_x509_certificate(made.certificate).extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     )
@@ -394,27 +365,23 @@ def test_existing_files_are_kept(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"cert.pem", "key.pem"}
 
 
-def test_idle_connections_are_small_in_a_gateways_process(files, monkeypatch):
+async def test_idle_connections_are_small_in_a_gateways_process(files, monkeypatch):
     monkeypatch.setattr(
         sslproto.SSLProtocol, "max_size", sslproto.SSLProtocol.max_size
     )  # as it is, afterwards
     process.shrink_tls_buffers()
     count = 20
-
-    async def body():
-        async with echo(TlsContext(entry(files))) as port:
-            callers = [await call(port, files / "ca.pem")]
-            tracemalloc.start()
-            try:
-                callers += [await call(port, files / "ca.pem") for _ in range(count)]
-                held, _peak = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert held < count * 2 * 100_000  # both ends are here; with asyncio's own size one has 256 KiB
-            line = b"x" * 60_000  # several records, and more than is read at a time
-            callers[0].writer.write(line + b"\n")
-            assert await callers[0].reader.readexactly(len(line) + 1) == line + b"\n"
-            for each in callers:
-                await each.close()
-
-    asyncio.run(body())
+    async with echo(TlsContext(entry(files))) as port:
+        callers = [await call(port, files / "ca.pem")]
+        tracemalloc.start()
+        try:
+            callers += [await call(port, files / "ca.pem") for _ in range(count)]
+            held, _peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < count * 2 * 100_000  # both ends are here; with asyncio's own size one has 256 KiB
+        line = b"x" * 60_000  # several records, and more than is read at a time
+        callers[0].writer.write(line + b"\n")
+        assert await callers[0].reader.readexactly(len(line) + 1) == line + b"\n"
+        for each in callers:
+            await each.close()

@@ -1,6 +1,5 @@
 """`headgate login link` beside a running gateway: the link logs in, once."""
 
-import asyncio
 import json
 
 import pytest
@@ -19,47 +18,36 @@ def link(capsys, *words, code=exits.OK):
 
 
 @pytest.mark.parametrize("role", ["owner", "user"])
-def test_a_link_logs_in_once(tmp_path, capsys, role):
+async def test_a_link_logs_in_once(tmp_path, capsys, role):
     settings = settings_in(tmp_path, access=AccessSection(login_links=role))
-
-    async def run():
-        async with open_door(settings) as door:
-            door.identity.announce([f"http://127.0.0.1:{door.port}"])
-            value = json.loads(link(capsys, "--statedir", str(tmp_path), "--json"))
-            assert value["role"] == role
-            url, _, secret = value["url"].partition("#once=")
-            assert url == f"http://127.0.0.1:{door.port}/login"
-            origin, body = f"Origin: http://127.0.0.1:{door.port}", json.dumps({"once": secret}).encode()
-            statuses = [
-                (await ask(door.port, origin, method="POST", path="/v1/login", body=body)).status
-                for _ in range(2)
-            ]
-            assert statuses == [200, 401]
-
-    asyncio.run(run())
+    async with open_door(settings) as door:
+        door.identity.announce([f"http://127.0.0.1:{door.port}"])
+        value = json.loads(link(capsys, "--statedir", str(tmp_path), "--json"))
+        assert value["role"] == role
+        url, _, secret = value["url"].partition("#once=")
+        assert url == f"http://127.0.0.1:{door.port}/login"
+        origin, body = f"Origin: http://127.0.0.1:{door.port}", json.dumps({"once": secret}).encode()
+        statuses = [
+            (await ask(door.port, origin, method="POST", path="/v1/login", body=body)).status
+            for _ in range(2)
+        ]
+        assert statuses == [200, 401]
 
 
-def test_another_url(tmp_path, capsys):
+async def test_another_url(tmp_path, capsys):
     settings = settings_in(tmp_path, access=AccessSection(login_links="user"))
-
-    async def run():
-        async with open_door(settings) as door:
-            door.identity.announce(["unix:///run/gate.sock"])
-            assert "--url" in link(capsys, "--statedir", str(tmp_path), code=exits.CONFIG)
-            shown = link(capsys, "--statedir", str(tmp_path), "--url", "https://gate.example.org/")
-            assert shown.startswith("https://gate.example.org/login#once=")
-
-    asyncio.run(run())
+    async with open_door(settings) as door:
+        door.identity.announce(["unix:///run/gate.sock"])
+        assert "--url" in link(capsys, "--statedir", str(tmp_path), code=exits.CONFIG)
+        shown = link(capsys, "--statedir", str(tmp_path), "--url", "https://gate.example.org/")
+        assert shown.startswith("https://gate.example.org/login#once=")
 
 
-def test_links_are_off(tmp_path, capsys):
-    async def run():
-        async with open_door(settings_in(tmp_path)) as door:
-            door.identity.announce(["http://127.0.0.1:1"])
-            assert "takes no login links" in link(capsys, "--statedir", str(tmp_path), code=exits.CONFIG)
-            assert door.store.reading("SELECT count(*) FROM links") == [(0,)]
-
-    asyncio.run(run())
+async def test_links_are_off(tmp_path, capsys):
+    async with open_door(settings_in(tmp_path)) as door:
+        door.identity.announce(["http://127.0.0.1:1"])
+        assert "takes no login links" in link(capsys, "--statedir", str(tmp_path), code=exits.CONFIG)
+        assert door.store.reading("SELECT count(*) FROM links") == [(0,)]
 
 
 def test_no_gateway_has_run_here(tmp_path, capsys):

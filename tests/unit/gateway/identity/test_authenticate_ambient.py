@@ -1,6 +1,5 @@
 """What browsers send by themselves, through real connections: client certificates and the cookies of logins."""
 
-import asyncio
 import json
 import os
 
@@ -14,151 +13,116 @@ from tests.unit.gateway.identity.doorway import (
     bearer,
     client_tls,
     log_in,
-    open_door,
     settings_in,
 )
 
 # ---------------------------------------------------------------- certificates
 
 
-def test_a_certificate(mutual, tmp_path, state):
+async def test_a_certificate(open_door, mutual, tmp_path, state):
     settings = mutual()
     text = add_token(settings, "bob")[2]
-
-    async def run():
-        async with open_door(settings) as door:
-            alice, stranger, nobody = (
-                client_tls(tmp_path / "ca.pem", tmp_path / f"{who}.pem" if who else None)
-                for who in ("alice", "stranger", None)
-            )
-            found = (await ask(door.port, tls=alice)).json()
-            assert (found["name"], found["kind"], found["userid"]) == ("alice", "tls", 1001)
-            assert found["credential"].startswith("tls:")
-            # one that is nobody's is none, and another credential beside it counts; a token comes first
-            assert "name" not in (await ask(door.port, tls=stranger)).json()
-            assert "name" not in (await ask(door.port, tls=nobody)).json()
-            for tls in (alice, stranger, nobody):
-                assert (await ask(door.port, bearer(text), tls=tls)).json()["name"] == "bob"
-            # a revoked one is refused at once
-            door.store.revoke(found["credential"], 1e12)
-            assert (await ask(door.port, tls=alice)).status == 401
-
-    asyncio.run(run())
+    door = await open_door(settings)
+    alice, stranger, nobody = (
+        client_tls(tmp_path / "ca.pem", tmp_path / f"{who}.pem" if who else None)
+        for who in ("alice", "stranger", None)
+    )
+    found = (await ask(door.port, tls=alice)).json()
+    assert (found["name"], found["kind"], found["userid"]) == ("alice", "tls", 1001)
+    assert found["credential"].startswith("tls:")
+    # one that is nobody's is none, and another credential beside it counts; a token comes first
+    assert "name" not in (await ask(door.port, tls=stranger)).json()
+    assert "name" not in (await ask(door.port, tls=nobody)).json()
+    for tls in (alice, stranger, nobody):
+        assert (await ask(door.port, bearer(text), tls=tls)).json()["name"] == "bob"
+    # a revoked one is refused at once
+    door.store.revoke(found["credential"], 1e12)
+    assert (await ask(door.port, tls=alice)).status == 401
 
 
-def test_a_certificate_is_ambient_and_no_other_page_may_use_it(mutual, tmp_path):
-    async def run():
-        async with open_door(mutual()) as door:
-            alice = client_tls(tmp_path / "ca.pem", tmp_path / "alice.pem")
-            socket = ["Upgrade: websocket", "Connection: Upgrade"]
-            own = f"Origin: https://127.0.0.1:{door.port}"
-            assert (await ask(door.port, "Origin: https://evil.example", *socket, tls=alice)).status == 403
-            assert (await ask(door.port, "Sec-Fetch-Site: cross-site", tls=alice)).status == 403
-            assert (
-                await ask(door.port, own, "Sec-Fetch-Site: same-origin", *socket, tls=alice)
-            ).status == 200
-            assert (await ask(door.port, tls=alice, host="rebound.example")).status == 403
-
-    asyncio.run(run())
+async def test_a_certificate_is_ambient_and_no_other_page_may_use_it(open_door, mutual, tmp_path):
+    door = await open_door(mutual())
+    alice = client_tls(tmp_path / "ca.pem", tmp_path / "alice.pem")
+    socket = ["Upgrade: websocket", "Connection: Upgrade"]
+    own = f"Origin: https://127.0.0.1:{door.port}"
+    assert (await ask(door.port, "Origin: https://evil.example", *socket, tls=alice)).status == 403
+    assert (await ask(door.port, "Sec-Fetch-Site: cross-site", tls=alice)).status == 403
+    assert (await ask(door.port, own, "Sec-Fetch-Site: same-origin", *socket, tls=alice)).status == 200
+    assert (await ask(door.port, tls=alice, host="rebound.example")).status == 403
 
 
-def test_a_certificate_of_two_users_is_refused(mutual, tmp_path):
+async def test_a_certificate_of_two_users_is_refused(open_door, mutual, tmp_path):
     users = (ALICE, UserEntry(name="twin", userid=3, certificates=("DNS:alice.example",)))
-
-    async def run():
-        async with open_door(mutual(users=users)) as door:
-            alice = client_tls(tmp_path / "ca.pem", tmp_path / "alice.pem")
-            assert (await ask(door.port, tls=alice)).status == 403
-
-    asyncio.run(run())
+    door = await open_door(mutual(users=users))
+    alice = client_tls(tmp_path / "ca.pem", tmp_path / "alice.pem")
+    assert (await ask(door.port, tls=alice)).status == 403
 
 
-def test_a_certificate_that_nobody_verified_proves_nothing(mutual, tmp_path):
+async def test_a_certificate_that_nobody_verified_proves_nothing(open_door, mutual, tmp_path):
     """Without client_cert the listener asks for none, and a client that has one sends none."""
-
-    async def run():
-        async with open_door(mutual("off")) as door:
-            alice = client_tls(tmp_path / "ca.pem", tmp_path / "alice.pem")
-            assert "name" not in (await ask(door.port, tls=alice)).json()
-
-    asyncio.run(run())
+    door = await open_door(mutual("off"))
+    alice = client_tls(tmp_path / "ca.pem", tmp_path / "alice.pem")
+    assert "name" not in (await ask(door.port, tls=alice)).json()
 
 
 # ---------------------------------------------------------------- login
 
 
-def test_a_login(state):
-    async def run():
-        async with open_door(settings_in(state, access=OWNER)) as door:
-            origin = f"Origin: http://127.0.0.1:{door.port}"
-            answer = await log_in(door, origin)
-            assert answer.json() == {"name": "owner"}
-            value, *attributes = answer.header("Set-Cookie").split("; ")
-            assert set(attributes) == {"HttpOnly", "Max-Age=43200", "Path=/", "SameSite=Strict"}
-            name, _, cookie = value.partition("=")
-            assert name == COOKIE
-            found = (await ask(door.port, f"Cookie: {value}")).json()
-            assert (found["name"], found["roles"], found["kind"]) == ("owner", ["owner"], "cookie")
-            assert found["userid"] == os.geteuid()
-            assert cookie not in json.dumps(found)
-            # what changes something needs our own page
-            assert (await ask(door.port, f"Cookie: {value}", origin, method="POST")).status == 200
-            assert (await ask(door.port, f"Cookie: {value}", method="POST")).status == 403
-            for other in ("http://evil.example", "null", f"http://localhost:{door.port}"):
-                assert (
-                    await ask(door.port, f"Cookie: {value}", f"Origin: {other}", method="POST")
-                ).status == 403
-            socket = ["Upgrade: websocket", "Connection: Upgrade", f"Cookie: {value}"]
-            assert (await ask(door.port, *socket)).status == 403
-            assert (await ask(door.port, *socket, origin)).status == 200
-            answer = await ask(door.port, path="/v1/logout")
-            assert f'{COOKIE}=""' in answer.header("Set-Cookie")
-            assert "Max-Age=0" in answer.header("Set-Cookie")
-
-    asyncio.run(run())
+async def test_a_login(open_door, state):
+    door = await open_door(settings_in(state, access=OWNER))
+    origin = f"Origin: http://127.0.0.1:{door.port}"
+    answer = await log_in(door, origin)
+    assert answer.json() == {"name": "owner"}
+    value, *attributes = answer.header("Set-Cookie").split("; ")
+    assert set(attributes) == {"HttpOnly", "Max-Age=43200", "Path=/", "SameSite=Strict"}
+    name, _, cookie = value.partition("=")
+    assert name == COOKIE
+    found = (await ask(door.port, f"Cookie: {value}")).json()
+    assert (found["name"], found["roles"], found["kind"]) == ("owner", ["owner"], "cookie")
+    assert found["userid"] == os.geteuid()
+    assert cookie not in json.dumps(found)
+    # what changes something needs our own page
+    assert (await ask(door.port, f"Cookie: {value}", origin, method="POST")).status == 200
+    assert (await ask(door.port, f"Cookie: {value}", method="POST")).status == 403
+    for other in ("http://evil.example", "null", f"http://localhost:{door.port}"):
+        assert (await ask(door.port, f"Cookie: {value}", f"Origin: {other}", method="POST")).status == 403
+    socket = ["Upgrade: websocket", "Connection: Upgrade", f"Cookie: {value}"]
+    assert (await ask(door.port, *socket)).status == 403
+    assert (await ask(door.port, *socket, origin)).status == 200
+    answer = await ask(door.port, path="/v1/logout")
+    assert f'{COOKIE}=""' in answer.header("Set-Cookie")
+    assert "Max-Age=0" in answer.header("Set-Cookie")
 
 
-def test_a_login_needs_our_own_page(state):
-    async def run():
-        async with open_door(settings_in(state, access=OWNER)) as door:
-            secret = door.identity.logins.make_link()
-            assert (await log_in(door, secret=secret)).status == 403
-            assert (await log_in(door, "Origin: http://evil.example", secret=secret)).status == 403
-            rebound = f"rebound.example:{door.port}"
-            assert (
-                await log_in(door, f"Origin: http://{rebound}", secret=secret, host=rebound)
-            ).status == 403
-            assert (await log_in(door, f"Origin: http://127.0.0.1:{door.port}", secret=secret)).status == 200
-
-    asyncio.run(run())
+async def test_a_login_needs_our_own_page(open_door, state):
+    door = await open_door(settings_in(state, access=OWNER))
+    secret = door.identity.logins.make_link()
+    assert (await log_in(door, secret=secret)).status == 403
+    assert (await log_in(door, "Origin: http://evil.example", secret=secret)).status == 403
+    rebound = f"rebound.example:{door.port}"
+    assert (await log_in(door, f"Origin: http://{rebound}", secret=secret, host=rebound)).status == 403
+    assert (await log_in(door, f"Origin: http://127.0.0.1:{door.port}", secret=secret)).status == 200
 
 
-def test_the_owners_cookie_is_worthless_behind_a_proxy(state):
+async def test_the_owners_cookie_is_worthless_behind_a_proxy(open_door, state):
     """The proxy is on this machine, so the peer is: what it passes on comes from anywhere."""
-
-    async def run():
-        async with open_door(settings_in(state, access=OWNER)) as door:
-            origin = f"Origin: http://127.0.0.1:{door.port}"
-            cookie = (await log_in(door, origin)).header("Set-Cookie").split("; ")[0]
-            for header in ("X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 proxy"):
-                assert (await ask(door.port, f"Cookie: {cookie}", header)).status == 403
-                assert (await log_in(door, origin, header)).status == 403
-            assert (await ask(door.port, f"Cookie: {cookie}", host="gate.example.org")).status == 403
-
-    asyncio.run(run())
+    door = await open_door(settings_in(state, access=OWNER))
+    origin = f"Origin: http://127.0.0.1:{door.port}"
+    cookie = (await log_in(door, origin)).header("Set-Cookie").split("; ")[0]
+    for header in ("X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 proxy"):
+        assert (await ask(door.port, f"Cookie: {cookie}", header)).status == 403
+        assert (await log_in(door, origin, header)).status == 403
+    assert (await ask(door.port, f"Cookie: {cookie}", host="gate.example.org")).status == 403
 
 
-def test_over_https_the_cookie_is_bound_to_the_host(mutual, tmp_path):
-    async def run():
-        async with open_door(mutual(access=OWNER)) as door:
-            tls = client_tls(tmp_path / "ca.pem")
-            answer = await log_in(door, f"Origin: https://127.0.0.1:{door.port}", tls=tls)
-            value, *attributes = answer.header("Set-Cookie").split("; ")
-            assert value.startswith(f"{SECURE_COOKIE}=")
-            assert {"Secure", "Path=/", "HttpOnly", "SameSite=Strict"} < set(attributes)
-            assert not any(each.startswith("Domain") for each in attributes)
-            assert (await ask(door.port, f"Cookie: {value}", tls=tls)).json()["name"] == "owner"
-            planted = value.replace(SECURE_COOKIE, COOKIE)  # as a plain http page of the host could do
-            assert "name" not in (await ask(door.port, f"Cookie: {planted}", tls=tls)).json()
-
-    asyncio.run(run())
+async def test_over_https_the_cookie_is_bound_to_the_host(open_door, mutual, tmp_path):
+    door = await open_door(mutual(access=OWNER))
+    tls = client_tls(tmp_path / "ca.pem")
+    answer = await log_in(door, f"Origin: https://127.0.0.1:{door.port}", tls=tls)
+    value, *attributes = answer.header("Set-Cookie").split("; ")
+    assert value.startswith(f"{SECURE_COOKIE}=")
+    assert {"Secure", "Path=/", "HttpOnly", "SameSite=Strict"} < set(attributes)
+    assert not any(each.startswith("Domain") for each in attributes)
+    assert (await ask(door.port, f"Cookie: {value}", tls=tls)).json()["name"] == "owner"
+    planted = value.replace(SECURE_COOKIE, COOKIE)  # as a plain http page of the host could do
+    assert "name" not in (await ask(door.port, f"Cookie: {planted}", tls=tls)).json()

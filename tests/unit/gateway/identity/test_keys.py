@@ -142,60 +142,52 @@ async def outcome(verifier, text):
         return denied
 
 
-def test_keys_rotate():
+async def test_keys_rotate():
     old, new = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
     now = [0.0]
-
-    async def run():
-        async with provider() as made:
-            made.keys = [jwk(old, "EdDSA", "old")]
-            settings = section(made.address)
-            ring = KeyRing(settings, clock=lambda: now[0])
-            verifier = Verifier(settings, ring)
-            await ring.start()
-            by_old = signed(key=old, headers={"kid": "old"})
-            by_new = signed(key=new, headers={"kid": "new"})
-            assert await outcome(verifier, by_old) == "alice"
-            made.keys = [jwk(old, "EdDSA", "old"), jwk(new, "EdDSA", "new")]
-            now[0] += UNKNOWN_KID_S - 1
-            assert isinstance(await outcome(verifier, by_new), Denied)  # asked a moment ago
-            assert made.asked == 1
-            now[0] += 1
-            assert await asyncio.gather(*(outcome(verifier, by_new) for _ in range(20))) == ["alice"] * 20
-            assert made.asked == 2  # once for all of them
-            assert await outcome(verifier, by_old) == "alice"
-            made.keys = [jwk(new, "EdDSA", "new")]
-            await ring.refresh()
-            assert await outcome(verifier, by_new) == "alice"
-            assert isinstance(await outcome(verifier, by_old), Denied)
-            # the name of a key does not make it another one
-            assert isinstance(await outcome(verifier, signed(key=old, headers={"kid": "new"})), Denied)
-            # without a name all are tried
-            assert await outcome(verifier, signed(key=new)) == "alice"
-
-    asyncio.run(run())
+    async with provider() as made:
+        made.keys = [jwk(old, "EdDSA", "old")]
+        settings = section(made.address)
+        ring = KeyRing(settings, clock=lambda: now[0])
+        verifier = Verifier(settings, ring)
+        await ring.start()
+        by_old = signed(key=old, headers={"kid": "old"})
+        by_new = signed(key=new, headers={"kid": "new"})
+        assert await outcome(verifier, by_old) == "alice"
+        made.keys = [jwk(old, "EdDSA", "old"), jwk(new, "EdDSA", "new")]
+        now[0] += UNKNOWN_KID_S - 1
+        assert isinstance(await outcome(verifier, by_new), Denied)  # asked a moment ago
+        assert made.asked == 1
+        now[0] += 1
+        assert await asyncio.gather(*(outcome(verifier, by_new) for _ in range(20))) == ["alice"] * 20
+        assert made.asked == 2  # once for all of them
+        assert await outcome(verifier, by_old) == "alice"
+        made.keys = [jwk(new, "EdDSA", "new")]
+        await ring.refresh()
+        assert await outcome(verifier, by_new) == "alice"
+        assert isinstance(await outcome(verifier, by_old), Denied)
+        # the name of a key does not make it another one
+        assert isinstance(await outcome(verifier, signed(key=old, headers={"kid": "new"})), Denied)
+        # without a name all are tried
+        assert await outcome(verifier, signed(key=new)) == "alice"
 
 
-def test_a_client_that_leaves_does_not_keep_a_fresh_key_from_others():
+async def test_a_client_that_leaves_does_not_keep_a_fresh_key_from_others():
     now = [0.0]
-
-    async def run():
-        async with provider() as made:
-            made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "old")]
-            ring = KeyRing(section(made.address), clock=lambda: now[0])
-            await ring.start()
-            verifier, token = Verifier(ring._settings, ring), signed(headers={"kid": "new"})
-            made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "new")]
-            now[0] += UNKNOWN_KID_S
-            leaving = asyncio.get_running_loop().create_task(outcome(verifier, token), name="leaving")
-            await asyncio.sleep(0)
-            leaving.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
-            assert await outcome(verifier, token) == "alice"
-            assert made.asked == 2
-            ring.close()
-
-    asyncio.run(run())
+    async with provider() as made:
+        made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "old")]
+        ring = KeyRing(section(made.address), clock=lambda: now[0])
+        await ring.start()
+        verifier, token = Verifier(ring._settings, ring), signed(headers={"kid": "new"})
+        made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "new")]
+        now[0] += UNKNOWN_KID_S
+        leaving = asyncio.get_running_loop().create_task(outcome(verifier, token), name="leaving")
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        assert await outcome(verifier, token) == "alice"
+        assert made.asked == 2
+        ring.close()
 
 
 def test_invented_key_names_do_not_make_us_ask_all_day():
@@ -254,27 +246,21 @@ async def _cut(request):
 
 
 @pytest.mark.parametrize("answer", [_status, _redirect, _junk, _empty, _huge, _endless, _cut])
-def test_a_provider_that_fails_leaves_the_keys_that_were_read(answer):
-    async def run():
-        async with provider() as made:
-            made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "1")]
-            settings = section(made.address)
-            ring = KeyRing(settings)
-            await ring.start()
-            made.answer = answer
-            problems = await ring.refresh()
-            assert [problem.address for problem in problems] == [made.address]
-            assert await outcome(Verifier(settings, ring), signed(headers={"kid": "1"})) == "alice"
-
-    asyncio.run(run())
-
-
-def test_a_provider_that_is_not_there_yet():
-    async def run():
-        async with provider() as made:
-            settings = section(made.address)
-        ring = KeyRing(settings)  # its port is closed now
+async def test_a_provider_that_fails_leaves_the_keys_that_were_read(answer):
+    async with provider() as made:
+        made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "1")]
+        settings = section(made.address)
+        ring = KeyRing(settings)
         await ring.start()
-        assert isinstance(await outcome(Verifier(settings, ring), signed()), Denied)
+        made.answer = answer
+        problems = await ring.refresh()
+        assert [problem.address for problem in problems] == [made.address]
+        assert await outcome(Verifier(settings, ring), signed(headers={"kid": "1"})) == "alice"
 
-    asyncio.run(run())
+
+async def test_a_provider_that_is_not_there_yet():
+    async with provider() as made:
+        settings = section(made.address)
+    ring = KeyRing(settings)  # its port is closed now
+    await ring.start()
+    assert isinstance(await outcome(Verifier(settings, ring), signed()), Denied)
