@@ -27,6 +27,7 @@ from broker.nfp.client.subscription import Subscription, Subscriptions
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
 from broker.nfp.names import FILESHARING, JOBS, MMI_BROKER, SID
 from broker.nfp.peer.brokers import chosen
+from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S
 from broker.nfp.targets import ALL
 from broker.transport.curve import generate
 
@@ -54,7 +55,7 @@ class NfpClient:
             key for good; a new one each time without a ``name``.
         state_dir: folder where jobs and key are kept; None: no jobs are kept.
         limits: what it may hold and how long it waits.
-        failover_s: patience with one broker of several before the next is tried; 0: never.
+        failover_s, open_timeout_s: see ``DealerChannel``.
         insecure: allow plaintext off this machine.
         channel: speaks to the broker in place of a DEALER; the arguments about brokers and keys do not count then.
 
@@ -71,7 +72,8 @@ class NfpClient:
         key: OwnKey = None,
         state_dir: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
-        failover_s: float = 5.0,
+        failover_s: float = FAILOVER_S,
+        open_timeout_s: float = OPEN_TIMEOUT_S,
         insecure: bool = False,
         channel: Channel | None = None,
     ) -> None:
@@ -85,6 +87,7 @@ class NfpClient:
             key if key is not None or name or state_dir is not None else generate(),
             self.state_dir,
             failover_s=failover_s,
+            open_timeout_s=open_timeout_s,
             insecure=insecure,
         )
         self._keeping = Keeping(self.state_dir, self.name) if self.state_dir is not None else None

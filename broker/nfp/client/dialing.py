@@ -30,6 +30,7 @@ def dial(
     state_dir: Path | None,
     *,
     failover_s: float,
+    open_timeout_s: float,
     insecure: bool,
 ) -> DealerChannel:
     """The way of the client ``name`` to its brokers; see NfpClient.
@@ -46,6 +47,7 @@ def dial(
         certificate=_certificate(key, folder, name) if server_keys else None,
         server_keys=server_keys,
         failover_s=failover_s,
+        open_timeout_s=open_timeout_s,
         insecure=insecure,
     )
 

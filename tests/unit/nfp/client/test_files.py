@@ -8,15 +8,21 @@ import os
 import pytest
 
 from broker.errors import HeadgateError
-from broker.nfp.client import FetchFailed, JobTimeout, NfpClient
+from broker.nfp.client import FetchFailed, JobTimeout
 from broker.nfp.client.fetching import destination_of, path_of
 from broker.nfp.client.transfer import PIPELINE, Details, part_of
 from broker.nfp.names import Command
 from tests.unit.nfp.client.fake_broker import FakeBroker
-from tests.unit.nfp.client.running import SOON, WITHIN_S
+from tests.unit.nfp.client.running import WITHIN_S, client_of
 
 URL = "nf://configs/a.bin"
 CHUNK = 1000
+
+
+@pytest.fixture(autouse=True)
+def _no_rest(monkeypatch):
+    monkeypatch.setattr("broker.nfp.client.fetching._PAUSE_S", 0.0)
+    monkeypatch.setattr("broker.nfp.client.transfer._LOCK_S", 0.01)
 
 
 @pytest.fixture(params=[True, False], ids=["sha256", "md5"])
@@ -31,7 +37,7 @@ def fetch(broker, to, times=1, **options):
     options.setdefault("chunk_bytes", CHUNK)
 
     async def main():
-        async with asyncio.timeout(WITHIN_S), NfpClient("c", broker=broker.endpoint, limits=SOON) as client:
+        async with asyncio.timeout(WITHIN_S), client_of(broker) as client:
             return [await client.fetch(URL, to, **options) for _ in range(times)]
 
     return asyncio.run(main())
@@ -126,8 +132,7 @@ def test_a_wrong_byte_is_found_by_the_digest_and_fetched_again(broker, tmp_path)
     assert tasks(broker).count("fetch_file") == 2
 
 
-def test_bytes_that_stay_wrong(broker, tmp_path, monkeypatch):
-    monkeypatch.setattr("broker.nfp.client.fetching._PAUSE_S", 0.0)
+def test_bytes_that_stay_wrong(broker, tmp_path):
     broker.corrupt = 1000
     with pytest.raises(FetchFailed, match=r"digest .* expected"):
         fetch(broker, tmp_path / "a")
@@ -170,7 +175,7 @@ def test_a_link_in_place_of_the_partial_file_is_not_followed(broker, tmp_path):
 
 def test_list_files(broker):
     async def main():
-        async with asyncio.timeout(WITHIN_S), NfpClient("c", broker=broker.endpoint) as client:
+        async with asyncio.timeout(WITHIN_S), client_of(broker) as client:
             return await client.list_files("nf://")
 
     assert asyncio.run(main()) == ["configs/a.bin"]
@@ -228,7 +233,7 @@ def test_a_chunk_of_the_wrong_size_ends_the_attempt(broker, tmp_path):
 @pytest.mark.parametrize("times", [2, 5])
 def test_several_clients_fetch_to_one_place_at_once(broker, tmp_path, times):
     async def one(name):
-        async with NfpClient(name, broker=broker.endpoint, limits=SOON) as client:
+        async with client_of(broker, name) as client:
             return await client.fetch(URL, tmp_path / "a", chunk_bytes=CHUNK)
 
     async def main():
@@ -246,7 +251,7 @@ def test_a_partial_file_that_another_writes_is_waited_for_until_the_deadline(bro
     with open(part(broker, tmp_path / "a"), "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(FetchFailed, match="another program that fetches the same file"):
-            fetch(broker, tmp_path / "a", timeout_s=1.5)
+            fetch(broker, tmp_path / "a", timeout_s=0.5)
     (found,) = fetch(broker, tmp_path / "a")
     assert found.path.read_bytes() == broker.files[URL]
 
@@ -254,4 +259,4 @@ def test_a_partial_file_that_another_writes_is_waited_for_until_the_deadline(bro
 def test_a_transfer_that_takes_too_long_is_no_error_of_the_disk(broker, tmp_path):
     broker._chunk = lambda *_: None
     with pytest.raises(JobTimeout, match="nothing final"):
-        fetch(broker, tmp_path / "a", timeout_s=1.5)
+        fetch(broker, tmp_path / "a", timeout_s=0.5)

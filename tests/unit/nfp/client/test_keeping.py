@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.client import JobCancelled, JobTimeout, NfpClient
-from tests.unit.nfp.client.running import SOON, WITHIN_S
+from tests.unit.nfp.client.running import WITHIN_S, client_of
 
 
 def lives(broker, folder, *works):
@@ -15,7 +15,7 @@ def lives(broker, folder, *works):
 
     async def one(work):
         async with asyncio.timeout(WITHIN_S):
-            async with NfpClient("c", broker=broker.endpoint, state_dir=folder, limits=SOON) as client:
+            async with client_of(broker, state_dir=folder) as client:
                 return await work(client)
 
     return [asyncio.run(one(work)) for work in works]

@@ -190,6 +190,7 @@ def test_after_silences_in_a_row_more_patience_lets_a_large_packet_come():
 # -- a client and a broker ------------------------------------------------------------------------
 
 
+@pytest.mark.patient
 def test_a_broker_that_answers_the_probe_keeps_its_clients(broker, monkeypatch):
     """With deployed NorFab's broker, which tells no time, ours is shortened here."""
     broker.tells = QUICK
@@ -209,6 +210,7 @@ def test_a_broker_that_answers_the_probe_keeps_its_clients(broker, monkeypatch):
     assert broker.count("POST") == 1
 
 
+@pytest.mark.patient
 def test_nothing_is_asked_by_a_client_that_awaits_nothing(ours):
     ours.tells = QUICK
 
@@ -221,7 +223,14 @@ def test_nothing_is_asked_by_a_client_that_awaits_nothing(ours):
     assert ours.count("OPEN") <= 2  # what it said last may have gone unanswered for a look
 
 
-@pytest.mark.parametrize("what", ["job", "question", "subscription"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("job", marks=pytest.mark.patient),
+        "question",
+        pytest.param("subscription", marks=pytest.mark.patient),
+    ],
+)
 def test_a_broker_that_hangs_is_left_and_asked_again(ours, what):
     ours.tells = QUICK
 
@@ -231,7 +240,7 @@ def test_a_broker_that_hangs_is_left_and_asked_again(ours, what):
             if what == "subscription":
                 await stack.enter_async_context(client.subscribe())
             await client.mmi("show_workers")
-            await asyncio.to_thread(ours.do, lambda: ours._actions.put(lambda: time.sleep(2.0)))
+            await asyncio.to_thread(ours.do, lambda: ours._actions.put(lambda: time.sleep(1.6)))
             if what == "question":
                 assert len(await client.mmi("show_workers")) == 4
             await eventually(lambda: client._channel.traffic.connections >= 2 and client.is_connected)

@@ -85,7 +85,9 @@ def serving(root, scenario, service=FILESHARING, **settings):
     async def run():
         files = FileService(root, **settings)
         held = Held("files-1")
-        worker = files.worker(service, name="files-1", channel=held)
+        worker = files.worker(
+            service, name="files-1", channel=held, drain_s=0.1
+        )  # nobody says that it has the results
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(worker.run())
