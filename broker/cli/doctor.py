@@ -11,6 +11,7 @@ import typer
 
 from broker import __version__
 from broker.cli import address, diagnosis, options, tree
+from broker.cli.build import build
 from broker.cli.diagnosis import WAIT_S, Finding, ok
 from broker.cli.exits import CONFIG, NO_CONNECTION, OK
 from broker.cli.screen import Screen
@@ -79,6 +80,14 @@ async def conversation(uri: str, extra: dict[str, Any]) -> AsyncIterator[Finding
         yield Finding(
             "fail", f"{error}", "the connection stands but the broker does not answer: look at its log"
         )
+
+
+def _build() -> Finding:
+    """Compiled or not: the same program, at another speed."""
+    found = build()
+    if found.startswith("partly"):
+        return Finding("warn", f"this is headgate {__version__}, {found}", "install it again, from its wheel")
+    return ok(f"this is headgate {__version__}, {found}")
 
 
 def _refused(extra: dict[str, Any]) -> str:
@@ -179,6 +188,7 @@ def doctor(
     if report.walk(way_to(target, extra)):
         asyncio.run(_converse(report, target, extra))
     report.add(diagnosis.box_speed())
+    report.add(_build())
     return NO_CONNECTION if report.failed else OK
 
 

@@ -43,12 +43,22 @@ def _dispatch(words: list[str]) -> int:
         print(overview())
         return exits.OK if words else exits.USAGE
     if words[0] in ("--version", "-V"):
-        print(f"headgate {__version__}")
+        print(f"headgate {__version__}{_build(words[1:])}")
         return exits.OK
     run = load(words[0])
     if run is None:
         raise exits.UsageError(_unknown(words[0]))
     return run(words[1:]) or exits.OK
+
+
+def _build(words: list[str]) -> str:
+    if not words:
+        return ""
+    if words[0] not in ("-v", "--verbose"):
+        raise exits.UsageError(f"--version takes -v alone, not {words[0]!r}")
+    from broker.cli.build import build  # late: it looks at files
+
+    return f" ({build()})"
 
 
 def _unknown(word: str) -> str:
