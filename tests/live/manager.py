@@ -67,6 +67,11 @@ class Manager:
         """The next datagram with this line."""
         return self.wait(lambda lines: line in lines, timeout)
 
+    def wait_beats(self, count: int) -> None:
+        """The next beats for the watchdog."""
+        for _ in range(count):
+            self.wait_line("WATCHDOG=1")
+
     @property
     def statuses(self) -> list[str]:
         """What was said after STATUS=, so far."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.live.attached import HEADGATE, until_said
+from tests.live.verbs import headgate
 
 ANSWER_S = 20.0
 FREE_PORTS = tuple(
@@ -83,8 +84,7 @@ class OsloNode:
 
     def verb(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A verb of ``headgate oslo`` on this node."""
-        argv = [*HEADGATE, "oslo", *words, "--ipc-dir", str(self.ipc_dir)]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=ANSWER_S)
+        return headgate("oslo", *words, "--ipc-dir", str(self.ipc_dir))
 
     def close(self) -> None:
         for server in self._servers:

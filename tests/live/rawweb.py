@@ -5,12 +5,11 @@ import itertools
 import json
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.live.gateways import GatewayProcess
+from tests.live.verbs import headgate
 
 HANDSHAKE = {
     "Connection": "Upgrade",
@@ -102,17 +101,7 @@ class Web(NamedTuple):
 
     def link(self) -> str:
         """The secret of a fresh login link, as a person on this machine makes it."""
-        argv = [
-            sys.executable,
-            "-m",
-            "broker.cli.main",
-            "login",
-            "link",
-            "--statedir",
-            str(self.folder / "state"),
-            "--json",
-        ]
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30)
+        done = headgate("login", "link", "--statedir", self.folder / "state", "--json")
         return str(json.loads(done.stdout)["url"]).partition("#once=")[2]
 
     def login(self) -> str:

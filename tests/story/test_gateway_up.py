@@ -17,6 +17,7 @@ from broker.wire.message import request
 from broker.wire.payload import decode_json, encode_json
 from tests.live.brokers import eventually
 from tests.live.speaker import Speaker
+from tests.live.verbs import headgate
 
 pytestmark = pytest.mark.story
 START_S = 30.0
@@ -86,8 +87,7 @@ def test_from_nothing_to_a_logged_in_page_and_back(rundir):
 def test_the_log_of_rank_0_can_be_read_through_it(rundir):
     with up("--verbose") as (_process, lines):
         uri = next(line.partition("=")[2] for line in lines if line.startswith("FLUX_URI="))
-        words = [sys.executable, "-m", "broker.cli.main", "log", "--uri", uri]
-        assert "state run" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        assert "state run" in headgate("log", "--uri", uri).stdout
 
 
 def test_without_login_there_is_no_link():

@@ -30,6 +30,7 @@ from tests.live.journaled import (
 )
 from tests.live.load import Caller, Provider, Publisher, Subscriber, numbered, stop_all
 from tests.live.speaker import Closed, Speaker
+from tests.live.verbs import headgate
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(60)]
 
@@ -296,8 +297,7 @@ def test_two_brokers_cannot_share_a_name(rundir):
 
 def shown(uri, *words):
     """`headgate journal status --json`: exit code and one value per broker."""
-    command = [*HEADGATE, "journal", "status", "--uri", uri, "--json", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = headgate("journal", "status", "--uri", uri, "--json", *words)
     assert done.stderr == "", done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -314,13 +314,7 @@ def test_status_on_the_command_line(rundir):
         assert (code, zero["state"], one["state"]) == (1, "on", "off")
         code, (found,) = shown(second, "--start")
         assert (code, found["state"], found["rank"]) == (0, "on", 1)
-        done = subprocess.run(
-            [*HEADGATE, "journal", "status", "--all", "--uri", first],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        done = headgate("journal", "status", "--all", "--uri", first)
         heads, *rows = done.stdout.splitlines()
         assert heads.split()[:3] == ["rank", "state", "written"]
         assert [row.split()[:2] for row in rows] == [["0", "on"], ["1", "on"]]

@@ -21,15 +21,14 @@ from broker.errors import RpcError
 from broker.journal.layout import DENIED
 from broker.wire.message import event, request
 from tests.live.segments import T0, Rec, block, flux, note, peer, write, write_many
+from tests.live.verbs import headgate
 
 JOURNAL = [sys.executable, "-m", "broker.cli.main", "journal"]
 pytestmark = pytest.mark.story
 
 
-def run(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*JOURNAL, *map(str, words)], capture_output=True, text=True, timeout=40, check=False, **options
-    )
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return headgate("journal", *words)
 
 
 def said(count: int, first: int = 0) -> list[Rec]:

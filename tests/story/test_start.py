@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.verbs import headgate
+
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 START = [*HEADGATE, "start"]
 
@@ -45,8 +47,8 @@ def pids_of(rundir: Path, size: int) -> list[int]:
     """The brokers, by rank, as they say themselves."""
     found = []
     for rank in range(size):
-        command = [*HEADGATE, "attr", "get", "broker.pid", "--uri", f"local://{rundir}/local-{rank}"]
-        found.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+        done = headgate("attr", "get", "broker.pid", "--uri", f"local://{rundir}/local-{rank}")
+        found.append(int(done.stdout))
     return found
 
 
@@ -144,10 +146,15 @@ def test_ready_in_time():
 # ---------------------------------------------------------------- signals to the launcher
 
 
+UNTIL_LEFT = "echo ready; exec cat"
+"""A command that outlives a killed launcher until its input ends, which is that of the launcher."""
+
+
 def start_waiting(here: Path, *words: str) -> subprocess.Popen:
     """A launcher whose command has said that it runs."""
     command = [*START, "--size", "2", "--rundir", str(here), "--", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -178,7 +185,7 @@ def test_command_that_ignores_signals_is_killed(here):
 
 
 def test_brokers_end_with_a_launcher_that_is_killed(rundir):
-    process = start_waiting(rundir / "r", "sh", "-c", "echo ready; exec sleep 3")
+    process = start_waiting(rundir / "r", "sh", "-c", UNTIL_LEFT)
     pids = pids_of(rundir / "r", 2)
     process.kill()
     until(lambda: not any(map(alive, pids)))
@@ -324,12 +331,7 @@ def test_second_start_in_the_same_directory_is_refused(here):
     done = run("--rundir", str(here), "--", "true")
     assert done.returncode == 78
     assert "a test instance runs there already" in done.stderr
-    assert (
-        subprocess.run(
-            [*HEADGATE, "ping", "-c", "1", "--uri", f"local://{here}/local-0"], check=False
-        ).returncode
-        == 0
-    )
+    assert headgate("ping", "-c", "1", "--uri", f"local://{here}/local-0").returncode == 0
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert run("--rundir", str(here), "--", "true").returncode == 0
@@ -358,7 +360,7 @@ def test_path_too_long_for_a_socket(rundir):
 
 def test_lock_is_held_as_long_as_a_broker_lives(rundir):
     """A launcher that was killed leaves its brokers a moment: nobody may start between them."""
-    process = start_waiting(rundir / "r", "sh", "-c", "echo ready; exec sleep 3")
+    process = start_waiting(rundir / "r", "sh", "-c", UNTIL_LEFT)
     pids = pids_of(rundir / "r", 2)
     os.kill(pids[1], signal.SIGSTOP)
     process.kill()

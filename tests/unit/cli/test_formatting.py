@@ -122,8 +122,9 @@ def test_two_bracketed_parts():
     assert hostlist.expand("r[0-1]n[0-1]") == ["r0n0", "r0n1", "r1n0", "r1n1"]
 
 
-def test_a_short_text_cannot_name_everything():
-    assert len(hostlist.expand("n[0-4000000000]")) == hostlist.HOSTS_MAX
+def test_a_short_text_cannot_name_everything(monkeypatch):
+    monkeypatch.setattr(hostlist, "HOSTS_MAX", 1000)
+    assert len(hostlist.expand("n[0-4000000000]")) == 1000
 
 
 @given(st.lists(st.text("ab", max_size=4), min_size=1, max_size=8), st.text("ab", max_size=6))

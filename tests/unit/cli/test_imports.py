@@ -33,10 +33,10 @@ def test_broker_process(rundir, recording):
         *(["--journal", str(rundir / "j")] if recording else []),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    for _ in range(200):
+    for _ in range(1000):
         if os.path.exists(rundir / "local-0"):
             break
-        time.sleep(0.05)
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     stderr = process.communicate(timeout=20)[1]
     assert process.returncode == 0
