@@ -117,6 +117,7 @@ def figures(uri: str) -> tuple[int, int]:
         return stats["links"], stats["pending"]
 
 
+@pytest.mark.patient
 def test_a_storm_of_connections_leaves_nothing(broker):
     with Speaker(broker.uri) as provider:
         provide(provider, "busy")

@@ -146,6 +146,7 @@ def cluster(request, start):
 FULL = "full full full full full full full"
 
 
+@pytest.mark.patient
 def test_seven_brokers_come_up_and_survive_every_fault(cluster):
     seen = cluster.up("--size 7")
     assert [member["state"] for member in seen["members"]] == ["running"] * 8
@@ -202,6 +203,7 @@ def test_seven_brokers_come_up_and_survive_every_fault(cluster):
     eventually(cluster.left, [], 10)
 
 
+@pytest.mark.patient
 def test_namespaces_in_short(start):
     cluster = start("namespaces")
     cluster.up("--size 3")
@@ -215,6 +217,7 @@ def test_namespaces_in_short(start):
     assert os.readlink("/proc/self/ns/net") in own  # the gateway's
 
 
+@pytest.mark.patient
 def test_the_root_comes_back_and_everybody_joins_it_again(cluster):
     cluster.up("--size 3")
     cluster.do("kill 0")
@@ -224,6 +227,7 @@ def test_the_root_comes_back_and_everybody_joins_it_again(cluster):
     assert {member.state for member in cluster.members().values()} == {"running"}
 
 
+@pytest.mark.patient
 def test_what_is_frozen_and_cut_off_goes_down_too(cluster):
     cluster.up("--size 3")
     cluster.members()
@@ -234,6 +238,7 @@ def test_what_is_frozen_and_cut_off_goes_down_too(cluster):
     eventually(cluster.left, [], 10)
 
 
+@pytest.mark.patient
 def test_a_killed_supervisor_takes_everything_with_it(cluster):
     cluster.up("--size 3")
     cluster.do("pause 2")
@@ -272,6 +277,7 @@ def test_a_long_partition_is_noticed_and_healed(cluster):
 # ---------------------------------------------------------------- things of the verbs
 
 
+@pytest.mark.smoke
 def test_wait_stays_until_it_is_told_to_leave(start):
     cluster = start("processes")
     command = [*HEADGATE, "cluster", "up", "--size", "2", "--engine", "processes", "--wait"]
@@ -292,6 +298,7 @@ def test_wait_stays_until_it_is_told_to_leave(start):
     eventually(cluster.left, [], 10)
 
 
+@pytest.mark.patient
 def test_two_clusters_are_two(start):
     cluster = start("processes")
     first = cluster.up("--size 1")
@@ -307,6 +314,7 @@ def test_two_clusters_are_two(start):
     assert len(cluster.do("ls --json").splitlines()) == 1
 
 
+@pytest.mark.patient
 def test_a_port_that_was_taken_in_between_is_another_one(start, monkeypatch):
     """Somebody is faster than the gateway to take the port that was found free."""
     cluster = start("processes")
@@ -322,6 +330,7 @@ def test_a_port_that_was_taken_in_between_is_another_one(start, monkeypatch):
         assert gateway.uri != f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
+@pytest.mark.patient
 def test_logs_follow_until_the_cluster_is_down(start):
     cluster = start("processes")
     cluster.up("--size 2 --no-gateway")
@@ -334,6 +343,7 @@ def test_logs_follow_until_the_cluster_is_down(start):
     assert process.returncode == 0
 
 
+@pytest.mark.patient
 def test_a_start_that_fails_says_why_and_leaves_nothing(start):
     cluster = start("processes")
     name = sockets_of(cluster.folder).name
@@ -360,6 +370,7 @@ def test_nfp_and_oslo_are_beside_rank_0(start):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.patient
 def test_a_broker_that_is_told_to_leave_takes_those_below_it_along(start):
     """As deploy/OPERATIONS.md says; they are back once each is started again."""
     cluster = start("processes")
@@ -373,6 +384,7 @@ def test_a_broker_that_is_told_to_leave_takes_those_below_it_along(start):
     eventually(cluster.tree, "full full full full", 30)
 
 
+@pytest.mark.patient
 def test_of_two_that_start_the_same_cluster_one_does(start):
     """The other is refused, and does not take down what it did not make."""
     cluster = start("processes")

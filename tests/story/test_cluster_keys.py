@@ -86,6 +86,7 @@ def pair(rundir):
     made.end()
 
 
+@pytest.mark.patient
 def test_a_gateway_elsewhere_reaches_rank_0_by_its_key(pair):
     pair.gateway()
     pair.broker()
@@ -93,6 +94,7 @@ def test_a_gateway_elsewhere_reaches_rank_0_by_its_key(pair):
     assert "upstream: joined tcp://localhost:" in pair.log("gateway")
 
 
+@pytest.mark.patient
 def test_a_key_that_is_not_listed_is_not_let_in_and_the_right_one_is_once_it_is_there(pair):
     """Files are read again at each attempt: no restart of the gateway."""
     certificate = pair.keys / "gateway.cert"

@@ -70,6 +70,7 @@ def test_topics_are_called_through_a_broker_that_speaks_curve(rundir, named):
         assert answer["result"] == {"server": "s1@a", "n": 1}
 
 
+@pytest.mark.patient
 def test_a_face_by_itself_comes_in_by_its_key(rundir, named):
     argv = [*HEADGATE, "oslo", "face", *folders("oslo face", rundir), "--uri", named.uri]
     with oslo_node(rundir) as node, subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
@@ -120,6 +121,7 @@ def test_plaintext_to_another_machine_is_refused_and_says_so(rundir, verb):
     assert f"see {CERT} and {SERVER_KEY}" in said
 
 
+@pytest.mark.patient
 def test_a_guest_s_key_cannot_be_a_face(rundir, monkeypatch):
     with one_place(rundir, "", userid=2001, roles="admin") as found:
         curve.save(found.client, rundir / "face.cert")

@@ -14,7 +14,7 @@ from broker.transport.link import Options
 from tests.live.brokers import one_broker
 from tests.live.gateways import gateway_process
 
-pytestmark = pytest.mark.story
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 
 
 @pytest.fixture

@@ -151,6 +151,7 @@ def token_of(rundir, *words):
     return done.stdout.strip()
 
 
+@pytest.mark.patient
 def test_a_user_without_a_role_gets_no_session(rundir):
     """A good token of a user whom the settings give no role; and settings cannot give an empty one."""
     with here(rundir) as (_broker, gateway, web):
@@ -299,6 +300,7 @@ def test_private_events_live_and_at_replay(rundir):
         assert thief.closed()[0] == 4500
 
 
+@pytest.mark.patient
 def test_a_removed_token_ends_its_sessions(rundir):
     with here(rundir) as (_broker, gateway, web):
         bob, twin = web("bob"), web("twin")

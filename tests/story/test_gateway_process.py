@@ -51,6 +51,7 @@ def test_it_says_where_it_is_and_that_it_is_ready(rundir, broker):
             running.kill()
 
 
+@pytest.mark.patient
 def test_clients_are_told_and_closed_one_after_the_other(rundir, broker):
     async def work():
         async with contextlib.AsyncExitStack() as stack:
@@ -83,6 +84,7 @@ def test_clients_are_told_and_closed_one_after_the_other(rundir, broker):
         assert running.process.wait(10) == 0
 
 
+@pytest.mark.patient
 def test_a_second_signal_ends_it_at_once(rundir, broker):
     async def work():
         async with (
@@ -107,6 +109,7 @@ def test_a_second_signal_ends_it_at_once(rundir, broker):
         running.kill()
 
 
+@pytest.mark.patient
 def test_the_broker_ends_and_comes_back(rundir):
     broker = BrokerProcess(one_config(rundir), 0, f"local://{rundir}/local-0")
     broker.wait_ready()
@@ -140,6 +143,7 @@ def test_the_broker_ends_and_comes_back(rundir):
         broker.kill()
 
 
+@pytest.mark.patient
 def test_it_starts_without_a_broker_and_is_ready_when_there_is_one(rundir):
     async def work():
         async with aiohttp.ClientSession() as http:

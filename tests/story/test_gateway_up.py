@@ -126,6 +126,7 @@ def alive(pid):
         return False
 
 
+@pytest.mark.patient
 def test_two_signals_end_it_at_once():
     with up("--size", "2", "--set", "gateway.drain_s=60") as (process, _lines):
         process.send_signal(signal.SIGINT)

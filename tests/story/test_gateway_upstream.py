@@ -59,6 +59,7 @@ def test_a_broker_is_killed_and_started_again(rundir):
         play(running.uri, script)
 
 
+@pytest.mark.patient
 def test_rank_0_comes_back_behind_a_rank_that_stays(rundir):
     """The gateway's link to rank 1 never ends; that the numbers are another instance's by now is told all the same."""
     with tree(rundir, 2) as running:
@@ -91,6 +92,7 @@ def test_rank_0_comes_back_behind_a_rank_that_stays(rundir):
         play(leaf.uri, script)
 
 
+@pytest.mark.patient
 def test_a_frozen_broker_is_given_up_and_found_again(rundir, monkeypatch):
     monkeypatch.setattr(supervisor, "SILENT_S", 0.5)
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)

@@ -75,6 +75,7 @@ async def call(http, running):
         assert (await answer.json())["value"] == "0"
 
 
+@pytest.mark.patient
 def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker):
     async def work(http):
         port = int(running.urls[0].rpartition(":")[2])
@@ -138,6 +139,7 @@ def test_a_login_link_is_good_for_one_of_many_at_once(rundir, broker):
         assert running.stop() == 0
 
 
+@pytest.mark.patient
 def test_the_limit_of_a_user_counts_in_all_workers(rundir, broker):
     async def work(http):
         async with contextlib.AsyncExitStack() as stack:
@@ -159,6 +161,7 @@ def test_the_limit_of_a_user_counts_in_all_workers(rundir, broker):
         assert running.stop() == 0
 
 
+@pytest.mark.patient
 def test_clients_come_back_when_every_worker_was_killed(rundir, broker):
     async def welcomed(http, stack):
         """A connection once there is somebody to take it; what it is told first must be the welcome."""
@@ -210,6 +213,7 @@ def test_streams_of_a_user_count_in_all_workers(rundir, broker):
         assert running.stop() == 0
 
 
+@pytest.mark.patient
 def test_a_revoked_jwt_ends_its_sessions_in_all_workers(rundir, broker):
     async def end(http, session):
         """``gateway.end`` at the worker that has the session, whichever that is."""
@@ -287,6 +291,7 @@ async def event(answer):
             return kind, position, line[6:]
 
 
+@pytest.mark.patient
 def test_a_worker_that_cannot_start_ends_it_all_in_words(rundir, broker):
     (rundir / "state").mkdir(mode=0o700)
     (rundir / "state" / "gateway.db").write_bytes(b"no database" * 100)

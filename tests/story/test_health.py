@@ -37,6 +37,7 @@ def at(rank):
     return tuple(asyncio.run(probing.ask_broker(rank.uri, question, 2.0)).code for question in questions)
 
 
+@pytest.mark.patient
 def test_the_loss_of_a_parent_takes_readiness_not_life(rundir):
     with tree(rundir, 3) as running:
         root, child, other = running.ranks
@@ -52,6 +53,7 @@ def test_the_loss_of_a_parent_takes_readiness_not_life(rundir):
             eventually(lambda rank=rank: at(rank), (WELL, WELL), timeout=20)
 
 
+@pytest.mark.patient
 def test_a_frozen_broker_fails_both_probes_in_time_and_its_children_live(rundir):
     with tree(rundir, 3) as running:
         root, child, _ = running.ranks
@@ -84,6 +86,7 @@ def test_a_draining_broker_lives_and_is_not_ready_by_socket_and_by_http(rundir):
         assert at(broker) == codes("--url", url) == (NOBODY, NOBODY)
 
 
+@pytest.mark.patient
 def test_a_gateway_lives_without_its_broker(rundir, broker):
     with gateway_process(rundir, broker.uri) as running:
         (url,) = running.urls
@@ -97,6 +100,7 @@ def test_a_gateway_lives_without_its_broker(rundir, broker):
     assert codes("--url", url) == (NOBODY, NOBODY)
 
 
+@pytest.mark.patient
 def test_a_probe_takes_less_than_a_second(broker):
     """As a container engine asks it: a process of its own. The quickest of three: a busy machine says nothing about the
     program.

@@ -282,6 +282,7 @@ def test_who_is_not_let_in_or_may_not_ask(rundir):
     assert (denied.reason, denied.userid, denied.matchtag, denied.peer) == (1, 12345, 7, asked.peer)
 
 
+@pytest.mark.patient
 def test_two_brokers_cannot_share_a_name(rundir):
     extra = f'[journal]\nenabled = true\ndirectory = "{rundir}/j"\n'
     with one_broker(rundir, extra) as running:
@@ -302,6 +303,7 @@ def shown(uri, *words):
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.patient
 def test_status_on_the_command_line(rundir):
     with started(rundir) as running:
         first, second = running.uris
@@ -331,6 +333,7 @@ def test_without_a_journal_nothing_is_written_and_status_says_so(rundir):
         assert "no journal is configured" in found["error"]
 
 
+@pytest.mark.smoke
 def test_up_records_all_ranks_and_the_gateway_in_its_process(rundir):
     words = [
         "up",

@@ -30,7 +30,7 @@ from tests.live.journaled import (
 from tests.live.load import Caller, Provider, Publisher, numbered, stop_all
 from tests.live.speaker import Speaker
 
-pytestmark = [pytest.mark.story, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(60), pytest.mark.patient]
 
 KILLS = 3
 

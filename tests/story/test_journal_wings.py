@@ -278,6 +278,7 @@ def test_every_flux_message_of_the_ends_passed_the_broker(session):
 # -- privacy, and less ------------------------------------------------------------------------------
 
 
+@pytest.mark.patient
 def test_nothing_that_was_said_is_on_disk_without_payloads(rundir):
     private = captured(rundir, capture="in", payload=False, times=1)
     for file in private.journals.glob("*.fj"):
@@ -324,6 +325,7 @@ def headgate(*words, said="Ctrl-C ends it"):
         process.communicate()
 
 
+@pytest.mark.patient
 def test_two_brokers_of_nfp_do_not_share_a_journal(rundir):
     words = ["nfp", "broker", "--endpoint", "tcp://127.0.0.1:*", "--journal", f"{rundir}/j", "--no-flux"]
     with headgate(*words, "--base-dir", f"{rundir}/a"):
@@ -345,6 +347,7 @@ def test_two_brokers_of_nfp_do_not_share_a_journal(rundir):
         assert here == {"broker-files", "broker-fss"}
 
 
+@pytest.mark.patient
 def test_rooms_of_their_own_have_journals_of_their_own(rundir):
     words = ["oslo", "proxy", "--run", "directory,call,cast", "--split", "--host", ""]
     words += ["--ipc-dir", f"{rundir}/o", "--journal", f"{rundir}/j"]

@@ -148,6 +148,7 @@ def test_a_block_is_written_at_its_age(start, tmp_path):
     assert live.end() == 0
 
 
+@pytest.mark.patient
 def test_killed_in_mid_block_again_and_again(start, tmp_path):
     """Each record is on disk once, or a gap record counts it."""
     number, large = 0, bytes(16 << 20)
@@ -206,6 +207,7 @@ def test_a_broker_that_comes_again_gets_numbers_behind_the_former_ones(start, tm
     assert [row.seq for row in rows(tmp_path)] == [*range(15), 17, 18]
 
 
+@pytest.mark.patient
 def test_two_of_one_name(start, tmp_path):
     first = start(tmp_path)
     first.ready()
@@ -270,6 +272,7 @@ def test_what_is_no_chunk_turns_capture_off_with_a_word(start, tmp_path):
     assert tags(rows(tmp_path)) == list(range(7))
 
 
+@pytest.mark.patient
 def test_a_broken_frame_turns_capture_off_behind_the_last_good_one(start, tmp_path):
     live = start(tmp_path)
     live.ready()
@@ -316,6 +319,7 @@ def test_old_segments_go_while_it_writes(start, tmp_path):
     assert found[0].seq > 3000
 
 
+@pytest.mark.patient
 def test_age_seals_and_deletes_while_nothing_happens(start, tmp_path):
     live = start(tmp_path, rotate_s=0.2, keep_s=0.4, block_s=0.01)
     live.ready()
@@ -347,6 +351,7 @@ def small(rundir):
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("rotate_bytes", [128 << 20, 100_000])
 def test_a_full_disk(start, small, rotate_bytes):
     live = start(small, block_records=256, rotate_bytes=rotate_bytes)
@@ -382,6 +387,7 @@ def test_a_full_disk(start, small, rotate_bytes):
         block_at(path.read_bytes(), 64)
 
 
+@pytest.mark.patient
 def test_what_a_full_disk_cost_is_told_by_the_next_run(start, small):
     live = start(small, block_records=256, rank=7)
     live.ready()
@@ -463,6 +469,7 @@ def test_what_only_looks_like_a_segment_is_passed_over(start, tmp_path):
     assert verify(tmp_path).ok
 
 
+@pytest.mark.patient
 def test_it_logs_from_the_level_of_the_broker_on(start, tmp_path):
     said = []
     for level in (logging.INFO, logging.WARNING):

@@ -212,6 +212,7 @@ def test_a_flood_of_nonsense_is_cut_and_costs_others_nothing(rundir):
         assert count(live, "invalid_header") >= 6
 
 
+@pytest.mark.patient
 def test_a_client_that_does_not_read_costs_only_itself(rundir):
     big = b'"%s"' % (b"x" * 500_000)
     settings = {"peer_queue_bytes": 4 << 20, "message_bytes_max": 2 << 20}
@@ -316,6 +317,7 @@ def test_a_worker_that_comes_back_after_an_unexpected_command(rundir):
         assert count(live, "cut") == 0
 
 
+@pytest.mark.patient
 def test_a_listed_name_is_taken_back_from_who_had_it_before(rundir):
     own, stranger = curve.generate(), curve.generate()
     with nfp_broker(rundir) as live, live.dealer("w1", key=stranger) as squatter:
@@ -353,6 +355,7 @@ def test_large_bodies_pass_unchanged(rundir):
         assert client.until(lambda packet: packet.command is Command.STREAM).data == body[::-1]
 
 
+@pytest.mark.patient
 def test_stopping_says_so_to_workers_and_forgets_no_job(rundir):
     with nfp_process(rundir) as live, live.dealer("w1") as worker, live.dealer("c1") as client:
         worker.say(ready())

@@ -14,7 +14,7 @@ from broker.nfp.client import Limits, NfpClient
 from broker.nfp.worker import Worker
 from tests.live.nfp import Live, NfpProcess, nfp_process
 
-pytestmark = pytest.mark.story
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 JOBS = 200
 WITHIN_S = 50.0
 EAGER = Limits(resend_s=1.0, answer_s=10.0)

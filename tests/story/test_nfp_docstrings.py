@@ -14,7 +14,7 @@ import broker.nfp.client.blocking
 import broker.nfp.worker
 from tests.story.test_readme_nfp import free_endpoint, program, run, until
 
-pytestmark = pytest.mark.story
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 HEADGATE = (sys.executable, "-m", "broker.cli.main")
 
 

@@ -20,7 +20,7 @@ from tests.conftest import OPTIONAL
 from tests.live.nfp import nfp_process
 from tests.netlab import NetLab
 
-pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(120), pytest.mark.patient]
 
 WITHIN_S = 40.0
 QUICK = {"keepalive_ms": 300, "multiplier": 4, "grace_s": 0.5}

@@ -139,6 +139,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.patient
 def test_only_owners_end_brokers_and_workers(rundir):
     """Neither users of other ranks nor those of the web, admins included; by a topic's words or by nfp.run."""
     with contextlib.ExitStack() as stack:
@@ -176,6 +177,7 @@ def uuids(events, last):
 # ---------------------------------------------------------------- the web
 
 
+@pytest.mark.patient
 def test_a_websocket_session_sees_the_events_of_its_job(rundir):
     gate = rundir / "gate"
     with contextlib.ExitStack() as stack:
@@ -230,6 +232,7 @@ def test_a_question_of_a_task_is_answered_from_the_web(rundir):
 # ---------------------------------------------------------------- a Flux broker that goes and comes back
 
 
+@pytest.mark.patient
 def test_a_job_outlives_the_flux_broker(rundir):
     gate = rundir / "gate"
     with one_broker(rundir) as broker, attached(rundir, broker.uri) as nfp:
@@ -283,6 +286,7 @@ def command(rundir, *words):
         assert log.read_text() == ""
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(
     "words",
     [
@@ -303,6 +307,7 @@ def test_one_command_brings_an_nfp_broker_up_and_down(rundir, words):
         assert (rundir / "state" / "nfp.db").exists()
 
 
+@pytest.mark.patient
 def test_management_restarts_and_ends_it_and_rank_0_goes_on(rundir):
     with command(rundir, "up", "--nfp", "--listen", "http://127.0.0.1:0") as (process, said):
         endpoint = re.search(r"NFP broker at ([^\s,]+)", said)[1]

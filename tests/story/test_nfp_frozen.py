@@ -16,7 +16,7 @@ from broker.nfp.client import NfpClient
 from tests.live.nfp import NfpProcess, nfp_process
 from tests.story.test_nfp_faults import EAGER, PROGRAM, QUICK, WITHIN_S, eventually, registered
 
-pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(120), pytest.mark.patient]
 HOLD_S = 1.2
 """With QUICK."""
 LATE_S = 3.0

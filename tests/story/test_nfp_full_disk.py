@@ -11,7 +11,7 @@ import pytest
 from broker.nfp.names import Command
 from tests.live.nfp import PATIENCE_S, nfp_process, ready, reply, request
 
-pytestmark = pytest.mark.story
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 
 
 @pytest.fixture

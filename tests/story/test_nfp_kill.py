@@ -134,6 +134,7 @@ def test_killed_before_a_worker_was_there(rundir):
             assert b"u2 done" in final(client, "u2", "w1")
 
 
+@pytest.mark.patient
 def test_killed_after_the_result_was_told(rundir):
     with nfp_process(rundir) as live, live.dealer("c1") as client:
         with Worker(live, "w1"):
@@ -144,6 +145,7 @@ def test_killed_after_the_result_was_told(rundir):
         assert len(recorded(live, "u1")) == 1
 
 
+@pytest.mark.patient
 def test_the_worker_dies_while_the_broker_is_away(rundir):
     """Its job goes to another one, and the first result is the recorded one even when it comes back."""
     with (
@@ -164,6 +166,7 @@ def test_the_worker_dies_while_the_broker_is_away(rundir):
             assert result["worker"] == "w2"
 
 
+@pytest.mark.patient
 def test_workers_of_before_register_again_within_a_moment(rundir):
     """Deployed workers wait for their own hold time unless the broker says something; it does."""
     with nfp_process(rundir) as live, Worker(live, "w1") as worker, live.dealer("c1") as client:
@@ -179,6 +182,7 @@ def test_workers_of_before_register_again_within_a_moment(rundir):
         assert b"u1 done" in final(client, "u1")
 
 
+@pytest.mark.patient
 def test_killed_again_and_again_under_load(rundir):
     """Jobs of the text's dialect are posted until they are acknowledged, with a kill every now and then."""
     uuids = [f"u{number}" for number in range(60)]

@@ -82,6 +82,7 @@ async def found(path):
     return snapshot
 
 
+@pytest.mark.patient
 def test_a_store_whose_process_is_killed_again_and_again(rundir):
     """Everything told as committed is there, whole; every job is there with all of its operations or not at all."""
     path = rundir / "nfp.db"
@@ -276,6 +277,7 @@ def test_room_that_is_freed_on_a_full_disk_is_used_again(small):
     asyncio.run(asyncio.wait_for(story(), 40))
 
 
+@pytest.mark.patient
 def test_a_disk_that_fills_up_under_a_worker(small):
     async def story() -> None:
         store = SqliteJobStore(small / "w1.db")

@@ -129,6 +129,7 @@ def test_what_a_peer_publishes_reaches_others(peer, modern, text):
 # -- keepalives ------------------------------------------------------------------------------------
 
 
+@pytest.mark.patient
 @texts
 def test_keepalives_go_both_ways(peer, modern):
     peer.keepalive()

@@ -61,6 +61,7 @@ def tree_of_two(rundir):
         yield tree
 
 
+@pytest.mark.smoke
 def test_topics_are_called_from_rank_1_and_notifications_are_seen_there(rundir):
     with tree_of_two(rundir) as tree, oslo_node(rundir, "--uri", tree.ranks[0].uri, "--node", "n7") as node:
         assert f"reachable as oslo.EXCHANGE.TOPIC.METHOD on {tree.ranks[0].uri}" in node.said
@@ -112,6 +113,7 @@ def test_topics_are_called_from_rank_1_and_notifications_are_seen_there(rundir):
 # ---------------------------------------------------------------- the web
 
 
+@pytest.mark.patient
 def test_the_web_calls_by_topic_and_sees_events_as_its_role_allows(rundir):
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(one_broker(rundir))
@@ -156,6 +158,7 @@ def test_the_web_calls_by_topic_and_sees_events_as_its_role_allows(rundir):
         assert bob.events() == []
 
 
+@pytest.mark.patient
 def test_public_notifications_are_seen_by_users(rundir):
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(one_broker(rundir))
@@ -173,6 +176,7 @@ def test_public_notifications_are_seen_by_users(rundir):
 # ---------------------------------------------------------------- a Flux broker that goes and comes back
 
 
+@pytest.mark.patient
 def test_the_pipelines_outlive_the_flux_broker(rundir):
     with contextlib.ExitStack() as stack:
         broker = stack.enter_context(one_broker(rundir))
@@ -206,6 +210,7 @@ def result(handle):
 # ---------------------------------------------------------------- the command line
 
 
+@pytest.mark.patient
 def test_verbs(rundir):
     with oslo_node(rundir) as node:
         servers = [node.server("lab", name) for name in ("s1", "s2")]
@@ -238,6 +243,7 @@ def test_verbs(rundir):
         assert {row["pipeline"]: row["listeners"] for row in seen["nodes"]}["call"] == 2
 
 
+@pytest.mark.patient
 def test_notifications_are_printed(rundir):
     with oslo_node(rundir) as node:
         argv = [*HEADGATE, "oslo", "listen", "notifications", "--count", "1", "--priority", "error"]
@@ -292,6 +298,7 @@ def gone(rundir):
     return [name for name in os.listdir(rundir / "ipc") if name.endswith((".ctl", ".in", ".pub"))] == []
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(
     "words",
     [
@@ -318,6 +325,7 @@ def test_one_command_brings_a_proxy_up_and_down(rundir, words):
         eventually(lambda: gone(rundir), True)
 
 
+@pytest.mark.patient
 def test_what_runs_beside_rank_0_is_started_again_and_ends_with_it(rundir):
     with contextlib.ExitStack() as stack:
         file = rundir / "broker.toml"

@@ -13,7 +13,7 @@ from tests.live.load import Caller, Provider, Publisher, Subscriber, numbered, s
 from tests.live.speaker import Speaker, provide, subscribe
 from tests.netlab import NetLab
 
-pytestmark = [pytest.mark.story, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(240), pytest.mark.patient]
 
 EHOSTUNREACH = 113
 EXTRA = "[broker]\nheartbeat_period_s = 0.5\n[tree]\ntorpid_min_s = 0.5\ntorpid_max_s = 2.0\n"

@@ -11,7 +11,7 @@ from tests.conftest import OPTIONAL
 from tests.proof import drive, mutants, report, schedule
 from tests.proof.__main__ import play
 
-pytestmark = pytest.mark.story
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 
 SHORT_S = 25.0
 LONG_S = 90.0

@@ -41,6 +41,7 @@ def inside(size: str, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.smoke
 def test_five_minutes_on_the_command_line():
     script = (
         "set -e\n"
@@ -60,6 +61,7 @@ def test_first_python_program():
     assert re.fullmatch(r"4 brokers\n\d+ hello\.world \{'from': 'python'\}\n", out)
 
 
+@pytest.mark.smoke
 def test_service_in_python(rundir):
     (rundir / "calc.py").write_text(block("python", "h.service"))
     script = "set -em\n" + block("sh", "python calc.py").replace("calc.py", f"{rundir}/calc.py")
@@ -103,6 +105,7 @@ def test_real_flux_command(flux_prefix):
     assert "overlay" in out
 
 
+@pytest.mark.patient
 @pytest.mark.timeout(180)
 def test_a_test_cluster_and_faults_in_it(rundir: Path):
     script = block("sh", "headgate cluster up").replace("up --size 7", "up --size 7 --engine processes")

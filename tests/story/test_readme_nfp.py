@@ -70,6 +70,7 @@ def run(env: dict[str, str], *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.smoke
 def test_five_minutes(lab: dict[str, str]) -> None:
     client = block("python", "BlockingClient() as nfp")
     assert run(lab, sys.executable, "-c", client) == "lab-1 [0, 1, 4]\n"
@@ -81,6 +82,7 @@ def test_five_minutes(lab: dict[str, str]) -> None:
     assert "broker-files" in by_hand
 
 
+@pytest.mark.patient
 def test_from_the_flux_broker(lab: dict[str, str]) -> None:
     run(lab, sys.executable, "-c", block("python", "BlockingClient() as nfp"))
     call, listen = block("sh", "rpc --stream nfp.lab").splitlines()

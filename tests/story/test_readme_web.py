@@ -53,6 +53,7 @@ def test_rules_are_as_described():
     assert {kind for rule in settings.rules for kind in rule.kinds} == {"call", "subscribe", "publish"}
 
 
+@pytest.mark.smoke
 def test_curl(gateway):
     out = run(gateway, "bash", "-c", "set -e\n" + block("sh", "/v1/rpc/attr.get"))
     size, _, rest = out.partition("}")

@@ -22,7 +22,7 @@ from broker.transport.link import Options
 from tests.live.brokers import eventually, online, wait_status
 from tests.unit.node.keyed import Site
 
-pytestmark = [pytest.mark.story, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(180), pytest.mark.patient]
 START_S = 30.0
 COMMAND = (
     sys.executable,

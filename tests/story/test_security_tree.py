@@ -323,6 +323,7 @@ def test_whoever_speaks_no_curve_is_not_heard(there, port):
 # ---------------------------------------------------------------- a parent that is none
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("true", [True, False])
 def test_a_child_tells_nothing_to_who_only_has_its_parents_address(rundir, true):
     """Whoever took rank 0's address: without its secret key no hello comes; with it, one does."""

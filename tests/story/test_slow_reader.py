@@ -89,6 +89,7 @@ def test_with_policy_drop_it_stays_and_misses_events(rundir):
             assert late.payload == numbered(1, 4000)
 
 
+@pytest.mark.patient
 def test_a_provider_that_does_not_read_is_disconnected_and_its_callers_are_answered(rundir):
     with one_broker(rundir, SMALL_CAPS + "stall_s = 1.0\n") as running:
         calm = Provider(running.uri, "calm")

@@ -177,6 +177,7 @@ def test_command_may_have_its_own_idea_of_sigterm(here):
     assert process.returncode == 7
 
 
+@pytest.mark.patient
 def test_command_that_ignores_signals_is_killed(here):
     process = start_waiting(here, "sh", "-c", "trap '' TERM HUP; echo ready; while :; do sleep 0.05; done")
     process.send_signal(signal.SIGTERM)
@@ -192,6 +193,7 @@ def test_brokers_end_with_a_launcher_that_is_killed(rundir):
     process.communicate(timeout=20)
 
 
+@pytest.mark.patient
 def test_signal_while_starting(here):
     """Whenever it comes, nothing is left behind."""
     for delay in (0.15, 0.3, 0.45):
@@ -259,6 +261,7 @@ def test_wait_says_where_and_stays(here):
     assert not any(map(alive, pids))
 
 
+@pytest.mark.patient
 def test_broker_that_dies_is_reported_and_the_others_go_on(here):
     process, _ = wait_instance(here, "--size", "3")
     pids = pids_of(here, 3)
@@ -292,6 +295,7 @@ def test_broken_configuration(here):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.patient
 def test_configuration_is_taken_over(here):
     file = here.parent / "b.toml"
     file.write_text(
@@ -326,6 +330,7 @@ def test_rank_that_cannot_start_says_why_once(here):
     assert "before it was ready" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.patient
 def test_second_start_in_the_same_directory_is_refused(here):
     process, _ = wait_instance(here)
     done = run("--rundir", str(here), "--", "true")
@@ -358,6 +363,7 @@ def test_path_too_long_for_a_socket(rundir):
     assert list(rundir.iterdir()) == []
 
 
+@pytest.mark.patient
 def test_lock_is_held_as_long_as_a_broker_lives(rundir):
     """A launcher that was killed leaves its brokers a moment: nobody may start between them."""
     process = start_waiting(rundir / "r", "sh", "-c", UNTIL_LEFT)

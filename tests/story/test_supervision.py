@@ -238,6 +238,7 @@ def late_answer(running, far, told):
     assert leaving.wait() == 0
 
 
+@pytest.mark.patient
 def test_a_call_through_the_tree_is_answered_before_a_child_or_the_root_leaves(rundir):
     with tree(rundir, 3, "[broker]\ndrain_s = 30\n") as running:
         late_answer(running, far=2, told=2)
@@ -248,6 +249,7 @@ def test_a_call_through_the_tree_is_answered_before_a_child_or_the_root_leaves(r
 # ---------------------------------------------------------------- the others
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_gateway_is_ready_once_whatever_workers_it_has(workers, rundir, broker):
     config = config_in(rundir, broker.uri, f"workers = {workers}\n")
@@ -268,6 +270,7 @@ def test_a_gateway_is_ready_once_whatever_workers_it_has(workers, rundir, broker
             running.kill()
 
 
+@pytest.mark.patient
 def test_the_wings_beat_too(rundir):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

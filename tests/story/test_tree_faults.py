@@ -138,6 +138,7 @@ def test_a_key_of_its_own_for_each_rank_binds_it_to_that_rank():
 # -- a child ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.patient
 def test_a_killed_child_is_lost_at_once_and_nothing_hangs(rundir):
     async def tell(instance):
         root = await instance.ours(0)
@@ -166,6 +167,7 @@ def test_a_killed_child_is_lost_at_once_and_nothing_hangs(rundir):
     play(rundir, 2, tell)
 
 
+@pytest.mark.patient
 def test_a_frozen_child_is_torpid_and_its_calls_are_answered_when_it_thaws(rundir):
     quick = "heartbeat_period_s = 0.2"
 
@@ -191,6 +193,7 @@ def impatient(node):
     object.__setattr__(node.overlay._config, "lost_s", 1.0)
 
 
+@pytest.mark.patient
 def test_a_child_frozen_for_long_is_lost_and_comes_back_as_a_new_incarnation(rundir):
     """Its kernel goes on and takes what is sent to it: only the silence tells."""
 
@@ -218,6 +221,7 @@ def test_a_child_frozen_for_long_is_lost_and_comes_back_as_a_new_incarnation(run
 # -- a parent --------------------------------------------------------------------------------------
 
 
+@pytest.mark.patient
 def test_a_killed_root_is_joined_again_and_clients_below_stay(rundir):
     async def tell(instance):
         instance.apart(0)
@@ -255,6 +259,7 @@ def test_a_killed_root_is_joined_again_and_clients_below_stay(rundir):
     play(rundir, 3, tell, topology="kary:1")
 
 
+@pytest.mark.patient
 def test_a_parent_frozen_for_long_is_lost_and_joined_again_when_it_thaws(rundir):
     async def tell(instance):
         instance.apart(0)
@@ -277,6 +282,7 @@ def test_a_parent_frozen_for_long_is_lost_and_joined_again_when_it_thaws(rundir)
     play(rundir, 2, tell, tree="torpid_min_s = 0.2")
 
 
+@pytest.mark.patient
 def test_a_killed_broker_in_the_middle_takes_its_subtree_along_until_it_is_back(rundir):
     async def tell(instance):
         root = await instance.ours(0)
@@ -299,6 +305,7 @@ def test_a_killed_broker_in_the_middle_takes_its_subtree_along_until_it_is_back(
     play(rundir, 3, tell, topology="kary:1")
 
 
+@pytest.mark.patient
 def test_exit_leaves_it_to_a_supervisor(rundir):
     async def tell(instance):
         root = await instance.ours(0)
@@ -311,6 +318,7 @@ def test_exit_leaves_it_to_a_supervisor(rundir):
     play(rundir, 2, tell)
 
 
+@pytest.mark.patient
 def test_a_child_that_is_told_to_end_says_goodbye(rundir):
     async def tell(instance):
         root = await instance.ours(0)

@@ -13,7 +13,13 @@ SIZE = 4
 EVENTS = 300
 
 
-@pytest.mark.parametrize("batch", ["true", "false"], ids=["batched", "plain"])
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param("true", id="batched", marks=pytest.mark.smoke),
+        pytest.param("false", id="plain", marks=pytest.mark.patient),
+    ],
+)
 def test_calls_between_all_ranks_and_events_of_all_to_all(rundir, batch):
     with tree(rundir, SIZE, f"[tree]\nbatch = {batch}\n") as running:
         uris = [rank.uri for rank in running.ranks]
@@ -38,6 +44,7 @@ def test_calls_between_all_ranks_and_events_of_all_to_all(rundir, batch):
         assert [provider.answered for provider in providers] == [200 * (SIZE - 1)] * SIZE
 
 
+@pytest.mark.patient
 def test_a_large_message_does_not_overtake_or_delay_for_good(rundir):
     with tree(rundir, SIZE) as running:
         provider = Provider(running.ranks[3].uri, "echo")

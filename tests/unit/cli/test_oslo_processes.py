@@ -72,6 +72,7 @@ def status(rundir, capsys, *words):
 # ---------------------------------------------------------------- one process
 
 
+@pytest.mark.patient
 def test_a_proxy_says_where_it_is_and_what_it_counts(rundir, capsys):
     with proxy(rundir) as (process, said):
         assert said[0] == f"oslo.messaging proxy n7 in {rundir}/ipc"
@@ -106,6 +107,7 @@ def test_a_proxy_says_where_it_is_and_what_it_counts(rundir, capsys):
         assert not loaded((rundir / "proxy.log").read_text()) & FORBIDDEN
 
 
+@pytest.mark.patient
 def test_rooms_that_do_not_answer_are_said_so(rundir, capsys):
     with proxy(rundir, "--run", "call,directory") as (process, said):
         assert "fanout" not in said[1]
@@ -153,6 +155,7 @@ def test_answers_of_others_are_none(rundir, capsys):
         assert asking.states(Settings(ipc_dir=str(folder)), 0.2) is None
 
 
+@pytest.mark.patient
 def test_a_directory_elsewhere_is_asked_with_curve(rundir, capsys):
     for name in ("nodes", "stranger"):
         curve.save(curve.generate(), rundir / name)
@@ -180,6 +183,7 @@ def rooms(pid):
         return [int(word) for word in file.read().split()]
 
 
+@pytest.mark.patient
 def test_each_room_in_a_process_of_its_own(rundir, capsys):
     with proxy(rundir, "--split") as (process, said):
         assert "directory" in said[1]

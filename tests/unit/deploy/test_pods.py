@@ -60,6 +60,7 @@ def healthy(pod, kind):
     return pod.probe(kind).returncode == 0
 
 
+@pytest.mark.patient
 def test_pods_become_a_tree_in_any_order_and_leave_in_time(pods):
     brokers = [pods[f"headgate-{rank}"] for rank in range(3)]
     gateway = pods["headgate-gateway-5f7c"]
