@@ -31,9 +31,9 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[object]:
-    """Of one module: Playwright keeps an event loop in this thread while it runs, which others need for themselves."""
+    """Of this folder: Playwright keeps an event loop in this thread while it runs, which others need for themselves."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -53,7 +53,7 @@ def four() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def stage(browser: object, four: str) -> Iterator[Stage]:
     """A gateway in front of the tree, and pages that look at it."""
     folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))

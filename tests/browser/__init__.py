@@ -1,0 +1,1 @@
+"""The dashboard and its client in a real browser. A package, so that one browser serves all of it."""
