@@ -23,7 +23,8 @@ One message's journey, room by room::
     journal/     what passed, on disk: written beside the corridor by a process of its own, read without Spark
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
-The pure rooms do no input or output and read no clock. ``errors``, ``identity`` and ``nesting`` are what every room may use.
+The pure rooms do no input or output and read no clock. ``errors``, ``identity`` and ``nesting`` are what every room may
+use.
 """
 
 __version__ = "0.1.0"

@@ -33,7 +33,7 @@ def arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "-c", "--config", metavar="FILE", help="TOML; every setting stands in deploy/broker.toml"
+        "-c", "--config", metavar="FILE", help="TOML; `headgate config show` has every setting"
     )
     parser.add_argument("-r", "--rank", type=int, metavar="N", help="which rank (default: this machine's)")
     parser.add_argument(

@@ -59,7 +59,8 @@ def application(verb: str) -> typer.Typer:
         name=f"headgate {verb}",
         add_completion=False,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": list(_HELP)},
+        rich_markup_mode=None,  # rich would take [[users]] for markup of its own
+        context_settings={"help_option_names": list(_HELP), "max_content_width": 100},
     )
 
 
@@ -82,5 +83,5 @@ def run_app(verb: str, app: typer.Typer, examples: Sequence[str], argv: Sequence
             raise
         print(f"headgate {verb}: {show()}; see headgate {verb} --help", file=sys.stderr)
     if any(word in _HELP for word in argv):
-        print("\n".join([" Examples:", *(f"   {example}" for example in examples)]))
+        print("\n".join(["", "Examples:", *(f"  {example}" for example in examples)]))
     return code if isinstance(code, int) else OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -13,23 +14,19 @@ from typing import Any, get_args
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from broker.settings import Settings, journal, nfp, oslo, schema
-
 WIDTH = 110
 
 
 def meaning(struct: type[Struct], name: str) -> str:
     """What the schema says below a field: what it is, its unit, its default and why; "" where it says nothing."""
-    return _documented().get((struct.__name__, name), "")
+    return _documented(struct.__module__).get((struct.__name__, name), "")
 
 
 @cache
-def _documented() -> dict[tuple[str, str], str]:
+def _documented(module: str) -> dict[tuple[str, str], str]:
     """(class, field) -> the string below the field: Python keeps it in the source only."""
     found: dict[tuple[str, str], str] = {}
-    for node in [
-        each for module in (schema, journal, nfp, oslo) for each in ast.parse(inspect.getsource(module)).body
-    ]:
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
         if isinstance(node, ast.ClassDef):
             for field, text in zip(node.body, node.body[1:], strict=False):
                 if (
@@ -65,8 +62,11 @@ def _key(name: str) -> str:
     return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
 
 
-def lines(settings: Settings, *, explain: bool) -> Iterator[str]:
-    """The lines of a configuration file that says what ``settings`` say; ``explain`` puts its meaning above each."""
+def lines(settings: Struct, *, explain: bool) -> Iterator[str]:
+    """The lines of a configuration file that says what ``settings`` say; ``explain`` puts its meaning above each.
+
+    Of sections that may be given again the first is explained, or what it could be when there is none.
+    """
     for section in msgspec.structs.fields(settings):
         value = getattr(settings, section.name)
         if isinstance(value, Struct):
@@ -78,19 +78,33 @@ def lines(settings: Settings, *, explain: bool) -> Iterator[str]:
             default = next(each for each in get_args(section.type) if issubclass(each, Struct))()
             yield from (line if line.startswith("#") else f"#{line}" for line in _section(default, explain))
             yield ""
-        for entry in value if isinstance(value, tuple) else ():
-            yield f"[[{section.name}]]"
-            yield from _section(entry, explain=False)
+        elif value == () and explain:
+            yield f"#[[{section.name}]] may be given again, and is not set; it has:"
+            yield from _possible(get_args(section.type)[0])
             yield ""
+        for at, entry in enumerate(value if isinstance(value, tuple) else ()):
+            yield f"[[{section.name}]]"
+            yield from _section(entry, explain and not at)
+            yield ""
+
+
+def _explained(struct: type[Struct], name: str) -> Iterator[str]:
+    yield from textwrap.wrap(meaning(struct, name), WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def _possible(struct: type[Struct]) -> Iterator[str]:
+    for field in msgspec.structs.fields(struct):
+        yield from _explained(struct, field.name)
+        default = default_of(field)
+        said = "has to be set" if field.required else "is not set" if default is None else f"= {toml(default)}"
+        yield f"#{field.name} {said}"
 
 
 def _section(struct: Struct, explain: bool) -> Iterator[str]:
     for field in msgspec.structs.fields(struct):
         value = msgspec.to_builtins(getattr(struct, field.name))
         if explain:
-            yield from textwrap.wrap(
-                meaning(type(struct), field.name), WIDTH, initial_indent="# ", subsequent_indent="# "
-            )
+            yield from _explained(type(struct), field.name)
         if value is None:
             if explain:
                 yield f"#{field.name} is not set"

@@ -9,6 +9,7 @@ import os
 
 import msgspec
 
+from broker.cli import settings_text
 from broker.cli.address import choose
 from gateway import process
 from gateway.cli.login import choose as choose_listener
@@ -39,7 +40,7 @@ def arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("-c", "--config", metavar="FILE", help="TOML; every setting stands in deploy/gateway.toml")
+    add("-c", "--config", metavar="FILE", help="TOML; --show has every setting")
     add("-u", "--upstream", metavar="URI", help="the broker; the gateway has to be its owner")
     add(
         "-l",
@@ -50,6 +51,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     add("-w", "--workers", type=int, metavar="N", help="processes that share the listeners")
     add("--history", metavar="DIR", help="the warehouse of headgate pipeline, shown in the dashboard")
+    add("--show", action="store_true", help="print every setting that is in force, with its meaning, and end")
     add("--login-link", action="store_true", help="print a one-time login link, too; as the owner unless set")
     add(
         "-s",
@@ -66,6 +68,9 @@ def main(argv: list[str]) -> int:
     """Entry point of the verb."""
     given = arguments().parse_args(argv)
     settings = settings_for(given)
+    if given.show:
+        print("\n".join(settings_text.lines(settings, explain=True)))
+        return 0
     upstream = given.upstream or settings.gateway.upstream or choose(None)
     if settings.gateway.workers > 1:
         return _supervised(settings, upstream, link=given.login_link)

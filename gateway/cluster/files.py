@@ -46,7 +46,7 @@ GATEWAY_PORT: Final = 8280
 _PUBLIC: Final = 0o644
 _SECRET: Final = 0o600
 _HEAD: Final = f"""\
-# Settings of all ranks of this cluster. Yours may stand here, above the next line; deploy/broker.toml shows them all.
+# Settings of all ranks of this cluster. Yours may stand here, above the next line; `headgate config show` has them all.
 
 {MARK}
 """
@@ -291,7 +291,7 @@ def _gateway(shape: Shape, userid: int) -> str:
             'upstream_key = "rank-0.pub" # a file, so that it is read again at each attempt',
         ]
     lines = [
-        "# The gateway of this cluster; deploy/gateway.toml shows every setting.",
+        "# The gateway of this cluster; `headgate gateway --show` has every setting.",
         "",
         "[gateway]",
         *upstream,
@@ -316,14 +316,14 @@ def _gateway(shape: Shape, userid: int) -> str:
 
 
 _NFP: Final = """\
-# The NFP broker of this cluster; deploy/broker.toml shows every setting of [nfp].
+# The NFP broker of this cluster; `headgate config show` has every setting of [nfp].
 
 [nfp]
 endpoint = "tcp://*:5555"
 key_secret = "nfp/broker.key_secret"
 """
 _OSLO: Final = """\
-# The node proxies of this cluster; deploy/broker.toml shows every setting of [oslo].
+# The node proxies of this cluster; `headgate config show` has every setting of [oslo].
 
 [oslo]
 host = "*"

@@ -1,4 +1,4 @@
-"""Typed configuration of a gateway: one TOML file, read at start, frozen after that; deploy/gateway.toml shows it all.
+"""Typed configuration of a gateway: one TOML file, read at start, frozen after that (``headgate gateway --show``).
 
 schema   the sections and entries, each field with its unit, default, reason and off value
 places   what a listener's URL says, and whether it stays on this machine

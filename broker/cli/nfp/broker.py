@@ -31,7 +31,7 @@ examples:
   headgate nfp broker --uri tcp://node0:8051
   headgate nfp broker --journal journal      record what passes; headgate journal tail --follow journal
 
-Every setting stands in deploy/broker.toml, section [nfp].
+`headgate config show` has every setting, section [nfp].
 With $FLUX_URI or $HEADGATE_URI set, or --uri, its services and jobs are reachable on that broker (nfp.SERVICE.TASK).
 {address.KEYS_HELP}
 SIGTERM and SIGINT tell the workers and leave; a second one leaves at once.

@@ -31,7 +31,7 @@ examples:
   headgate oslo proxy --journal journal                 record what passes; headgate journal ls journal
   headgate oslo proxy --config broker.toml --set oslo.lease_s=10
 
-Every setting stands in deploy/broker.toml, section [oslo].
+`headgate config show` has every setting, section [oslo].
 {address.KEYS_HELP}
 SIGTERM and SIGINT end it; a second one ends it at once.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration

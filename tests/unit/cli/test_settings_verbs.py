@@ -7,6 +7,7 @@ import tomllib
 import msgspec
 import pytest
 
+import gateway.settings
 from broker.cli import exits, overrides, settings_text
 from broker.cli.main import main
 from broker.errors import ConfigError
@@ -105,8 +106,25 @@ def test_show_as_json(capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(msgspec.json.encode(Settings.defaults()))
 
 
-def test_every_setting_has_a_meaning():
-    for section in msgspec.structs.fields(Settings):
+def test_show_explains_sections_that_may_be_given_again(capsys):
+    main(["config", "show"])
+    text = capsys.readouterr().out
+    assert "#[[hosts]] may be given again, and is not set; it has:\n# The rank" in text
+    assert "\n#rank has to be set\n" in text
+    assert loads(text) == Settings.defaults()
+
+
+def test_the_gateway_shows_its_settings(tmp_path, capsys):
+    assert main(["gateway", "--show", "--set", "gateway.workers=3"]) == 0
+    text = capsys.readouterr().out
+    assert "\nworkers = 3  # not the default\n" in text
+    assert "#[[users]] may be given again" in text
+    assert gateway.settings.loads(text).gateway.workers == 3
+
+
+@pytest.mark.parametrize("settings", [Settings, gateway.settings.GatewaySettings])
+def test_every_setting_has_a_meaning(settings):
+    for section in msgspec.structs.fields(settings):
         struct = section.type if isinstance(section.type, type) else section.type.__args__[0]
         for field in msgspec.structs.fields(struct):
             assert settings_text.meaning(struct, field.name), f"{struct.__name__}.{field.name}"
