@@ -117,6 +117,10 @@ def taken_over(folder):
     ),  # the last block, damaged in a way of its own, leads to the end but for rubbish
     [Harm("flip", 0.75, 1), Harm("head", 0.0, 1), Harm("wipe", 0.625, 4), Harm("rubbish", 0.0, 1)],
 )
+@example(  # once the torn block is cut, a whole one between two damaged ones can be read
+    ([1, 1, 1, 1, 1, 1], "none", True, 0),
+    [Harm("head", 0.75, 1), Harm("cut", 0.984375, 1), Harm("flip", 0.5, 1)],
+)
 def test_no_number_is_given_out_twice(shape, harms):
     data, starts = segment(shape)
     with tempfile.TemporaryDirectory() as name:

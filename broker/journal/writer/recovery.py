@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 import zlib
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from broker.journal.layout import (
@@ -165,22 +166,24 @@ def _extent(fd: int, size: int, following: int) -> tuple[int, int]:
     """Where the last complete block ends, and the number behind its last record: ``following`` when it has none."""
     if size < 2 * HEADER_BYTES:
         return 0, following
-    at = HEADER_BYTES
+    at, highest = HEADER_BYTES, 0
     with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as data:
         while at < size:
             length = _length(data, at)
-            if not length and (resumed := _resumed(data, at, following)):
-                at = resumed
-                continue
+            if not length:
+                highest = highest or _highest(data, at, following)
+                if resumed := _resumed(data, at, following):
+                    at = resumed
+                    continue
             if not length or at + length > size:
                 break  # torn
             first, count, flags = _numbers(data, at)
             if not flags & UNNUMBERED and (
-                first == following or (following < first < following + JUMP_MAX and _sound(data, at, length))
+                first == following or (_goes_on(data, at, following) and _sound(data, at, length))
             ):
                 following = first + count
             at += length
-    return at, following
+    return at, max(following, highest)
 
 
 def _length(data: mmap.mmap, at: int) -> int:
@@ -211,6 +214,32 @@ def _numbers(data: mmap.mmap, at: int) -> tuple[int, int, int]:
     return first, count, flags
 
 
+def _candidates(data: mmap.mmap, at: int) -> Iterator[tuple[int, int]]:
+    """Where blocks seem to begin behind ``at``, and their lengths."""
+    candidate = data.find(BLOCK_MAGIC, at + 1)
+    while candidate >= 0:
+        if candidate % ALIGN == 0 and (length := _length(data, candidate)):
+            yield candidate, length
+        candidate = data.find(BLOCK_MAGIC, candidate + 1)
+
+
+def _highest(data: mmap.mmap, at: int, following: int) -> int:
+    """The number behind all records that whoever reads may find behind ``at``, now or once the torn tail is cut.
+
+    Which of the blocks there are blocks and which are payload depends on where the file ends. So every one counts whose
+    numbers go on: a number may be skipped, never given out twice.
+    """
+    budget = 2 * (len(data) - at)
+    for candidate, length in _candidates(data, at):
+        if candidate + length > len(data) or not _goes_on(data, candidate, following):
+            continue
+        budget -= length  # many long blocks may be said to begin within each other: then their word is taken
+        first, count, flags = _numbers(data, candidate)
+        if not flags & UNNUMBERED and (budget < 0 or _sound(data, candidate, length)):
+            following = first + count
+    return following
+
+
 def _resumed(data: mmap.mmap, at: int, following: int) -> int:
     """Where blocks begin again behind a damaged header; 0 when they do not.
 
@@ -218,15 +247,11 @@ def _resumed(data: mmap.mmap, at: int, following: int) -> int:
     when more is damaged, the first whole block whose numbers go on.
     """
     second = 0
-    candidate = data.find(BLOCK_MAGIC, at + 1)
-    while candidate >= 0:
-        length = _length(data, candidate) if candidate % ALIGN == 0 else 0
-        if length:
-            if _leads_to_the_end(data, candidate):
-                return candidate
-            if not second and candidate + length <= len(data) and _goes_on(data, candidate, following):
-                second = candidate if _sound(data, candidate, length) else 0
-        candidate = data.find(BLOCK_MAGIC, candidate + 1)
+    for candidate, length in _candidates(data, at):
+        if _leads_to_the_end(data, candidate):
+            return candidate
+        if not second and candidate + length <= len(data) and _goes_on(data, candidate, following):
+            second = candidate if _sound(data, candidate, length) else 0
     return second
 
 
