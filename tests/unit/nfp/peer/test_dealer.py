@@ -13,7 +13,7 @@ from broker.errors import ConfigError, LinkClosed
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer import connection, dealer
-from broker.nfp.peer.connection import OUT_MSGS, Connection
+from broker.nfp.peer.connection import Connection
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.targets import ANY
 from broker.transport.curve import generate
@@ -249,7 +249,9 @@ def test_messages_that_are_none_and_receivers_that_fail_do_not_end_the_conversat
     assert "could not be handled" in caplog.text
 
 
-def test_the_outbox_is_bounded_and_says_when_it_has_room():
+def test_the_outbox_is_bounded_and_says_when_it_has_room(monkeypatch):
+    monkeypatch.setattr(connection, "OUT_MSGS", 1000)
+
     async def main():
         story = Story()
         with RawBroker() as broker:
@@ -260,7 +262,7 @@ def test_the_outbox_is_bounded_and_says_when_it_has_room():
             sent = 0
             while way.send(post(str(sent))):
                 sent += 1
-            assert sent == OUT_MSGS
+            assert sent == 1000
             assert way.traffic.refused >= 1
             for number in range(sent):
                 assert (await broker.take_only(Command.POST)).uuid == str(number)

@@ -8,6 +8,7 @@ import zmq
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
+from broker.nfp.server import census
 from broker.nfp.server import router as rooms
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.router import BODY_BYTES, FRAMES_MAX
@@ -91,7 +92,7 @@ def test_what_was_queued_for_a_name_never_reaches_another_key():
                 await until(lambda: on.house.peers)
             (peer,) = on.house.peers
             with on.dealer(b"w1", OTHER) as thief:
-                for _ in range(100):
+                for _ in range(40):
                     peer.send(event(100))
                     await asyncio.sleep(0.005)
                 await until(lambda: on.house.ended == ["w1"])
@@ -142,8 +143,9 @@ def test_the_same_name_again_is_a_new_peer():
     asyncio.run(story())
 
 
-def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_ends():
+def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_ends(monkeypatch):
     """libzmq ignores the second connection for ever; it has to be cut to come back."""
+    monkeypatch.setattr(census, "SPEAKS_S", 0.1)
 
     async def story():
         async with stage() as on:
@@ -174,7 +176,8 @@ def test_a_dead_connection_makes_room_for_a_new_one_of_its_key(monkeypatch):
 
     async def story():
         async with stage(beat_ms=500) as on:
-            monkeypatch.setattr("broker.nfp.server.census.silent_s", lambda fd, number: 60.0)
+            monkeypatch.setattr(census, "silent_s", lambda fd, number: 60.0)
+            monkeypatch.setattr(census, "CHECK_S", 0.1)
             with on.dealer(b"w1") as first:
                 first.send_multipart([b"", b"first"])
                 await until(lambda: on.house.came)
@@ -417,18 +420,18 @@ def test_a_message_that_breaks_the_house_costs_no_other_message(caplog):
 
 def test_a_full_peer_gets_the_rest_when_it_reads():
     async def story():
-        async with stage(limits=Limits(8 << 20, 10_000)) as on:
-            with on.dealer(b"slow", RCVHWM=1, RCVBUF=4096) as sock:
+        async with stage(limits=Limits(16 << 20, 10_000)) as on:
+            with on.dealer(b"slow", RCVHWM=1, RCVBUF=1 << 16) as sock:
                 sock.send_multipart(HELLO)
                 await until(lambda: on.house.peers)
                 (peer,) = on.house.peers
-                for number in range(3000):
-                    assert peer.send(event(1000 + number % 7))
+                for number in range(1000):  # more than the kernel takes
+                    assert peer.send(event(10_000 + number % 7))
                 await until(lambda: on.router.pump.waiting)
                 sizes = []
-                while len(sizes) < 3000:
+                while len(sizes) < 1000:
                     sizes.append(len((await received(sock))[-1]))
-                assert sizes == [1000 + number % 7 for number in range(3000)]
+                assert sizes == [10_000 + number % 7 for number in range(1000)]
 
     asyncio.run(story())
 

@@ -276,6 +276,7 @@ def test_a_disk_that_fails_is_told(path):
                 raise sqlite3.OperationalError("database or disk is full")
 
             store._shelf._thread._writer._apply = full
+            store._shelf._thread._retry_s = 0.05
             store.accepted(kept("u"))
             with pytest.raises(NotStored, match="disk is full"):
                 await store.durable()

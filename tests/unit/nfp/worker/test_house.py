@@ -171,6 +171,7 @@ def test_inventory_files_and_management(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.patient
 def test_a_broker_killed_with_jobs_in_flight_loses_none_of_them(tmp_path):
     async def main():
         with nfp_process(tmp_path) as broker:

@@ -149,6 +149,7 @@ async def life(broker, greet, process):
     await broker.take_only(Command.DISCONNECT)
 
 
+@pytest.mark.patient
 def test_a_process_works_starts_anew_and_leaves(greet, tmp_path):
     with RawBroker() as broker:
         words = [str(greet), "-n", "w1", "-b", broker.endpoint, "--base-dir", str(tmp_path)]
