@@ -47,7 +47,7 @@ def four() -> Iterator[str]:
     """The URI of rank 0 of a tree of four."""
     folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
     try:
-        with tree(folder, 4) as running:
+        with tree(folder, 4, "[broker]\nheartbeat_period_s = 0.5\n") as running:
             yield running.ranks[0].uri
     finally:
         shutil.rmtree(folder, ignore_errors=True)

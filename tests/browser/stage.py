@@ -4,11 +4,13 @@ import contextlib
 import itertools
 import json
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gateway.identity.login import add_link, link_url
 from gateway.identity.store import Store
+from tests.live.brokers import eventually
 from tests.live.gateways import GatewayProcess, config_in
 
 USERS = """
@@ -40,6 +42,11 @@ NOT_FAULTS = (
     "ERR_CONNECTION_REFUSED",
 )
 """What Chromium writes to the console where the page is not to blame."""
+
+
+def hurry(page: Any, probe: Callable[[], object], expected: object = True) -> None:
+    """Poll ``probe()`` until it returns ``expected``; a second of the page's time passes between two polls."""
+    eventually(lambda: page.clock.fast_forward(1000) or probe(), expected)
 
 
 class Stage:
@@ -99,15 +106,19 @@ class Stage:
         *,
         color_scheme: str = "light",
         reduced_motion: str = "no-preference",
+        hurried: bool = False,
         **context: Any,
     ) -> Any:
         """An empty page of a browser without cookies; faults in it are kept for ``sweep``.
 
-        It may be one that an earlier test has left: a second visit takes a quarter of the time of a first one.
+        It may be one that an earlier test has left: a second visit takes a quarter of the time of a first one. One
+        that is ``hurried`` is new and has a clock that ``hurry`` advances.
         """
-        kind = tuple(sorted(context.items()))
+        kind = None if hurried else tuple(sorted(context.items()))
         idle = self._idle.setdefault(kind, [])
         page = idle.pop() if idle else self._new_page(context)
+        if hurried:
+            page.clock.install()
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
         self._used.append((kind, page))
@@ -160,7 +171,10 @@ class Stage:
                 page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
             page.goto("about:blank")
             page.context.clear_cookies()
-            self._idle[kind].append(page)
+            if kind is None:
+                page.context.close()
+            else:
+                self._idle[kind].append(page)
         faults, self.faults = self.faults, []
         assert not faults, faults
 

@@ -366,6 +366,7 @@ def test_a_fresh_token_is_asked_for_before_each_connection(look):
     until(page, "asked === 2 && flux.state === 'open'")
 
 
+@pytest.mark.patient
 def test_a_token_is_refreshed_before_it_ends(look):
     """The session outlives its first token, and no connection is lost for it."""
     tokens = TokenFile(token_path(look.gateway.settings))

@@ -2,6 +2,9 @@
 
 import re
 
+import pytest
+
+from tests.browser.stage import hurry
 from tests.live.brokers import eventually
 
 FLOOD = """async ({url, token, count, perTick}) => {
@@ -27,6 +30,7 @@ def value(page, figure):
     return page.text_content(f'[data-figure="{figure}"] .figure-value').strip()
 
 
+@pytest.mark.smoke
 def test_a_login_link_leads_to_the_tree_of_four_and_works_once(look):
     link = look.link()
     page = look.page()
@@ -56,6 +60,7 @@ def test_without_a_login_it_says_how_to_get_one(look):
     assert "Refused" in page.text_content("#login .wrong")
 
 
+@pytest.mark.patient
 def test_logging_out_ends_the_login(look):
     page = look.page()
     page.goto(look.link())
@@ -66,6 +71,7 @@ def test_logging_out_ends_the_login(look):
     assert page.locator("#board").is_hidden()
 
 
+@pytest.mark.patient
 def test_rates_and_round_trips_are_live(look):
     page = look.dashboard()
     eventually(lambda: bool(re.fullmatch(r"[1-9][0-9.]*k?", value(page, "Messages/s"))))
@@ -86,6 +92,7 @@ def test_choosing_a_broker_shows_its_links_and_its_traffic(look):
     assert page.text_content("#traffic-note") == "all brokers"
 
 
+@pytest.mark.smoke
 def test_the_event_console_shows_filters_and_pauses(look):
     page = look.dashboard()
     page.wait_for_selector(".event-row:has-text('heartbeat.pulse')")
@@ -105,6 +112,7 @@ def test_the_event_console_shows_filters_and_pauses(look):
     eventually(lambda: page.locator(".event-row:visible").count(), 2)
 
 
+@pytest.mark.patient
 def test_a_thousand_events_a_second_stay_smooth_and_bounded(look):
     """Nothing is lost, the page draws a few dozen rows, and it goes on answering."""
     page = look.dashboard()
@@ -146,6 +154,7 @@ def topic_count(page, topic):
     return int(float(text.removesuffix("k")) * 1000) if text.endswith("k") else int(text)
 
 
+@pytest.mark.patient
 def test_the_list_keeps_ten_thousand_and_no_more(look):
     """The ring of the console, filled far beyond its size, in the browser itself."""
     page = look.bench()
@@ -166,6 +175,7 @@ def test_the_list_keeps_ten_thousand_and_no_more(look):
     assert kept == [10_000, 15_000, 512, 25_000, True, "x"]
 
 
+@pytest.mark.smoke
 def test_a_call_and_its_history(look):
     page = look.dashboard("call")
     page.click("#panel-call button.primary")
@@ -182,6 +192,7 @@ def test_a_call_and_its_history(look):
     assert page.input_value("#call-topic") == "attr.get"
 
 
+@pytest.mark.patient
 def test_a_streaming_call_and_its_cancel(look):
     page = look.dashboard("call")
     page.fill("#call-topic", "log.dmesg")
@@ -224,13 +235,14 @@ def test_the_log_follows(look):
     eventually(lambda: page.locator(".log-row:visible").count(), 0)
 
 
+@pytest.mark.patient
 def test_sessions_services_and_ending_one(look):
-    page = look.dashboard("sessions")
+    page = look.dashboard("sessions", hurried=True)
     guest = look.guest()
     mine = page.locator("#panel-sessions tr:has-text('this page')")
     mine.wait_for()
     row = page.locator("#panel-sessions tr:has-text('bob (1002)')")
-    row.first.wait_for()
+    hurry(page, lambda: row.count() > 0)
     page.wait_for_selector("#panel-sessions section:has-text('Services') td:has-text('heartbeat')")
     row.first.locator("button").click()
     row.first.locator("button:has-text('Sure?')").click()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import stage as stages
-from tests.browser.stage import Stage
+from tests.browser.stage import Stage, hurry
 from tests.browser.test_layout import CONTRAST
 from tests.live import warehouse as wh
 from tests.live.brokers import eventually
@@ -75,6 +75,7 @@ def rows(page, caption):
     )
 
 
+@pytest.mark.smoke
 def test_charts_and_tables_show_what_the_warehouse_holds(look):
     page = history(look)
     for name in CHARTS:
@@ -99,6 +100,7 @@ def test_freshness_is_that_of_the_newest_run(look):
     assert page.get_attribute(".history-fresh", "data-mood") == "ok"
 
 
+@pytest.mark.patient
 def test_filters_ask_again(look):
     page = history(look)
     page.select_option("select[aria-label=Service]", "store")
@@ -116,6 +118,7 @@ def test_filters_ask_again(look):
     eventually(lambda: [row[:3] for row in rows(page, "Who lost")], [["rank1", "1", "shed"]])
 
 
+@pytest.mark.patient
 def test_time_is_chosen_by_length_and_walked(look):
     page = history(look)
     when = ".history-when"
@@ -134,6 +137,7 @@ def test_time_is_chosen_by_length_and_walked(look):
     eventually(lambda: page.locator(".history-denied .empty:visible").count(), 2)
 
 
+@pytest.mark.patient
 def test_a_step_is_read_by_pointer_and_keyboard(look):
     page = history(look)
     chart = page.locator(".history-slow .chart-picture")
@@ -152,6 +156,7 @@ def test_a_step_is_read_by_pointer_and_keyboard(look):
     assert page.get_attribute(".history-slow .chart-cursor", "visibility") == "visible"
 
 
+@pytest.mark.patient
 def test_it_has_the_page_for_itself_and_gives_it_back(look):
     page = history(look)
     assert page.locator("#overlay").is_hidden()
@@ -160,9 +165,10 @@ def test_it_has_the_page_for_itself_and_gives_it_back(look):
     assert page.evaluate("document.activeElement.dataset.rank") == "0"
 
 
+@pytest.mark.patient
 def test_new_data_appears_by_itself(look, house):
     """A run of the pipeline adds rows; the page looks again and again, and then asks for everything."""
-    page = history(look)
+    page = history(look, hurried=True)
     added = house / "slow" / "dt=2026-03-02" / "late.parquet"
     run = house / "_runs" / "late.parquet"
     try:
@@ -172,12 +178,13 @@ def test_new_data_appears_by_itself(look, house):
             house, "_runs", [{"_when": wh.FIRST, "job": "stream", "finished_at": wh.at(time.time())}], "late"
         )
         run = next((house / "_runs").glob("*/late.parquet"))
-        eventually(lambda: "late-1" in [row[0] for row in rows(page, "Who lost")], True, 25)
+        hurry(page, lambda: "late-1" in [row[0] for row in rows(page, "Who lost")])
     finally:
         added.unlink(missing_ok=True)
         run.unlink(missing_ok=True)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast(look, scheme):
     page = history(look, color_scheme=scheme)
@@ -189,6 +196,7 @@ def test_text_has_contrast(look, scheme):
     assert colours[0] != colours[1]
 
 
+@pytest.mark.patient
 def test_a_phone_needs_no_sideways_scrolling(look):
     page = history(look, width=390, height=844)
     width, wide = page.evaluate(
@@ -204,6 +212,7 @@ def test_a_phone_needs_no_sideways_scrolling(look):
     assert max(words) <= 390
 
 
+@pytest.mark.patient
 def test_a_lesser_role_is_told_and_not_refused(look):
     before = look.rpc("gateway.denied")["total"]
     page = look.guest()
@@ -215,6 +224,7 @@ def test_a_lesser_role_is_told_and_not_refused(look):
     assert look.rpc("gateway.denied")["total"] == before
 
 
+@pytest.mark.patient
 def test_without_a_warehouse_it_says_what_to_run(plain):
     page = plain.dashboard("history")
     page.wait_for_selector("#panel-history .needs:has-text('There is no history here')")
@@ -241,6 +251,7 @@ def short(browser, four):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.patient
 def test_a_short_session_is_shown_whole(short):
     page = history(short)
     when = ".history-when"
@@ -268,6 +279,7 @@ def test_a_short_session_is_shown_whole(short):
     assert page.input_value("select[aria-label=Time]") == "1"  # what was chosen stays
 
 
+@pytest.mark.patient
 def test_words_are_not_broken_into_letters(look, house, tmp_path):
     """On a phone: the page itself is not wider, and words of a table have room."""
     from gateway.pipeline import report
@@ -285,6 +297,7 @@ def test_words_are_not_broken_into_letters(look, house, tmp_path):
     assert min(page.evaluate(first)) > 250
 
 
+@pytest.mark.patient
 def test_the_report_shows_the_same_without_any_program(look, house, tmp_path):
     from gateway.pipeline import report
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser.stage import hurry
 from tests.browser.test_layout import CONTRAST
 from tests.live.attached import Attached, attached
 from tests.live.brokers import eventually
@@ -60,15 +61,16 @@ def test_without_an_nfp_broker_there_is_no_tab(look):
     assert page.locator("#panel-events").is_visible()
 
 
+@pytest.mark.smoke
 def test_services_and_workers_with_their_load(look, nfp):
-    page = jobs(look)
+    page = jobs(look, hurried=True)
     row = page.locator("#panel-jobs section:has-text('Workers') tr:has-text('lab-1')")
     eventually(lambda: "alive" in row.text_content() and "0 of 1" in row.text_content())
     service = page.locator("#panel-jobs section:has-text('Services') tr:has-text('lab')").first
     assert service.is_visible()
     with copying(look, nfp):
-        eventually(lambda: "1 of 1" in row.text_content())
-    eventually(lambda: "0 of 1" in row.text_content())
+        hurry(page, lambda: "1 of 1" in row.text_content())
+    hurry(page, lambda: "0 of 1" in row.text_content())
 
 
 def test_a_bar_moves_with_the_events_of_its_job(look, nfp):
@@ -92,6 +94,7 @@ def test_a_bar_moves_with_the_events_of_its_job(look, nfp):
     eventually(lambda: page.locator("#tab-jobs .badge").is_hidden())
 
 
+@pytest.mark.patient
 def test_a_page_that_comes_later_knows_how_far_a_job_is(look, nfp):
     with copying(look, nfp, done=7):
         eventually(lambda: look.rpc("nfp.jobs.count")["open"], 1)
@@ -101,6 +104,7 @@ def test_a_page_that_comes_later_knows_how_far_a_job_is(look, nfp):
         assert "copying 7 of 10" in job.text_content()
 
 
+@pytest.mark.patient
 def test_a_job_is_cancelled_with_two_presses(look, nfp):
     page = jobs(look)
     with copying(look, nfp):
@@ -113,13 +117,16 @@ def test_a_job_is_cancelled_with_two_presses(look, nfp):
         page.wait_for_selector(f'.job[data-uuid="{uuid}"][data-mood=muted]:has-text("cancelled")')
 
 
+@pytest.mark.patient
 def test_a_job_whose_task_failed_is_not_shown_as_done(look, nfp):
-    page = jobs(look)
+    page = jobs(look, hurried=True)
     answer = look.rpc("nfp.lab.fail", {"timeout": 60})
     assert answer["results"]["lab-1"]["failed"] is True
-    page.wait_for_selector(f'.job[data-uuid="{answer["uuid"]}"][data-mood=bad]:has-text("failed")')
+    job = page.locator(f'.job[data-uuid="{answer["uuid"]}"][data-mood=bad]:has-text("failed")')
+    hurry(page, lambda: job.count(), 1)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_readable_in_both_themes_and_fits_a_phone(look, nfp, scheme):
     with copying(look, nfp):
@@ -136,6 +143,7 @@ def test_it_is_readable_in_both_themes_and_fits_a_phone(look, nfp, scheme):
         assert (width, wide) == (390, [])
 
 
+@pytest.mark.patient
 def test_a_role_that_may_not_ask_sees_no_tab_and_is_not_refused(look, nfp):
     before = look.rpc("gateway.denied")["total"]
     page = look.guest()
@@ -145,9 +153,10 @@ def test_a_role_that_may_not_ask_sees_no_tab_and_is_not_refused(look, nfp):
     assert look.rpc("gateway.denied")["total"] == before
 
 
+@pytest.mark.patient
 def test_the_tab_goes_when_the_broker_goes(look, nfp):
-    page = jobs(look)
+    page = jobs(look, hurried=True)
     nfp.broker.terminate()
     nfp.broker.wait(START_S)
-    page.wait_for_selector("#tab-jobs", state="hidden")
+    hurry(page, lambda: page.locator("#tab-jobs").is_hidden())
     assert page.locator("#panel-events").is_visible()

@@ -40,6 +40,7 @@ CONTRAST = """() => {
 }"""
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast(look, scheme):
     page = look.dashboard(color_scheme=scheme)
@@ -54,6 +55,7 @@ def test_text_has_contrast(look, scheme):
     assert bad == []
 
 
+@pytest.mark.patient
 def test_the_theme_can_be_chosen_and_is_remembered(look):
     page = look.dashboard(color_scheme="light")
     colour = "getComputedStyle(document.body).backgroundColor"
@@ -69,7 +71,9 @@ def test_the_theme_can_be_chosen_and_is_remembered(look):
     assert page.evaluate(colour) is not None
 
 
-@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize(
+    "tab", [TABS[0], *(pytest.param(each, marks=pytest.mark.patient) for each in TABS[1:])]
+)
 def test_a_phone_needs_no_sideways_scrolling(look, tab):
     page = look.dashboard(tab, width=390, height=844)
     page.wait_for_timeout(300)
@@ -89,6 +93,7 @@ def test_the_login_page_fits_a_phone(look):
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+@pytest.mark.patient
 def test_everything_is_reached_with_the_tabulator(look):
     page = look.dashboard()
     page.wait_for_selector(".event-row")
@@ -146,6 +151,7 @@ def test_the_tree_is_walked_with_arrows(look):
     assert page.get_attribute('.node[data-rank="1"]', "aria-selected") == "false"
 
 
+@pytest.mark.patient
 def test_shortcuts_and_tabs(look):
     page = look.dashboard()
     for number, tab in enumerate(TABS, 1):
@@ -167,6 +173,7 @@ def test_shortcuts_and_tabs(look):
     assert page.get_attribute("#panel-events .toggle >> nth=1", "aria-pressed") == "true"
 
 
+@pytest.mark.patient
 def test_a_list_is_read_with_the_keyboard(look):
     page = look.dashboard()
     for number in range(5):
@@ -184,6 +191,7 @@ def test_a_list_is_read_with_the_keyboard(look):
     assert page.locator("#panel-events .entry").is_hidden()
 
 
+@pytest.mark.patient
 def test_nothing_moves_for_who_wants_no_motion(look):
     page = look.dashboard(reduced_motion="reduce")
     page.wait_for_selector(".edge-flow[data-pace]", state="attached")
@@ -194,6 +202,7 @@ def test_nothing_moves_for_who_wants_no_motion(look):
     assert names == []
 
 
+@pytest.mark.patient
 def test_the_page_needs_no_more_than_its_policy_gives(look):
     """Everything comes from the own origin; a violation of the policy would be an error in the console."""
     page = look.page()

@@ -4,8 +4,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.browser.stage import Stage
 from tests.live.brokers import eventually, one_broker
+
+pytestmark = pytest.mark.patient
 
 
 def test_a_killed_gateway_is_told_and_its_return_is_noticed(look):

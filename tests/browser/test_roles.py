@@ -1,6 +1,11 @@
 """A session with a lesser role: what it sees, and what it is told where it sees nothing."""
 
+import pytest
 
+from tests.browser.stage import hurry
+
+
+@pytest.mark.patient
 def test_panels_say_which_role_they_need(look):
     page = look.guest()
     page.wait_for_selector(".node >> nth=3")
@@ -13,6 +18,7 @@ def test_panels_say_which_role_they_need(look):
         assert "This session has the role user." in said.text_content()
 
 
+@pytest.mark.patient
 def test_looking_at_the_dashboard_is_no_denied_access(look):
     """The panels ask the rules first: what they may not show is not in the list of refusals."""
     before = look.rpc("gateway.denied")["total"]
@@ -23,8 +29,9 @@ def test_looking_at_the_dashboard_is_no_denied_access(look):
     assert look.rpc("gateway.denied")["total"] == before
 
 
+@pytest.mark.smoke
 def test_a_refused_call_names_the_role_and_the_owner_sees_it(look):
-    owner = look.dashboard("denied")
+    owner = look.dashboard("denied", hurried=True)
     page = look.guest()
     page.click("#tab-call")
     page.fill("#call-topic", "secret.method")
@@ -32,7 +39,7 @@ def test_a_refused_call_names_the_role_and_the_owner_sees_it(look):
     page.wait_for_selector(".outcome[data-mood=bad]:has-text('EPERM (1)')")
     assert "needs the role owner" in page.text_content(".answer")
     row = owner.locator("#panel-denied tr:has-text('secret.method')")
-    row.first.wait_for()
+    hurry(owner, lambda: row.count() > 0)
     assert "bob" in row.first.text_content()
     assert owner.locator("#tab-denied .badge").is_visible()
 
