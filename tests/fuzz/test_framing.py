@@ -25,7 +25,8 @@ INPUTS = int(os.environ.get("HEADGATE_FUZZ_INPUTS", "120000"))
 """Streams per run; each holds one to three frames."""
 SOAK_INPUTS = 2_000_000
 SEED = int(os.environ.get("HEADGATE_FUZZ_SEED", "0"))
-SLICES = 4
+SLICES = 16
+"""The first belongs to the fast tests."""
 CAP_BYTES = 1 << 20
 DIALECTS = [dialect("flux1", strict=True), dialect("cmb1rev"), dialect("cmb1")]
 
@@ -141,7 +142,9 @@ def short_head(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("short_head")
-@pytest.mark.parametrize("number", range(SLICES))
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(each, marks=pytest.mark.patient) for each in range(1, SLICES))]
+)
 def test_mutated_streams(number: int) -> None:
     inputs = slice_of(INPUTS, number)
     assert run(inputs) > len(inputs) // 2, "damage so heavy that hardly a message is left tests nothing"

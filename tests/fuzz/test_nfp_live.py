@@ -150,8 +150,9 @@ def hold(rundir, messages: int) -> None:
         assert not broken, broken[:3]
 
 
-def test_a_live_broker_survives_damaged_multiparts(rundir):
-    hold(rundir, MESSAGES)
+@pytest.mark.parametrize("messages", [500, pytest.param(MESSAGES, marks=pytest.mark.patient)])
+def test_a_live_broker_survives_damaged_multiparts(rundir, messages):
+    hold(rundir, messages)
 
 
 @pytest.mark.slow

@@ -310,8 +310,9 @@ def hold(folder, messages: int) -> None:
     assert not broken, proxy.log.read_text()[-4000:]
 
 
-def test_a_live_proxy_survives_damaged_multiparts(rundir):
-    hold(rundir, MESSAGES)
+@pytest.mark.parametrize("messages", [2000, pytest.param(MESSAGES, marks=pytest.mark.patient)])
+def test_a_live_proxy_survives_damaged_multiparts(rundir, messages):
+    hold(rundir, messages)
 
 
 @pytest.mark.slow

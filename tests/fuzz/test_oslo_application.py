@@ -131,6 +131,7 @@ def resident_kib() -> int:
         return int(next(line for line in status if line.startswith("VmRSS:")).split()[1])
 
 
+@pytest.mark.patient
 def test_an_application_survives_a_proxy_that_answers_rubbish(rundir, caplog, monkeypatch):
     monkeypatch.setattr(control, "DENIED_S", 2.0)
     mislead(rundir, MESSAGES, caplog)

@@ -3,9 +3,9 @@
 More of it: ``python -m tests.fuzz all --seconds 60``; ``make soak`` runs each for longer.
 """
 
-import ast
 import gc
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -100,10 +100,7 @@ def test_a_longer_time_of_fuzzing_finds_nothing(target):
 def test_every_decoder_has_an_entry():
     found = set()
     for path in [*ROOT.glob("broker/**/*.py"), *ROOT.glob("gateway/**/*.py")]:
-        names = {
-            node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
-        }
-        if names & READERS:
+        if READERS & set(re.findall(r"^ *def (\w+)", path.read_text(), re.MULTILINE)):
             found.add(str(path.relative_to(ROOT)))
     assert found - OWN_FILES == set(ENTRIES), (
         "a new decoder needs an entry in tests/fuzz/entries, and its line in ENTRIES"

@@ -3,7 +3,8 @@
 import contextlib
 import json
 
-from hypothesis import example, given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import DecodeError, MessageTooLarge
@@ -87,7 +88,17 @@ def test_one_message(name, message):
     assert through(name, new_codec(name).encode(message)) == [message]
 
 
-@given(st.sampled_from(sorted(CODECS)), st.lists(messages((EVENT,)), min_size=1, max_size=6))
+RUNS = (st.sampled_from(sorted(CODECS)), st.lists(messages((EVENT,)), min_size=1, max_size=6))
+
+
+@pytest.mark.patient
+@given(*RUNS)
+def test_many_runs(name, events):
+    test_a_run.hypothesis.inner_test(name, events)
+
+
+@settings(max_examples=40)
+@given(*RUNS)
 def test_a_run(name, events):
     run = Run(events)
     assert through(name, new_codec(name).encode_run(run)) == events

@@ -122,10 +122,16 @@ def rows_of(path: Path, rows: int) -> tuple[list[dict[str, Any]], Peers]:
     return found, peers
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    RECORDS, st.sampled_from([1, 3, 4096]), st.sampled_from(["none", "zstd", "lz4"]), st.sampled_from([0, 24])
+WRITTEN = (
+    RECORDS,
+    st.sampled_from([1, 3, 4096]),
+    st.sampled_from(["none", "zstd", "lz4"]),
+    st.sampled_from([0, 24]),
 )
+
+
+@settings(max_examples=20, deadline=None)
+@given(*WRITTEN)
 def test_columns_records_and_what_went_in_agree(
     some: list[Rec], per_block: int, codec: str, between: int
 ) -> None:
@@ -152,6 +158,15 @@ def test_columns_records_and_what_went_in_agree(
                     "" if expected["delivered"] is not None else peers.name(segment, each.via)
                 )
                 assert tuple(record.parts()) == each.kept()
+
+
+@pytest.mark.patient
+@settings(max_examples=150, deadline=None)
+@given(*WRITTEN)
+def test_columns_records_and_what_went_in_agree_in_many(
+    some: list[Rec], per_block: int, codec: str, between: int
+) -> None:
+    test_columns_records_and_what_went_in_agree.hypothesis.inner_test(some, per_block, codec, between)
 
 
 @settings(max_examples=50, deadline=None)

@@ -5,7 +5,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.nfp.names import Dialect
@@ -225,7 +226,11 @@ async def written(store, groups, wal):
     return states
 
 
-@given(GROUPS, st.lists(st.floats(0, 1), max_size=3))
+CUTS = st.lists(st.floats(0, 1), max_size=3)
+
+
+@settings(max_examples=15)
+@given(GROUPS, CUTS)
 def test_what_comes_back_is_the_committed_prefix(groups, cuts):
     async def story(folder: Path):
         path = folder / "nfp.db"
@@ -245,3 +250,9 @@ def test_what_comes_back_is_the_committed_prefix(groups, cuts):
 
     with tempfile.TemporaryDirectory(prefix="hg-") as folder:
         asyncio.run(asyncio.wait_for(story(Path(folder)), 30))
+
+
+@pytest.mark.patient
+@given(GROUPS, CUTS)
+def test_what_comes_back_is_the_committed_prefix_of_many(groups, cuts):
+    test_what_comes_back_is_the_committed_prefix.hypothesis.inner_test(groups, cuts)

@@ -5,6 +5,8 @@ A model knows for each copy of a message (one for each pool that was meant) wher
 
 from collections import Counter
 
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
@@ -253,3 +255,9 @@ class PoolsMachine(RuleBasedStateMachine):
 
 
 TestPools = PoolsMachine.TestCase
+TestPools.settings = settings(max_examples=25)
+
+
+@pytest.mark.patient
+class TestManyPools(PoolsMachine.TestCase):
+    """The same for longer."""

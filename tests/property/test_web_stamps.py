@@ -139,7 +139,7 @@ users = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(users, st.lists(messages(), max_size=8))
 @example(
     Principal("u", 7, Role.USER, "token", "c"),

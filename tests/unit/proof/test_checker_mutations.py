@@ -115,25 +115,38 @@ def test_every_kind_of_line_occurs(change):
     assert {RIGHT[who][n]["ev"] for who, n in places(change)} == MATTERS[change]
 
 
-QUIET = settings(suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
-@QUIET
-@given(st.sampled_from(places("drop")))
-def test_a_dropped_line_is_caught(place):
-    who, n = place
-    lines = copy.deepcopy(RIGHT)
+def dropped(who: str, n: int) -> dict[str, list[dict[str, Any]]]:
+    lines = {name: list(told) for name, told in RIGHT.items()}
     del lines[who][n]
-    assert not verdict_of(lines).ok, RIGHT[who][n]
+    return lines
 
 
-@QUIET
-@given(st.sampled_from(places("double")))
-def test_a_doubled_line_is_caught(place):
-    who, n = place
-    lines = copy.deepcopy(RIGHT)
+def doubled(who: str, n: int) -> dict[str, list[dict[str, Any]]]:
+    lines = {name: list(told) for name, told in RIGHT.items()}
     lines[who].insert(n, dict(lines[who][n]))
-    assert not verdict_of(lines).ok, RIGHT[who][n]
+    return lines
+
+
+CHANGES = {"drop": dropped, "double": doubled}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@FEW
+@given(st.data())
+def test_a_dropped_or_doubled_line_is_caught(change, data):
+    who, n = data.draw(st.sampled_from(places(change)))
+    assert not verdict_of(CHANGES[change](who, n)).ok, RIGHT[who][n]
+
+
+@pytest.mark.patient
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_dropped_or_doubled_line_is_caught(change):
+    for who, n in places(change):
+        assert not verdict_of(CHANGES[change](who, n)).ok, RIGHT[who][n]
 
 
 def ordered_pairs() -> list[tuple[str, int, int]]:
@@ -165,7 +178,7 @@ _CALLS = {
 }
 
 
-@QUIET
+@FEW
 @given(st.sampled_from(ordered_pairs()))
 def test_two_swapped_lines_are_caught(pair):
     who, one, other = pair
@@ -176,6 +189,13 @@ def test_two_swapped_lines_are_caught(pair):
     assert not verdict_of(lines).ok, (first, second)
 
 
+@pytest.mark.patient
+@MANY
+@given(st.sampled_from(ordered_pairs()))
+def test_many_swapped_lines_are_caught(pair):
+    test_two_swapped_lines_are_caught.hypothesis.inner_test(pair)
+
+
 STAMPS = [
     (who, n)
     for who, lines in RIGHT.items()
@@ -184,8 +204,11 @@ STAMPS = [
 ]
 
 
-@QUIET
-@given(st.sampled_from(STAMPS), st.sampled_from(["userid", "roles", "from"]), st.integers(0, 7))
+ANOTHER = (st.sampled_from(STAMPS), st.sampled_from(["userid", "roles", "from"]), st.integers(0, 7))
+
+
+@FEW
+@given(*ANOTHER)
 def test_another_stamp_is_caught(place, field, value):
     who, n = place
     lines = copy.deepcopy(RIGHT)
@@ -202,9 +225,8 @@ def test_another_stamp_is_caught(place, field, value):
     assert not verdict_of(lines).ok
 
 
-def test_every_dropped_line_is_caught():
-    """All of them, once: hypothesis only samples."""
-    for who, n in places("drop"):
-        lines = {name: list(told) for name, told in RIGHT.items()}
-        del lines[who][n]
-        assert not verdict_of(lines).ok, RIGHT[who][n]
+@pytest.mark.patient
+@MANY
+@given(*ANOTHER)
+def test_many_other_stamps_are_caught(place, field, value):
+    test_another_stamp_is_caught.hypothesis.inner_test(place, field, value)
