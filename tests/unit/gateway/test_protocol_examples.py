@@ -14,7 +14,6 @@ How blocks are marked::
 import asyncio
 import doctest
 import errno
-import functools
 import json
 import os
 import re
@@ -25,7 +24,6 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from websockets.asyncio.client import connect
 
 from broker.wire import message as wire
 from broker.wire.message import Message
@@ -35,7 +33,8 @@ from gateway.settings.schema import LimitsSection
 from gateway.web.errors import STATUS
 from gateway.web.routes import ROUTES
 from tests.conftest import OPTIONAL
-from tests.live.gateways import Live, live, run
+from tests.live.gateways import Live
+from tests.unit.gateway.web.site import Site
 
 PAGE = Path(__file__).parents[3] / "gateway" / "PROTOCOL.md"
 PROGRAM_S = 30.0
@@ -103,27 +102,18 @@ async def output_of(*argv: str, gateway: Live) -> str:
 
 
 @pytest.mark.parametrize("block", of_kind("python"))
-def test_programs(block):
-    async def body(folder: Path) -> None:
-        async with live(folder) as gateway:
-            check_output(block.output, await output_of(sys.executable, "-c", block.text, gateway=gateway))
-
+async def test_programs(live, block):
     assert block.output, "a program without output shows nothing"
-    run(body, 60.0)
+    check_output(block.output, await output_of(sys.executable, "-c", block.text, gateway=live))
 
 
 @pytest.mark.parametrize("block", of_kind("console"))
-def test_commands(block):
+async def test_commands(live, block):
     if shutil.which("curl") is None:
         pytest.skip(f"{OPTIONAL} there is no curl")
-
-    async def body(folder: Path) -> None:
-        async with live(folder) as gateway:
-            for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
-                seen = await output_of("sh", "-c", command, gateway=gateway)
-                check_output(expected, seen.replace("\r\n", "\n").rstrip("\n") + "\n")
-
-    run(body, 60.0)
+    for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
+        seen = await output_of("sh", "-c", command, gateway=live)
+        check_output(expected, seen.replace("\r\n", "\n").rstrip("\n") + "\n")
 
 
 # -- what is decoded --------------------------------------------------------------------------------
@@ -158,15 +148,29 @@ def test_what_the_gateway_sends(block):
         elif each["type"] == "gap":
             assert control.gap(each["lost"], each["from"], each["to"]) == each
         else:
-            same_as_live(each)
+            assert each["type"] in LIVE
 
 
 NULLABLE = ("expires", "epoch", "lost")
+LIVE = {"welcome", "resumed", "refreshed", "pong", "upstream"}
+"""What a session of `live_objects` is told."""
 
 
-def same_as_live(example: dict) -> None:
-    """A live gateway sends the same fields with values of the same types."""
-    found = live_objects()[example["type"]]
+async def test_the_objects_of_a_live_session(site):
+    """They have the fields of the examples with values of the same types, and those of the table."""
+    shown = [json.loads(each.text) for each in blocks() if each.kind == "json server"]
+    examples = {each["type"]: each for each in shown if isinstance(each, dict)}
+    found = await live_objects(site)
+    assert set(found) == LIVE
+    for kind, seen in found.items():
+        if kind != "welcome":
+            assert told()[kind] == set(seen) - {"type"}
+        if kind in examples:
+            same(seen, examples[kind])
+
+
+def same(found: dict, example: dict) -> None:
+    """The same fields with values of the same types."""
     assert set(found) == set(example)
     for name, value in example.items():
         if name not in NULLABLE:
@@ -175,35 +179,29 @@ def same_as_live(example: dict) -> None:
             assert set(found[name]) == set(value)
 
 
-@functools.cache
-def live_objects() -> dict[str, dict]:
+async def live_objects(site: Site) -> dict[str, dict]:
     """The control objects of one session, by type."""
     found: dict[str, dict] = {}
+    token = site.live.tokens["ada"]
+    async with site.client.ws_connect("/v1/ws", protocols=("flux.v1.json",)) as ws:
 
-    async def body(folder: Path) -> None:
-        async with live(folder) as gateway:
-            token = gateway.tokens["ada"]
-            async with connect(gateway.ws, subprotocols=["flux.v1.json"], proxy=None) as ws:
+        async def until(kind: str) -> None:
+            while kind not in found:
+                obj = await ws.receive_json()
+                found.setdefault(obj["type"], obj)
 
-                async def until(kind: str) -> None:
-                    while kind not in found:
-                        obj = json.loads(await ws.recv())
-                        found.setdefault(obj["type"], obj)
-
-                await ws.send(json.dumps({"type": "auth", "token": token}))
-                await until("welcome")
-                position = {key: found["welcome"][key] for key in ("epoch", "sequence")}
-                resume = {"type": "resume", "token": found["welcome"]["resume"], "subscriptions": ["a."]}
-                await ws.send(json.dumps(resume | position))
-                await until("resumed")
-                await ws.send(json.dumps({"type": "refresh", "token": token}))
-                await until("refreshed")
-                await ws.send(json.dumps({"type": "ping"}))
-                await until("pong")
-                gateway.gateway.hub.upstream_joined(False, 0)
-                await until("upstream")
-
-    run(body)
+        await ws.send_json({"type": "auth", "token": token})
+        await until("welcome")
+        position = {key: found["welcome"][key] for key in ("epoch", "sequence")}
+        resume = {"type": "resume", "token": found["welcome"]["resume"], "subscriptions": ["a."]}
+        await ws.send_json(resume | position)
+        await until("resumed")
+        await ws.send_json({"type": "refresh", "token": token})
+        await until("refreshed")
+        await ws.send_json({"type": "ping"})
+        await until("pong")
+        site.gateway.hub.upstream_joined(False, 0)
+        await until("upstream")
     return found
 
 
@@ -268,14 +266,16 @@ def test_the_control_objects_of_clients():
     assert described == {kind.__struct_config__.tag: kind.__struct_fields__ for kind in known}
 
 
-def test_the_control_objects_of_the_gateway():
+def told() -> dict[str, set[str]]:
+    """Type of a control object of the gateway -> its other fields, as the table has them."""
     rows = table("| `type` | Other fields | Meaning |", "From the gateway:")
-    described = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows}
-    made = [control.gap(1, 2, 3), control.error(4000), *live_objects().values()]
-    for obj in made:
-        if obj["type"] != "welcome":
-            assert described[obj["type"]] == set(obj) - {"type"}
-    assert "welcome" in described
+    return {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows}
+
+
+def test_the_control_objects_of_the_gateway():
+    for obj in (control.gap(1, 2, 3), control.error(4000)):
+        assert told()[obj["type"]] == set(obj) - {"type"}
+    assert set(told()) >= LIVE
 
 
 def test_the_close_codes():
