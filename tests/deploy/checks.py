@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,14 @@ def compose(path: Path = DEPLOY / "compose.yaml") -> list[str]:
     return _complaints("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(path))
 
 
+# ---------------------------------------------------------------- releases
+
+
+def workflow(path: Path = ROOT / ".github/workflows/release.yml") -> list[str]:
+    """The schema of GitHub's workflows."""
+    return _complaints("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(path))
+
+
 # ---------------------------------------------------------------- kubernetes
 
 
@@ -103,7 +111,7 @@ def kubernetes(case: str) -> list[str]:
         return schemas(built)
 
 
-def schemas(built: list[manifests.Manifest]) -> list[str]:
+def schemas(built: list[manifests.Manifest], versions: Sequence[str] = KUBERNETES) -> list[str]:
     """What the schemas say of manifests."""
     program("kubernetes-validate")
     found = [
@@ -115,7 +123,7 @@ def schemas(built: list[manifests.Manifest]) -> list[str]:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(yaml.safe_dump_all(known))
         file.flush()
-        for version in KUBERNETES:
+        for version in versions:
             code, said = run("kubernetes-validate", "--strict", "--quiet", "-k", version, file.name)
             found += said or ([f"kubernetes-validate -k {version} ended with {code}"] if code else [])
     return found
@@ -174,6 +182,7 @@ def everything() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """(what is checked, the check) of all that is there."""
     yield "Dockerfile: hadolint", dockerfile
     yield "compose.yaml: compose-spec", compose
+    yield "release.yml: github-workflows", workflow
     for case in manifests.CASES:
         yield f"kubernetes, {case}: kustomize, schemas of {', '.join(KUBERNETES)}", _bound(kubernetes, case)
     for name in units.names():

@@ -12,6 +12,9 @@ def headgate(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run ``headgate WORDS`` to its end."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([str(word) for word in words])
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:  # argparse: a wrong option, or --help
+            code = int(end.code or 0)
     said, complained = (str(each.buffer.getvalue(), "utf-8") for each in (out, err))
     return subprocess.CompletedProcess(words, code, said, complained)

@@ -109,7 +109,10 @@ def recorded(live: NfpProcess, uuid: str) -> list[dict]:
         return msgspec.json.decode(answer.body)["results"]
 
 
-@pytest.mark.parametrize("point", ["post", "accepted", "event", "result"])
+@pytest.mark.parametrize(
+    "point",
+    [*(pytest.param(each, marks=pytest.mark.patient) for each in ("post", "accepted", "event")), "result"],
+)
 def test_killed_while_a_worker_has_the_job(rundir, point):
     with nfp_process(rundir) as live, Worker(live, "w1", point) as worker, live.dealer("c1") as client:
         client.say(request(POST, "u1"))
@@ -123,6 +126,7 @@ def test_killed_while_a_worker_has_the_job(rundir, point):
         assert worker.runs == ["u1"]
 
 
+@pytest.mark.patient
 def test_killed_before_a_worker_was_there(rundir):
     with nfp_process(rundir) as live, live.dealer("c1") as client:
         for uuid, target in (("u1", "any"), ("u2", "w1")):
@@ -211,6 +215,7 @@ def posted(live: NfpProcess, uuid: str) -> None:
     raise AssertionError(f"{uuid} was not acknowledged within {PATIENCE_S} s")
 
 
+@pytest.mark.patient
 def test_a_client_that_sends_its_post_again_has_it_run_once(rundir):
     with nfp_process(rundir) as live, live.dealer("c1") as client:
         client.say(request(POST, "u1"))

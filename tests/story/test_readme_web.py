@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +19,14 @@ from tests.story.test_readme import block
 pytestmark = pytest.mark.story
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def rundir():
+    path = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
 def gateway(rundir):
     """The README's configuration, in a directory of its own and on a free port, in front of a real broker."""
     text = block("toml", "[[users]]").replace(":8280", ":0")

@@ -6,7 +6,9 @@ have a port of their own, and keys that count there only.
 
 import contextlib
 import errno
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -102,15 +104,37 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def well(running: Place) -> None:
+    """Whatever was tried: rank 2 has not noticed, the owner is served, nothing went wrong inside."""
+    assert running.status(2) == "full"
+    with Speaker(running.root.uri) as speaker:
+        assert speaker.ping() == 0
+    assert not [line for line in running.root.lines() if "Traceback" in line or "internal error" in line]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Place]:
+    rundir = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
+    try:
+        with three_ranks(rundir) as running:
+            yield running
+    finally:
+        shutil.rmtree(rundir, ignore_errors=True)
+
+
 @pytest.fixture
-def there(rundir) -> Iterator[Place]:
+def there(shared) -> Iterator[Place]:
+    """For those who do not get in as rank 1."""
+    yield shared
+    well(shared)
+
+
+@pytest.fixture
+def alone(rundir) -> Iterator[Place]:
+    """For those who do."""
     with three_ranks(rundir) as running:
         yield running
-        # whatever was tried: rank 2 has not noticed, the owner is served, nothing went wrong inside
-        assert running.status(2) == "full"
-        with Speaker(running.root.uri) as speaker:
-            assert speaker.ping() == 0
-        assert not [line for line in running.root.lines() if "Traceback" in line or "internal error" in line]
+        well(running)
 
 
 def answer_of(sock: zmq.Socket[bytes], silence_s: float = 10.0) -> Message | None:
@@ -191,25 +215,25 @@ def test_without_a_good_hello_there_is_one_word(there):
     assert there.status(1) == "offline"
 
 
-def test_a_second_hello_of_a_rank_ends_the_first_and_needs_its_key(there):
-    with dealing(there.tree, there.key, there.ranks[1]) as first:
-        first.send_multipart(there.hello(1))
+def test_a_second_hello_of_a_rank_ends_the_first_and_needs_its_key(alone):
+    with dealing(alone.tree, alone.key, alone.ranks[1]) as first:
+        first.send_multipart(alone.hello(1))
         answer = answer_of(first)
         assert answer is not None
         assert answer.errnum == 0
-        eventually(lambda: there.status(1), "full")
-        with dealing(there.tree, there.key, there.ranks[2]) as thief:  # the very bytes, by another rank's key
-            thief.send_multipart(there.hello(1))
+        eventually(lambda: alone.status(1), "full")
+        with dealing(alone.tree, alone.key, alone.ranks[2]) as thief:  # the very bytes, by another rank's key
+            thief.send_multipart(alone.hello(1))
             refused = answer_of(thief)
             assert refused is not None
             assert refused.errnum == errno.EPERM
-        assert there.status(1) == "full"
-        with dealing(there.tree, there.key, there.ranks[1]) as again:
-            again.send_multipart(there.hello(1))
+        assert alone.status(1) == "full"
+        with dealing(alone.tree, alone.key, alone.ranks[1]) as again:
+            again.send_multipart(alone.hello(1))
             answer = answer_of(again)
             assert answer is not None
             assert answer.errnum == 0
-            logged(there.root, "rank 1 said hello again: its former connection is dropped")
+            logged(alone.root, "rank 1 said hello again: its former connection is dropped")
 
 
 # ---------------------------------------------------------------- recorded sessions
@@ -245,24 +269,24 @@ def test_a_recorded_session_of_a_client_says_nothing_twice(there):
     assert value() == "later"
 
 
-def test_a_recorded_hello_makes_nobody_a_rank(there):
+def test_a_recorded_hello_makes_nobody_a_rank(alone):
     """Rank 1 joins by way of somebody who keeps what it said, and leaves; the record does not bring it back."""
-    with recorded(there.tree) as way:
-        with dealing(way.uri, there.key, there.ranks[1]) as sock:
-            sock.send_multipart(there.hello(1))
+    with recorded(alone.tree) as way:
+        with dealing(way.uri, alone.key, alone.ranks[1]) as sock:
+            sock.send_multipart(alone.hello(1))
             answer = answer_of(sock)
             assert answer is not None
             assert answer.errnum == 0
-            eventually(lambda: there.status(1), "full")
-        eventually(lambda: there.status(1), "lost")
+            eventually(lambda: alone.status(1), "full")
+        eventually(lambda: alone.status(1), "lost")
         said = bytes(way.said)
     assert b"overlay" not in said
     assert UUID.encode() not in said
-    before = [line for line in there.root.lines() if "rank 1 joined" in line]
-    came = replayed(there.tree, said)
+    before = [line for line in alone.root.lines() if "rank 1 joined" in line]
+    came = replayed(alone.tree, said)
     assert UUID.encode() not in came
-    assert there.status(1) == "lost"
-    assert [line for line in there.root.lines() if "rank 1 joined" in line] == before
+    assert alone.status(1) == "lost"
+    assert [line for line in alone.root.lines() if "rank 1 joined" in line] == before
 
 
 # ---------------------------------------------------------------- other protocols

@@ -160,7 +160,14 @@ def start_waiting(here: Path, *words: str) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.patient),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.patient),
+    ],
+)
 def test_signal_to_the_launcher_reaches_the_command(number, here):
     process = start_waiting(here, "sh", "-c", "echo ready; exec sleep 60")
     pids = pids_of(here, 2)

@@ -108,10 +108,10 @@ def test_results_that_do_not_come(ours, capsys):
 
 
 def test_a_job_that_nobody_takes(ours, capsys):
-    assert nfp("run", "nosuch", "x", "--timeout", "0.5") == exits.TIMEOUT
+    assert nfp("run", "nosuch", "x", "--timeout", "0.2") == exits.TIMEOUT
     assert "it stayed in the queue: no worker of the service 'nosuch' took it" in capsys.readouterr().err
     ours.ignore = 1000
-    assert nfp("run", "dummy", "x", "--timeout", "0.5") == exits.TIMEOUT
+    assert nfp("run", "dummy", "x", "--timeout", "0.2") == exits.TIMEOUT
     assert "no broker has confirmed that it has it" in capsys.readouterr().err
 
 

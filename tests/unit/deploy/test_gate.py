@@ -4,6 +4,8 @@
 """
 
 import copy
+import re
+import tomllib
 
 import pytest
 import yaml
@@ -52,12 +54,31 @@ def test_the_schema_finds_an_unknown_key_of_a_service(tmp_path):
     assert any("read_ony" in line for line in complaints(checks.compose, bad))
 
 
+def test_the_schema_finds_an_unknown_key_of_a_job(tmp_path):
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    bad = tmp_path / "release.yml"
+    bad.write_text(text.replace("runs-on:", "run-on:", 1))
+    assert complaints(checks.workflow, bad)
+
+
+def test_every_python_that_is_released_is_looked_for():
+    """The list of the workflow's last look is the list that is built."""
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    built = {each.partition("-")[0] for each in tables["cibuildwheel"]["build"]}
+    steps = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["check"]["steps"]
+    (looked,) = [step["run"] for step in steps if "for python in" in step.get("run", "")]
+    assert set(re.search(r"for python in (.*);", looked)[1].split()) == built
+
+
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "p"},
     "spec": {"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 8050}]}]},
 }
+
+
+ONE_VERSION = checks.KUBERNETES[-1:]
 
 
 def changed(given, path, value):
@@ -71,7 +92,7 @@ def changed(given, path, value):
 
 
 def test_a_pod_that_is_right_is_left_alone():
-    assert complaints(checks.schemas, [POD]) == []
+    assert complaints(checks.schemas, [POD], ONE_VERSION) == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +104,7 @@ def test_a_pod_that_is_right_is_left_alone():
     ],
 )
 def test_the_schemas_find_a_wrong_type_and_an_unknown_key(path, value):
-    assert complaints(checks.schemas, [changed(POD, path, value)])
+    assert complaints(checks.schemas, [changed(POD, path, value)], ONE_VERSION)
 
 
 MONITOR = {

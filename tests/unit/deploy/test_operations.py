@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from broker.cli import verbs
 from gateway.closes import MEANINGS
+from tests.live.verbs import headgate
 from tests.unit.deploy.figures import served, table
 
 ROOT = Path(__file__).parents[3]
@@ -82,21 +81,15 @@ def test_there_are_commands() -> None:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_a_command_knows_its_options(command: str) -> None:
+def test_a_command_knows_its_options(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option of a command stands in the help of its verb."""
     _, verb, *words = shlex.split(command)
     assert verb in verbs.BUILT_IN
     inner = (
         words[:1] if words and not words[0].startswith("-") and verb in ("token", "cluster", "nfp") else []
     )
-    told = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", verb, *inner, "--help"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=30,
-        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
-    )
+    monkeypatch.setenv("COLUMNS", "200")
+    told = headgate(verb, *inner, "--help")
     assert told.returncode == 0, told.stderr
     for option in (word for word in words if word.startswith("--")):
         assert re.search(rf"{option}\b", told.stdout), option
