@@ -28,7 +28,7 @@ COPY deploy/requirements.txt deploy/
 RUN python -m venv --without-pip /opt/headgate \
     && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-deps --require-hashes \
         --only-binary :all: -r deploy/requirements.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE headgate.py hatch_build.py ./
 COPY broker broker
 COPY gateway gateway
 # no index, no isolation: nothing that is not listed with its hash gets in

@@ -161,7 +161,7 @@ lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
 
 # built in a copy: the compiler leaves its shared objects beside the sources, where an editable install would find them
 wheel-compiled: $(VENV)/.stamp-venv
-	@copy=$$(mktemp -d) && cp -r pyproject.toml README.md LICENSE broker gateway $$copy/ && \
+	@copy=$$(mktemp -d) && cp -r pyproject.toml README.md LICENSE headgate.py hatch_build.py broker gateway $$copy/ && \
 	rm -f dist/*.whl && \
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --quiet --no-deps --wheel-dir dist $$copy && rm -rf $$copy && \
 	ls -1 dist/*.whl

@@ -28,3 +28,4 @@ use.
 """
 
 __version__ = "0.1.0"
+__distribution__ = "headgate"  # other distributions have a package of this name, too (headgate.py)

@@ -28,3 +28,5 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 
 The folder ``dashboard`` has static files: the page, and ``client.js`` for any page.
 """
+
+__distribution__ = "headgate"  # other distributions have a package of this name, too (headgate.py)

@@ -42,6 +42,18 @@ def ok(text: str) -> Finding:
     return Finding("ok", text)
 
 
+def packages() -> Finding:
+    """Whose packages ``broker`` and ``gateway`` are: other distributions have such names, and overwrite ours."""
+    from headgate import ADVICE, PACKAGES, intruder, owners
+
+    if said := intruder():
+        return Finding("fail", said, ADVICE)
+    others = sorted({each for name in PACKAGES for each in owners(name)})
+    if others:
+        return Finding("warn", f"{' and '.join(others)} in this environment has files among ours", ADVICE)
+    return ok(f"{' and '.join(PACKAGES)} are Headgate's")
+
+
 def user_name(uid: int) -> str:
     """The name of a uid, with the number."""
     try:

@@ -179,6 +179,7 @@ def doctor(
     Exit code 3 when a step fails, 78 when the configuration is the cause; warnings are no failure.
     """
     report = Report(Screen(as_json))
+    report.add(diagnosis.packages())
     settings = load(config).at_rank(rank) if config is not None else None
     if settings is not None and not _this_host(report, settings):
         return CONFIG

@@ -1,0 +1,59 @@
+"""The console script ``headgate``: makes sure that ``broker`` and ``gateway`` are Headgate's, then runs the verb.
+
+Other distributions have packages of these names. Installed into the same environment they write over ours without a
+word, so this module stands beside both and needs neither: ``python -m headgate`` is the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+from typing import Final
+
+PACKAGES: Final = ("broker", "gateway")
+ADVICE: Final = "install Headgate into an environment of its own: pipx install headgate"
+CONFIG: Final = 78
+"""Exit code: what is installed is wrong (sysexits.h, EX_CONFIG)."""
+
+
+def main() -> int:
+    """Run one verb and return the exit code."""
+    if said := intruder():
+        print(f"headgate: {said}; {ADVICE}", file=sys.stderr)
+        return CONFIG
+    from broker.cli.main import main as run
+
+    return run()
+
+
+def intruder() -> str:
+    """Which of our packages is missing or not ours, and whose it is; "" when all is well."""
+    for name in PACKAGES:
+        try:
+            found = import_module(name)
+        except Exception as error:  # whatever somebody else's package does when it is imported
+            return f"the package {name} cannot be imported ({type(error).__name__}: {error}){_whose(name)}"
+        if getattr(found, "__distribution__", None) != "headgate":
+            place = found.__file__ or ", ".join(found.__path__)
+            return f"the package {name} at {place} is not Headgate's{_whose(name)}"
+    return ""
+
+
+def _whose(name: str) -> str:
+    brought = owners(name)
+    return f", but of {' and '.join(brought)}" if brought else ""
+
+
+def owners(name: str) -> list[str]:
+    """The other distributions in this environment that bring a package ``name``, with their versions."""
+    found = set()
+    for each in metadata.distributions():
+        listed = (each.read_text("RECORD") or "").splitlines()
+        whole = (each.read_text("top_level.txt") or "").split()
+        if name in whole or any(line.startswith((f"{name}/", f"{name}.py,")) for line in listed):
+            found.add(f"{each.metadata['Name']} {each.version}")
+    return sorted(each for each in found if not each.startswith("headgate "))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""``headgate`` beside somebody else's package ``broker`` or ``gateway``: one line says so, before anything of it runs."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headgate
+from broker import __version__
+from broker.cli import diagnosis
+
+ROOT = Path(headgate.__file__).parent
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder of packages that comes before ours."""
+    shutil.copy(ROOT / "headgate.py", tmp_path)
+    return tmp_path
+
+
+def foreign(site, name, text=""):
+    (site / name).mkdir()
+    (site / name / "__init__.py").write_text(text)
+    info = site / "Some_Broker-2.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-broker\nVersion: 2.1\n")
+    (info / "RECORD").write_text(f"{name}/__init__.py,,\nSome_Broker-2.1.dist-info/RECORD,,\n")
+
+
+def said(site, *words):
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "headgate", *words], cwd=site, env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", headgate.PACKAGES)
+def test_the_package_of_somebody_else_is_named(site, name):
+    foreign(site, name, "print('loaded')\n")
+    code, _out, err = said(site, "doctor")
+    assert code == headgate.CONFIG
+    assert err == (
+        f"headgate: the package {name} at {site}/{name}/__init__.py is not Headgate's, but of some-broker 2.1; "
+        f"{headgate.ADVICE}\n"
+    )
+
+
+def test_one_that_cannot_be_imported(site):
+    foreign(site, "broker", "import nothing_of_this_name")
+    code, out, err = said(site, "--version")
+    assert (code, out) == (headgate.CONFIG, "")
+    assert err.count("\n") == 1
+    assert "ModuleNotFoundError: No module named 'nothing_of_this_name'), but of some-broker 2.1; " in err
+
+
+def test_with_our_own_a_verb_runs(site):
+    assert said(site, "--version") == (0, f"headgate {__version__}\n", "")
+
+
+def test_doctor_tells_who_else_has_packages_of_these_names(site, monkeypatch):
+    assert diagnosis.packages() == diagnosis.ok("broker and gateway are Headgate's")
+    foreign(site, "gateway")
+    monkeypatch.syspath_prepend(site)
+    found = diagnosis.packages()
+    assert (found.level, found.advice) == ("warn", headgate.ADVICE)
+    assert "some-broker 2.1" in found.text
+    monkeypatch.setattr(sys.modules["broker"], "__distribution__", "some-broker")
+    assert diagnosis.packages().level == "fail"
