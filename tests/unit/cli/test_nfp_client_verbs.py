@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from broker.cli.nfp.following import show_results
 from broker.cli.nfp.session import Session
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken
+from broker.nfp.client import NfpClient
 from broker.transport import curve
 from tests.unit.nfp.client.fake_broker import FakeBroker, until
 
@@ -33,6 +35,8 @@ def base(tmp_path, monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["ours", "norfab"])
 def broker(request, monkeypatch):
+    if not request.param:  # deployed NorFab's lets OPEN pass without a word
+        monkeypatch.setattr("broker.cli.nfp.session.NfpClient", partial(NfpClient, open_timeout_s=0.05))
     with FakeBroker(push=request.param) as fake:
         monkeypatch.setenv("HEADGATE_NFP", fake.endpoint)
         yield fake
