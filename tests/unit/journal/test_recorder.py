@@ -1,6 +1,7 @@
 """Chunks on their way to the writer: order, bounds, losses that are named, a writer that dies, a disk that is full."""
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -404,9 +405,8 @@ def test_the_directory_is_private(make, tmp_path):
     assert (tmp_path / "j" / ".plain.lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_second_writer_of_the_same_name_is_refused(make, tmp_path):
-    import fcntl
-
+def test_a_second_writer_of_the_same_name_is_refused(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "FORMER_S", 0.1)
     one = make()
     (tmp_path / "j").mkdir()
     lock = os.open(premises.lock_path(one.options), os.O_RDWR | os.O_CREAT, 0o600)

