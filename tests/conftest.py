@@ -9,6 +9,7 @@ test` would not have seen a part of the product are marked `smoke` and run in bo
 longer than `FAST_S` fails. The time for which the test was ready and another process had its core is not counted.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -131,12 +132,28 @@ def pytest_make_collect_report(collector: pytest.Collector):
     return report
 
 
-@pytest.fixture
-def rundir() -> Iterator[Path]:
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
     """A private directory whose path is short enough for UNIX sockets, which hold 107 bytes."""
     path = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def rundir() -> Iterator[Path]:
+    """A ``short_directory`` for one test."""
+    with short_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def module_rundir() -> Iterator[Path]:
+    """A ``short_directory`` for a whole file."""
+    with short_directory() as path:
+        yield path
 
 
 @pytest.fixture(scope="session")

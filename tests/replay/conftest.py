@@ -13,16 +13,12 @@ SIZE = 4
 
 
 @pytest.fixture(scope="module")
-def headgate():
+def headgate(module_rundir):
     """The URI of rank 0 of four; guests may connect."""
-    rundir = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
     extra = "[access]\nallow_guest_user = true\n"
-    try:
-        with tree(rundir, SIZE, extra) as running:
-            rundir.chmod(0o711)
-            yield running.ranks[0].uri
-    finally:
-        shutil.rmtree(rundir, ignore_errors=True)
+    with tree(module_rundir, SIZE, extra) as running:
+        module_rundir.chmod(0o711)
+        yield running.ranks[0].uri
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +42,3 @@ def flux_core(flux_prefix):
         process.wait(30)
         process.stdout.close()
         shutil.rmtree(rundir, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def module_rundir():
-    """As ``rundir``, for a whole file."""
-    path = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)

@@ -6,10 +6,17 @@ import pytest
 
 from broker.wire.message import MAGIC_TEXT, RESPONSE, event, request
 from broker.wire.payload import decode_json, encode_json
+from tests.live.brokers import one_broker
 from tests.live.load import Provider, numbered
 from tests.live.speaker import Speaker, subscribe
 
 pytestmark = pytest.mark.story
+
+
+@pytest.fixture(scope="module")
+def broker(module_rundir):
+    with one_broker(module_rundir) as running:
+        yield running
 
 
 def ping(tag: int, pad: int = 0) -> bytes:

@@ -6,8 +6,6 @@ import errno
 import functools
 import itertools
 import json
-import subprocess
-import sys
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -21,6 +19,7 @@ from gateway.settings import loads
 from tests.live.brokers import eventually, one_broker
 from tests.live.gateways import USERS, gateway_process
 from tests.live.speaker import Speaker
+from tests.live.verbs import headgate
 
 pytestmark = pytest.mark.story
 
@@ -143,15 +142,11 @@ def test_stamps_and_routes_of_clients_are_worth_nothing(rundir):
 
 
 def token_of(rundir, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "token", *words, "--statedir", str(rundir / "state")],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+    done = headgate("token", *words, "--statedir", rundir / "state")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-@pytest.mark.patient
 def test_a_user_without_a_role_gets_no_session(rundir):
     """A good token of a user whom the settings give no role; and settings cannot give an empty one."""
     with here(rundir) as (_broker, gateway, web):

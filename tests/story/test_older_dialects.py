@@ -4,9 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +11,7 @@ from broker.transport import curve
 from broker.wire import message as v1
 from broker.wire.message import event, request, response
 from broker.wire.payload import decode_json, encode_json
+from tests.conftest import short_directory
 from tests.live import cmb1
 from tests.live.brokers import eventually
 from tests.live.cmb1 import FIRST, REVISED, TEXTS, Peer, Seen, Text
@@ -35,8 +33,7 @@ def places():
 
         def of(text: Text) -> Place:
             if text.name not in started:
-                rundir = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
-                stack.callback(shutil.rmtree, rundir)
+                rundir = stack.enter_context(short_directory())
                 started[text.name] = stack.enter_context(one_place(rundir, f'dialect = "{text.name}"'))
             return started[text.name]
 

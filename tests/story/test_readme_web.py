@@ -6,8 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -20,19 +18,12 @@ pytestmark = pytest.mark.story
 
 
 @pytest.fixture(scope="module")
-def rundir():
-    path = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
-def gateway(rundir):
+def gateway(module_rundir):
     """The README's configuration, in a directory of its own and on a free port, in front of a real broker."""
     text = block("toml", "[[users]]").replace(":8280", ":0")
-    with one_broker(rundir) as broker:
-        config = rundir / "gateway.toml"
-        section = f'[gateway]\nupstream = "{broker.uri}"\nstatedir = "{rundir}/state"\ndrain_s = 0.1\n'
+    with one_broker(module_rundir) as broker:
+        config = module_rundir / "gateway.toml"
+        section = f'[gateway]\nupstream = "{broker.uri}"\nstatedir = "{module_rundir}/state"\ndrain_s = 0.1\n'
         config.write_text(section + text)
         running = GatewayProcess(config)
         try:
@@ -76,9 +67,9 @@ def test_python(gateway):
     assert out == "1 brokers\n{'from': 'python'}\n"
 
 
-def test_a_token_made_by_the_command_is_taken(gateway, rundir):
+def test_a_token_made_by_the_command_is_taken(gateway, module_rundir):
     line = block("sh", "headgate token add").splitlines()[0]
-    words = line.partition("#")[0].replace("gateway.toml", str(rundir / "gateway.toml")).split()
+    words = line.partition("#")[0].replace("gateway.toml", str(module_rundir / "gateway.toml")).split()
     made = run(gateway, sys.executable, "-m", "broker.cli.main", *words[1:], "--json")
     gateway.tokens["grafana"] = json.loads(made)["token"]
     out = run(gateway, "bash", "-c", block("sh", "/v1/rpc/attr.get").splitlines()[0])

@@ -6,9 +6,7 @@ have a port of their own, and keys that count there only.
 
 import contextlib
 import errno
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -113,13 +111,9 @@ def well(running: Place) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Place]:
-    rundir = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
-    try:
-        with three_ranks(rundir) as running:
-            yield running
-    finally:
-        shutil.rmtree(rundir, ignore_errors=True)
+def shared(module_rundir) -> Iterator[Place]:
+    with three_ranks(module_rundir) as running:
+        yield running
 
 
 @pytest.fixture
