@@ -28,7 +28,7 @@ make_python() {
     there "$python" && return
     began=$(date +%s)
     root=$work/root
-    debootstrap --variant=minbase --include=python3,python3-venv,python3-pip,ca-certificates "$release" "$root" "$(mirror)" \
+    debootstrap --variant=minbase --include=python3,libpython3-dev,python3-venv,python3-pip,ca-certificates "$release" "$root" "$(mirror)" \
         >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
     rm -f "$root"/usr/lib/python3.*/EXTERNALLY-MANAGED
     for name in python python3 python3.11; do ln -s /usr/bin/python3.11 "$root/usr/local/bin/$name"; done

@@ -1,7 +1,8 @@
-"""What is in ``Dockerfile`` and ``deploy/``, read and checked without a container engine, a cluster or root.
+"""What is in ``Dockerfile``, ``deploy/`` and releases, checked without a container engine, a cluster or root.
 
     __main__    ``python -m tests.deploy``: every check, one line each; exit 1 when one complains
     checks      the checkers of others: hadolint, compose-spec, kubernetes-validate, systemd-analyze
+    compiled    whether a wheel is compiled as it should be
     commands    `headgate ...` as it stands in a unit, a manifest or a Dockerfile: would it parse?
     dockerfile  the instructions of a Dockerfile
     kubelet     what is done with a pod template, without a cluster
