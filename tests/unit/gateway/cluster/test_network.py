@@ -19,7 +19,7 @@ needs_root = pytest.mark.skipif(
 SAYS = """
 import socket, sys
 sock = socket.socket()
-sock.settimeout(0.3)
+sock.settimeout(0.15)
 sock.connect((sys.argv[1], 8050))  # the kernel answers, or nobody does
 sock.settimeout(10)
 print(sock.recv(9).decode())
@@ -53,6 +53,7 @@ def reaching(network, *ranks):
     return [rank for rank, each in trying.items() if each.communicate(timeout=20)[0].strip() == "hello"]
 
 
+@pytest.mark.smoke
 @needs_root
 def test_ranks_reach_each_other_unless_they_are_cut():
     async def run():
