@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -103,8 +104,18 @@ def taken_over(folder):
         os.close(fd)
 
 
+HARMED = (SHAPES, st.lists(HARMS, max_size=4))
+
+
+@pytest.mark.patient
 @settings(max_examples=400, deadline=None)
-@given(SHAPES, st.lists(HARMS, max_size=4))
+@given(*HARMED)
+def test_no_number_of_many_is_given_out_twice(shape, harms):
+    test_no_number_is_given_out_twice.hypothesis.inner_test(shape, harms)
+
+
+@settings(max_examples=80, deadline=None)
+@given(*HARMED)
 @example(([3, 2, 4], "none", True, 8), [Harm("head", 0.4, 4), Harm("cut", 0.97, 1)])
 @example(([3, 2, 4], "none", False, 8), [Harm("head", 0.9, 5)])
 @example(([1], "none", False, 0), [Harm("cut", 0.5, 1)])

@@ -255,9 +255,12 @@ class PoolsMachine(RuleBasedStateMachine):
 
 
 TestPools = PoolsMachine.TestCase
-TestPools.settings = settings(max_examples=25)
+AS_EVER = TestPools.settings
+TestPools.settings = settings(AS_EVER, max_examples=25)
 
 
 @pytest.mark.patient
 class TestManyPools(PoolsMachine.TestCase):
     """The same for longer."""
+
+    settings = AS_EVER

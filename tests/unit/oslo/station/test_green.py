@@ -117,6 +117,7 @@ said("done")
 """) == ["done"]  # fmt: skip
 
 
+@pytest.mark.patient
 def test_a_greenlet_that_is_killed_or_times_out_disturbs_nobody(answering, folder):
     assert run(folder, """
 waits = eventlet.spawn(port.call, where, b"silence", timeout_s=30)
@@ -135,6 +136,7 @@ said("done")
 """) == ["done"]  # fmt: skip
 
 
+@pytest.mark.patient
 def test_logs_of_the_thread_are_written_by_a_greenlet(answering, folder):
     assert run(folder, """
 import threading
@@ -188,6 +190,7 @@ said("done")
 """) == ["done"]  # fmt: skip
 
 
+@pytest.mark.patient
 def test_a_process_that_ends_without_closing_loses_nothing(node, open_port, folder):
     intake = open_port().listen(Address("x", "t", "s"))
     run(folder, """

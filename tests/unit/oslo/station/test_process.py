@@ -161,6 +161,7 @@ said("parent")
     assert lines == ["child return", "child close", "parent"]
 
 
+@pytest.mark.patient
 def test_a_port_from_before_the_fork_works_in_the_child(node, folder, open_port, stack):
     serving(open_port, stack)
     lines = run(folder, """
@@ -223,6 +224,7 @@ said("all three")
     assert lines == ["all three"]
 
 
+@pytest.mark.patient
 def test_a_fork_while_others_use_the_port(node, folder, open_port, stack):
     """Locks of the moment, held by threads that the child does not have, stop nothing there."""
     serving(open_port, stack)
