@@ -277,7 +277,7 @@ class Run:
                 f"{here}{suffix}",
             ]
             self.world.lab.run(HOSTS["nfp"], copy, check=True)
-        with sqlite3.connect(here) as store:
+        with contextlib.closing(sqlite3.connect(here)) as store:
             for uuid, worker, status in store.execute(_RESULTS):
                 self.log.job_recorded(uuid, status, worker=worker or None)
 

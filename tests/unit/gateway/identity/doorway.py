@@ -85,9 +85,14 @@ class Doorway:
 @contextlib.asynccontextmanager
 async def open_door(settings, *, host="127.0.0.1", family=socket.AF_INET):
     """The listener of `settings`, bound to a free port."""
+    with contextlib.closing(Store(settings.gateway.statedir)) as store:
+        async with _listening(settings, Doorway(settings, store), host, family) as doorway:
+            yield doorway
+
+
+@contextlib.asynccontextmanager
+async def _listening(settings, doorway, host, family):
     entry = settings.listen[0]
-    store = Store(settings.gateway.statedir)
-    doorway = Doorway(settings, store)
     await doorway.identity.start()
     server = web.Server(doorway.handle)
     sock = socket.socket(family)
@@ -106,7 +111,6 @@ async def open_door(settings, *, host="127.0.0.1", family=socket.AF_INET):
         await server.shutdown(1)
         await listening.wait_closed()
         doorway.identity.close()
-        store.close()
 
 
 class Answer:
