@@ -284,8 +284,8 @@ def test_a_frozen_process_gets_what_it_was_given_when_it_goes_on(run_node):
     node = run_node(lease_s=0.4)
     client = node.client("cast")
     with child_of(node, "cast", "t") as child:
-        client.cast("t", b"first")
-        until(lambda: "first" in child.lines, "its connection")  # or all would wait here, and go when its lease ends
+        client.cast("t", b"first")  # it is connected, or all would wait here, and go when its lease ends
+        until(lambda: "first" in child.lines, "its connection")
         child.freeze()
         for number in range(20):
             client.cast("t", b"%d" % number)
