@@ -306,7 +306,8 @@ def test_the_revision_gets_disconnect_notices(place, peer, text):
 @texts
 def test_private_events(peer, modern, text):
     """The first text cannot say that an event is private, so its peers get none."""
-    peer.must(b"event.subscribe", {"topic": ""})
+    for topic in ("secret", "open"):
+        peer.must(b"event.subscribe", {"topic": topic})
     modern.tell(event("secret", flags=v1.PRIVATE), event("open"))
     if text is REVISED:
         secret = peer.receive()
