@@ -73,15 +73,12 @@ def test_work_is_done_after_its_message_and_before_the_next():
     async def script():
         desk = Desk()
         order = []
-        desk.on_deliver = lambda message: order.append(message.matchtag)
-        peer = desk.peer()
-        original = desk.broker.router.request
-        desk.broker.router.request = lambda port, message: (
-            order.append(-message.matchtag),
-            original(port, message),
-        )
-        peer.say(ask("probe.a", 1), ask("probe.b", 2))
-        assert order == [-1, 1, -2, 2]
+        desk.on_deliver = lambda message: order.append(message.topic)
+        peer, ear = desk.peer(), desk.peer()
+        ear.subscribe()
+        ear.port.send = lambda message: order.append(message.topic)
+        peer.say(ask("probe.a"), event("one"), ask("probe.b"), event("two"))
+        assert order == ["probe.a", "one", "probe.b", "two"]
 
     run(script())
 
@@ -108,26 +105,35 @@ def test_deep_chains_do_not_recurse():
     run(script())
 
 
+def bug(desk, **more):
+    """A peer to which the first message cannot even be queued: whoever sent it runs into a bug of ours."""
+    peer = desk.peer(**more)
+    send = peer.port.send
+
+    def fails(message):
+        peer.port.send = send
+        raise RuntimeError("a bug")
+
+    peer.port.send = fails
+    return peer
+
+
 @pytest.mark.parametrize("kind", [REQUEST, RESPONSE, EVENT])
 def test_an_exception_costs_its_link_only(kind, caplog):
     async def script():
         desk = Desk()
-        bad, good = desk.peer(), desk.peer()
+        bad, good, buggy = desk.peer(services=["answers"]), desk.peer(), bug(desk, services=["buggy"])
         good.subscribe()
         router = desk.broker.router
-
-        def broken(port, message):
-            raise RuntimeError("a bug")
-
         first = event("before")
-        if kind == EVENT:
-            router.events = type(
-                "Broken", (), {"receive": staticmethod(broken), "detach": router.events.detach}
-            )()
-            first = ask("probe.before")
+        if kind == REQUEST:
+            message = ask("buggy.x")
+        elif kind == RESPONSE:
+            buggy.say(ask("answers.x"))
+            message = response(bad.requests[0])
         else:
-            setattr(router, "request" if kind == REQUEST else "response", broken)
-        message = {REQUEST: ask("probe.x"), RESPONSE: response(ask("probe.x")), EVENT: event("x")}[kind]
+            buggy.subscribe()
+            first, message = ask("probe.before"), event("x")
         bad.say(first, message, ask("probe.never") if kind == EVENT else event("never"))
         await ticks()
         assert isinstance(bad.link.ended, LinkBroken)
@@ -147,9 +153,9 @@ def test_an_exception_ends_the_whole_backlog_of_its_link():
     async def script():
         desk = Desk(batch_msgs=4)
         peer, ear = desk.peer(), desk.peer()
+        bug(desk, services=["buggy"])
         ear.subscribe()
-        desk.broker.router.request = lambda port, message: 1 / 0
-        peer.say(event("a"), ask("probe.x"), *(event("b") for _ in range(20)))
+        peer.say(event("a"), ask("buggy.x"), *(event("b") for _ in range(20)))
         await ticks(20)
         assert [m.topic for m in ear.events] == ["a"]
         assert peer.port not in desk.broker.router.ports
