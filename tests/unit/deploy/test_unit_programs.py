@@ -29,7 +29,12 @@ PLACES = ("etc", "run", "var/lib")
 WATCHDOG_S = 0.1
 
 
-@pytest.fixture(params=units.names())
+def marks(name):
+    """A gateway takes longer to start than the others, which stand for it where time is short."""
+    return pytest.mark.patient if name.startswith("headgate-gateway") else ()
+
+
+@pytest.fixture(params=[pytest.param(name, marks=marks(name)) for name in units.names()])
 def unit(request):
     return units.read(request.param)
 
