@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "RUN_OF_HEADGATE_TESTS"
-SWEEPS = 500
-"""How often the guard looks for what is left; a supervisor may have brought somebody back."""
+GRACE_S = 1.0
+"""What is left may take so long to end by itself: a JVM tidies up behind it."""
+PATIENCE_S = 10.0
+"""How long the guard looks for what is left; a supervisor may have brought somebody back."""
 
 
 def begin() -> None:
@@ -57,11 +59,9 @@ def main(pid: int, mark: str) -> None:
     os.chdir("/")
     os.dup2(0, 2)
     select.select([guarded], [], [])
-    for _ in range(SWEEPS):
-        left = list(bearers(mark))
-        if not left:
-            return
-        for each in left:
+    ended = time.monotonic()
+    while (left := list(bearers(mark))) and (past := time.monotonic() - ended) < PATIENCE_S:
+        for each in left if past > GRACE_S else ():
             with contextlib.suppress(OSError):
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.02)

@@ -57,7 +57,7 @@ def test_whatever_it_started_is_gone(words, rundir):
         run.kill()
         run.wait()
     assert len(begun) >= 4  # the launcher, two brokers, the daemon
-    eventually(lambda: list(guard.bearers(mark)), [])
+    eventually(lambda: list(guard.bearers(mark)), [], 30)
 
 
 def test_children_hear_an_interrupt_that_the_run_ignores():
