@@ -41,6 +41,7 @@ def test_stays(monkeypatch):
 
 @pytest.mark.parametrize("words", [[], ["--numprocesses", "1"]], ids=["alone", "workers"])
 @pytest.mark.patient
+@pytest.mark.timeout(120)
 def test_whatever_it_started_is_gone(words, rundir):
     story = rundir / "test_stays.py"
     story.write_text(STORY)
@@ -50,7 +51,7 @@ def test_whatever_it_started_is_gone(words, rundir):
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        eventually((rundir / "mark").exists, timeout=30)
+        eventually((rundir / "mark").exists, timeout=60)
         mark = (rundir / "mark").read_text()
         begun = list(guard.bearers(mark))
     finally:
