@@ -119,18 +119,21 @@ def test_no_number_of_many_is_given_out_twice(shape, harms):
 @example(([3, 2, 4], "none", True, 8), [Harm("head", 0.4, 4), Harm("cut", 0.97, 1)])
 @example(([3, 2, 4], "none", False, 8), [Harm("head", 0.9, 5)])
 @example(([1], "none", False, 0), [Harm("cut", 0.5, 1)])
-@example(
-    (
-        [1, 1, 1, 1, 1, 3],
-        "none",
-        False,
-        0,
-    ),  # the last block, damaged in a way of its own, leads to the end but for rubbish
+@example(  # the last block, damaged in a way of its own, leads to the end but for rubbish
+    ([1, 1, 1, 1, 1, 3], "none", False, 0),
     [Harm("flip", 0.75, 1), Harm("head", 0.0, 1), Harm("wipe", 0.625, 4), Harm("rubbish", 0.0, 1)],
 )
 @example(  # once the torn block is cut, a whole one between two damaged ones can be read
     ([1, 1, 1, 1, 1, 1], "none", True, 0),
     [Harm("head", 0.75, 1), Harm("cut", 0.984375, 1), Harm("flip", 0.5, 1)],
+)
+@example(  # a block of peers has lost the flag that its records have no numbers
+    ([2, 2, 2, 4], "none", True, 0),
+    [Harm("wipe", 0.07743057822907029, 1)],
+)
+@example(
+    ([2, 2, 2, 4], "lz4", True, 0),
+    [Harm("cut", 0.7109375, 1), Harm("flip", 0.75, 1), Harm("wipe", 0.07743057822907029, 1)],
 )
 def test_no_number_is_given_out_twice(shape, harms):
     data, starts = segment(shape)

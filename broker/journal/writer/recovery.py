@@ -177,11 +177,9 @@ def _extent(fd: int, size: int, following: int) -> tuple[int, int]:
                     continue
             if not length or at + length > size:
                 break  # torn
-            first, count, flags = _numbers(data, at)
-            if not flags & UNNUMBERED and (
-                first == following or (_goes_on(data, at, following) and _sound(data, at, length))
-            ):
-                following = first + count
+            first, behind = _numbers(data, at)
+            if first == following or (first < following + JUMP_MAX and _sound(data, at, length)):
+                following = max(following, behind)
             at += length
     return at, max(following, highest)
 
@@ -206,12 +204,12 @@ def _sound(data: mmap.mmap, at: int, length: int) -> bool:
     return bool(found == BLOCK_HEADER.unpack_from(data, at)[2])
 
 
-def _numbers(data: mmap.mmap, at: int) -> tuple[int, int, int]:
-    """First number, records, flags."""
+def _numbers(data: mmap.mmap, at: int) -> tuple[int, int]:
+    """The first number of a block, and the one behind its records: the same where they have none."""
     _magic, _length, _crc, _codec, _version, flags, count, _bodies, first, *_ = BLOCK_HEADER.unpack_from(
         data, at
     )
-    return first, count, flags
+    return first, first if flags & UNNUMBERED else first + count
 
 
 def _candidates(data: mmap.mmap, at: int) -> Iterator[tuple[int, int]]:
@@ -231,12 +229,12 @@ def _highest(data: mmap.mmap, at: int, following: int) -> int:
     """
     budget = 2 * (len(data) - at)
     for candidate, length in _candidates(data, at):
-        if candidate + length > len(data) or not _goes_on(data, candidate, following):
+        first, behind = _numbers(data, candidate)
+        if candidate + length > len(data) or first >= following + JUMP_MAX or behind <= following:
             continue
         budget -= length  # many long blocks may be said to begin within each other: then their word is taken
-        first, count, flags = _numbers(data, candidate)
-        if not flags & UNNUMBERED and (budget < 0 or _sound(data, candidate, length)):
-            following = first + count
+        if budget < 0 or _sound(data, candidate, length):
+            following = behind
     return following
 
 
