@@ -7,7 +7,7 @@ word, so this module stands beside both and needs neither: ``python -m headgate`
 from __future__ import annotations
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Final
 
 PACKAGES: Final = ("broker", "gateway")
@@ -46,6 +46,8 @@ def _whose(name: str) -> str:
 
 def owners(name: str) -> list[str]:
     """The other distributions in this environment that bring a package ``name``, with their versions."""
+    from importlib import metadata  # late: it costs more than all that is imported before a verb
+
     found = set()
     for each in metadata.distributions():
         listed = (each.read_text("RECORD") or "").splitlines()
