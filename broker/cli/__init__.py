@@ -1,6 +1,6 @@
 """The ``headgate`` command: one file a verb; verbs are entry points, so that packages add their own.
 
-    main           the dispatcher
+    main           the dispatcher; ``build`` which build runs
     verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``health`` ``keygen`` ``log``
                    ``ping`` ``pub`` ``rpc`` ``start`` ``stats`` ``status`` ``sub``, a file each
     exits          exit codes, and which error means which
