@@ -13,8 +13,6 @@ SAMPLES: Final = (
     "broker.nfp.frames",
     "broker.node.broker",
     "broker.routing.router",
-    "broker.transport.outbox",
-    "broker.transport.zeromq.drain",
     "broker.wire.decoding",
     "broker.wire.message",
     "gateway.codecs.binary",
