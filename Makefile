@@ -127,7 +127,7 @@ licences: $(VENV)/.stamp-test
 
 bench: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) .venv-oslo/.stamp-$(OSLO_VERSION) system-packages
 	@if command -v cc >/dev/null || command -v gcc >/dev/null; then $(MAKE) --no-print-directory wheel-compiled; fi
-	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--compiled /') $(BENCH_ARGS)
+	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--wheel /') $(BENCH_ARGS)
 
 # `make -k lint` goes on to the next tool after one has complained
 lint: lint-ruff lint-format lint-types lint-imports lint-deploy

@@ -6,6 +6,7 @@ Every figure about speed is a ratio within one run: machines differ, and so do t
 ``works``       what is measured, one function a row (``tree`` has its own file)
 ``web_works``   the same by WebSocket, through the gateway
 ``targets``     floor and aim of each row, and the verdict
+``builds``      which build of Headgate is measured: a wheel (--wheel), the sources beside it
 ``contenders``  who is measured: Headgate, flux-core (FLUX_PREFIX), a relay of bytes that parses nothing
 ``web_contenders``  by WebSocket: the gateway, nats-server, Crossbar (in an environment of its own, see --cache)
 ``loadgen``     builds and runs the load generators: ``loadgen.c`` on UNIX sockets, ``wsload.c`` on WebSockets (frames:

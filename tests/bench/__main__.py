@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.bench import (
+    builds,
     hotspots,
     journal_read,
     journal_works,
@@ -22,7 +23,7 @@ from tests.bench import (
     web_works,
     works,
 )
-from tests.bench.contenders import Compiled, Flux, Headgate
+from tests.bench.contenders import Flux, Headgate, Pure
 from tests.bench.loadgen import WEB_SOURCE, LoadError, Loadgen, compiler
 from tests.bench.oslo_contenders import RabbitMq
 from tests.bench.targets import Row
@@ -77,7 +78,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--quick", action="store_true", help="three short rounds: a glance, no figures to publish"
     )
     parser.add_argument(
-        "--compiled", type=Path, metavar="WHEEL", help="measure this wheel of compiled rooms, too"
+        "--wheel", type=Path, metavar="WHEEL", help="measure this build, and the sources beside it"
     )
     parser.add_argument(
         "--readme", type=Path, metavar="FILE", help="put the table into this Markdown document, too"
@@ -126,9 +127,9 @@ def main() -> int:
             file=sys.stderr,
         )
         return 0
+    if chosen.wheel is not None and not builds.inside():
+        return builds.run_from(chosen.wheel, chosen)
     raise_descriptor_limit()
-    if chosen.compiled is not None:
-        Compiled.unpack(chosen.compiled)
     Crossbar.cache = chosen.cache
     bench = works.Bench(Loadgen(), Loadgen(WEB_SOURCE), chosen.seconds, chosen.rounds, chosen.payload)
     began = time.monotonic()
@@ -140,7 +141,7 @@ def main() -> int:
         "payload_bytes": bench.payload,
         "absent": {
             kind.name: kind.missing()
-            for kind in (Headgate, Compiled, Flux, Gateway, Nats, RabbitMq)
+            for kind in (Headgate, Pure, Flux, Gateway, Nats, RabbitMq)
             if kind.missing()
         },
     }

@@ -6,12 +6,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.bench import processes
+from tests.bench import builds, processes
 
 HOLD = ["sh", "-c", 'echo "$FLUX_URI"; exec cat >/dev/null']
 """What an instance runs: says where it is, then waits until its stdin ends."""
@@ -134,39 +133,22 @@ class Headgate(Contender):
         return "" if found else "the broker is not there"
 
 
-class Compiled(Headgate):
-    """Ours again, from a wheel whose pure rooms are compiled (`make wheel-compiled`).
+class Pure(Headgate):
+    """Ours again, from the sources, where the build that people get is measured (`--wheel`)."""
 
-    Attributes:
-        unpacked: the directory that wheel was unpacked into; None when none was given.
-    """
-
-    name = "compiled"
-    unpacked: tempfile.TemporaryDirectory[str] | None = None
-
-    @classmethod
-    def unpack(cls, wheel: Path) -> None:
-        """Use this wheel from now on."""
-        cls.unpacked = tempfile.TemporaryDirectory(prefix="hgb-wheel-")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(cls.unpacked.name)
-
-    def argv(self, *work: str) -> list[str]:
-        command = super().argv(*work)
-        return [*PLAIN, *command[command.index("start") :]]
+    name = "pure Python"
 
     def environment(self) -> dict[str, str]:
-        assert self.unpacked is not None
-        return dict(os.environ, PYTHONPATH=self.unpacked.name)
+        return builds.pure()
 
-    @classmethod
-    def missing(cls) -> str:  # type: ignore[override]
+    @staticmethod
+    def missing() -> str:
         """Why it cannot run; "" when it can."""
-        return "" if cls.unpacked is not None else "no compiled wheel was given (--compiled)"
+        return "" if builds.inside() else "no wheel was given (--wheel): the sources are what is measured"
 
 
 PLAIN = [sys.executable, "-P", "-c", "import sys; from broker.cli.main import main; sys.exit(main())"]
-"""The command ``headgate`` without its script, so that PYTHONPATH says which one."""
+"""The command ``headgate`` where it has no script."""
 
 
 def program() -> list[str]:

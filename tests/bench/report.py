@@ -10,8 +10,8 @@ from rich.table import Table
 from tests.bench.targets import Group, Row
 
 CONTENDERS: dict[Group, tuple[str, ...]] = {
-    "broker": ("headgate", "compiled", "flux-core", "byte relay", "generator"),
-    "gateway": ("headgate", "compiled", "two processes", "nats-server", "crossbar", "generator"),
+    "broker": ("headgate", "pure Python", "flux-core", "byte relay", "generator"),
+    "gateway": ("headgate", "pure Python", "two processes", "nats-server", "crossbar", "generator"),
     "nfp": ("headgate", "NorFab", "generator"),
     "oslo": ("headgate", "RabbitMQ", "fake:", "raw echo", "generator"),
     "journal": ("headgate", "off", "plain read", "Python loop", "generator"),

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self
 from urllib.request import urlopen
 
 from gateway.identity.tokens import TokenFile
-from tests.bench import processes
-from tests.bench.contenders import PLAIN, Compiled, Contender, program
+from tests.bench import builds, processes
+from tests.bench.contenders import Contender, Pure, program
 
 READY_S = 30.0
 INSTALL_S = 600.0
@@ -208,10 +208,6 @@ class Gateway(WebContender):
     def missing() -> str:
         return "" if find_spec("gateway.cli.up") else "the gateway is not there"
 
-    def headgate(self) -> list[str]:
-        """The command ``headgate``."""
-        return program()
-
     def configured(self) -> str:
         """Write the gateway's configuration and a token; returns the file's name."""
         self.token = TokenFile(self.rundir / "tokens.json").add("bench", now=time.time())[1]
@@ -221,7 +217,7 @@ class Gateway(WebContender):
 
     def argv(self) -> list[str]:
         where = ["--config", self.configured(), "--rundir", f"{self.rundir}/run"]
-        return [*self.headgate(), "up", "--no-login", *where]
+        return [*program(), "up", "--no-login", *where]
 
     def connected(self) -> bool:
         """Whether the gateway serves and has its broker."""
@@ -238,21 +234,17 @@ class Gateway(WebContender):
             return False
 
 
-class CompiledGateway(Gateway):
-    """Ours again, from a wheel whose pure rooms are compiled."""
+class PureGateway(Gateway):
+    """Ours again, from the sources."""
 
-    name = "compiled"
-
-    def headgate(self) -> list[str]:
-        return PLAIN
+    name = Pure.name
 
     def environment(self) -> dict[str, str]:
-        assert Compiled.unpacked is not None
-        return dict(os.environ, PYTHONPATH=Compiled.unpacked.name)
+        return builds.pure()
 
     @staticmethod
     def missing() -> str:
-        return Compiled.missing()
+        return Pure.missing()
 
 
 class Apart(Gateway):
@@ -268,14 +260,14 @@ class Apart(Gateway):
     def argv(self) -> list[str]:
         config = self.rundir / "broker.toml"
         config.write_text(f'[broker]\nrank = 0\nrundir = "{self.rundir}/run"\nlog_level = "warning"\n')
-        return [*self.headgate(), "broker", "--config", str(config)]
+        return [*program(), "broker", "--config", str(config)]
 
     def connected(self) -> bool:
         return Path(self.beside.removeprefix("local://")).exists()
 
     def __enter__(self) -> Self:
         super().__enter__()
-        command = [*self.headgate(), "gateway", "--config", self.configured()]
+        command = [*program(), "gateway", "--config", self.configured()]
         try:
             with self.log.open("ab") as log:
                 self.gateway = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

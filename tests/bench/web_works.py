@@ -18,7 +18,7 @@ from typing import Any
 from tests.bench import processes
 from tests.bench.loadgen import LoadError, Result
 from tests.bench.targets import Row
-from tests.bench.web_contenders import Apart, CompiledGateway, Crossbar, Gateway, Nats, WebContender
+from tests.bench.web_contenders import Apart, Crossbar, Gateway, Nats, PureGateway, WebContender
 from tests.bench.works import (
     DESCRIPTORS_SPARE,
     SETTLE_S,
@@ -45,7 +45,7 @@ UNBOUND_ROUNDS = 3
 """Figures that no target is about need fewer rounds."""
 STALL_TIMES = 2
 """Slices of a tenth of a second need some time to take turns in."""
-KINDS: tuple[type[WebContender], ...] = (Gateway, CompiledGateway, Apart, Nats, Crossbar)
+KINDS: tuple[type[WebContender], ...] = (Gateway, PureGateway, Apart, Nats, Crossbar)
 PEERS: tuple[type[WebContender], ...] = (Gateway, Nats, Crossbar)
 FAST: tuple[type[WebContender], ...] = (Gateway, Nats)
 
@@ -164,7 +164,7 @@ def web_idle(bench: Bench) -> list[Row]:
 def contest(kinds: Sequence[type[WebContender]]) -> Iterator[list[WebContender]]:
     """An instance of each kind that can run here."""
     for kind in kinds:
-        if kind.missing() and kind is not CompiledGateway:
+        if kind.missing() and kind is not PureGateway:
             say(f"without {kind.name}: {kind.missing()}")
     with ExitStack() as stack:
         yield [stack.enter_context(kind()) for kind in kinds if not kind.missing()]
@@ -186,16 +186,16 @@ def run(bench: Bench, mode: str, one: WebContender, **options: Any) -> Result:
 
 
 def versus(key: str, done: Rounds, figures: dict[str, str]) -> list[Row]:
-    """The rows of one work: ours against each peer, and the compiled one against nats-server where it ran."""
+    """The rows of one work: ours against each peer, and the sources against nats-server where a wheel is measured."""
     nats = Row(f"{key}_vs_nats", figures=figures, note=why_not(Gateway, Nats), raw={"rounds": done})
     nats.settle(per_round(done, Gateway.name, Nats.name, "per_s"))
     crossbar = Row(f"{key}_vs_crossbar", note=why_not(Gateway, Crossbar))
     crossbar.settle(per_round(done, Gateway.name, Crossbar.name, "per_s"))
-    if CompiledGateway.missing():
+    if PureGateway.missing():
         return [nats, crossbar]
-    faster = Row(f"{key}_vs_nats_compiled", note=why_not(Nats))
-    faster.settle(per_round(done, CompiledGateway.name, Nats.name, "per_s"))
-    return [nats, crossbar, faster]
+    slower = Row(f"{key}_vs_nats_pure", note=why_not(Nats))
+    slower.settle(per_round(done, PureGateway.name, Nats.name, "per_s"))
+    return [nats, crossbar, slower]
 
 
 def why_not(*kinds: type[WebContender]) -> str:

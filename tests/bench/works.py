@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from tests.bench import processes
-from tests.bench.contenders import ByteRelay, Compiled, Contender, Flux, Headgate, single
+from tests.bench.contenders import ByteRelay, Contender, Flux, Headgate, Pure, single
 from tests.bench.loadgen import LoadError, Loadgen, Result
 from tests.bench.targets import Row
 
@@ -127,7 +127,7 @@ def why_not() -> str:
 
 def relay(bench: Bench) -> list[Row]:
     """One caller, one service, 128 calls in the air; and what a message costs the broker."""
-    done = compare(bench, available(Headgate, Compiled, Flux, ByteRelay), "relay", window=WINDOW)
+    done = compare(bench, available(Headgate, Pure, Flux, ByteRelay), "relay", window=WINDOW)
     alone = bench.alone("relay", window=WINDOW)
     ratio = Row(
         "relay_vs_flux", figures=rates(done), note=why_not(), raw={"rounds": done, "generator": alone}
@@ -141,12 +141,12 @@ def relay(bench: Bench) -> list[Row]:
     }
     cost.figures = {name: f"{median(values):.2f} µs" for name, values in costs.items()}
     cost.settle(costs.get("headgate", []))
-    if Compiled.missing():
+    if Pure.missing():
         return [ratio, cost]
-    faster, cheaper = Row("relay_vs_flux_compiled", note=Flux.missing()), Row("relay_cpu_compiled")
-    faster.settle(per_round(done, "compiled", "flux-core", "per_s"))
-    cheaper.settle(costs["compiled"])
-    return [ratio, cost, faster, cheaper]
+    slower, dearer = Row("relay_vs_flux_pure", note=Flux.missing()), Row("relay_cpu_pure")
+    slower.settle(per_round(done, Pure.name, "flux-core", "per_s"))
+    dearer.settle(costs[Pure.name])
+    return [ratio, cost, slower, dearer]
 
 
 def rtt(bench: Bench) -> list[Row]:
@@ -179,14 +179,14 @@ def events(bench: Bench) -> list[Row]:
 
 def rpc(bench: Bench) -> list[Row]:
     """A caller at rank 0, a service at rank 3, two tree links between them."""
-    done = compare(bench, available(Headgate, Compiled, Flux), "relay", size=4, window=WINDOW, nodeid=3)
+    done = compare(bench, available(Headgate, Pure, Flux), "relay", size=4, window=WINDOW, nodeid=3)
     row = Row("rpc_vs_flux", figures=rates(done), note=why_not(), raw={"rounds": done})
     row.settle(per_round(done, "headgate", "flux-core", "per_s"))
-    if Compiled.missing():
+    if Pure.missing():
         return [row]
-    faster = Row("rpc_vs_flux_compiled", note=Flux.missing())
-    faster.settle(per_round(done, "compiled", "flux-core", "per_s"))
-    return [row, faster]
+    slower = Row("rpc_vs_flux_pure", note=Flux.missing())
+    slower.settle(per_round(done, Pure.name, "flux-core", "per_s"))
+    return [row, slower]
 
 
 def idle(bench: Bench) -> list[Row]:
