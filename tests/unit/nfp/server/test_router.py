@@ -1,6 +1,7 @@
 """The ROUTER with real sockets: who is who, what is kept from whom, and how connections end."""
 
 import asyncio
+import contextlib
 
 import pytest
 import zmq
@@ -99,8 +100,10 @@ def test_what_was_queued_for_a_name_never_reaches_another_key():
                 assert not peer.alive
                 assert peer.send(event(1)) is False
                 assert thief.poll(200) == 0
-                thief.send_multipart(HELLO)
-                await until(lambda: len(on.house.peers) == 2)
+            while len(on.house.peers) < 2:  # libzmq ignores for good who came while it still held the name
+                with on.dealer(b"w1", OTHER) as late, contextlib.suppress(TimeoutError):
+                    late.send_multipart(HELLO)
+                    await until(lambda: len(on.house.peers) == 2, 1.0)
 
     asyncio.run(story())
 
