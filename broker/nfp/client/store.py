@@ -12,7 +12,7 @@ import msgspec
 from broker.nfp.store.clock import Clock
 from broker.nfp.store.database import Sync
 from broker.nfp.store.shelf import Kept, Retention, Shelf, schema
-from broker.nfp.targets import Target
+from broker.nfp.targets import Kind, Target
 
 SCHEMA: Final = schema("client store", b"NFPc")
 _BODY: Final = "body"
@@ -57,7 +57,8 @@ class StoredJob(NamedTuple):
 class _More(msgspec.Struct, omit_defaults=True):
     """What is kept besides the columns of a card; ``statuses`` by worker."""
 
-    target: Target
+    target: tuple[Kind, tuple[str, ...]]
+    """Not a Target to decode by: compiled, it keeps no annotations."""
     timeout_s: float
     statuses: dict[str, int] = {}
     error: str = ""
@@ -195,7 +196,7 @@ class ClientStore:
             card.uuid,
             card.service,
             card.task,
-            more.target,
+            Target(*more.target),
             kept.bodies.get(_BODY, b""),
             more.timeout_s,
             max(0.0, more.timeout_s - self._shelf.age_s(card)),

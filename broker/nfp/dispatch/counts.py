@@ -2,6 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+_NAMES: Final = (
+    "cancelled",
+    "denied",
+    "died",
+    "dispatched",
+    "dropped",
+    "duplicates",
+    "expired",
+    "failed",
+    "finished",
+    "forged",
+    "forgotten",
+    "late",
+    "refused",
+    "returned",
+    "submitted",
+    "unexpected",
+    "unroutable",
+    "unsent",
+)
+
 
 class Counts:
     """One attribute a count.
@@ -27,26 +50,7 @@ class Counts:
         forgotten: closed jobs removed.
     """
 
-    __slots__ = (
-        "cancelled",
-        "denied",
-        "died",
-        "dispatched",
-        "dropped",
-        "duplicates",
-        "expired",
-        "failed",
-        "finished",
-        "forged",
-        "forgotten",
-        "late",
-        "refused",
-        "returned",
-        "submitted",
-        "unexpected",
-        "unroutable",
-        "unsent",
-    )
+    __slots__ = _NAMES
 
     def __init__(self) -> None:
         self.cancelled = self.denied = self.died = self.dispatched = self.dropped = self.duplicates = 0
@@ -55,4 +59,4 @@ class Counts:
 
     def as_dict(self) -> dict[str, int]:
         """All of them by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in _NAMES}
