@@ -6,7 +6,7 @@ Skips. A test may be skipped where something is missing that a person may well n
 
 Time. A test that needs real time is marked `patient` and left to `make test-all`; the few stories without which `make
 test` would not have seen a part of the product are marked `smoke` and run in both. In CI any other test that takes
-longer than `FAST_S` fails. The time for which the test was ready and another process had its core is not counted.
+longer than `FAST_S` fails; on a machine that is busier than it has cores, as many times longer as it is busier.
 """
 
 import contextlib
@@ -76,35 +76,25 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
         )
 
 
-def waited_for_a_core() -> float:
-    """Return the seconds for which this thread was ready to run and did not (`/proc/thread-self/schedstat`)."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except OSError:
-        return 0.0
+def crowding() -> float:
+    """Return how many times longer all takes than on an idle machine: what is ready to run, by cores.
 
-
-WAITED = pytest.StashKey[float]()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item):
-    before = waited_for_a_core()
-    try:
-        return (yield)
-    finally:
-        item.stash[WAITED] = waited_for_a_core() - before
+    It is the larger one of the last minute's mean and of now, for the mean of a run that has just begun is an idle one.
+    """
+    minute, _five, _fifteen, running_of_all, _last = Path("/proc/loadavg").read_text().split()
+    ready = max(float(minute), float(running_of_all.split("/")[0]))
+    return max(1.0, ready / len(os.sched_getaffinity(0)))
 
 
 def refuse_slow(item: pytest.Item, report: pytest.TestReport) -> None:
     """Turn a test of the fast tier that is not fast into a failure of CI."""
     if not skips_fail() or report.when != "call" or not report.passed:
         return
-    took = report.duration - item.stash.get(WAITED, 0.0)
-    if took > FAST_S and not any(item.get_closest_marker(each) for each in UNHURRIED):
+    if report.duration > FAST_S * crowding() and not any(map(item.get_closest_marker, UNHURRIED)):
         report.outcome = "failed"
         report.longrepr = (
-            f"took {took:.1f} s: beyond {FAST_S} s take the wait away, or mark the test 'patient'"
+            f"took {report.duration:.1f} s on a machine {crowding():.1f} times as busy as it has cores: "
+            f"beyond {FAST_S} s take the wait away, or mark the test 'patient'"
         )
 
 
