@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.nfp.dispatch.job import OPEN
 
 if TYPE_CHECKING:
     from broker.nfp.dispatch.state import State
 
-READ_AT_ONCE: Final = 128
+# bounds are read where they are used, not folded by the compiler: tests lower them
+READ_AT_ONCE: int = 128
 """Jobs read at a time: a few milliseconds of the loop."""
-LATER_MAX: Final = 10_000
+LATER_MAX: int = 10_000
 """Calls that wait for jobs to be read."""
-LATER_MAX_BYTES: Final = 64 * 1024 * 1024
+LATER_MAX_BYTES: int = 64 * 1024 * 1024
 """Bodies in them."""
 
 
