@@ -71,6 +71,7 @@ class Speaker:
     # -- out -----------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
+        self.sock.settimeout(PATIENCE_S)  # not what was left of it to receive
         self.sock.sendall(data)
 
     def tell(self, *messages: Message) -> None:
