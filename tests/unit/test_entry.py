@@ -1,4 +1,4 @@
-"""``headgate`` beside somebody else's package ``broker`` or ``gateway``: one line says so, before anything of it runs."""
+"""``headgate`` beside somebody else's package ``broker`` or ``gateway``: one line says so and nothing runs."""
 
 import os
 import shutil
