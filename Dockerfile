@@ -33,7 +33,8 @@ COPY deploy/requirements.txt deploy/
 RUN python -m venv --without-pip /opt/headgate \
     && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-deps --require-hashes \
         --only-binary :all: -r deploy/requirements.txt
-COPY pyproject.toml README.md LICENSE headgate.py hatch_build.py ./
+COPY pyproject.toml README.md LICENSE headgate.py ./
+COPY deploy/index_readme.py deploy/
 COPY broker broker
 COPY gateway gateway
 COPY .ci/smoke .ci/

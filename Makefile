@@ -6,7 +6,7 @@
 #   make lint       ruff, mypy, imports, deploy    make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make fuzz       every decoder, SECONDS_EACH   make coverage, make licences   reports
-#   make wheel-compiled   a wheel whose pure rooms are compiled with mypyc (optional, needs a C compiler)
+#   make wheel-compiled   the wheel that people install, its hot modules compiled with mypyc (needs a C compiler)
 #
 #   LOCKED=1        install exactly the versions of requirements.lock (CI does)
 #   SIZE=8          the number of brokers of `make run`
@@ -161,7 +161,7 @@ lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
 
 # built in a copy: the compiler leaves its shared objects beside the sources, where an editable install would find them
 wheel-compiled: $(VENV)/.stamp-venv
-	@copy=$$(mktemp -d) && cp -r pyproject.toml README.md LICENSE headgate.py hatch_build.py broker gateway $$copy/ && \
+	@copy=$$(mktemp -d) && cp -r --parents pyproject.toml README.md LICENSE headgate.py deploy/index_readme.py broker gateway $$copy/ && \
 	rm -f dist/*.whl && \
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --quiet --no-deps --wheel-dir dist $$copy && rm -rf $$copy && \
 	ls -1 dist/*.whl
