@@ -96,7 +96,9 @@ def _possible(struct: type[Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(struct):
         yield from _explained(struct, field.name)
         default = default_of(field)
-        said = "has to be set" if field.required else "is not set" if default is None else f"= {toml(default)}"
+        said = (
+            "has to be set" if field.required else "is not set" if default is None else f"= {toml(default)}"
+        )
         yield f"#{field.name} {said}"
 
 
