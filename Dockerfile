@@ -43,7 +43,7 @@ RUN echo /opt/headgate/lib/python3.11/site-packages > /opt/build/lib/python3.11/
     && HATCH_BUILD_HOOK_ENABLE_MYPYC=true /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation \
         --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-index --no-deps /wheels/*.whl \
-    && PATH=/opt/headgate/bin:$PATH sh .ci/smoke compiled \
+    && PYTHONDONTWRITEBYTECODE=1 PATH=/opt/headgate/bin:$PATH sh .ci/smoke compiled \
     && /opt/headgate/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/headgate/lib
 
 FROM tools AS build-spark

@@ -12,6 +12,7 @@ from typing import Final
 
 PACKAGES: Final = ("broker", "gateway")
 ADVICE: Final = "install Headgate into an environment of its own: pipx install headgate"
+NEW_LINE: Final = "\n"
 CONFIG: Final = 78
 """Exit code: what is installed is wrong (sysexits.h, EX_CONFIG)."""
 
@@ -32,7 +33,8 @@ def intruder() -> str:
         try:
             found = import_module(name)
         except Exception as error:  # whatever somebody else's package does when it is imported
-            return f"the package {name} cannot be imported ({type(error).__name__}: {error}){_whose(name)}"
+            why = f"{type(error).__name__}: {str(error).partition(NEW_LINE)[0]}"
+            return f"the package {name} cannot be imported ({why}){_whose(name)}"
         if getattr(found, "__distribution__", None) != "headgate":
             place = found.__file__ or ", ".join(found.__path__)
             return f"the package {name} at {place} is not Headgate's{_whose(name)}"

@@ -2,13 +2,13 @@
 
 Without it the limit would be the recursion limit of the Python at hand, less the stack that is in use: 997 in 3.11,
 1498 in 3.12, 9999 in 3.13. So every reader of JSON that others wrote comes from ``decoder``, or calls ``check``
-first. Neither looks at JSON that is too short to be that deep, and hardly at JSON that is long and flat.
+first. Neither looks at text that is too short to be that deep, whether or not what it opens is closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -16,15 +16,10 @@ import msgspec
 NESTED_MAX: Final = 512
 """Arrays and objects in each other: half of what Python 3.11, the strictest of ours, reads with an empty stack."""
 
-FLAT_BYTES: Final = 2 * NESTED_MAX
-"""JSON of up to so many bytes cannot be nested deeper: each level is a bracket that opens and one that closes."""
-
-_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(set(range(256)) - set(b'"[]{}'))
-_STEPS: Final = bytes.maketrans(b"[]", b"\x01\xff")
-"""As signed bytes: a level more, a level less."""
-_ROUNDS: Final = 8
-"""Levels taken off from within, which is cheap, before what is left is counted bracket by bracket: seldom anything."""
+_STRIDE: Final = 8
+"""Brackets looked at in one step."""
 
 Text: TypeAlias = bytes | bytearray | memoryview | str
 _T = TypeVar("_T")
@@ -39,7 +34,7 @@ def decoder(type_: Any) -> Callable[[Text], Any]:
     read: Callable[[Any], Any] = msgspec.json.Decoder(type_).decode
 
     def decode(text: Text) -> Any:
-        if len(text) > FLAT_BYTES:
+        if len(text) > NESTED_MAX:
             check(text)
         return read(text)
 
@@ -58,7 +53,7 @@ def check(text: Text, most: int = NESTED_MAX) -> None:
     Traceback (most recent call last):
     msgspec.DecodeError: nested deeper than 2
     """
-    if len(text) <= 2 * most:
+    if len(text) <= most:
         return
     plain = text.encode() if isinstance(text, str) else bytes(text)
     if plain.count(b"[") + plain.count(b"{") > most and _deeper(plain, most):
@@ -67,19 +62,30 @@ def check(text: Text, most: int = NESTED_MAX) -> None:
 
 def _deeper(text: bytes, most: int) -> bool:
     brackets = _brackets(text)
-    for taken in range(_ROUNDS):
-        if len(brackets) <= most - taken:  # every one of them might open a level
-            return False
-        brackets = brackets.replace(b"[]", b"")
-    levels = memoryview(brackets.translate(_STEPS)).cast("b")
-    return max(accumulate(levels), default=0) > most - _ROUNDS
+    brackets += b"]" * (-len(brackets) % _STRIDE)
+    level = 0
+    for at in range(0, len(brackets), _STRIDE):
+        highest, change = _STEPS[brackets[at : at + _STRIDE]]
+        if level + highest > most:
+            return True
+        level += change
+    return False
+
+
+def _step(brackets: bytes) -> tuple[int, int]:
+    """The highest level that ``brackets`` reach, and the one they end at, from level 0."""
+    levels = list(accumulate(1 if each == ord("[") else -1 for each in brackets))
+    return max(levels), levels[-1]
+
+
+_STEPS: Final = {bytes(each): _step(bytes(each)) for each in product(b"[]", repeat=_STRIDE)}
 
 
 def _brackets(text: bytes) -> bytes:
     """The brackets of ``text`` that are in no string, all square."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    text = text.translate(_BRACKETS, _OTHERS).replace(b'""', b"")  # most strings hold no bracket
+    text = text.translate(_SQUARE, _OTHERS).replace(b'""', b"")  # most strings hold no bracket
     return b"".join(text.split(b'"')[::2])
 
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # What the tests and benchmarks use beyond Python. What is missing is said, with what it costs. As root on Debian
 # (and what descends from it) Chromium is installed, which the tests of the dashboard drive; in CI they must run. Told
-# `interop`, `bench` or `soak`, it installs a Java runtime for Spark, too; `bench` RabbitMQ, `soak` podman and faketime.
+# `interop`, `bench` or `soak`, it installs a Java runtime for Spark, too; `bench` RabbitMQ, `soak` podman and faketime,
+# `compiled` a C compiler.
 set -eu
 
 limit_s=600 # for all of apt: a mirror that hangs must not hang the tests
@@ -102,7 +103,11 @@ java_version() {
 }
 
 # Spark needs 17 or later; the fast tests run none
-if [ -z "${1:-}" ]; then
+case "${1:-}" in
+interop | bench | soak) spark=yes ;;
+*) spark= ;;
+esac
+if [ -z "$spark" ]; then
     :
 elif [ "$(java_version || echo 0)" -ge 17 ]; then
     echo "test setup: Java $(java_version) found, the pipeline is tested with Spark"
@@ -112,10 +117,12 @@ else
     echo "test setup: no Java 17 (Debian: apt install openjdk-17-jre-headless): the tests with Spark are skipped"
 fi
 
-# -- the load generator ----------------------------------------------------------------------------
+# -- a C compiler ----------------------------------------------------------------------------
 
 if command -v "${CC:-cc}" >/dev/null 2>&1; then
     echo "test setup: C compiler found, the load generator can be built"
+elif [ "${1:-}" = compiled ] && install_packages gcc libc6-dev python3-dev; then
+    echo "test setup: C compiler installed, the compiled wheel can be built"
 else
     echo "test setup: no C compiler: benchmarks are skipped, their load generator is written in C"
 fi

@@ -54,8 +54,8 @@ def _dispatch(words: list[str]) -> int:
 def _build(words: list[str]) -> str:
     if not words:
         return ""
-    if words[0] not in ("-v", "--verbose"):
-        raise exits.UsageError(f"--version takes -v alone, not {words[0]!r}")
+    if words not in (["-v"], ["--verbose"]):
+        raise exits.UsageError(f"--version takes -v alone, not {' '.join(words)!r}")
     from broker.cli.build import build  # late: it looks at files
 
     return f" ({build()})"

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from broker.errors import ProtocolError
-from broker.nesting import FLAT_BYTES, check
+from broker.nesting import NESTED_MAX, check
 
 _encoder = msgspec.json.Encoder()
 _object = msgspec.json.Decoder(dict[str, Any])
@@ -39,7 +39,7 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
         raise ProtocolError(f"a JSON payload is an object, not {type(value).__name__}")
     try:
         text = _encoder.encode(value if isinstance(value, dict) else dict(value))
-        if len(text) > FLAT_BYTES:
+        if len(text) > NESTED_MAX:
             check(text)
     except (ValueError, OverflowError, RecursionError) as error:
         raise ProtocolError(f"cannot be written as JSON: {error}") from error
@@ -58,7 +58,7 @@ def decode_json(payload: bytes | None) -> dict[str, Any]:
     """
     text = _before_nul(payload)
     try:
-        if len(text) > FLAT_BYTES:
+        if len(text) > NESTED_MAX:
             check(text)
         return _object.decode(text)
     except ValueError as error:
@@ -70,7 +70,7 @@ def is_json_object(payload: bytes) -> bool:
     if not payload.startswith(b"{") or payload.find(b"\0") != len(payload) - 1:
         return False
     try:
-        if len(payload) > FLAT_BYTES:
+        if len(payload) > NESTED_MAX:
             check(payload)
         _syntax.decode(payload[:-1])
         payload.decode()

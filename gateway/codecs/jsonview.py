@@ -24,7 +24,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from broker.errors import DecodeError, ProtocolError
 from broker.identity import USERID_UNKNOWN
-from broker.nesting import FLAT_BYTES, NESTED_MAX, check
+from broker.nesting import NESTED_MAX, check
 from broker.wire import message as wire
 from broker.wire.message import CONTROL, DELIMITER, EVENT, NODEID_ANY, REQUEST, RESPONSE, Message
 from broker.wire.parts import encode_part, part_data
@@ -155,7 +155,7 @@ def decode(data: bytes) -> list[Message | Control]:
     try:
         if not data.isascii():
             data.decode()  # embedded JSON is skipped, not decoded: it might hold anything
-        if len(data) > FLAT_BYTES:
+        if len(data) > NESTED_MAX:
             check(data, NESTED_MAX + 1 + data.lstrip().startswith(b"["))  # of a payload, inside its message
         found = _decoder.decode(data)
     except ValueError as error:

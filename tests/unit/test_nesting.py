@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker import nesting
 from broker.errors import DecodeError, ProtocolError, RpcError
-from broker.nesting import FLAT_BYTES, NESTED_MAX, check, read_json
+from broker.nesting import NESTED_MAX, check, read_json
 from broker.nfp import bodies, opening, targets
 from broker.nfp.dispatch import rewriting
 from broker.nfp.management import jobs, ring
@@ -22,6 +22,7 @@ from broker.oslo.proxy import openings, summaries
 from broker.oslo.service import announce, topics
 from broker.transport.websocket import refusal
 from broker.wire import payload
+from broker.wire.message import event
 from gateway.codecs import control, jsonview
 from gateway.identity import keys
 
@@ -96,7 +97,16 @@ def test_every_reader_takes_what_is_nested_up_to_the_limit(name):
     assert takes(before + nested(room) + after) is (name not in NEVER)
     assert not takes(before + nested(room + 1) + after)
     assert not takes(before + nested(100_000) + after)
-    assert not takes(b"[" * 100_000)
+    for levels in (
+        NESTED_MAX + 1,
+        985,
+        1000,
+        1023,
+        1024,
+        100_000,
+    ):  # what is never closed can be deep and short
+        assert not takes(before + b"[" * levels)
+        assert not takes(b"[" * levels)
 
 
 def open_in(before: bytes) -> int:
@@ -156,10 +166,16 @@ def test_every_kind_of_text(kind):
         read_json(kind(nested(NESTED_MAX + 1)))
 
 
-def test_what_is_short_or_flat_is_not_looked_into():
-    assert len(nested(NESTED_MAX)) == FLAT_BYTES
-    check(b"[" * FLAT_BYTES)  # no JSON: for whoever reads it to say
-    check(b'{"a":"' + b"x" * FLAT_BYTES + b'"}')
+def test_what_is_short_is_not_looked_into():
+    check(b"[" * NESTED_MAX)  # no JSON: for whoever reads it to say
+    check(b'{"a":"' + b"[" * 2 * NESTED_MAX + b'"}')
+
+
+@pytest.mark.parametrize("levels", [NESTED_MAX + 1, 985, 1010, 1024, 4000])
+def test_an_event_with_a_payload_that_is_never_closed_reaches_who_reads_json(levels):
+    """Its subscribers see that it is no JSON; none of their links is at stake."""
+    seen = jsonview.encode(event("a.b", b'{"a":' + b"[" * levels + b"\0"))
+    assert b'"text":"{' in seen
 
 
 @given(

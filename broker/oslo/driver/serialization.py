@@ -66,6 +66,8 @@ def decode(body: bytes) -> Any:
     check(body)
     try:
         return _from_bytes(body)
+    except RecursionError:  # an application may call from deep within itself
+        raise ValueError("nested too deeply for what is left of the stack") from None
     except msgspec.DecodeError:
         # NaN, infinity and halves of surrogate pairs, which Python's JSON has and the text of JSON has not
         return _from_text(body.decode())

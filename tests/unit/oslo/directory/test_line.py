@@ -104,5 +104,5 @@ def test_a_link_to_nowhere_waits_without_hurry(reactor, closing):
     closing.append(link)
     turn_for(reactor, 0.6)
     assert not link.alive
-    assert link._line._pipe.refused <= 10
+    assert link._line._pipe.refused <= 6
     assert link._line._pipe.waiting == 0
