@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, in one worker: it takes 10 to 20 s to come up and half a gigabyte.
+"""One Spark session for the tables, one for all other tests here: it takes 10 to 20 s to come up and half a gigabyte.
 
 Every test of this directory is marked `spark` and `interop`. Without Java or PySpark they are skipped; in CI, which
 installs both, such a skip fails.
@@ -24,12 +24,14 @@ def missing() -> str:
     return java_missing()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.interop)
-            item.add_marker(pytest.mark.xdist_group("spark"))  # in one worker, which has the one session
+            half = "tables" if item.path.name.startswith("test_tables") else "the rest"
+            item.add_marker(pytest.mark.xdist_group(f"spark: {half}"))  # each in one worker, with one session
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(240))  # the first one waits for the session, too
 
