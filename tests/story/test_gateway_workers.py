@@ -254,6 +254,7 @@ def test_a_revoked_jwt_ends_its_sessions_in_all_workers(rundir, broker):
         assert running.stop() == 0
 
 
+@pytest.mark.patient
 def test_a_client_resumes_at_another_worker(rundir, broker):
     async def work(http):
         seen = None

@@ -216,6 +216,7 @@ def check_links(journal, rank):
     assert {each["cause"] for each in down} <= {"ended", "closed", "broken"}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("capture", "payload"), [("in", "true"), ("both", "false")])
 def test_every_message_is_accounted_for(rundir, capture, payload):
     more = ("--set", f"journal.capture={capture}", "--set", f"journal.payload={payload}")

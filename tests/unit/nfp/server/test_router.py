@@ -421,6 +421,7 @@ def test_a_message_that_breaks_the_house_costs_no_other_message(caplog):
     asyncio.run(story())
 
 
+@pytest.mark.patient  # how long the kernel rests when a window was full
 def test_a_full_peer_gets_the_rest_when_it_reads():
     async def story():
         async with stage(limits=Limits(16 << 20, 10_000)) as on:

@@ -85,6 +85,7 @@ said("done")
 """) == ["done"]  # fmt: skip
 
 
+@pytest.mark.smoke
 def test_a_server_in_greenlets(node, folder):
     assert run(folder, """
 intake = port.listen(server)
