@@ -16,14 +16,11 @@ from gateway.websocket.frames import BINARY, CLOSE, CONTINUATION, CONTROL_BYTES,
 
 if TYPE_CHECKING:
     from codecs import IncrementalDecoder
-    from collections.abc import Callable
 
-    apply_mask: Callable[[bytes | bytearray, bytes], bytes]
-else:
-    try:
-        from websockets.speedups import apply_mask
-    except ImportError:  # a platform without the compiled part: three times slower on small frames
-        from websockets.utils import apply_mask
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # a platform without the compiled part: three times slower on small frames
+    from websockets.utils import apply_mask
 
 MAX_FRAGMENTS: Final = 16384
 """Fragments one message may come in: their bytes are capped anyway, but empty ones would never end."""

@@ -5,8 +5,9 @@ import logging
 
 import pytest
 
+from broker.wire.message import request
 from gateway.principal import Denied
-from gateway.sessions.provider import Provider
+from gateway.sessions.decisions import Decision
 from gateway.sessions.refusals import DENIED_MAX
 from tests.unit.gateway.sessions.desk import principal, run
 
@@ -177,13 +178,14 @@ def test_stopping_ends_all_at_once_and_its_tasks():
 
 
 def test_a_fault_with_one_session_keeps_no_other_from_hearing_of_the_loss(caplog):
-    class Broken(Provider):
-        def forget(self):
-            raise RuntimeError("a fault of ours")
+    def broken(_message):
+        raise RuntimeError("a fault of ours")
 
     async def script(desk):
         first, second = desk.client(), desk.client()
-        first.session.provider = Broken(first.session)
+        asked = request("a.b")
+        first.session.calls.add(asked.tag, Decision(None, asked.topic_part, asked.head))
+        first.session.link.send = broken  # where the answer goes
         desk.hub.upstream_lost("gone")
         assert (first.code, second.code) == (4001, None)
         assert second.told("upstream")[0]["joined"] is False
