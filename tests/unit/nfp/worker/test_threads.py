@@ -57,16 +57,22 @@ def test_a_cancelled_future_does_not_disturb_its_thread():
 
 
 def test_a_function_that_outlives_the_loop_harms_nobody():
-    go = threading.Event()
+    go, running = threading.Event(), threading.Event()
     seen = []
+
+    def wait():
+        seen.append(threading.current_thread())
+        running.set()
+        go.wait(5)
 
     async def main():
         threads = Threads("t", 1, asyncio.get_running_loop())
-        threads.run(lambda: (go.wait(5), seen.append(threading.current_thread())))
+        threads.run(wait)
         threads.close()
 
     asyncio.run(main())
+    assert running.wait(5)
     go.set()
-    [thread] = [each for each in threading.enumerate() if each.name == "t-1"] or seen
+    [thread] = seen
     thread.join(5)
     assert not thread.is_alive()
