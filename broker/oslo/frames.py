@@ -53,7 +53,8 @@ _FIELDS_AT: Final = 4
 _OPENING: Final = MAGIC + bytes((VERSION,))
 _U32_MAX: Final = 0xFFFFFFFF
 _ADDRESS_BYTES_MAX: Final = 3 * (NAME_BYTES_MAX + 1) + CHOSEN_MAX * (NAME_BYTES_MAX + 1)
-_READ_MAX: Final = 4096
+# read where it is used, not folded by the compiler: tests change it
+_READ_MAX: int = 4096
 """Addresses whose names are remembered: some for each listener of a node. Then all are forgotten and read again."""
 _READ_BYTES_MAX: Final = 384
 """Of a remembered address; longer ones are not worth their memory."""

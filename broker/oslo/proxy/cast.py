@@ -59,17 +59,6 @@ class Limited(list[bytes]):
         self.due_s = due_s
 
 
-class ExitPipe(Pipe):
-    """The PUSH of an exit."""
-
-    @property
-    def filled(self) -> float:
-        """The part of its outbox that is in use, of messages or bytes, whichever is more; 0.0 when it is closed."""
-        if self.closed:
-            return 0.0
-        return max(len(self._outbox) / max(self._msgs_max, 1), self._outbox.bytes / max(self._bytes_max, 1))
-
-
 class Exit:
     """The way to one server process: a PUSH that only this process may connect to (``zap.Judge``).
 
@@ -99,7 +88,7 @@ class Exit:
             if self._release is not None:
                 self._release()
             raise
-        self.pipe = ExitPipe(reactor, sock, outbox_msgs=config.queue_msgs, outbox_bytes=config.queue_bytes)
+        self.pipe = Pipe(reactor, sock, outbox_msgs=config.queue_msgs, outbox_bytes=config.queue_bytes)
 
     @property
     def filled(self) -> float:

@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import zmq
 
@@ -117,7 +116,7 @@ class _House:
         self.zap.close()
 
 
-_houses: WeakKeyDictionary[Reactor, _House] = WeakKeyDictionary()
+_houses: dict[Reactor, _House] = {}
 
 
 def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> Callable[[], None]:

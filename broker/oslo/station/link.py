@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import zmq
 
@@ -204,8 +203,7 @@ class NodeLink(Pipe, Generic[Parcel]):
         return self.down or bool(self._parcels)
 
 
-@dataclass(frozen=True, slots=True)
-class Trade(Generic[Parcel]):
+class Trade(NamedTuple, Generic[Parcel]):
     """What one pipeline's links do.
 
     Attributes:

@@ -36,7 +36,7 @@ def test_its_size_is_that_of_what_is_in_it(steps):
         elif step == "pop" and inside:
             assert outbox.pop() == inside.pop(0)
         elif step == "sift":
-            assert outbox.sift(lambda frames: len(frames[0]) % 2) == [
+            assert outbox.sift(lambda frames: len(frames[0]) % 2 == 1) == [
                 each for each in inside if len(each[0]) % 2
             ]
             inside = [each for each in inside if len(each[0]) % 2 == 0]

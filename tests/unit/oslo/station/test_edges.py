@@ -8,9 +8,10 @@ import time
 import pytest
 
 from broker.oslo.contract import Address, CallTimeout, Closed, Undelivered
+from broker.oslo.frames import new_id
 from broker.oslo.node import MISSING, obstacle
 from broker.oslo.station import process, waiting
-from broker.oslo.station.sender import Sender
+from broker.oslo.station.calls import Call
 from tests.live.oslo_raw import PATIENCE_S, until
 from tests.unit.oslo.station.test_port import Serving
 
@@ -60,14 +61,21 @@ def test_waiters_take_any_time_but_nan():
         waiting.NativeWaiter().wait(math.nan)
 
 
-def test_what_breaks_at_the_start_of_a_call_is_told_to_its_caller(serving, open_port, monkeypatch):
+BROKEN = {"where to": {"address": Address("x", ["t"])}, "how long": {"due_s": math.inf}}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_breaks_at_the_start_of_a_call_is_told_to_its_caller(serving, open_port, broken):
     port = open_port()
     port.call(WHERE, b"", timeout_s=PATIENCE_S)
-    for name in ("_place", "_pack_call"):
-        with monkeypatch.context() as broken:
-            broken.setattr(Sender, name, lambda *_: 1 // 0)
-            with pytest.raises(Undelivered, match=r"^x/t: not sent, since ZeroDivisionError: "):
-                port.call(WHERE, b"", timeout_s=None)
+    core = process.state.cores[-1]
+    (station,) = core.stations.values()
+    answers = []
+    call = Call(**{"address": WHERE, "body": b"", "id": new_id(), "done": answers.append} | BROKEN[broken])
+    core.reactor.call_threadsafe(station.sender.start, call)
+    until(lambda: answers, "an answer")
+    assert isinstance(answers[0], Undelivered)
+    assert ": not sent, since " in str(answers[0])
     assert port.call(WHERE, b"on", timeout_s=PATIENCE_S) == b"s:on"
 
 
@@ -113,6 +121,16 @@ def test_a_call_that_is_cut_off_says_that_it_may_be_executed(node, open_port, st
     ]
 
 
+class Ended:
+    """Nothing can be waited for."""
+
+    def __init__(self, epoll) -> None:
+        self.close, self.unregister = epoll.close, epoll.unregister
+
+    def poll(self, _patience_s: float) -> None:
+        raise OSError("no such descriptor")
+
+
 def test_the_thread_may_die_and_the_next_call_starts_anew(serving, open_port, monkeypatch, caplog):
     other = open_port(linger_s=0.5)  # in the same thread
     port = open_port()
@@ -128,7 +146,7 @@ def test_the_thread_may_die_and_the_next_call_starts_anew(serving, open_port, mo
     waits = threading.Thread(target=call)
     waits.start()
     until(lambda: port.told().get("pending"), "a call that waits")
-    monkeypatch.setattr(core.reactor, "_patience_s", lambda: math.nan)
+    monkeypatch.setattr(core.reactor, "_epoll", Ended(core.reactor._epoll))
     core.reactor.call_threadsafe(lambda: None)
     waits.join(PATIENCE_S)
     assert ended == [True]

@@ -9,6 +9,7 @@ import pytest
 from broker.oslo.contract import Address, Closed, Settings, Undelivered
 from broker.oslo.directory.wire import Kind, Message, States, Welcome
 from broker.oslo.names import Pipeline
+from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened, Record, State
 from broker.oslo.station.routes import Routes
 from broker.oslo.station.waiting import NativeSay
@@ -176,7 +177,7 @@ def test_records_are_written_in_order_and_bounded(caplog):
 def test_a_record_of_the_one_before_does_not_count():
     """Fan-outs have no listeners in the directory: what was announced before is told apart by its version."""
     routes = Routes(
-        None, Settings(ipc_dir="/nowhere", directories=("tcp://127.0.0.1:1",)), None, lambda _nodes: None
+        Reactor(), Settings(ipc_dir="/nowhere", directories=("tcp://127.0.0.1:1",)), None, lambda _nodes: None
     )
     record = Record("x", "t")
 
