@@ -45,6 +45,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(2 * len(os.sched_getaffinity(0)), 16)
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keep the tests with one Spark session in one worker (`--dist loadgroup`): each session takes a gigabyte."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Grouped(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if not nodeid.startswith("tests/spark/"):
+                return nodeid
+            return "spark: tables" if nodeid.startswith("tests/spark/test_tables") else "spark: the rest"
+
+    return Grouped(config, log)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     guard.begin()
     if os.environ.get("HEADGATE_SOAK") == "1":

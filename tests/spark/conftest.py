@@ -24,14 +24,11 @@ def missing() -> str:
     return java_missing()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.interop)
-            half = "tables" if item.path.name.startswith("test_tables") else "the rest"
-            item.add_marker(pytest.mark.xdist_group(f"spark: {half}"))  # each in one worker, with one session
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(240))  # the first one waits for the session, too
 
