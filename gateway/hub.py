@@ -33,6 +33,7 @@ from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, UpstreamLike
 from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
+from gateway.sessions.replays import Replays
 from gateway.sessions.reports import Reports
 from gateway.sessions.session import Session
 
@@ -62,7 +63,7 @@ class Hub:
         places: connections per user. reload: what ``gateway.reload`` does.
 
     Attributes:
-        access, fanout, history, registrations, deadlines, refusals, reports, counters: what they say.
+        access, fanout, history, registrations, deadlines, replays, refusals, reports, counters: what they say.
         sessions: by id, oldest first. fronts: by route stack.
         cred: on answers of the gateway itself.
         accepting: False once the gateway leaves.
@@ -91,6 +92,7 @@ class Hub:
         self.history = History(settings.gateway.history_msgs, settings.gateway.history_bytes)
         self.registrations = Registrations(self)
         self.deadlines = Deadlines(self)
+        self.replays = Replays(self)
         self.counters = Counters()
         self.sessions: dict[str, Session] = {}
         self.fronts: dict[bytes, Session | Registrations] = {self.registrations.front: self.registrations}
@@ -355,6 +357,7 @@ class Hub:
         for session in list(self.sessions.values()):
             session.end(SHUTDOWN, "the gateway leaves or restarts")
         self.deadlines.stop()
+        self.replays.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
+USERS_MAX: int = 4096
+"""Users whose rate is remembered; the one that sent longest ago is forgotten first."""
 PAUSE_SHARE: Final = 0.25
 """The hint is the time in which this share of the burst fills up again: a client that waits it out may send many, and
 is not told the same again by its next message."""
@@ -53,9 +56,13 @@ class Bucket:
         self._seen = now
         if tokens + _ROUNDING >= self._pause:
             self.refused = 0
-        granted = min(wanted, int(tokens + _ROUNDING))
-        self._tokens = max(tokens - granted, 0.0)
+        granted = max(min(wanted, int(tokens + _ROUNDING)), 0)
+        self._tokens = tokens - granted
         return granted
+
+    def charge(self, tokens: float) -> None:
+        """Take tokens whether or not they are there: those who come next wait until they are made good."""
+        self._tokens -= tokens
 
     def refuse(self) -> float:
         """Count one message that found no token; returns the seconds after which to try again."""
@@ -66,3 +73,28 @@ class Bucket:
     def flooding(self) -> bool:
         """True when the hints were ignored for long: ``FLOOD_BURSTS`` times the burst was refused without a pause."""
         return self.refused > FLOOD_BURSTS * self._burst
+
+
+class Buckets:
+    """A bucket for each user.
+
+    Args:
+        rate: tokens a second, over time; 0 has no limit. burst: tokens above the rate that are taken at once.
+    """
+
+    __slots__ = ("_buckets", "_burst", "_rate")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def of(self, user: str, now: float) -> Bucket:
+        """The bucket of ``user``."""
+        bucket = self._buckets.pop(user, None)
+        if bucket is None:
+            bucket = Bucket(self._rate, self._burst, now)
+            if len(self._buckets) >= USERS_MAX:
+                self._buckets.popitem(last=False)
+        self._buckets[user] = bucket
+        return bucket

@@ -14,15 +14,12 @@ from broker.identity import USERID_UNKNOWN
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.recording import IN, OUT, Recording
 from broker.routing.tally import Tally
+from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data
 
-MATCHES_MAX: Final = 4096
-"""Topics whose subscribers are remembered."""
 PREFIXES_MAX: Final = 4096
 """Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
-PREFIX_MAX_BYTES: Final = 1024
-"""Longest prefix; beyond it ENAMETOOLONG. It bounds the work of matching a topic, however long that is."""
 MARKS_MAX: Final = 64
 """Marks remembered per port, one for each credentials that its events bear."""
 
@@ -40,6 +37,7 @@ class Events:
         "_add",
         "_both",
         "_children",
+        "_confidants",
         "_matches",
         "_out_count",
         "_out_mark",
@@ -64,8 +62,9 @@ class Events:
         self._tally: Tally = tally
         self._parent: Port | None = None
         self._children: tuple[Port, ...] = ()
-        self._subscribers: dict[bytes, dict[Port, None]] = {}
-        self._matches: dict[bytes, tuple[Port, ...]] = {}
+        self._subscribers: Prefixes[dict[Port, None]] = Prefixes()
+        self._confidants: Confidants[Port] = Confidants()
+        self._matches: Audiences[Port] = Audiences()
         self._recording: Recording | None = None
         self._add: Callable[[bytes], None] | None = None
         self._both: bool = False
@@ -109,10 +108,16 @@ class Events:
         count = port.subscriptions.get(prefix, 0)
         if not count and len(port.subscriptions) >= PREFIXES_MAX:
             return errno.ENOSPC
+        if not port.subscriptions:
+            self._confidants.add(port, port.cred.userid, port.owner or port.kind == OWN)
         port.subscriptions[prefix] = count + 1
         if not count:
-            self._subscribers.setdefault(prefix, {})[port] = None
-            self._matches = {}
+            ports = self._subscribers.get(prefix)
+            if ports is None:
+                self._subscribers.add(prefix, {port: None})
+            else:
+                ports[port] = None
+            self._matches.forget(prefix)
         return 0
 
     def unsubscribe(self, port: Port, prefix: bytes) -> int:
@@ -124,11 +129,14 @@ class Events:
             port.subscriptions[prefix] = count - 1
             return 0
         del port.subscriptions[prefix]
-        ports = self._subscribers[prefix]
+        if not port.subscriptions:
+            self._confidants.remove(port, port.cred.userid)
+        ports = self._subscribers.get(prefix)
+        assert ports is not None
         del ports[port]
         if not ports:
-            del self._subscribers[prefix]
-        self._matches = {}
+            self._subscribers.remove(prefix)
+        self._matches.forget(prefix)
         return 0
 
     # -- the way of an event -------------------------------------------------------------------
@@ -192,12 +200,11 @@ class Events:
         children = self._children
         for child in children:
             child.send(message)
-        ports = self._matches.get(message.topic_part)
-        if ports is None:
-            ports = self._match(message.topic_part)
+        ports = self._matches.found.get(message.topic_part)
         if message.head[4] & PRIVATE:
-            userid = message.userid
-            ports = tuple(port for port in ports if may_see(port, userid))
+            ports = self._allowed(message)
+        elif ports is None:
+            ports = self._match(message.topic_part)
         for port in ports:
             port.send(message)
         count = len(ports) + len(children)
@@ -240,16 +247,19 @@ class Events:
     def _match(self, topic_part: bytes) -> tuple[Port, ...]:
         topic = bytes(part_data(topic_part) or b"")
         found: dict[Port, None] = {}
-        for end in range(min(len(topic), PREFIX_MAX_BYTES) + 1):
-            ports = self._subscribers.get(topic[:end])
-            if ports:
-                found.update(ports)
-        ports_found = tuple(found)
-        if len(topic) <= PREFIX_MAX_BYTES:
-            if len(self._matches) >= MATCHES_MAX:
-                self._matches = {}
-            self._matches[topic_part] = ports_found
-        return ports_found
+        for ports in self._subscribers.matching(topic):
+            found.update(ports)
+        return self._matches.keep(topic, topic_part, tuple(found))
+
+    def _allowed(self, message: Message) -> tuple[Port, ...]:
+        """Who receives a private event; never remembered."""
+        asking = self._subscribers.matching(bytes(part_data(message.topic_part) or b""))
+        userid = message.userid
+        return tuple(
+            port
+            for port in self._confidants.of(userid)
+            if may_see(port, userid) and any(port in ports for ports in asking)
+        )
 
     def prefixes(self) -> dict[bytes, int]:
         """Prefix -> number of clients subscribed here."""

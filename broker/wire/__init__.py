@@ -6,5 +6,6 @@
 ``framing``  stream framing: magic, length, parts; any split of the bytes
 ``payload``  payload norms: NUL-terminated strings and JSON objects
 ``topic``    topic strings and service names
+``audience`` who gets an event: prefixes looked up by topic, and what was found
 ``dialects`` the three texts of RFC 3 as properties of a link; ``translate`` between them
 """

@@ -1,13 +1,13 @@
 """From an event to everybody who subscribed to it, at the cost of one call per receiver.
 
 Theory of operation. Prefixes are plain strings ("" is everything, "foo" matches "foobar"). Who receives a topic is
-found once per topic and remembered until a subscription or a right changes: each prefix of the topic is looked up,
-and each session found is asked whether it may see *this* topic, so that a wide prefix never overrides a deny below
-it. Topics with the same receivers share one entry; consecutive events with the same entry become one Run, which each
-receiver's link gets with one call and encodes at most once for all of them.
+found once per topic and remembered until one of its prefixes or a right changes: those who have a prefix are kept by
+their roles, and each role found is asked whether it may see *this* topic, so that a wide prefix never overrides a deny
+below it. Topics with the same receivers share one tuple of them; consecutive events with the same one become one Run,
+which each receiver's link gets with one call and encodes at most once for all of them.
 
-A private event is held against every receiver's present principal at each delivery (RFC 12, "Event Privacy"): that
-check is never remembered.
+A private event is for owners and for the sessions of its sender's userid (RFC 12, "Event Privacy"): these are looked up
+and held against their present principal at each delivery. That is never remembered.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from broker.errors import LinkBroken
+from broker.identity import Role
+from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
 from broker.wire.message import PRIVATE
 from broker.wire.parts import part_data
 from gateway.events.run import Run, SendRun, sender
@@ -28,15 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
-# bounds are read where they are used, not folded by the compiler: tests lower them
-MATCHES_MAX: int = 4096
-"""Topics whose receivers are remembered; beyond it all are forgotten and found again as needed."""
-REMEMBERED_MAX: int = 1 << 20
-"""Receivers remembered for all topics together, 16 bytes each; beyond it all are forgotten, too."""
 PREFIXES_MAX: Final = 256
 """Distinct prefixes one session may subscribe to unless told otherwise; beyond it ENOSPC."""
-PREFIX_MAX_BYTES: Final = 1024
-"""Longest prefix; beyond it ENAMETOOLONG. It bounds the work of matching a topic, however long that is."""
 
 
 class Subscriber(Protocol):
@@ -52,26 +47,34 @@ class Subscriber(Protocol):
 
     @property
     def principal(self) -> Principal:
-        """Who it is at present; a change that changes rights is followed by ``Fanout.invalidate``."""
+        """Who it is at present."""
+
+    @property
+    def roles(self) -> int:
+        """Its role bits: who has the same sees the same topics. A change is followed by ``Fanout.changed``."""
 
     def sees_topic(self, topic: bytes) -> bool:
         """Whether the access rules let it see events of exactly this topic."""
 
 
-Receiver: TypeAlias = tuple[SendRun, Subscriber]
-"""What takes runs for a subscriber, and whose it is."""
+class Receiver:
+    """What takes runs for a subscriber, whose it is, and the userid and roles under which it is found."""
+
+    __slots__ = ("roles", "send", "subscriber", "userid")
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self.send: SendRun = sender(subscriber.link)
+        self.subscriber = subscriber
+        self.userid = subscriber.principal.userid
+        self.roles = subscriber.roles
+
+    @property
+    def owner(self) -> bool:
+        """Whether it is found as an owner."""
+        return bool(self.roles & Role.OWNER)
 
 
-class _Receivers:
-    """Who gets a topic; one object per distinct set, so that "the same receivers" is "the same object"."""
-
-    __slots__ = ("pairs",)
-
-    def __init__(self, pairs: tuple[Receiver, ...]) -> None:
-        self.pairs = pairs
-
-
-_NOBODY: Final = _Receivers(())
+Receivers: TypeAlias = tuple[Receiver, ...]
 
 
 class Fanout:
@@ -86,11 +89,10 @@ class Fanout:
     """
 
     __slots__ = (
+        "_confidants",
         "_matches",
-        "_pairs",
         "_prefixes_max",
-        "_remembered",
-        "_same",
+        "_receivers",
         "_subscribers",
         "deliveries",
         "events",
@@ -98,11 +100,10 @@ class Fanout:
 
     def __init__(self, prefixes_max: int = PREFIXES_MAX) -> None:
         self._prefixes_max = prefixes_max
-        self._subscribers: dict[bytes, dict[Subscriber, None]] = {}
-        self._matches: dict[bytes, _Receivers] = {}
-        self._same: dict[tuple[Receiver, ...], _Receivers] = {}
-        self._remembered = 0  # receivers in all entries of _same together
-        self._pairs: dict[Subscriber, Receiver] = {}
+        self._receivers: dict[Subscriber, Receiver] = {}
+        self._confidants: Confidants[Receiver] = Confidants()
+        self._subscribers: Prefixes[dict[int, dict[Receiver, None]]] = Prefixes()  # by prefix, by roles
+        self._matches: Audiences[Receiver] = Audiences()
         self.events = 0
         self.deliveries = 0
 
@@ -118,10 +119,7 @@ class Fanout:
             return errno.ENOSPC
         mine[prefix] = count + 1
         if not count:
-            if subscriber not in self._pairs:
-                self._pairs[subscriber] = (sender(subscriber.link), subscriber)
-            self._subscribers.setdefault(prefix, {})[subscriber] = None
-            self.invalidate()
+            self._enter(self._receivers.get(subscriber) or self._join(subscriber), prefix)
         return 0
 
     def unsubscribe(self, subscriber: Subscriber, prefix: bytes) -> int:
@@ -140,25 +138,56 @@ class Fanout:
         for prefix in list(subscriber.subscriptions):
             self._remove(subscriber, prefix)
 
+    def changed(self, subscriber: Subscriber) -> None:
+        """Its roles are others than before."""
+        receiver = self._receivers.get(subscriber)
+        if receiver is not None and receiver.roles != subscriber.roles:
+            for prefix in subscriber.subscriptions:
+                self._take_out(receiver, prefix)
+            receiver.roles = subscriber.roles
+            self._confidants.remove(receiver, receiver.userid)
+            self._confidants.add(receiver, receiver.userid, receiver.owner)
+            for prefix in subscriber.subscriptions:
+                self._enter(receiver, prefix)
+
     def invalidate(self) -> None:
-        """Forget who receives what: access rules, a principal's roles or a subscription changed."""
-        self._matches = {}
-        self._same = {}
-        self._remembered = 0
+        """Forget who receives what: access rules changed."""
+        self._matches.clear()
 
     def prefixes(self) -> dict[bytes, int]:
         """Prefix -> number of sessions subscribed to it."""
-        return {prefix: len(members) for prefix, members in self._subscribers.items()}
+        return {prefix: sum(map(len, members.values())) for prefix, members in self._subscribers.items()}
 
     def _remove(self, subscriber: Subscriber, prefix: bytes) -> None:
+        self._take_out(self._receivers[subscriber], prefix)
         del subscriber.subscriptions[prefix]
-        members = self._subscribers[prefix]
-        del members[subscriber]
-        if not members:
-            del self._subscribers[prefix]
         if not subscriber.subscriptions:
-            del self._pairs[subscriber]
-        self.invalidate()
+            receiver = self._receivers.pop(subscriber)
+            self._confidants.remove(receiver, receiver.userid)
+
+    def _join(self, subscriber: Subscriber) -> Receiver:
+        receiver = self._receivers[subscriber] = Receiver(subscriber)
+        self._confidants.add(receiver, receiver.userid, receiver.owner)
+        return receiver
+
+    def _enter(self, receiver: Receiver, prefix: bytes) -> None:
+        members = self._subscribers.get(prefix)
+        if members is None:
+            members = {}
+            self._subscribers.add(prefix, members)
+        members.setdefault(receiver.roles, {})[receiver] = None
+        self._matches.forget(prefix)
+
+    def _take_out(self, receiver: Receiver, prefix: bytes) -> None:
+        members = self._subscribers.get(prefix)
+        assert members is not None
+        alike = members[receiver.roles]
+        del alike[receiver]
+        if not alike:
+            del members[receiver.roles]
+            if not members:
+                self._subscribers.remove(prefix)
+        self._matches.forget(prefix)
 
     # -- the way of an event -------------------------------------------------------------------
 
@@ -166,15 +195,17 @@ class Fanout:
         """Hand stamped, numbered events, in order, to whoever may have them; returns the count of deliveries."""
         before = self.deliveries
         self.events += len(messages)
-        receivers = _NOBODY
+        receivers: Receivers = ()
         together: list[Message] = []
         for message in messages:
-            found = self._matches.get(message.topic_part)
-            if found is None:
-                found = self._match(message.topic_part)
             if message.head[4] & PRIVATE:
-                found = _allowed(found, message, receivers)
-            if not found.pairs:
+                found = self._allowed(message)
+                if found == receivers:
+                    found = receivers
+            else:
+                known = self._matches.found.get(message.topic_part)
+                found = self._match(message.topic_part) if known is None else known
+            if not found:
                 continue
             if found is not receivers and together:
                 self._deliver(receivers, Run(together))
@@ -185,55 +216,40 @@ class Fanout:
             self._deliver(receivers, Run(together))
         return self.deliveries - before
 
-    def matches(self, subscriber: Subscriber, message: Message) -> bool:
-        """Whether ``subscriber`` would get ``message`` if it came now; for replay, which asks for each event."""
-        topic = bytes(part_data(message.topic_part) or b"")
-        return (
-            any(topic.startswith(prefix) for prefix in subscriber.subscriptions)
-            and subscriber.sees_topic(topic)
-            and may_see(subscriber.principal, message)
+    def _deliver(self, receivers: Receivers, run: Run) -> None:
+        self.deliveries += len(receivers) * len(run)
+        for receiver in receivers:
+            try:
+                receiver.send(run)
+            except Exception as error:  # a fault while queuing costs the link it happened at, and nobody else
+                link = receiver.subscriber.link
+                log.error("%s: cannot queue events", link.peer.address, exc_info=error)
+                link.abort(LinkBroken(f"{link.peer.address}: cannot queue events: {error!r}"))
+
+    def _match(self, topic_part: bytes) -> Receivers:
+        topic = bytes(part_data(topic_part) or b"")
+        found: dict[Receiver, None] = {}
+        for alike in self._asking(topic):
+            found.update(alike)
+        return self._matches.keep(topic, topic_part, tuple(found))
+
+    def _allowed(self, message: Message) -> Receivers:
+        """Who receives a private event at this moment."""
+        asking = self._asking(bytes(part_data(message.topic_part) or b""))
+        return tuple(
+            one
+            for one in self._confidants.of(message.userid)
+            if any(one in alike for alike in asking) and may_see_private(one.subscriber.principal, message)
         )
 
-    def _deliver(self, receivers: _Receivers, run: Run) -> None:
-        self.deliveries += len(receivers.pairs) * len(run)
-        for send, subscriber in receivers.pairs:
-            try:
-                send(run)
-            except Exception as error:  # a fault while queuing costs the link it happened at, and nobody else
-                address = subscriber.link.peer.address
-                log.error("%s: cannot queue events", address, exc_info=error)
-                subscriber.link.abort(LinkBroken(f"{address}: cannot queue events: {error!r}"))
-
-    def _match(self, topic_part: bytes) -> _Receivers:
-        topic = bytes(part_data(topic_part) or b"")
-        found: dict[Subscriber, None] = {}
-        for end in range(min(len(topic), PREFIX_MAX_BYTES) + 1):
-            members = self._subscribers.get(topic[:end])
-            if members:
-                found.update(members)
-        receivers = self._shared(tuple(self._pairs[one] for one in found if one.sees_topic(topic)))
-        if len(topic) <= PREFIX_MAX_BYTES:
-            self._matches[topic_part] = receivers
-        return receivers
-
-    def _shared(self, pairs: tuple[Receiver, ...]) -> _Receivers:
-        """The one _Receivers of ``pairs``; makes room first where too much is remembered."""
-        if len(self._matches) >= MATCHES_MAX or self._remembered + len(pairs) > REMEMBERED_MAX:
-            self.invalidate()
-        receivers = self._same.get(pairs) if pairs else _NOBODY
-        if receivers is None:
-            receivers = self._same[pairs] = _Receivers(pairs)
-            self._remembered += len(pairs)
-        return receivers
-
-
-def _allowed(found: _Receivers, message: Message, previous: _Receivers) -> _Receivers:
-    """Those of ``found`` who may see a private event at this moment; ``previous`` itself when they are the same."""
-    pairs = tuple(pair for pair in found.pairs if may_see_private(pair[1].principal, message))
-    for known in (found, previous):
-        if pairs == known.pairs:
-            return known
-    return _Receivers(pairs)
+    def _asking(self, topic: bytes) -> list[dict[Receiver, None]]:
+        """Those who subscribed to a topic and may see it, in groups that may overlap."""
+        return [
+            alike
+            for members in self._subscribers.matching(topic)
+            for alike in members.values()
+            if next(iter(alike)).subscriber.sees_topic(topic)
+        ]
 
 
 def may_see(principal: Principal, message: Message) -> bool:

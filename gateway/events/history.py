@@ -8,7 +8,6 @@ event behind number N is found by subtraction, and "is everything behind N here?
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -99,17 +98,17 @@ class History:
             return False
         return distance(sequence, self.last) <= len(self)
 
-    def since(self, sequence: int) -> list[Message]:
-        """The events behind ``sequence``, oldest first.
+    def since(self, sequence: int, most: int) -> list[Message]:
+        """The events behind ``sequence``, oldest first, ``most`` of them at the most.
 
         Raises:
             LookupError: not all of them are held; ask ``covers`` first.
         """
-        wanted = distance(sequence, self.last)
-        if not self._known or wanted > len(self):
+        held = self._messages
+        first = len(held) - distance(sequence, self.last)
+        if not self._known or first < 0:
             raise LookupError(f"the events behind {sequence} are not all held")
-        newest_first = list(islice(reversed(self._messages), wanted))
-        return newest_first[::-1]
+        return [held[index] for index in range(first, min(first + most, len(held)))]
 
     def _clear(self) -> None:
         self._messages = deque()

@@ -11,9 +11,9 @@ import asyncio
 import errno
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER
 from gateway.closes import EXPIRED
-from gateway.events.fanout import PREFIX_MAX_BYTES
 from gateway.sessions import answers, requests
 
 if TYPE_CHECKING:

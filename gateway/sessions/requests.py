@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import HeadgateError, ProtocolError
+from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import PRIVATE, Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.payload import decode_json, encode_json
 from broker.wire.topic import check_service, method_of
 from gateway.closes import INTERNAL, MEANINGS
-from gateway.events.fanout import PREFIX_MAX_BYTES
 from gateway.sessions import answers, rights, service
 
 if TYPE_CHECKING:

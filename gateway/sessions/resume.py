@@ -5,7 +5,8 @@ prefixes. The position in rank 0's numbers says everything: any worker process c
 client never saw because of its prefixes or its rights are no loss.
 
     here < client     this process is behind: wait until it caught up, at most ``BEHIND_S``
-    here >= client    replay what is behind the client's number, as fast as the client reads
+    here >= client    replay what is behind the client's number, in portions, as fast as the client reads and as
+                      ``Replays`` lets it, where everybody's portions take turns
     here == replayed  in the same moment subscribe, and say ``resumed``
 
 ``recovered`` is true exactly when every event since then, as far as the client may have it *now*, was replayed. It is
@@ -22,20 +23,22 @@ import hmac
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from broker.wire.audience import Prefixes
+from broker.wire.parts import part_data
+from gateway.events.fanout import may_see
 from gateway.events.history import AHEAD, distance
 from gateway.events.run import Run, send_run
 
 if TYPE_CHECKING:
-    from broker.transport.link import Link
     from broker.wire.message import Message
     from gateway.principal import Principal
     from gateway.sessions.session import Session
 
 BEHIND_S: Final = 2.0
 """How long a client waits for a process that has not yet seen what it has."""
-PORTION_BYTES: Final = 128 << 10
-"""Events handed over at a time; less where a client's outbox is smaller."""
-PORTION_MSGS: Final = 512
+PORTION_BYTES: Final = 64 << 10
+"""Events looked at in one turn; less where a client's outbox is smaller. It takes about a millisecond."""
+PORTION_MSGS: Final = 128
 """The same in events."""
 DRAIN_S: Final = 0.02
 """Pause before the outbox of a client that does not keep up is looked at again."""
@@ -72,27 +75,6 @@ def session_of(key: bytes, principal: Principal, token: str) -> str | None:
     return session if same else None
 
 
-class _Seeker:
-    """The session as it will be once it is live: what the fan-out's filter asks for."""
-
-    __slots__ = ("_session", "subscriptions")
-
-    def __init__(self, session: Session, prefixes: list[bytes]) -> None:
-        self._session = session
-        self.subscriptions = dict.fromkeys(prefixes, 1)
-
-    @property
-    def link(self) -> Link:
-        return self._session.link
-
-    @property
-    def principal(self) -> Principal:
-        return self._session.principal
-
-    def sees_topic(self, topic: bytes) -> bool:
-        return self._session.sees_topic(topic)
-
-
 class Resumption:
     """One client on its way back to live.
 
@@ -100,49 +82,66 @@ class Resumption:
         session: of the new connection.
         epoch, sequence: what it knows of. prefixes: what it wants again.
         done: hears the outcome, right after the session is live.
+
+    Attributes:
+        session: as above.
     """
 
     def __init__(
         self, session: Session, epoch: str, sequence: int, prefixes: Sequence[str], done: Done
     ) -> None:
-        self._session = session
+        self.session = session
         self._hub = session.hub
         self._epoch = epoch
         self._cursor = sequence
         self._done = done
         self._replayed = 0
         self._over = False
+        self._queued = False  # it waits for its turn, or for the timer that asks for one
         self._timer: asyncio.TimerHandle | None = None
         self._until = self._hub.clock() + BEHIND_S
         wanted = list(dict.fromkeys(prefixes))
-        # a message has room for many more, and each of them is held against each event
+        # a message has room for many more
         most = self._hub.settings.limits.subscriptions
         names = {text: text.encode("utf-8", "surrogateescape") for text in wanted[:most]}
         self._allowed = [text for text in names if self._may(names[text])]
         self._denied = [text for text in names if not self._may(names[text])] + wanted[most:]
         self._names = names
-        self._seeker = _Seeker(session, [names[text] for text in self._allowed])
+        self._prefixes: Prefixes[bool] = Prefixes()
+        for text in self._allowed:
+            self._prefixes.add(names[text], True)
 
     def _may(self, prefix: bytes) -> bool:
-        return self._hub.access.allows_pattern(self._session.roles, prefix)
+        return self._hub.access.allows_pattern(self.session.roles, prefix)
 
     def advance(self) -> None:
         """Go on as far as possible now; called again when something may have changed."""
+        if not self._over and not self._queued:
+            self._go_on(self._queue)
+
+    def turn(self) -> None:
+        """Hand over a portion: it is its turn among all replays."""
+        self._queued = False
+        if not self._over:
+            self._go_on(self._replay)
+
+    def _go_on(self, replay: Callable[[], None]) -> None:
         history = self._hub.history
-        if self._over or self._timer is not None:
-            return
         if not self._hub.upstream.joined or self._is_behind():
             if self._hub.clock() >= self._until:
                 self._finish(recovered=False)
         elif not history.covers(self._epoch, self._cursor):
             self._finish(recovered=False)
+        elif not distance(self._cursor, history.last):
+            self._finish(recovered=True)
         else:
-            self._replay(history.since(self._cursor))
+            replay()
 
     def cancel(self) -> None:
         """The session is gone."""
         self._over = True
         self._hub.deadlines.resumptions.discard(self)
+        self._hub.replays.remove(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -151,26 +150,41 @@ class Resumption:
         history = self._hub.history
         return history.epoch == self._epoch and 0 < distance(history.last, self._cursor) <= AHEAD
 
-    def _replay(self, events: list[Message]) -> None:
-        """Hand over a portion of what is missing; the rest after the client has read."""
-        portion = self._portion(events)
-        mine = [message for message in portion if self._hub.fanout.matches(self._seeker, message)]
-        if mine:
-            send_run(self._session.link, Run(mine))
-            self._replayed += len(mine)
-        if portion:
-            self._cursor = portion[-1].sequence
-        if len(portion) == len(events):
-            self._finish(recovered=True)
-        else:
-            self._timer = asyncio.get_running_loop().call_later(0, self._go_on)
-
-    def _go_on(self) -> None:
+    def _queue(self) -> None:
+        self._queued = True
         self._timer = None
-        if self._session.link.outbox.parked_bytes > self._share:
-            self._timer = asyncio.get_running_loop().call_later(DRAIN_S, self._go_on)
-        else:
-            self.advance()
+        self._hub.replays.add(self)
+
+    def _pause(self, seconds: float) -> None:
+        self._queued = True
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._queue)
+
+    def _replay(self) -> None:
+        """Hand over a portion of what is missing; the rest after the client has read, in further turns."""
+        session, hub = self.session, self._hub
+        if session.link.outbox.parked_bytes > self._share:
+            self._pause(DRAIN_S)
+            return
+        portion = self._portion(hub.history.since(self._cursor, PORTION_MSGS))
+        granted = hub.replays.grant(session.principal, len(portion))
+        if not granted:
+            self._pause(hub.replays.wait_s(session.principal))
+            return
+        mine = [message for message in portion[:granted] if self._wants(message)]
+        if mine:
+            send_run(session.link, Run(mine))
+            self._replayed += len(mine)
+        self._cursor = portion[granted - 1].sequence
+        self._go_on(self._queue)
+
+    def _wants(self, message: Message) -> bool:
+        """Whether the client would get ``message`` if it came now."""
+        topic = bytes(part_data(message.topic_part) or b"")
+        return (
+            bool(self._prefixes.matching(topic))
+            and self.session.sees_topic(topic)
+            and may_see(self.session.principal, message)
+        )
 
     @property
     def _share(self) -> int:
@@ -179,16 +193,16 @@ class Resumption:
 
     def _portion(self, events: list[Message]) -> list[Message]:
         size, share = 0, self._share
-        for index, message in enumerate(events[:PORTION_MSGS]):
+        for index, message in enumerate(events):
             size += message.size
             if size > share:
                 return events[: max(index, 1)]
-        return events[:PORTION_MSGS]
+        return events
 
     def _finish(self, *, recovered: bool) -> None:
         """Go live, and say so."""
         self._over = True
-        session, hub = self._session, self._hub
+        session, hub = self.session, self._hub
         hub.deadlines.resumptions.discard(self)
         session.resumption = None
         for text in self._allowed:

@@ -338,7 +338,7 @@ class Session:
         rights.check_same_user(self, principal)
         self._become(principal)
         self.hub.deadlines.watch(self)
-        self.hub.fanout.invalidate()
+        self.hub.fanout.changed(self)
         self.recheck()
 
     def recheck(self) -> None:

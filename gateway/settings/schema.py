@@ -262,6 +262,11 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     msgs_burst: Count = 1000
     """Messages above the rate that are taken at once. Default 1 000."""
 
+    replay_msgs_per_s: Rate = 20000.0
+    """Events of the history that replays to one user's returning clients may go through in a second, over time; at once
+    the whole history for each connection that the user may have. Beyond it replays wait, and new event streams with a
+    `Last-Event-ID` get 429. Default 20 000: a tenth of a core. 0: no limit. Owners are not limited."""
+
     subscriptions: Count = 256
     """Prefixes one connection may subscribe to. Default 256."""
 

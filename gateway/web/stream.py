@@ -20,27 +20,34 @@ from broker.wire.payload import encode_json
 from gateway import closes
 from gateway.codecs import control
 from gateway.web.errors import Refusal, of_response
-from gateway.web.front import ADDRESS, FRONT, PRINCIPAL
+from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
 from gateway.web.rpc import open_session, options_of
 from gateway.web.sse import COMMENT, StreamLink, control_text
 
 if TYPE_CHECKING:
+    from gateway.principal import Principal
     from gateway.sessions.session import Session
 
 MEDIA_TYPE: Final = "text/event-stream"
 RETRY_MS: Final = 1000
 """How long a browser waits before it connects again."""
+PREFIXES_A_CALL: Final = 16
+"""So many prefixes of a stream cost what a call does."""
 
 
 async def events(request: web.Request) -> web.StreamResponse:
     """Handle one stream."""
     front = request.app[FRONT]
+    principal = request[PRINCIPAL]
     prefixes = list(dict.fromkeys(request.query.getall("prefix", [""])))
+    position = _position(request)
     options = options_of(front, _policy(request))
+    front.allowance.take(principal, calls=1 + len(prefixes) // PREFIXES_A_CALL)
+    if position is not None:
+        _charge_replay(front, principal)
     link = StreamLink(PeerInfo(request[ADDRESS]), options, lambda: front.hub.history.epoch)
-    session = open_session(front, request[PRINCIPAL], link, "sse", request[ADDRESS])
+    session = open_session(front, principal, link, "sse", request[ADDRESS])
     try:
-        position = _position(request)
         if position is None:
             await _subscribe(link, prefixes)
             link.tell(session.welcome())
@@ -71,6 +78,19 @@ def _position(request: web.Request) -> tuple[str, int] | None:
     if not (number.isascii() and number.isdecimal() and len(number) <= 10 and int(number) < 2**32):
         raise Refusal(400, f"Last-Event-ID: saw {said[:64]!r}, expected EPOCH:SEQUENCE")
     return epoch, int(number)
+
+
+def _charge_replay(front: Front, principal: Principal) -> None:
+    """Begin a replay at the expense of ``principal``.
+
+    Raises:
+        Refusal: 429, the user had as much replayed as allowed.
+    """
+    wait_s = front.hub.replays.wait_s(principal)
+    if wait_s:
+        rate = front.settings.limits.replay_msgs_per_s
+        text = f"more than {rate:g} events a second replayed (limits.replay_msgs_per_s)"
+        raise Refusal(429, text, errno.EAGAIN, retry_s=wait_s)
 
 
 async def _subscribe(link: StreamLink, prefixes: list[str]) -> None:

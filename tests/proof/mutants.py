@@ -122,7 +122,7 @@ MUTANTS: Final = (
         "C10",
         "broker/routing/events.py",
         "        children = self._children\n        for child in children:\n",
-        "        self._matches[bytes(8 + self.sequence)] = (bytearray(100_000),)  # type: ignore\n"
+        "        self._matches.found[bytes(8 + self.sequence)] = (bytearray(100_000),)  # type: ignore\n"
         "        children = self._children\n        for child in children:\n",
     ),
 )

@@ -1,11 +1,13 @@
 """The fan-out against asking every subscriber about every event."""
 
+import dataclasses
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.identity import Role
 from gateway.events.fanout import Fanout
-from tests.unit.gateway.events.audience import Subscriber, event
+from tests.unit.gateway.events.audience import Subscriber, event, wants
 
 WORDS = st.text("ab.", max_size=4)
 WHO = st.builds(
@@ -19,6 +21,7 @@ ACTS = st.one_of(
     st.tuples(st.just("subscribe"), st.integers(0, 3), WORDS),
     st.tuples(st.just("unsubscribe"), st.integers(0, 3), WORDS),
     st.tuples(st.just("forget"), st.integers(0, 3), WORDS),
+    st.tuples(st.just("become"), st.integers(0, 3), st.sampled_from([Role.USER, Role.OWNER])),
     st.tuples(
         st.just("publish"),
         st.lists(st.tuples(WORDS, st.booleans(), st.sampled_from([1, 2])), min_size=1, max_size=5),
@@ -39,10 +42,13 @@ def test_everybody_gets_what_matches_in_order_once(crowd, acts):
                 number += 1
                 messages.append(event(number, topic, private=private, userid=userid))
             for mine, one in zip(wanted, crowd, strict=True):
-                mine += [m.sequence for m in messages if fanout.matches(one, m)]
+                mine += [m.sequence for m in messages if wants(one, m)]
             fanout.publish(messages)
         elif kind == "forget":
             fanout.forget(crowd[value])
+        elif kind == "become":
+            crowd[value].principal = dataclasses.replace(crowd[value].principal, roles=prefix)
+            fanout.changed(crowd[value])
         else:
             getattr(fanout, kind)(crowd[value], prefix.encode())
     for mine, one in zip(wanted, crowd, strict=True):

@@ -78,4 +78,5 @@ def test_covers_and_since_tell_exactly_what_is_held(steps, max_msgs, max_bytes):
             wanted = model.since(sequence, held)
             assert history.covers("e", sequence) == (wanted is not None)
             if wanted is not None:
-                assert [message.sequence for message in history.since(sequence)] == wanted
+                assert [message.sequence for message in history.since(sequence, 99)] == wanted
+                assert [message.sequence for message in history.since(sequence, 2)] == wanted[:2]

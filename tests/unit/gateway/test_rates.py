@@ -1,6 +1,7 @@
 """The token bucket: rate over time, bursts, hints that are true, and who ignores them."""
 
-from gateway.rates import FLOOD_BURSTS, Bucket
+from gateway import rates
+from gateway.rates import FLOOD_BURSTS, Bucket, Buckets
 
 
 def test_a_burst_at_once_then_the_rate():
@@ -68,3 +69,24 @@ def test_a_pause_as_long_as_the_hint_makes_good():
             wait_s = bucket.take(now)
             assert not bucket.flooding
         now += wait_s
+
+
+def test_what_is_charged_is_made_good_before_more_is_given():
+    bucket = Bucket(10, 4)
+    assert bucket.take(0.0) == 0.0
+    bucket.charge(8)
+    assert bucket.grant(0.0, 5) == 0
+    assert bucket.take(0.4) > 0
+    assert bucket.grant(0.8, 5) == 3
+
+
+def test_each_user_has_a_bucket_and_so_many_are_remembered(monkeypatch):
+    monkeypatch.setattr(rates, "USERS_MAX", 2)
+    buckets = Buckets(1, 1)
+    ada = buckets.of("ada", 0.0)
+    assert buckets.of("bob", 0.0) is not ada
+    assert buckets.of("ada", 0.0) is ada
+    buckets.of("eve", 0.0)
+    assert buckets.of("ada", 0.0) is ada
+    assert ada.take(0.0) == 0.0 < ada.take(0.0)
+    assert buckets.of("bob", 0.0).take(0.0) == 0.0, "forgotten, for he asked longest ago"

@@ -2,6 +2,7 @@
 
 from broker.identity import PeerInfo, Role
 from broker.wire import message as wire
+from gateway.events.fanout import may_see
 from gateway.principal import Principal
 
 
@@ -50,9 +51,24 @@ class Subscriber:
         self.denied = denied
         self.asked = 0
 
+    @property
+    def roles(self):
+        """The role bits; who is denied something has a role of its own for that."""
+        return int(self.principal.roles) | hash(tuple(self.denied)) << 8
+
     def sees_topic(self, topic):
         self.asked += 1
         return not topic.startswith(tuple(self.denied)) if self.denied else True
+
+
+def wants(subscriber, message):
+    """Whether the subscriber has to get the event, asked in the plainest way."""
+    topic = message.topic.encode()
+    return (
+        any(topic.startswith(prefix) for prefix in subscriber.subscriptions)
+        and subscriber.sees_topic(topic)
+        and may_see(subscriber.principal, message)
+    )
 
 
 def event(sequence, topic="a.b", *, private=False, userid=1):

@@ -23,12 +23,12 @@ def sequences(messages):
 def test_the_baseline_is_exact():
     history = filled(0, start=41)
     assert history.covers(EPOCH, 41)
-    assert history.since(41) == []
+    assert history.since(41, 99) == []
     assert not history.covers(EPOCH, 40)
     assert not history.covers(EPOCH, 42)
     history.add(event(42))
     assert history.covers(EPOCH, 41)
-    assert sequences(history.since(41)) == [42]
+    assert sequences(history.since(41, 99)) == [42]
     assert history.last == 42
 
 
@@ -50,10 +50,10 @@ def test_another_epoch_is_never_covered():
 def test_what_was_dropped_is_not_covered():
     history = filled(10, msgs=4)
     assert [history.covers(EPOCH, n) for n in range(12)] == [False] * 6 + [True] * 5 + [False]
-    assert sequences(history.since(6)) == [7, 8, 9, 10]
+    assert sequences(history.since(6, 99)) == [7, 8, 9, 10]
     assert len(history) == 4
     with pytest.raises(LookupError, match="behind 5"):
-        history.since(5)
+        history.since(5, 99)
 
 
 def test_bytes_are_bounded():
@@ -85,10 +85,10 @@ def test_a_hole_cannot_be_bridged():
     history.hole()
     assert [history.covers(EPOCH, n) for n in range(6)] == [False] * 6
     with pytest.raises(LookupError):
-        history.since(3)
+        history.since(3, 99)
     history.add(event(7))
     assert [n for n in range(10) if history.covers(EPOCH, n)] == [6, 7]
-    assert sequences(history.since(6)) == [7]
+    assert sequences(history.since(6, 99)) == [7]
 
 
 def test_a_number_left_out_is_a_hole_by_itself():
@@ -99,8 +99,8 @@ def test_a_number_left_out_is_a_hole_by_itself():
 
 def test_numbers_wrap():
     history = filled(4, start=NUMBERS - 2)
-    assert sequences(history.since(NUMBERS - 2)) == [NUMBERS - 1, NUMBERS, 1, 2]
-    assert sequences(history.since(NUMBERS)) == [1, 2]
+    assert sequences(history.since(NUMBERS - 2, 99)) == [NUMBERS - 1, NUMBERS, 1, 2]
+    assert sequences(history.since(NUMBERS, 99)) == [1, 2]
     assert history.covers(EPOCH, NUMBERS - 2)
     assert not history.covers(EPOCH, NUMBERS - 3)
 
@@ -115,4 +115,4 @@ def test_steps():
 def test_dropped_places_are_given_back():
     history = filled(10_000, msgs=16)
     assert len(history._messages) < 3000
-    assert sequences(history.since(9990)) == list(range(9991, 10_001))
+    assert sequences(history.since(9990, 99)) == list(range(9991, 10_001))

@@ -1,14 +1,17 @@
 """A client that comes back: replayed exactly what it missed and may have now, then live; told whether that is all."""
 
 import asyncio
+from collections import Counter, defaultdict
 
 import pytest
 
 from broker.wire import message as wire
 from gateway.events.run import Run
-from gateway.sessions.resume import BEHIND_S, session_of, token_for
+from gateway.sessions.resume import BEHIND_S, PORTION_MSGS, session_of, token_for
 from tests.unit.gateway.sessions.desk import KEY, principal, rule, run, until
+from tests.unit.routing.operations import bytecodes
 
+ADA, BOB = principal("ada", 1001), principal("bob", 1002, credential="token:2")
 NEWS = rule(["user"], ["news.", "gateway."], ["subscribe", "publish"])
 
 
@@ -264,23 +267,43 @@ def test_more_prefixes_than_a_client_may_have_are_denied_and_cost_nothing():
     run(script, rules=[NEWS])
 
 
+async def publish_many(desk, count, topic="news.a"):
+    """So many events, all of them known to the history here."""
+    last = desk.hub.history.last + count
+    async with desk.direct() as far:
+        for n in range(count - 1):
+            far.publish_nowait(topic, str(n))
+        await far.publish(topic)
+    await until(lambda: desk.hub.history.last == last)
+
+
+def stuck_after_the_first_event(web):
+    """The client reads one portion and then nothing, until its outbox is emptied."""
+
+    class Stuck(type(web.near)):
+        __slots__ = ()
+
+        def send(self, message):
+            super().send(message)
+            self.outbox.parked_bytes = 1 << 20
+
+    web.near.__class__ = Stuck
+    return type(web.near).__mro__[1]
+
+
 def test_a_long_replay_goes_as_fast_as_the_client_reads():
     async def script(desk):
         old = desk.client()
         where = place(desk)
-        async with desk.direct() as far:
-            for n in range(1500):
-                far.publish_nowait("news.a", str(n))
-            await far.publish("news.last")
-        await until(lambda: desk.hub.history.last == where[1] + 1501)
+        await publish_many(desk, 1501)
         web = desk.client()
-        runs = []
-        web.near.outbox.parked_bytes = 1 << 20
+        plain = stuck_after_the_first_event(web)
         resume(web, old, *where)
+        await until(lambda: web.topics)
         await asyncio.sleep(0.05)
-        runs.append(len(web.topics))
-        assert 0 < runs[0] <= 512
+        assert len(web.topics) == PORTION_MSGS
         assert not web.told("resumed")
+        web.near.__class__ = plain
         web.near.outbox.parked_bytes = 0
         assert (await resumed(web))["recovered"] is True
         assert len(web.topics) == 1501
@@ -294,24 +317,133 @@ def test_events_that_fall_out_of_the_history_during_the_replay_are_a_loss():
     async def script(desk):
         old = desk.client()
         where = place(desk)
-        async with desk.direct() as far:
-            for _ in range(600):
-                far.publish_nowait("news.a")
-            await far.publish("news.b")
-        await until(lambda: desk.hub.history.last == where[1] + 601)
+        await publish_many(desk, 601)
         web = desk.client()
-        web.near.outbox.parked_bytes = 1 << 20
+        stuck_after_the_first_event(web)
         resume(web, old, *where)
-        assert len(web.topics) == 512
-        async with desk.direct() as far:
-            for _ in range(600):
-                far.publish_nowait("job.a")
-            await far.publish("job.b")
-        await until(lambda: desk.hub.history.last == where[1] + 1202)
+        await until(lambda: web.topics)
+        assert len(web.topics) == PORTION_MSGS
+        await publish_many(desk, 601, "job.a")
         web.near.outbox.parked_bytes = 0
         assert (await resumed(web))["recovered"] is False
 
     run(script, rules=[NEWS], gateway={"history_msgs": 650})
+
+
+class Turns:
+    """What the turns of the loop hold: the number of each, and the events that were sent in it to whom."""
+
+    def __init__(self):
+        self.sent = []
+        self.now = 0
+        self.next()
+
+    def next(self):
+        self.now += 1
+        asyncio.get_running_loop().call_soon(self.next)
+
+    def watch(self, web, name):
+        turns = self
+
+        class Noted(list):
+            def append(self, one):
+                super().append(one)
+                if not isinstance(one, dict):
+                    turns.sent.append((turns.now, name))
+
+        web.log = Noted()
+
+
+def test_one_portion_is_sent_in_a_turn_of_the_loop_and_users_take_turns():
+    """However many clients come back at once, everybody else is served between two portions."""
+
+    async def script(desk):
+        old = {who.name: desk.client(who) for who in (ADA, BOB)}
+        where = place(desk)
+        await publish_many(desk, 1000)
+        back = [("ada", desk.client(ADA)) for _ in range(8)] + [("bob", desk.client(BOB))]
+        turns = Turns()
+        for name, web in back:
+            turns.watch(web, name)
+            resume(web, old[name], *where)
+        for _, web in back:
+            assert (await resumed(web))["replayed"] == 1000
+        assert max(Counter(now for now, _ in turns.sent).values()) <= PORTION_MSGS
+        assert all(len(set(names)) == 1 for names in by_turn(turns.sent))
+        last = max(index for index, (_, name) in enumerate(turns.sent) if name == "bob")
+        assert last < 2 * 1000 + PORTION_MSGS, "eight of ada's do not go before the one of bob"
+
+    run(script, rules=[NEWS])
+
+
+def by_turn(sent):
+    found = defaultdict(list)
+    for now, name in sent:
+        found[now].append(name)
+    return found.values()
+
+
+def test_a_replay_asks_each_prefix_length_and_not_each_prefix():
+    async def script(desk):
+        costs = []
+        for count in (1, 250):
+            old = desk.client()
+            where = place(desk)
+            await publish_many(desk, 2 * PORTION_MSGS)
+            web = desk.client()
+            resume(web, old, *where, *(f"news.{n:04}" for n in range(count)))
+            costs.append(bytecodes(web.session.resumption.turn))
+            assert (await resumed(web))["recovered"] is True
+        assert costs[1] <= 1.1 * costs[0]
+
+    run(script, rules=[NEWS])
+
+
+def test_replays_are_charged_to_their_user():
+    """At once the whole history for each connection; then a user waits, and another one does not."""
+
+    async def script(desk):
+        now = desk.hub.clock()
+        desk.hub.clock = lambda: now
+        old = {who.name: desk.client(who) for who in (ADA, BOB)}
+        where = place(desk)
+        await publish_many(desk, 200)
+        for _ in range(3):
+            web = desk.client(ADA)
+            resume(web, old["ada"], *where)
+            await resumed(web)
+            web.leave()
+        late = desk.client(ADA)
+        resume(late, old["ada"], *where)
+        other = desk.client(BOB)
+        resume(other, old["bob"], *where)
+        assert (await resumed(other))["replayed"] == 200
+        await until(lambda: len(late.topics) == 3 * 256 - 600)
+        assert not late.told("resumed")
+        assert desk.hub.replays.wait_s(ADA) > 0 == desk.hub.replays.wait_s(BOB)
+        now += 1000
+        assert (await resumed(late))["replayed"] == 200
+
+    run(
+        script,
+        rules=[NEWS],
+        limits={"replay_msgs_per_s": 6400, "connections_per_user": 3},
+        gateway={"history_msgs": 256},
+    )
+
+
+def test_a_client_that_goes_while_it_waits_for_its_turn_takes_none():
+    async def script(desk):
+        old = desk.client()
+        where = place(desk)
+        await publish_many(desk, 300)
+        for _ in range(20):
+            web = desk.client()
+            resume(web, old, *where)
+            web.session.end(4006, "enough")
+        assert desk.hub.replays._rows == {}
+
+    run(script, rules=[NEWS])
 
 
 def test_the_token_of_another_user_ends_the_connection():

@@ -102,6 +102,36 @@ async def test_resumed_twice_from_the_id_that_resumed_gave(site):
             seen = resumed.id
 
 
+async def test_who_has_the_history_replayed_again_and_again_is_told_when_to_come_back(open_site):
+    limits = "[limits]\nconnections_per_user = 2\nreplay_msgs_per_s = 0.001\n[gateway]\nhistory_msgs = 32\n"
+    site = await open_site(limits)
+    async with site.get("/v1/events", "bob") as answer:
+        seen = {"Last-Event-ID": (await Stream(answer).next("welcome")).id}
+    for number in range(31):
+        await site.handle.publish(f"a.{number}")
+    for _ in range(2):
+        async with site.get("/v1/events", "bob", headers=seen) as answer:
+            assert (await Stream(answer).next("resumed")).data["replayed"] == 31
+    async with site.get("/v1/events", "bob", headers=seen) as answer:
+        assert answer.status == 429
+        assert 0 < int(answer.headers["Retry-After"]) <= 16 / 0.001
+        assert "limits.replay_msgs_per_s" in (await answer.json())["text"]
+    for user, headers in (("bob", {}), ("eve", seen), ("ada", seen)):
+        async with site.get("/v1/events", user, headers=headers) as answer:
+            assert answer.status == 200, "new streams, and those of others, are as before"
+
+
+async def test_a_stream_counts_as_a_call_and_its_prefixes_count(open_site):
+    site = await open_site("[limits]\nmsgs_per_s = 0.001\nmsgs_burst = 64\n")
+    many = "&".join(f"prefix=p{number}" for number in range(64))
+    for number in range(14):
+        async with site.get(f"/v1/events?{many}", "bob") as answer:
+            assert answer.status == (200 if number < 64 / 5 else 429)
+            assert number < 13 or "limits.msgs_per_s" in (await answer.json())["text"]
+    async with site.get("/v1/events", "eve") as answer:
+        assert answer.status == 200
+
+
 @pytest.mark.parametrize("seen", ["00000000-0000-0000-0000-000000000000:1", ":0"])
 async def test_another_epoch_is_not_recovered(site, seen):
     await site.handle.publish("a.before")
