@@ -55,14 +55,19 @@ def _open_calls(broker: Broker) -> dict[Port, list[Call]]:
     found: dict[Port, list[Call]] = {}
     for port in broker.router.ports:
         if port.kind != OWN:
-            calls = [(key, once) for key, entry in port.pending.items() if (once := _once(entry))]
+            calls = [(key, once) for key in port.pending if (once := _once(port, key))]
             if calls:
                 found[port] = calls
     return found
 
 
-def _once(entry: Decision) -> list[Decision]:
-    return [call for call in entry.calls() if call.once]
+def _once(port: Port, key: bytes) -> list[Decision]:
+    return [call for call in _having(port, key) if call.once]
+
+
+def _having(port: Port, key: bytes) -> list[Decision]:
+    entry = port.pending.get(key)
+    return [] if entry is None else entry.having(key)
 
 
 def _are_over(port: Port, calls: list[Call]) -> bool:
@@ -74,8 +79,7 @@ def _are_over(port: Port, calls: list[Call]) -> bool:
 
 def _is_open(port: Port, call: Call) -> bool:
     key, decisions = call
-    entry = port.pending.get(key)
-    return entry is not None and any(now in decisions for now in entry.calls())
+    return any(now in decisions for now in _having(port, key))
 
 
 async def empty_queues(broker: Broker) -> None:

@@ -5,7 +5,7 @@
 ``service_table`` service name -> port
 ``router``        requests and responses: decide once, remember, unwind
 ``way``           where a request goes: a service of this rank, a neighbour
-``lookalikes``    open calls that their matchtag does not tell apart
+``open_calls``    who waits for whose answer: by key, by sender and service, by who owes it
 ``notices``       disconnect notices armed and disarmed
 ``ration``        the cap on open calls of all links together
 ``events``        numbering, order, subscriptions, private events

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import errno
 
-from broker.routing.lookalikes import NO_TAG
 from broker.routing.notices import NOTICE
-from broker.routing.port import CLIENT, PARENT, Decision, Port, Repeat
+from broker.routing.open_calls import end, leave
+from broker.routing.port import CLIENT, PARENT, Decision, Port
 from broker.routing.router import Router
 from broker.wire.message import NORESPONSE, PAYLOAD, RESPONSE, ROUTE, STREAMING, TOPIC, Message
-from broker.wire.parts import encode_part, part_data
-from broker.wire.topic import path_of
+from broker.wire.parts import encode_part
 
 
 def depart(router: Router, port: Port, reason: str = "") -> int:
@@ -25,51 +24,25 @@ def depart(router: Router, port: Port, reason: str = "") -> int:
     router.detach(port)
     for name in list(port.services):
         router.services.remove(name, port)
-    answered = 0
-    if port.kind != CLIENT or port.provided:
-        answered = sum(_answer_waiting(router, origin, port, reason) for origin in list(router.ports))
+    answered = _answer_waiting(router, port, reason)
     if port.kind == CLIENT:
         _send_notices(router, port)
     else:
         _end_streams(router, port)
-    port.pending = {}
-    port.untagged = {}
-    port.armed = {}
-    port.cache = {}
+    leave(port)
     return answered
 
 
-def _answer_waiting(router: Router, origin: Port, gone: Port, reason: str) -> int:
-    """Answer every call of ``origin`` that waits for ``gone``."""
+def _answer_waiting(router: Router, gone: Port, reason: str) -> int:
+    """Answer every call that waits for ``gone``; senders that used matchtag 0 once each."""
     answered = 0
-    for key, entry in [(k, d) for k, d in origin.pending.items() if _waits_for(d, gone)]:
-        left = [call for call in entry.calls() if call.target is not gone]
-        answered += len(entry.calls()) - len(left)
-        for call in entry.calls():
-            if call.target is gone:
+    for calls in list(gone.owes):
+        origin, ended = calls.origin, end(calls)
+        if origin.live:
+            answered += len(ended)
+            for key, call in ended:
                 router.deliver(origin, unreachable(router, call, key, reason), gone)
-        if left and isinstance(entry, Repeat):
-            entry.waiting = left
-        else:
-            del origin.pending[key]
-    return answered + _answer_untagged(router, origin, gone, reason)
-
-
-def _answer_untagged(router: Router, origin: Port, gone: Port, reason: str) -> int:
-    """Answer senders whose latest call with matchtag 0 waits for ``gone``, once each."""
-    answered = 0
-    for front in [f for f, targets in origin.untagged.items() if gone in targets]:
-        call, unanswered = origin.untagged[front].pop(gone)
-        if not origin.untagged[front]:
-            del origin.untagged[front]
-        if unanswered:
-            answered += 1
-            router.deliver(origin, unreachable(router, call, front + NO_TAG, reason), gone)
     return answered
-
-
-def _waits_for(entry: Decision, gone: Port) -> bool:
-    return any(call.target is gone for call in entry.calls())
 
 
 def unreachable(router: Router, call: Decision, key: bytes, reason: str) -> Message:
@@ -95,11 +68,11 @@ def _send_notices(router: Router, port: Port) -> None:
 
 def _end_streams(router: Router, port: Port) -> None:
     """A neighbour is lost: tell the providers of the streams that ran through it."""
-    for key, entry in port.pending.items():
-        for call in entry.calls():
+    for key, calls in port.pending.items():
+        for call in calls.having(key):
             if call.once or not call.target.live:
                 continue
-            topic = path_of(bytes(part_data(call.topic_part) or b"")) + NOTICE
+            topic = call.service + NOTICE
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE
             head = call.head[:4] + bytes((flags,)) + call.head[5:]
             router.tally.notices += 1

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.routing.open_calls import end
 from broker.routing.port import CLIENT, PARENT, Decision, Port
 from broker.wire.message import DELIMITER, UPSTREAM, Message
-from broker.wire.parts import encode_part, part_data
+from broker.wire.parts import encode_part
 from broker.wire.topic import path_of
 
 NOTICE: Final = b".disconnect"
@@ -26,7 +27,7 @@ def arm(port: Port, decision: Decision, front: bytes, message: Message, limit: i
     """Remember that the provider learns of the end of ``front`` below ``port``; above ``limit`` notices it does not."""
     key = decision.armed + front
     if key not in port.armed and len(port.armed) < limit:
-        notice = encode_part(path_of(bytes(part_data(decision.topic_part) or b"")) + NOTICE)
+        notice = encode_part(decision.service + NOTICE)
         port.armed[key] = (decision.head, message.tag, notice, front)
 
 
@@ -38,13 +39,6 @@ def disarm(port: Port, message: Message, topic: bytes) -> bool:
     service = topic[: -len(NOTICE)]
     if port.kind == CLIENT and port.armed.pop(notice_key(topic, message.head) + front, None) is None:
         return False
-    for key in [k for k in port.pending if k[:-4] == front]:
-        if port.pending[key].without(service) is None:
-            del port.pending[key]
-    providers = port.untagged.get(front, {})
-    for target in [target for target, (call, _) in providers.items() if call.concerns(service)]:
-        del providers[target]
-    if not providers:
-        port.untagged.pop(front, None)
-    port.cache = {}
+    for calls in list(port.asked.get(front + service, ())):
+        end(calls)
     return True

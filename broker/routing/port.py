@@ -6,6 +6,8 @@ A port is a *client* (anything whose hop we push and pop), a *child* or the *par
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,13 +22,14 @@ PARENT: Final = 2
 OWN: Final = 3
 KIND_NAMES: Final = ("client", "child", "parent", "own")
 """What people read, by the numbers above."""
+_serials = itertools.count(1)
 
 
 class Decision:
-    """What to do with every further request that looks like this one; the value of pending calls, too.
+    """What to do with every further request that looks like this one; what is kept of an open call, too.
 
     It holds all that is needed to forward a request (target, stamped header) and to answer one whose provider
-    vanished (origin, topic, flags): the rest of a pending call is its key.
+    vanished (origin, topic, flags): the rest of an open call is its key in ``Port.pending``.
     """
 
     __slots__ = (
@@ -34,6 +37,7 @@ class Decision:
         "answer_mark",
         "answer_out_mark",
         "armed",
+        "calls",
         "claimed",
         "head",
         "mark",
@@ -41,22 +45,27 @@ class Decision:
         "origin",
         "out_mark",
         "push",
+        "service",
         "target",
         "topic_part",
-        "track",
         "unarmed",
+        "way",
     )
 
     def __init__(self, origin: Port, target: Port, topic_part: bytes, head: bytes, push: bytes) -> None:
         self.origin: Port = origin
         self.target: Port = target
         self.topic_part: bytes = topic_part
+        self.service: bytes = path_of(bytes(part_data(topic_part) or b""))
+        """The topic up to its last word: whom a disconnect notice goes to."""
+        self.way: bytes = self.service + b"\0" + target.serial
+        """Behind a sender's stack: the key of its open calls in ``Port.calls``."""
         self.head: bytes = head
         """``Message.head`` of the request as stamped: everything of PROTO but the matchtag."""
         self.push: bytes = push
         """Encoded route parts that go in front of the stack."""
-        self.track: bool = True
-        """A response is expected."""
+        self.calls: OpenCalls | None = None
+        """Of the link itself, where it asks for nobody behind it; None when no response is expected."""
         self.once: bool = True
         """The first response is the only one; False for streams, which end at an errnum."""
         self.armed: bytes = b""
@@ -74,49 +83,32 @@ class Decision:
         self.answer_mark: bytes = b""
         self.answer_out_mark: bytes = b""
 
-    def calls(self) -> list[Decision]:
-        """The open calls that this entry of a pending table stands for."""
-        return [self]
 
-    def concerns(self, service: bytes) -> bool:
-        """True when the call is for ``service`` (topic up to its last word)."""
-        return path_of(bytes(part_data(self.topic_part) or b"")) == service
+class OpenCalls:
+    """The open calls of one sender to one service by one way; see ``open_calls``.
 
-    def without(self, service: bytes) -> Decision | None:
-        """The entry that is left when the calls for ``service`` are taken out; None when nothing is."""
-        return None if self.concerns(service) else self
-
-
-class Repeat(Decision):
-    """Several open calls of one sender with the same matchtag: answered in any order, each once.
-
-    Its own target is nobody, so that a response never matches it by accident.
+    Attributes:
+        origin, target: the port they came from, and the one that their answers come from.
+        service: topic of their requests up to its last word. front: stack of the sender below the origin's hop.
+        way: see ``Decision``.
+        open: rest of stack + matchtag -> what was decided about the (latest) call.
+        listed: the ports at both ends know of it.
     """
 
-    __slots__ = ("waiting",)
+    __slots__ = ("front", "listed", "open", "origin", "service", "target", "way")
 
-    def __init__(self, waiting: list[Decision]) -> None:
-        last = waiting[-1]
-        super().__init__(last.origin, NOBODY, last.topic_part, last.head, last.push)
-        self.waiting: list[Decision] = waiting
+    def __init__(self, decision: Decision, target: Port, front: bytes) -> None:
+        self.origin: Port = decision.origin
+        self.target: Port = target
+        self.service: bytes = decision.service
+        self.way: bytes = decision.way
+        self.front: bytes = front
+        self.open: dict[bytes, Decision] = {}
+        self.listed: bool = True
 
-    def calls(self) -> list[Decision]:
-        """The open calls that share the matchtag, oldest first."""
-        return list(self.waiting)
-
-    def without(self, service: bytes) -> Decision | None:
-        """The entry that is left when the calls for ``service`` are taken out; None when nothing is."""
-        self.waiting = [decision for decision in self.waiting if not decision.concerns(service)]
-        return self if self.waiting else None
-
-    def take(self, port: Port, error: bool) -> Decision | None:
-        """The oldest waiting call that ``port`` may answer; it is done unless a stream goes on."""
-        for index, decision in enumerate(self.waiting):
-            if decision.target is port:
-                if decision.once or error:
-                    del self.waiting[index]
-                return decision
-        return None
+    def having(self, key: bytes) -> list[Decision]:
+        """What was decided about the calls with this key, oldest first."""
+        return [self.open[key]]
 
 
 class Port:
@@ -125,7 +117,11 @@ class Port:
     Attributes:
         hop: the route part that names this port in a stack, encoded.
         send: queues a message to the peer; never waits, never raises.
-        pending: calls this port made that are not answered: rest of stack + matchtag -> Decision.
+        pending: calls this port made that are not answered: rest of stack + matchtag -> those of sender and service.
+        calls: the same by sender, service and target: rest of stack + ``Decision.way`` -> OpenCalls. Some have nothing
+            open: ``rotation`` finds them in time.
+        asked: the same by sender and service alone: rest of stack + service -> OpenCalls.
+        owes: the calls of others that this port is to answer.
         cache: decisions by topic part + header without matchtag; dropped whenever routing changes.
         stamps: credentials as received (8 bytes) -> as stamped.
         untagged: senders that called with matchtag 0: rest of stack -> provider -> (latest decision, True
@@ -139,8 +135,10 @@ class Port:
 
     __slots__ = (
         "armed",
+        "asked",
         "busy",
         "cache",
+        "calls",
         "cmb1",
         "cred",
         "heads",
@@ -153,6 +151,7 @@ class Port:
         "live",
         "marks",
         "name",
+        "owes",
         "owner",
         "peer",
         "pending",
@@ -161,7 +160,9 @@ class Port:
         "provided",
         "rank",
         "received",
+        "rotation",
         "send",
+        "serial",
         "services",
         "shared_uid",
         "stamps",
@@ -191,6 +192,8 @@ class Port:
         self.name: str = name or uuid
         self.policy: Any = policy
         """Opaque to the router: handed to the stamp callback."""
+        self.serial: bytes = next(_serials).to_bytes(8, "big")
+        """Its own, even beside a port with the same uuid: a peer may be back before its former link is known lost."""
         self.link: Any = link
         """The transport's link, opaque to the router too; None at the broker's own end."""
         self.rank: int = rank
@@ -204,10 +207,14 @@ class Port:
         self.received: int = 0
         self.peer: int = 0
         self.marks: dict[bytes, bytes] = {}
-        self.pending: dict[bytes, Decision] = {}
+        self.pending: dict[bytes, OpenCalls] = {}
         self.pending_max: int = 0
         """Calls it may have open; the router sets it."""
         self.untagged: dict[bytes, dict[Port, tuple[Decision, bool]]] = {}
+        self.calls: dict[bytes, OpenCalls] = {}
+        self.asked: dict[bytes, list[OpenCalls]] = {}
+        self.rotation: deque[OpenCalls] = deque()
+        self.owes: dict[OpenCalls, None] = {}
         self.cache: dict[bytes, Decision] = {}
         self.last: Decision | None = None
         self.last_head: bytes = b""
@@ -219,13 +226,11 @@ class Port:
         self.provided: bool = False
         self.subscriptions: dict[bytes, int] = {}
 
-    def untagged_call(self, rest: bytes, provider: Port, error: bool) -> Decision | None:
-        """The decision that a response of ``provider`` with matchtag 0 answers; any number may come while both live."""
-        providers = self.untagged.get(rest, {})
-        decision, unanswered = providers.get(provider, (None, False))
-        if decision is not None and unanswered and (decision.once or error):
-            providers[provider] = (decision, False)
-        return decision
+    def forget_decisions(self) -> None:
+        """Decide anew about whatever this port asks next."""
+        self.cache = {}
+        self.last = None
+        self.last_head = b""
 
     def __repr__(self) -> str:
         return f"<port {KIND_NAMES[self.kind]} {self.name}>"
@@ -233,11 +238,3 @@ class Port:
 
 Stamp = Callable[[Port, bytes], bytes]
 """``stamp(port, received) -> stamped``: eight bytes of userid and rolemask each (the ingress room's work)."""
-
-
-def _discard(_message: Message) -> None:
-    """Nobody listens."""
-
-
-NOBODY: Final = Port(OWN, "", _discard, Credentials())
-"""The provider of calls that have several."""

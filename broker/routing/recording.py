@@ -87,11 +87,10 @@ def mark_answer(recording: Recording | None, own: Port, decision: Decision, port
 def forget_marks(ports: Iterable[Port]) -> None:
     """Somebody else records from now on, or nobody: no mark made before is used again."""
     for port in ports:
-        port.cache = {}
-        port.last_head = b""
+        port.forget_decisions()
         port.marks = {}
-        for entry in port.pending.values():
-            for call in entry.calls():
+        for key, calls in port.pending.items():
+            for call in calls.having(key):
                 call.answer_head = b""
         for providers in port.untagged.values():
             for call, _unanswered in providers.values():

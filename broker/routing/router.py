@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.routing.events import Events
-from broker.routing.lookalikes import NO_TAG, answered, track
 from broker.routing.notices import NOTICE, arm, disarm, notice_key
+from broker.routing.open_calls import NO_TAG, answered_unusual, find, track_unusual
 from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Stamp
 from broker.routing.recording import (
     Recording,
@@ -108,6 +108,8 @@ class Router:
         self._congested: Congested = congested
         self._hop: bytes = encode_part(uuid.encode())
         self._by_hop: dict[bytes, Port] = {own.hop: own}
+        self._decided: set[Port] = set()
+        """Ports that may have decisions in their caches."""
 
     # -- attaching -----------------------------------------------------------------------------
 
@@ -128,6 +130,7 @@ class Router:
         """Take ``port`` out of the tables; what is owed is ``departure``'s work."""
         port.live = False
         self.ports.discard(port)
+        self._decided.discard(port)
         if self._by_hop.get(port.hop) is port:
             del self._by_hop[port.hop]
         if port.kind == CHILD and self.children.get(port.rank) is port:
@@ -151,10 +154,9 @@ class Router:
 
     def invalidate(self) -> None:
         """Routing changed: forget every decision."""
-        for port in self.ports:
-            if port.cache:
-                port.cache = {}
-                port.last_head = b""
+        for port in self._decided:
+            port.forget_decisions()
+        self._decided.clear()
 
     def set_busy(self, port: Port, busy: bool) -> None:
         """The outbox of ``port`` crossed a water mark."""
@@ -179,38 +181,44 @@ class Router:
             if decision is None:
                 self.tally.refused_requests += 1
                 return
-        front, tag = message.front, message.tag
+        front, tag, calls = message.front, message.tag, decision.calls
         if front != DELIMITER:
             if port.kind != CHILD or not front:  # a child's stack is taken as it is
                 front = self._stack_below(port, message, decision)
             if not front:
                 self.tally.refused_requests += 1
                 return
+            if calls is not None:
+                calls = port.calls.get(front + decision.way) or find(port, decision, front)
         elif decision.unarmed:
             self._arm_plain(port, decision, message)
-        if decision.track:
+        if calls is not None:
             pending = port.pending
             key = front + tag
             if tag == NO_TAG or key in pending or len(pending) >= port.pending_max:
-                refusal = track(port, decision, front, tag)
+                refusal = track_unusual(port, calls, decision, key)
                 if refusal:
                     self.answer(port, message, errno.EAGAIN, refusal)
                     self.tally.refused_requests += 1
                     return
             else:
-                pending[key] = decision
+                pending[key] = calls
+                calls.open[key] = decision
         message.head = decision.head
         message.front = decision.push + front
-        records = self._records
-        if records is not None:
-            frame = message.framed()
-            if decision.mark:
-                records.append(decision.mark)
-                records.append(frame)
-            if decision.out_mark:
-                records.append(decision.out_mark)
-                records.append(frame)
+        if self._records is not None:
+            self._record(self._records, decision, message)
         decision.target.send(message)
+
+    def _record(self, records: list[bytes], decision: Decision, message: Message) -> None:
+        """A request passes while somebody records."""
+        frame = message.framed()
+        if decision.mark:
+            records.append(decision.mark)
+            records.append(frame)
+        if decision.out_mark:
+            records.append(decision.out_mark)
+            records.append(frame)
 
     def _decide(self, port: Port, message: Message) -> Decision | None:
         """Walk the routing rules for one request; None when it was answered or dropped."""
@@ -241,12 +249,13 @@ class Router:
         push = self._hop + port.hop if target.kind == CHILD else port.hop
         decision = Decision(port, target, message.topic_part, head, push)
         link_topic = target is self.own and topic in LINK_TOPICS
-        decision.track = not flags & NORESPONSE or link_topic
+        if not flags & NORESPONSE or link_topic:
+            decision.calls = find(port, decision, DELIMITER)
         decision.once = not flags & STREAMING
         if self._recording is not None:
             mark_request(self._recording, self.own, decision, int.from_bytes(received[:4], "big"))
         if not notice:
-            if port.kind == CLIENT and decision.track:
+            if port.kind == CLIENT and decision.calls is not None:
                 decision.armed = notice_key(topic, seen)
                 decision.unarmed = True
                 if message.front == DELIMITER:
@@ -254,6 +263,7 @@ class Router:
             if not target.busy:
                 if len(port.cache) >= CACHE_MAX:
                     port.cache = {}
+                self._decided.add(port)
                 port.cache[message.topic_part + seen] = decision
         return decision
 
@@ -313,14 +323,17 @@ class Router:
         stamped, failed = known
         rest = front[37:]
         key = rest + message.tag
-        decision = origin.pending.get(key)
-        if decision is None or decision.target is not port:
-            decision = answered(origin, port, key, rest, failed)
+        calls = origin.pending.get(key)
+        if calls is None or calls.target is not port:
+            decision = answered_unusual(origin, port, key, rest, failed)
             if decision is None:
                 self._stray("response to no open call")
                 return
-        elif failed or decision.once:
-            del origin.pending[key]
+        else:
+            decision = calls.open[key]
+            if failed or decision.once:
+                del origin.pending[key]
+                del calls.open[key]
         message.head = stamped
         records = self._records
         if records is None:
@@ -399,5 +412,7 @@ class Router:
         """A built-in service refused a request that was delivered to it: that is recorded, too."""
         recording, port = self._recording, self.port_of(request)
         if recording is not None and port is not None and port is not self.own:
-            decision = port.pending.get(request.front[len(port.hop) :] + request.tag)
-            record_denied(recording, port, self.own, request, claim_of(decision), errnum)
+            key = request.front[len(port.hop) :] + request.tag
+            calls = port.pending.get(key)
+            claimed = claim_of(None if calls is None else calls.having(key)[0])
+            record_denied(recording, port, self.own, request, claimed, errnum)

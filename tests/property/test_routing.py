@@ -198,6 +198,7 @@ class World:
     # -- comparison --------------------------------------------------------------------------------
 
     def check(self):
+        self.tree.check_open_calls()
         for client in self.clients:
             assert [seen(message) for message in client.real.inbox] == client.expected
         for client in self.live:
@@ -224,5 +225,6 @@ def test_every_client_gets_what_the_model_says(operations):
     for client in world.live:
         client.real.leave()
     world.tree.settle()
-    left = [call for rank in world.tree.ranks for port in rank.router.ports for call in port.pending.values()]
+    ports = [port for rank in world.tree.ranks for port in rank.router.ports]
+    left = [key for port in ports for key in port.pending]
     assert not left, "when all are gone nothing is open anywhere"

@@ -7,6 +7,7 @@ from collections import deque
 from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.routing.departure import depart
+from broker.routing.open_calls import NO_TAG, Repeat
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port
 from broker.routing.router import Router
 from broker.routing.topology import Topology
@@ -201,6 +202,29 @@ class Tree:
     def pending(self):
         """Open calls of all ports of all ranks."""
         return sum(len(port.pending) for rank in self.ranks for port in rank.router.ports)
+
+    def check_open_calls(self):
+        """The tables of open calls say the same, whichever end one begins at."""
+        for port in (port for rank in self.ranks for port in rank.router.ports):
+            listed = list(port.calls.values())
+            assert all(port.calls[calls.front + calls.way] is calls and calls.listed for calls in listed)
+            assert all(calls.origin is port and calls in calls.target.owes for calls in listed)
+            assert all(calls in port.asked[calls.front + calls.service] for calls in listed)
+            assert sum(map(len, port.asked.values())) == len(listed)
+            assert all(calls.origin.calls[calls.front + calls.way] is calls for calls in port.owes)
+            waiting = [
+                (key, each)
+                for key, entry in port.pending.items()
+                for each in ([calls for calls, _ in entry.waiting] if isinstance(entry, Repeat) else [entry])
+            ]
+            waiting += [
+                (front + NO_TAG, port.calls[front + decision.way])
+                for front, providers in port.untagged.items()
+                for decision, _ in providers.values()
+            ]
+            assert all(key[:-4] == calls.front and key in calls.open for key, calls in waiting)
+            opened = {(key, calls) for calls in listed for key in calls.open if key[-4:] != NO_TAG}
+            assert opened == {(key, calls) for key, calls in waiting if key[-4:] != NO_TAG}
 
 
 def text_of(message):

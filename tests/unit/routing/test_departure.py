@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from broker.routing.departure import depart
-from broker.wire.message import DELIMITER, NODEID_ANY, NORESPONSE, REQUEST, STREAMING, UPSTREAM
+from broker.wire.message import DELIMITER, NODEID_ANY, NORESPONSE, REQUEST, STREAMING, UPSTREAM, request
 from broker.wire.parts import encode_part
 from tests.unit.routing.sim import GUEST, UNREACHABLE, Tree, hop, text_of
 
@@ -358,3 +358,21 @@ def test_errors_that_nobody_wants_are_counted():
     client.ask("gone.x", flags=NORESPONSE)
     assert tree[0].router.tally.drops == {f"request without response: errno {errno.ENOSYS}": 1}
     assert [m for m in client.inbox if m.type != REQUEST] == []
+
+
+def test_who_said_goodbye_and_asks_again_is_owed_another_notice():
+    tree = Tree(1)
+    service, client = tree.client(services=["echo"]), tree.client()
+    asked = request("echo.x", matchtag=1)
+    for _ in range(2):
+        client.router.request(client.port, asked.copy())
+    client.ask("echo.disconnect", tag=0, flags=NORESPONSE)
+    client.router.request(client.port, asked.copy())
+    client.leave()
+    assert [m.topic for m in service.requests] == [
+        "echo.x",
+        "echo.x",
+        "echo.disconnect",
+        "echo.x",
+        "echo.disconnect",
+    ]

@@ -354,7 +354,7 @@ def test_a_cached_decision_never_outlives_the_former_link_of_a_child():
     former = tree.links[1][0]
     tree.join(1)
     client.ask("mute.x", nodeid=1, tag=2)
-    assert [call.target for call in client.port.pending.values()] == [former, tree.links[1][0]]
+    assert [calls.target for calls in client.port.pending.values()] == [former, tree.links[1][0]]
 
 
 def test_a_cached_decision_never_outlives_a_new_uuid():

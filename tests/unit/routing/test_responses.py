@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from broker.routing.lookalikes import REPEATS_MAX
+from broker.routing.open_calls import REPEATS_MAX
 from broker.routing.ration import ration
 from broker.wire.message import DELIMITER, STREAMING, response
 from broker.wire.parts import encode_part

@@ -1,0 +1,195 @@
+"""Open calls, found by their key, by their sender and service, and by who owes the answer.
+
+A delivered request that wants an answer stands in three places: in its origin's ``pending`` under (rest of stack,
+matchtag), where its response finds it; in the ``OpenCalls`` of its sender and service, which that sender's
+``X.disconnect`` ends; and with these in ``owes`` of the port that has to answer, whose departure ends them. So a
+notice or a departure costs what it ends, whatever others have open.
+
+Two kinds of calls are not told apart by their matchtag (RFC 6, "Matchtags"), and deployed software makes both: calls
+with matchtag 0 may be answered any number of times while both ends live (``Port.untagged``); calls that share one
+are answered in any order, each once (``Repeat``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.identity import Credentials
+from broker.routing.port import OWN, Decision, OpenCalls, Port
+from broker.wire.message import DELIMITER, Message
+
+NO_TAG: Final = b"\0\0\0\0"
+REPEATS_MAX: Final = 256
+"""Open calls of one sender that may share a matchtag."""
+ROTATION_MIN: Final = 256
+"""Senders and services of a link that are kept when nothing of theirs is open: the next call finds them there."""
+
+Ended = list[tuple[bytes, Decision]]
+"""Calls that are not open any more: key in ``pending`` and what was decided."""
+
+
+def _discard(_message: Message) -> None:
+    """Nobody listens."""
+
+
+NOBODY: Final = Port(OWN, "", _discard, Credentials())
+"""Owes the answers to calls that share a matchtag."""
+
+
+class Repeat(OpenCalls):
+    """Several open calls of one sender with the same matchtag, in ``pending`` alone.
+
+    Its target is nobody, so that a response never matches it by accident.
+    """
+
+    __slots__ = ("waiting",)
+
+    def __init__(self, calls: OpenCalls, decision: Decision) -> None:
+        super().__init__(decision, NOBODY, calls.front)
+        self.waiting: list[tuple[OpenCalls, Decision]] = [(calls, decision)]
+
+    def having(self, key: bytes) -> list[Decision]:
+        """What was decided about the calls that share the matchtag, oldest first."""
+        return [decision for _calls, decision in self.waiting]
+
+    def take(self, port: Port, key: bytes, error: bool) -> Decision | None:
+        """The oldest waiting call that ``port`` may answer; it is done unless a stream goes on."""
+        for index, (calls, decision) in enumerate(self.waiting):
+            if calls.target is port:
+                if decision.once or error:
+                    del self.waiting[index]
+                    if not any(other is calls for other, _decision in self.waiting):
+                        del calls.open[key]
+                return decision
+        return None
+
+
+def find(port: Port, decision: Decision, front: bytes) -> OpenCalls:
+    """Those of the sender ``front`` behind ``port`` to the service and by the way that ``decision`` names."""
+    calls = port.calls.get(front + decision.way)
+    if calls is None:
+        _rotate(port)
+        calls = port.calls[front + decision.way] = OpenCalls(decision, decision.target, front)
+        port.asked.setdefault(front + decision.service, []).append(calls)
+        port.rotation.append(calls)
+        decision.target.owes[calls] = None
+    return calls
+
+
+def _rotate(port: Port) -> None:
+    """Look at two, oldest first, and forget those that have nothing open: there are never many more than are in use."""
+    rotation = port.rotation
+    for _ in range(2):
+        if len(rotation) < ROTATION_MIN:
+            return
+        calls = rotation.popleft()
+        if calls.open:
+            rotation.append(calls)
+        elif calls.listed:
+            _unlist(calls)
+
+
+def _unlist(calls: OpenCalls) -> None:
+    """The ports at both ends forget them."""
+    origin, key = calls.origin, calls.front + calls.service
+    calls.listed = False
+    calls.target.owes.pop(calls, None)
+    del origin.calls[calls.front + calls.way]
+    origin.asked[key].remove(calls)
+    if not origin.asked[key]:
+        del origin.asked[key]
+    if calls.front == DELIMITER:
+        origin.forget_decisions()  # some of them name these calls
+
+
+def track_unusual(port: Port, calls: OpenCalls, decision: Decision, key: bytes) -> str:
+    """Keep an open call with matchtag 0, with one that is in use, or beyond the cap: "", or why it is refused."""
+    if len(port.pending) + len(port.untagged) >= port.pending_max:
+        return f"more than {port.pending_max} calls are open on this link"
+    if key[-4:] == NO_TAG:
+        port.untagged.setdefault(calls.front, {})[calls.target] = (decision, True)
+    else:
+        # RFC 6 forbids it; deployed software answers both, so the later call waits behind the first
+        earlier = port.pending[key]
+        repeat = earlier if isinstance(earlier, Repeat) else Repeat(earlier, earlier.open[key])
+        if len(repeat.waiting) >= REPEATS_MAX:
+            return f"matchtag is in use by {len(repeat.waiting)} open calls"
+        repeat.waiting.append((calls, decision))
+        port.pending[key] = repeat
+    calls.open[key] = decision
+    return ""
+
+
+def answered_unusual(origin: Port, port: Port, key: bytes, rest: bytes, failed: bool) -> Decision | None:
+    """The call of ``origin`` with matchtag 0, or one that is in use twice, that a response of ``port`` answers."""
+    if key[-4:] == NO_TAG:
+        return _answered_untagged(origin, port, rest, failed)
+    entry = origin.pending.get(key)
+    if not isinstance(entry, Repeat):
+        return None
+    found = entry.take(port, key, failed)
+    if not entry.waiting:
+        del origin.pending[key]
+    return found
+
+
+def _answered_untagged(origin: Port, port: Port, rest: bytes, failed: bool) -> Decision | None:
+    """Any number of responses may come while both ends live."""
+    providers = origin.untagged.get(rest, {})
+    decision, unanswered = providers.get(port, (None, False))
+    if decision is not None and unanswered and (decision.once or failed):
+        providers[port] = (decision, False)
+    return decision
+
+
+def end(calls: OpenCalls) -> Ended:
+    """Take all of them out of every table; returns those that were not answered yet."""
+    ended: Ended = []
+    for key in calls.open:
+        if key[-4:] == NO_TAG:
+            _end_untagged(calls, key, ended)
+        else:
+            _end_tagged(calls, key, ended)
+    calls.open = {}
+    _unlist(calls)
+    return ended
+
+
+def _end_tagged(calls: OpenCalls, key: bytes, ended: Ended) -> None:
+    pending = calls.origin.pending
+    entry = pending[key]
+    if not isinstance(entry, Repeat):
+        ended.append((key, calls.open[key]))
+        del pending[key]
+        return
+    ended.extend((key, decision) for each, decision in entry.waiting if each is calls)
+    entry.waiting = [waiting for waiting in entry.waiting if waiting[0] is not calls]
+    if not entry.waiting:
+        del pending[key]
+
+
+def _end_untagged(calls: OpenCalls, key: bytes, ended: Ended) -> None:
+    """The sender's latest call by this way counts; it may have been to another service."""
+    untagged = calls.origin.untagged
+    providers = untagged.get(calls.front, {})
+    decision, unanswered = providers.get(calls.target, (None, False))
+    if decision is None or decision.service != calls.service:
+        return
+    del providers[calls.target]
+    if not providers:
+        del untagged[calls.front]
+    if unanswered:
+        ended.append((key, decision))
+
+
+def leave(port: Port) -> None:
+    """Forget all calls that ``port`` made: it is gone."""
+    for calls in port.calls.values():
+        calls.listed = False
+        calls.target.owes.pop(calls, None)
+    port.calls = {}
+    port.asked = {}
+    port.rotation.clear()
+    port.pending = {}
+    port.untagged = {}
+    port.forget_decisions()
