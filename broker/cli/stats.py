@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -21,6 +22,7 @@ EXAMPLES = (
     "headgate stats                        this broker since its start",
     "headgate stats --all --watch          every broker, messages per second",
     "headgate stats --service overlay",
+    "headgate stats --users --watch        who holds how much here, the busiest first",
 )
 OVERVIEW: Final = (
     ("rx request", "rx.request"),
@@ -35,6 +37,15 @@ OVERVIEW: Final = (
 """Columns of ``--all``: head, counter."""
 LEVELS: Final = ("pending", "links", "outbox_bytes")
 """Figures that rise and fall: what counts is their value, not their rate."""
+HOLDINGS: Final = (
+    ("links", "links"),
+    ("open calls", "pending"),
+    ("services", "services"),
+    ("subscriptions", "subscriptions"),
+    ("queued bytes", "outbox_bytes"),
+    ("received", "received"),
+)
+"""Columns of ``--users``: head, key."""
 ASKED_AT_ONCE: Final = 64
 
 Figures = Mapping[str, Any]
@@ -133,6 +144,37 @@ class Look:
             screen.table(("figure", "now"), [(name, shown(value)) for name, value in figures.items()])
 
 
+class Holders:
+    """What the users of one broker held at one time, and how many messages a second each sent since the look before."""
+
+    def __init__(self, answer: Figures, before: Holders | None) -> None:
+        self.at = time.monotonic()
+        self.limits = answer["limits"]
+        self.users = [dict(user) for user in answer["users"]]
+        self._received = {(user["userid"], user["owner"]): user["received"] for user in self.users}
+        if before is not None:
+            for user in self.users:
+                then = before._received.get((user["userid"], user["owner"]), 0)
+                user["per_second"] = max(0, user["received"] - then) / (self.at - before.at)
+            self.users.sort(key=lambda user: -user["per_second"])
+
+    def show(self, screen: Screen) -> None:
+        """Print a line per user; the last one says how much a guest may hold."""
+        if screen.as_json:
+            screen.value({"users": self.users, "limits": self.limits})
+            return
+        columns = (*HOLDINGS, ("per second", "per_second"))
+        rows = [
+            (
+                f"{user['userid']}{' (owner)' * user['owner']}",
+                *(shown(user.get(key)) for _head, key in columns),
+            )
+            for user in self.users
+        ]
+        limits = ("a guest at most", *(shown(self.limits.get(key)) for _head, key in columns))
+        screen.table(("userid", *(head for head, _key in columns)), [*rows, limits])
+
+
 async def fetch(handle: Handle, service: str, ranks: Sequence[int | None]) -> list[Figures]:
     """The figures of a service at each rank; None is the nearest."""
     few = asyncio.Semaphore(ASKED_AT_ONCE)
@@ -152,6 +194,10 @@ def stats(
     service: Annotated[
         str, typer.Option("--service", "-s", metavar="NAME", help="The figures of this service.")
     ] = "broker",
+    users: Annotated[
+        bool,
+        typer.Option("--users", help="What each user holds there, the busiest first; for owner and admin."),
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Look again and again and show rates, until Ctrl-C.")
     ] = False,
@@ -166,16 +212,24 @@ def stats(
     """
     if every and (rank is not None or service != "broker"):
         raise UsageError("--all goes neither with --rank nor with --service")
+    if users and (every or service != "broker"):
+        raise UsageError("--users goes neither with --all nor with --service")
     session = Session(uri, as_json, timeout)
 
     async def work(handle: Handle) -> int:
         ranks: list[int | None] = list(range(await handle.size())) if every else [rank]
-        before: Look | None = None
+        look: Look | None = None
+        held: Holders | None = None
         with Redraw(session.screen, watch) as redraw:
             while True:
-                figures = await session.within(fetch(handle, service, ranks), f"{service}.stats-get")
-                before = now = Look(ranks, figures, before)
-                redraw.frame(lambda: now.show(session.screen, every))  # noqa: B023 - called at once
+                if users:
+                    answer = handle.rpc("broker.users", nodeid=options.nodeid(rank))
+                    held = Holders((await session.within(answer, "broker.users")).json(), held)
+                    redraw.frame(partial(held.show, session.screen))
+                else:
+                    figures = await session.within(fetch(handle, service, ranks), f"{service}.stats-get")
+                    look = Look(ranks, figures, look)
+                    redraw.frame(partial(look.show, session.screen, every))
                 if not watch:
                     return OK
                 await asyncio.sleep(interval)

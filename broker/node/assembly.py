@@ -31,6 +31,7 @@ from broker.node.rundir import make_rundir
 from broker.node.succession import Succession
 from broker.routing.ration import ration
 from broker.routing.topology import NO_PARENT, Topology, parse
+from broker.routing.users import UserLimits
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
 from broker.settings import HostEntry, Settings
@@ -75,6 +76,9 @@ class Node:
                 "pending_max": limits.pending_per_link,
                 "pending_total": limits.pending_total,
                 "routes_max": limits.routes_max,
+                "user_limits": UserLimits(
+                    limits.calls_per_user, limits.services_per_user, limits.subscriptions_per_user
+                ),
             },
         )
         self.capture = _capture(self.broker, settings)

@@ -64,7 +64,7 @@ class Broker:
         rank, topology: place in the tree. uuid, own_uuid: of this incarnation and of its own port.
         owner: uid of the instance owner.
         batch_msgs, batch_deliveries: where a batch ends (see ``backlog``).
-        limits: keyword arguments for ``Router`` (``pending_max``, ``routes_max``).
+        limits: keyword arguments for ``Router`` (``pending_max``, ``routes_max`` and so on).
 
     Attributes:
         deliver: gets requests for built-in services. observe: gets events the broker itself subscribed to.
@@ -82,7 +82,7 @@ class Broker:
         *,
         batch_msgs: int = 256,
         batch_deliveries: int = 4096,
-        limits: dict[str, int] | None = None,
+        limits: dict[str, Any] | None = None,
     ) -> None:
         cred = Credentials(owner, Role.OWNER | Role.LOCAL)
         policy = StampPolicy(Credentials(owner, Role.OWNER), pass_through=True, local=True)

@@ -12,6 +12,7 @@ from broker.errors import ProtocolError
 from broker.identity import Credentials
 from broker.node.calls import OwnCall
 from broker.routing.port import KIND_NAMES, Port
+from broker.routing.users import User
 from broker.services.context import JournalControl, Sender
 from broker.wire.message import NORESPONSE, Message, event, response
 
@@ -114,7 +115,10 @@ class BrokerContext:
 
     def subscribe(self, sender: Sender, prefix: bytes) -> int:
         """Subscribe a client."""
-        return self._broker.router.events.subscribe(_port(sender), prefix)
+        port, router = _port(sender), self._broker.router
+        if prefix not in port.subscriptions:
+            router.users.refuse_more(port.user, "subscriptions")
+        return router.events.subscribe(port, prefix)
 
     def unsubscribe(self, sender: Sender, prefix: bytes) -> int:
         """Take one subscription of a client back."""
@@ -123,6 +127,7 @@ class BrokerContext:
     def add_service(self, sender: Sender, name: bytes) -> int:
         """Register a client as provider; a paused caller that becomes one is read again."""
         port = _port(sender)
+        self._broker.router.users.refuse_more(port.user, "services")
         errnum = self._broker.router.services.add(name, port)
         if not errnum:
             self._broker.router.invalidate()
@@ -241,6 +246,10 @@ class BrokerContext:
         """All figures in the Prometheus text format."""
         return self.render_metrics()
 
+    def users(self) -> Mapping[str, Any]:
+        """What the links of each user hold together, the busiest first, and what a guest may hold."""
+        return users(self._broker)
+
     def clear_traffic(self) -> None:
         """Start the counts again."""
         self._broker.router.tally.clear()
@@ -272,6 +281,34 @@ def traffic(broker: Broker) -> dict[str, Any]:
         "pending": sum(len(port.pending) for port in ports),
         "links": sum(port.link is not None for port in ports),
         "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
+    }
+
+
+def users(broker: Broker) -> dict[str, Any]:
+    """Who holds how much, JSON-ready, by messages received; and the limits of a guest."""
+    held = [_holding(user) for user in broker.router.users]
+    limits = broker.router.users.limits
+    return {
+        "users": sorted(held, key=lambda user: -user["received"]),
+        "limits": {
+            "pending": limits.calls,
+            "services": limits.services,
+            "subscriptions": limits.subscriptions,
+        },
+    }
+
+
+def _holding(user: User) -> dict[str, Any]:
+    ports = list(user.ports)
+    return {
+        "userid": user.userid,
+        "owner": user.owner,
+        "links": len(ports),
+        "pending": sum(len(port.pending) + len(port.untagged) for port in ports),
+        "services": user.services,
+        "subscriptions": user.subscriptions,
+        "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
+        "received": sum(port.received for port in ports),
     }
 
 

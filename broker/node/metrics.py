@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import ConfigError
 from broker.node import probes
-from broker.node.context import traffic
+from broker.node.context import traffic, users
 from broker.routing.port import KIND_NAMES, OWN, Port
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ log = logging.getLogger("headgate")
 REQUEST_MAX_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
 """A scraper sends a few hundred bytes at once; whoever does not is cut off."""
+
+USERS_SHOWN = 10
+"""Each is a time series of its own: `headgate stats --users` has all of them."""
 
 PHRASES: Final = {200: "OK", 404: "Not Found", 503: "Service Unavailable"}
 Sample = tuple[str, str, str, list[tuple[dict[str, str], float]]]
@@ -100,9 +103,32 @@ def samples(node: Node) -> list[Sample]:
             "Event numbers that were missing.",
             [({}, float(node.overlay.events_missed))],
         ),
+        *user_samples(node),
         ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
         ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
         *(journal_samples(node.capture) if node.capture is not None else ()),
+    ]
+
+
+def user_samples(node: Node) -> list[Sample]:
+    """What the clients of the busiest users hold, over all links of each."""
+    shown = users(node.broker)["users"][:USERS_SHOWN]
+    kinds = (
+        ("links", "Links of one user; the ten whose clients sent most are shown.", "links"),
+        ("pending_calls", "Requests of one user that are not answered yet.", "pending"),
+        ("services", "Services that one user registered.", "services"),
+        ("subscriptions", "Prefixes that one user subscribed to, each counted once a link.", "subscriptions"),
+        ("outbox_bytes", "Bytes that wait until one user reads.", "outbox_bytes"),
+        ("received_messages", "Messages that came by the links one user has now.", "received"),
+    )
+    return [
+        (
+            f"user_{name}",
+            "gauge",
+            text,
+            [({"userid": str(user["userid"])}, float(user[key])) for user in shown],
+        )
+        for name, text, key in kinds
     ]
 
 

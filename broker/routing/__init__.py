@@ -7,7 +7,8 @@
 ``way``           where a request goes: a service of this rank, a neighbour
 ``open_calls``    who waits for whose answer: by key, by sender and service, by who owes it
 ``notices``       disconnect notices armed and disarmed
-``ration``        the cap on open calls of all links together
+``users``         what the links of one user hold together
+``ration``        the caps on open calls of many links together
 ``events``        numbering, order, subscriptions, private events
 ``recording``     what the router sees of a recorder of traffic, and the records that are rare
 ``departure``     what is owed when a port goes: answers, disconnect notices

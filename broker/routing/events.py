@@ -112,6 +112,7 @@ class Events:
             self._confidants.add(port, port.cred.userid, port.owner or port.kind == OWN)
         port.subscriptions[prefix] = count + 1
         if not count:
+            port.user.subscriptions += 1
             ports = self._subscribers.get(prefix)
             if ports is None:
                 self._subscribers.add(prefix, {port: None})
@@ -129,6 +130,7 @@ class Events:
             port.subscriptions[prefix] = count - 1
             return 0
         del port.subscriptions[prefix]
+        port.user.subscriptions -= 1
         if not port.subscriptions:
             self._confidants.remove(port, port.cred.userid)
         ports = self._subscribers.get(prefix)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.identity import USERID_UNKNOWN, Credentials
+from broker.routing.users import User
 from broker.wire.message import Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.topic import path_of
@@ -168,6 +169,7 @@ class Port:
         "stamps",
         "subscriptions",
         "untagged",
+        "user",
         "uuid",
     )
 
@@ -225,6 +227,8 @@ class Port:
         self.services: set[bytes] = set()
         self.provided: bool = False
         self.subscriptions: dict[bytes, int] = {}
+        self.user: User = User(cred.userid, cred.owner)
+        """Whose link it is, once it is attached."""
 
     def forget_decisions(self) -> None:
         """Decide anew about whatever this port asks next."""

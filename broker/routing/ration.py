@@ -1,21 +1,34 @@
-"""The cap on open calls of all links together: who has too many gets no more until there is room."""
+"""The caps on open calls of many links together: who has too many gets no more until there is room."""
 
 from __future__ import annotations
 
-from broker.routing.port import CLIENT
+from collections.abc import Iterable
+
+from broker.routing.port import CLIENT, Port
 from broker.routing.router import Router
 
 
 def ration(router: Router) -> int:
-    """Hold ``router.pending_total``, called now and then; returns how many calls are open.
+    """Hold the caps of each guest, of all guests and of the broker, called now and then; returns how many are open.
 
-    While there are more, no port may have more than an equal share: those above it are answered EAGAIN until they
-    fall below, the others notice nothing.
+    While there are more than a cap allows, no link under it may have more than an equal share: those above it are
+    answered EAGAIN until they fall below, the others notice nothing. A quarter of the broker's is kept from guests.
     """
-    counts = [len(port.pending) + len(port.untagged) for port in router.ports]
-    total, share = sum(counts), router.pending_total
-    if total > share:
-        share = max(1, share // sum(count > 0 for count in counts))
+    total = router.pending_total
     for port in router.ports:
-        port.pending_max = min(share, router.pending_max) if port.kind == CLIENT else share
+        port.pending_max = router.pending_max if port.kind == CLIENT else total
+    guests = [user for user in router.users if not user.owner]
+    for user in guests:
+        _hold(user.ports, router.users.limits.calls)
+    _hold([port for user in guests for port in user.ports], total - total // 4)
+    return _hold(router.ports, total)
+
+
+def _hold(ports: Iterable[Port], most: int) -> int:
+    counts = [len(port.pending) + len(port.untagged) for port in ports]
+    total = sum(counts)
+    if total > most:
+        share = max(1, most // sum(count > 0 for count in counts))
+        for port in ports:
+            port.pending_max = min(port.pending_max, share)
     return total

@@ -35,6 +35,7 @@ from broker.routing.recording import (
 from broker.routing.service_table import ServiceTable
 from broker.routing.tally import Tally
 from broker.routing.topology import Topology
+from broker.routing.users import UserLimits, Users
 from broker.routing.way import LINK_TOPICS, resolve
 from broker.wire.message import (
     DELIMITER,
@@ -72,6 +73,7 @@ class Router:
         stamp: see ``Stamp``. congested: see ``Congested``.
         pending_max: calls one client may have open; those that come over a tree link share no such cap.
         pending_total: open calls of all ports together (see ``ration``).
+        user_limits: what the links of one user may hold together.
         routes_max: hops a client may bring along.
     """
 
@@ -87,6 +89,7 @@ class Router:
         pending_max: int = 65536,
         pending_total: int = 1 << 20,
         routes_max: int = 16,
+        user_limits: UserLimits | None = None,
     ) -> None:
         self.rank: int = rank
         self.topology: Topology = topology
@@ -96,6 +99,7 @@ class Router:
         self.pending_total: int = pending_total
         self.routes_max: int = routes_max
         self.services: ServiceTable = ServiceTable()
+        self.users: Users = Users(user_limits or UserLimits())
         self.tally: Tally = Tally()
         own.pending_max = pending_total
         self.events: Events = Events(rank, stamp, self.tally)
@@ -123,7 +127,9 @@ class Router:
         elif port.kind == PARENT:
             self.parent = port
         self.events.attach(port)
-        if port.kind != CLIENT:
+        if port.kind == CLIENT:
+            self.users.attach(port)
+        else:
             self.invalidate()
 
     def detach(self, port: Port) -> None:
@@ -138,6 +144,7 @@ class Router:
         elif self.parent is port:
             self.parent = None
         self.events.detach(port)
+        self.users.detach(port)
         if port.kind != CLIENT or port.provided:
             self.invalidate()
 
@@ -251,7 +258,7 @@ class Router:
         link_topic = target is self.own and topic in LINK_TOPICS
         if not flags & NORESPONSE or link_topic:
             decision.calls = find(port, decision, DELIMITER)
-        decision.once = not flags & STREAMING
+        decision.once = link_topic or not flags & STREAMING  # whose answers are single ones in any case
         if self._recording is not None:
             mark_request(self._recording, self.own, decision, int.from_bytes(received[:4], "big"))
         if not notice:

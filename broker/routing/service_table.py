@@ -28,6 +28,7 @@ class ServiceTable:
             return errno.EEXIST
         self._ports[name] = port
         port.services.add(name)
+        port.user.services += 1
         port.provided = True
         return 0
 
@@ -37,6 +38,7 @@ class ServiceTable:
             return errno.ENOENT
         del self._ports[name]
         port.services.discard(name)
+        port.user.services -= 1
         return 0
 
     def names(self) -> list[tuple[str, Port]]:

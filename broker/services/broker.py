@@ -33,6 +33,13 @@ class BrokerSelf(Service):
             return traffic
         return {**traffic, "peers": list(self.context.links())}
 
+    @method("users", allow=Role.ADMIN)
+    def users(self, _request: Request) -> Mapping[str, Any]:
+        """-> ``{"users": [{"userid", "owner", "links", "pending", "services", "subscriptions", "outbox_bytes",
+        "received"}], "limits": {...}}``: what the clients of this broker hold, by user, the busiest first.
+        """
+        return self.context.users()
+
     def clear_stats(self) -> None:
         """Start the counts again."""
         self.context.clear_traffic()

@@ -210,6 +210,9 @@ class Context(Protocol):
         once per receiver; ``connects`` are the clients that were attached so far.
         """
 
+    def users(self) -> Mapping[str, Any]:
+        """What the links of each user hold together, and what a guest may hold: see ``broker.users``."""
+
     def metrics(self) -> str:
         """All figures in the Prometheus text format."""
 

@@ -7,15 +7,20 @@ or when the service has no more to say: with ENODATA in each case but the second
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from broker.errors import RpcError
 from broker.services.service import Request
 from broker.wire.message import NORESPONSE
 
-STREAMS_MAX: Final = 4096
+STREAMS_MAX: int = 4096
 """Open streams of one service; beyond it a request is refused with EAGAIN. A browser page opens a handful."""
+GUEST_STREAMS_MAX: int = 1024
+"""Of one userid that is not the owner's."""
+GUESTS_STREAMS_MAX: int = 3072
+"""Of all but the owner: the rest is kept for it."""
 
 Interest = TypeVar("Interest")
 
@@ -25,6 +30,8 @@ class Streams(Generic[Interest]):
 
     def __init__(self) -> None:
         self._by_sender: dict[bytes, dict[int, tuple[Request, Interest]]] = {}
+        self._by_guest: Counter[int] = Counter()
+        self._guests = 0
         self._count = 0
 
     def __len__(self) -> int:
@@ -38,15 +45,42 @@ class Streams(Generic[Interest]):
         """Keep ``request`` open. One that wants no response is not kept; one that uses a matchtag again ends the first.
 
         Raises:
-            RpcError: EAGAIN; STREAMS_MAX are open.
+            RpcError: EAGAIN; as many are open as may be, of this user, of all guests or of everybody.
         """
         if request.message.flags & NORESPONSE:
             return
-        if self._count >= STREAMS_MAX:
-            raise RpcError(errno.EAGAIN, f"{self._count} streams are open")
         self.end(request.sender, request.message.matchtag)
+        self._refuse_more(request)
         self._by_sender.setdefault(request.sender, {})[request.message.matchtag] = (request, interest)
         self._count += 1
+        if not request.owner:
+            self._guests += 1
+            self._by_guest[request.message.userid] += 1
+
+    def _refuse_more(self, request: Request) -> None:
+        if self._count >= STREAMS_MAX:
+            raise RpcError(errno.EAGAIN, f"{self._count} streams are open")
+        if request.owner:
+            return
+        userid = request.message.userid
+        if self._by_guest[userid] >= GUEST_STREAMS_MAX:
+            raise RpcError(
+                errno.EAGAIN, f"userid {userid} has {GUEST_STREAMS_MAX} streams open, the limit of one guest"
+            )
+        if self._guests >= GUESTS_STREAMS_MAX:
+            raise RpcError(
+                errno.EAGAIN, f"guests have {GUESTS_STREAMS_MAX} streams open, the limit of all guests"
+            )
+
+    def _forget(self, request: Request) -> None:
+        self._count -= 1
+        if request.owner:
+            return
+        userid = request.message.userid
+        self._guests -= 1
+        self._by_guest[userid] -= 1
+        if not self._by_guest[userid]:
+            del self._by_guest[userid]
 
     def take(self, sender: bytes, matchtag: int) -> Request | None:
         """Forget one stream; returns its request, still to be answered."""
@@ -54,7 +88,7 @@ class Streams(Generic[Interest]):
         entry = tags.pop(matchtag, None)
         if entry is None:
             return None
-        self._count -= 1
+        self._forget(entry[0])
         if not tags:
             del self._by_sender[sender]
         return entry[0]
@@ -67,4 +101,5 @@ class Streams(Generic[Interest]):
 
     def forget(self, sender: bytes) -> None:
         """The sender is gone: drop its streams without a word."""
-        self._count -= len(self._by_sender.pop(sender, ()))
+        for request, _interest in self._by_sender.pop(sender, {}).values():
+            self._forget(request)

@@ -258,6 +258,17 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pending_total: Count = 2**20
     """Unanswered requests of all peers; beyond it EAGAIN. Default 1048576: about 300 MiB at worst."""
 
+    calls_per_user: Count = 131072
+    """Unanswered requests over all links of one guest; beyond it the links that have most get EAGAIN. Guests together
+    get no more than three quarters of `pending_total`. Default 131072: two links full of them."""
+
+    services_per_user: Count = 1024
+    """Services registered over all links of one guest; beyond it EAGAIN. Default 1024: programs register a few."""
+
+    subscriptions_per_user: Count = 16384
+    """Prefixes subscribed to over all links of one guest, each counted once a link; beyond it EAGAIN. Default 16384:
+    four links full of them."""
+
     routes_max: Annotated[int, Meta(ge=1, le=255)] = 16
     """Hops a guest's message may bring along. Default 16: a proxy in front of a proxy needs two."""
 

@@ -226,6 +226,9 @@ class LittleBroker:
         drops = {"event without topic": 1}
         return {"tx": dict(counts), "rx": dict(counts), "drops": drops, "connects": 56}
 
+    def users(self):
+        return {"users": [{"userid": 2000, "received": 6}], "limits": {"pending": 9}}
+
     def metrics(self) -> str:
         return "headgate_requests_total 6\n"
 

@@ -25,6 +25,12 @@ def test_stats_are_the_deployed_ones_unless_more_is_asked_for():
     assert me.refused("broker.stats-get", b"{") == (71, "")
 
 
+def test_who_holds_what_is_for_owner_and_admin():
+    desk = Desk()
+    assert value(desk.client().ask("broker.users"))["users"] == [{"userid": 2000, "received": 6}]
+    assert desk.client(GUEST).refused("broker.users")[0] == 1
+
+
 def test_only_the_owner_clears_stats():
     desk = Desk()
     assert desk.client(GUEST).refused("broker.stats-clear") == OWNER_ONLY

@@ -1,10 +1,11 @@
 """Open streams: whose they are and how they end."""
 
+from broker.identity import Credentials, Role
 from broker.services import streams as room
 from broker.services.service import DONE, LATER, Service, method
 from broker.services.streams import Streams
 from broker.wire.message import NORESPONSE, STREAMING
-from tests.unit.services.little_broker import Desk
+from tests.unit.services.little_broker import GUEST, Desk
 
 
 class Ticker(Service):
@@ -14,7 +15,7 @@ class Ticker(Service):
         super().__init__(context)
         self.streams: Streams[int] = Streams()
 
-    @method("open", streaming=True)
+    @method("open", allow=Role.USER, streaming=True)
     def open(self, request):
         self.streams.open(request, request.field("n", int))
         return LATER
@@ -100,6 +101,24 @@ def test_streams_are_bounded(monkeypatch):
     me.silent("tick.disconnect")
     me.stream("tick.open", {"n": 4})
     assert len(d.service(Ticker).streams) == 1
+
+
+def test_guests_have_a_cap_each_and_one_together_and_the_owner_has_the_rest(monkeypatch):
+    monkeypatch.setattr(room, "GUEST_STREAMS_MAX", 2)
+    monkeypatch.setattr(room, "GUESTS_STREAMS_MAX", 3)
+    monkeypatch.setattr(room, "STREAMS_MAX", 4)
+    d = desk()
+    guest, other, owner = d.client(GUEST), d.client(Credentials(3000, GUEST.rolemask)), d.client()
+    for n in range(2):
+        guest.stream("tick.open", {"n": n})
+    why = f"userid {GUEST.userid} has 2 streams open, the limit of one guest"
+    assert guest.refused("tick.open", {"n": 1}, flags=STREAMING) == (11, why)
+    other.stream("tick.open", {"n": 1})
+    why = "guests have 3 streams open, the limit of all guests"
+    assert other.refused("tick.open", {"n": 1}, flags=STREAMING) == (11, why)
+    owner.stream("tick.open", {"n": 1})
+    guest.silent("tick.disconnect")
+    guest.stream("tick.open", {"n": 1})
 
 
 def test_taking_an_unknown_stream_gives_none():

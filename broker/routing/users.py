@@ -1,0 +1,89 @@
+"""What one user holds over all its links: the caps of a user stand below those of the instance."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.errors import RpcError
+
+if TYPE_CHECKING:
+    from broker.routing.port import Port
+
+
+@dataclass(frozen=True)
+class UserLimits:
+    """What one user's links may hold together; the owner's are bound by the limits of the instance alone."""
+
+    calls: int = 131_072
+    """Open calls."""
+    services: int = 1024
+    """Registered names."""
+    subscriptions: int = 16_384
+    """Prefixes of every link, each counted once a link."""
+
+
+class User:
+    """The links of one user: those of one uid, or those with a key of that userid.
+
+    Attributes:
+        ports: its links.
+        services, subscriptions: names registered, and prefixes subscribed to, over all of them.
+    """
+
+    __slots__ = ("owner", "ports", "services", "subscriptions", "userid")
+
+    def __init__(self, userid: int, owner: bool) -> None:
+        self.userid: int = userid
+        self.owner: bool = owner
+        self.ports: dict[Port, None] = {}
+        self.services: int = 0
+        self.subscriptions: int = 0
+
+
+class Users:
+    """Everybody who has a link to this broker.
+
+    Attributes:
+        limits: of each guest.
+    """
+
+    __slots__ = ("_users", "limits")
+
+    def __init__(self, limits: UserLimits) -> None:
+        self.limits: UserLimits = limits
+        self._users: dict[tuple[int, bool], User] = {}
+
+    def __iter__(self) -> Iterator[User]:
+        return iter(self._users.values())
+
+    def attach(self, port: Port) -> None:
+        """A client has come."""
+        key = (port.cred.userid, port.owner)
+        user = self._users.get(key)
+        if user is None:
+            user = self._users[key] = User(*key)
+        user.ports[port] = None
+        port.user = user
+
+    def refuse_more(self, user: User, what: str) -> None:
+        """Hold a cap of ``user`` before it gets one more of ``services`` or ``subscriptions``.
+
+        Raises:
+            RpcError: EAGAIN; it has as many as a guest may.
+        """
+        held: int = getattr(user, what)
+        most: int = getattr(self.limits, what)
+        if held >= most and not user.owner:
+            raise RpcError(
+                errno.EAGAIN, f"userid {user.userid} has {held} {what}, the limit of one user is {most}"
+            )
+
+    def detach(self, port: Port) -> None:
+        """It has gone; what it held is taken back by whoever keeps it."""
+        user = port.user
+        user.ports.pop(port, None)
+        if not user.ports:
+            self._users.pop((user.userid, user.owner), None)
