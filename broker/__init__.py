@@ -14,6 +14,7 @@ One message's journey, room by room::
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
     supervision  what a process says to its service manager, and the form of its log
+    flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own
     nesting      how deep JSON from outside may be nested: its readers
     loopthread   the thread with an event loop behind every blocking facade

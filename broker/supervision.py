@@ -13,7 +13,9 @@ import socket
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
+
+from broker.flood import LINE_CHARS, TRACE_CHARS, FloodGate, shortened
 
 LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
 """Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
@@ -105,20 +107,33 @@ def disown() -> None:
 
 
 def send_to_stderr(log: logging.Logger, name: str, level: str | int) -> None:
-    """Send the lines of ``log`` to stderr and nowhere else, and those of asyncio in the same form.
+    """Send the lines of ``log`` to stderr and nowhere else, and those of all libraries in the same form.
+
+    Floods of either are cut off (``flood``); further handlers of ``log`` see no more than stderr does.
 
     Args:
-        log: its handlers are replaced.
+        log: its handlers and filters are replaced.
         name: see ``formatter``.
         level: the least severe that counts: ``debug`` to ``critical``, or a number of ``logging``.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter(name))
-    log.handlers = [handler]
+    form, gate = formatter(name), FloodGate()
+    log.handlers = [_Stderr(form)]
+    log.filters = [gate]
     log.setLevel(level.upper() if isinstance(level, str) else level)
     log.propagate = False
     # what the loop reports, such as an exception that nobody waited for, would else come in a form of its own
-    logging.getLogger("asyncio").handlers = [handler]
+    libraries = _Stderr(form)
+    libraries.addFilter(gate)
+    root = logging.getLogger()
+    root.handlers = [*(each for each in root.handlers if not isinstance(each, _Stderr)), libraries]
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """A handler of ours, which the next call replaces."""
+
+    def __init__(self, form: logging.Formatter) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(form)
 
 
 def formatter(name: str) -> logging.Formatter:
@@ -138,7 +153,7 @@ def formatter(name: str) -> logging.Formatter:
     form = f"headgate[{name.replace('%', '%%')}] %(levelname)s %(message)s"
     if _is_journal():
         return _Journal(form)
-    return logging.Formatter(f"%(asctime)s.%(msecs)03d {form}", "%Y-%m-%dT%H:%M:%S")
+    return _Text(f"%(asctime)s.%(msecs)03d {form}", "%Y-%m-%dT%H:%M:%S")
 
 
 def _is_journal() -> bool:
@@ -157,7 +172,18 @@ def _severity(levelno: int) -> int:
     return next((severity for least, severity in _SEVERITIES if levelno >= least), 7)
 
 
-class _Journal(logging.Formatter):
+class _Text(logging.Formatter):
+    """Lines for people, and for what reads them: none is longer than it may be."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - a name of logging
+        record.message = shortened(record.message, LINE_CHARS)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - a name of logging
+        return shortened(super().formatException(ei), TRACE_CHARS)
+
+
+class _Journal(_Text):
     """A syslog level in front of every line: to the journal each line is an entry."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -165,7 +191,7 @@ class _Journal(logging.Formatter):
         return "\n".join(mark + line for line in super().format(record).splitlines() or [""])
 
 
-class _Json(logging.Formatter):
+class _Json(_Text):
     """One JSON object a line."""
 
     def __init__(self, name: str) -> None:
@@ -180,7 +206,7 @@ class _Json(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "name": self._name,
-            "text": record.getMessage(),
+            "text": shortened(record.getMessage(), LINE_CHARS),
         }
         if record.exc_info:
             told["trace"] = self.formatException(record.exc_info)

@@ -16,7 +16,6 @@
 ``probes``    whether it lives and is ready: over HTTP, and for the service manager
 ``reload``    the settings read again while it runs: keys, clients, access
 ``testbed``   test instances of many ranks, forked from one process
-``flood``     how many lines of a kind the log takes
 ``attributes``, ``keyring``, ``logring``, ``metrics``: what the broker shows of itself
 ``capture``   the journal: records from the corridor to the process that writes them; ``linkfacts``: what it is told of
 links, ``refusals``: of who was turned away

@@ -15,7 +15,6 @@ from broker import supervision
 from broker.errors import ConfigError, HeadgateError
 from broker.node import drain
 from broker.node.assembly import Node
-from broker.node.flood import FloodGate
 from broker.node.logring import RingHandler
 from broker.node.probes import Herald
 from broker.node.reload import Reload, Reread
@@ -170,6 +169,5 @@ def settle_memory() -> None:
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Our own lines to stderr, in the form of ``supervision.formatter``, a flood of the same kind cut off."""
+    """Our own lines to stderr, in the form of ``supervision.formatter``."""
     supervision.send_to_stderr(log, str(settings.broker.rank), settings.broker.log_level)
-    log.filters = [FloodGate()]

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from broker import supervision
+from broker.flood import LINE_CHARS, LINES_PER_S, TRACE_CHARS
+from tests.live.own_log import own_log
 
 
 @pytest.fixture
@@ -157,13 +159,9 @@ def test_a_disowned_child_does_not_speak(heard, watchdog, monkeypatch):
 
 
 def lines_of(write, capsys, name="3", level="info"):
-    log, loop_log = logging.getLogger("headgate.test_supervision"), logging.getLogger("asyncio")
-    before = loop_log.handlers
-    try:
+    with own_log("headgate.test_supervision") as log:
         supervision.send_to_stderr(log, name, level)
         write(log)
-    finally:
-        log.handlers, loop_log.handlers = [], before
     return capsys.readouterr().err.splitlines()
 
 
@@ -207,6 +205,38 @@ def test_what_asyncio_reports_has_the_same_form(capsys, monkeypatch):
     monkeypatch.setenv("HEADGATE_LOG_FORMAT", "json")
     (line,) = lines_of(lambda _log: fail(logging.getLogger("asyncio")), capsys)
     assert json.loads(line)["text"] == "it failed: once"
+
+
+def test_libraries_flood_the_log_no_more_than_we_do(capsys, monkeypatch):
+    monkeypatch.setenv("HEADGATE_LOG_FORMAT", "json")
+
+    error = (ValueError, ValueError("x" * 100_000), None)
+
+    def write(log):
+        for number in range(200):
+            for name in (log.name, "asyncio", "aiohttp.server", "aiohttp.access"):
+                text, args = (
+                    (f"{number}" + "y" * 100_000, ()) if "access" in name else ("%d failed", (number,))
+                )
+                record = logging.LogRecord(name, logging.ERROR, name, 1, text, args, error)
+                record.created = 100.0
+                logging.getLogger(name).handle(record)
+
+    lines = [json.loads(line) for line in lines_of(write, capsys)]
+    assert len(lines) == 2 * LINES_PER_S, "of a template and of a place in the code, whoever logs"
+    assert all(len(line["text"]) <= LINE_CHARS for line in lines)
+    assert all(len(line.get("trace", "")) <= TRACE_CHARS for line in lines)
+
+
+def test_the_next_process_to_be_gets_handlers_of_its_own(capsys):
+    """A process that was forked from one with a log sets up its own: no line comes twice."""
+
+    def write(log):
+        supervision.send_to_stderr(log, "4", "info")
+        log.warning("once")
+        logging.getLogger("asyncio").warning("once")
+
+    assert [line.partition(" ")[2] for line in lines_of(write, capsys)] == ["headgate[4] WARNING once"] * 2
 
 
 def test_the_journal_gets_a_level_in_front_of_every_line_and_no_time(capsys, monkeypatch):

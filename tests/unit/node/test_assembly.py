@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import signal
 
@@ -21,6 +20,7 @@ from broker.transport.link import Options
 from broker.transport.unix import transport as unix
 from broker.wire.message import RESPONSE
 from broker.wire.payload import decode_json
+from tests.live.own_log import own_log
 from tests.unit.node.desk import Far, ask, run, until
 
 KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
@@ -29,10 +29,8 @@ KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 @pytest.fixture(autouse=True)
 def _logging_as_it_was():
     """The process under test sets up logging for itself."""
-    log, loop_log = logging.getLogger("headgate"), logging.getLogger("asyncio")
-    was = (log.handlers, log.level, log.propagate, log.filters, loop_log.handlers)
-    yield
-    log.handlers, log.level, log.propagate, log.filters, loop_log.handlers = was
+    with own_log():
+        yield
 
 
 def node_of(rundir, more=""):

@@ -1,7 +1,5 @@
 """``headgate gateway``: its options, its errors, and what it prints."""
 
-import logging
-
 import pytest
 
 from broker.cli import exits
@@ -9,16 +7,14 @@ from broker.cli.main import main
 from broker.errors import ConfigError
 from gateway import serve
 from gateway.cli.gateway import arguments, settings_for
+from tests.live.own_log import own_log
 
 
 @pytest.fixture(autouse=True)
 def own_logging():
-    """The verb sets up the logging of its process, which is that of all tests here."""
-    loggers = [logging.getLogger(name) for name in ("headgate", "gateway")]
-    before = [(each.handlers, each.level, each.propagate) for each in loggers]
-    yield
-    for each, (each.handlers, level, each.propagate) in zip(loggers, before, strict=True):
-        each.setLevel(level)
+    """The verb sets up logging for itself."""
+    with own_log():
+        yield
 
 
 def settings(*words):

@@ -2,11 +2,11 @@
 
 import logging
 
-from broker.node.flood import LINES_PER_S, TEMPLATES_MAX, FloodGate
+from broker.flood import LINES_PER_S, TEMPLATES_MAX, FloodGate, shortened
 
 
-def record(template: str, at: float) -> logging.LogRecord:
-    made = logging.LogRecord("headgate", logging.WARNING, __file__, 1, template, ("peer",), None)
+def record(template: str, at: float, args: tuple = ("peer",), line: int = 1) -> logging.LogRecord:
+    made = logging.LogRecord("headgate", logging.WARNING, __file__, line, template, args, None)
     made.created = at
     return made
 
@@ -42,3 +42,21 @@ def test_templates_are_bounded():
     for n in range(3 * TEMPLATES_MAX):
         gate.filter(record(f"template {n} %s", 100))
     assert len(gate._seen) <= TEMPLATES_MAX
+
+
+def test_texts_without_arguments_are_of_a_kind_by_where_they_come_from():
+    """asyncio puts its texts together before it logs them, with the address of each object."""
+    gate = FloodGate()
+    passed = [gate.filter(record(f"Fatal error\nprotocol: <{n:#x}>", 100, ())) for n in range(50)]
+    assert passed == [True] * LINES_PER_S + [False] * (50 - LINES_PER_S)
+    assert gate.filter(record("Fatal error", 100, (), line=2))
+    later = record("100 % of <0x5>", 102, ())
+    assert gate.filter(later)
+    assert later.getMessage() == f"100 % of <0x5> (and {50 - LINES_PER_S} more of this kind)"
+
+
+def test_a_long_text_loses_its_middle():
+    text = shortened("begin" + "x" * 10_000 + "end", 100)
+    assert len(text) == 100
+    assert (text[:5], text[-3:]) == ("begin", "end")
+    assert shortened("short", 100) == "short"
