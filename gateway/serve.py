@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from broker.client.dialing import default_uri
 from broker.errors import ConfigError
@@ -29,8 +31,9 @@ from gateway.tls import TlsContext
 from gateway.upstream.keys import keys_of
 from gateway.upstream.supervisor import Upstream
 from gateway.web import app as pages
+from gateway.web.admission import Admission, fitted
 from gateway.web.allowance import Allowance
-from gateway.web.front import LISTENER, Front
+from gateway.web.front import Front
 from gateway.web.listener import Listener
 from gateway.web.samples import Snapshot
 from gateway.web.siblings import Siblings
@@ -71,7 +74,9 @@ class Gateway:
         worker: name of this worker process among its siblings, and the directory they share.
 
     Attributes:
+        settings: as given, but no more connections than file descriptors allow.
         hub: sessions, fan-out, counters. identity: credentials. upstream: the broker.
+        admission: connections.
         urls: where it listens, as bound; in the order of the settings.
 
     Raises:
@@ -86,7 +91,10 @@ class Gateway:
         sockets: Sequence[socket.socket] | None = None,
         worker: tuple[str, str] | None = None,
     ) -> None:
-        self.settings = settings
+        self._asked = settings.limits
+        limits = fitted(settings.limits, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.settings = settings = replace(settings, limits=limits)
+        self.admission = Admission(limits)
         self.store = Store(settings.gateway.statedir)
         self.identity = Authenticator(settings, self.store, worker=worker[0] if worker else "")
         self.hub = Hub(settings, options_of(settings), key=self.store.key("resume"), wall=self.store.wall)
@@ -102,10 +110,9 @@ class Gateway:
         self.hub.identity = self.identity
         self.hub.places = self.identity.connections
         self.hub.reload = self._reload_called
-        self.endpoint = Endpoint(self.hub, self.identity)
+        self.endpoint = Endpoint(self.hub, self.identity, self.admission.strangers)
         self._siblings = Siblings(worker[1], worker[0], self._own_samples) if worker else None
         self.history = History(settings.history.warehouse, settings.history.max_days)
-        limits = settings.limits
         self.front = Front(
             settings,
             self.hub,
@@ -130,6 +137,12 @@ class Gateway:
         Raises:
             ConfigError: an address cannot be used, or a file is bad.
         """
+        if self.settings.limits != self._asked:
+            log.warning(
+                "file descriptors allow %d connections, not limits.connections = %d: raise LimitNOFILE",
+                self.settings.limits.connections,
+                self._asked.connections,
+            )
         try:
             await self.join()
             for listener in self._listeners:
@@ -196,12 +209,8 @@ class Gateway:
         sock: socket.socket | None,
         tls: TlsContext | None = None,
     ) -> Listener:
-        limits = self.settings.limits
-        listener = Listener(
-            entry, app, sock=sock, tls=tls, head_s=limits.handshake_s, connections_max=limits.connections
-        )
-        app[LISTENER] = listener
-        return listener
+        head_s = self.settings.limits.handshake_s
+        return Listener(entry, app, self.admission, sock=sock, tls=tls, head_s=head_s)
 
     # -- while it runs -------------------------------------------------------------------------
 
@@ -227,7 +236,13 @@ class Gateway:
         return [self._own_samples()] if self._siblings is None else await self._siblings.snapshots()
 
     def _own_samples(self) -> Snapshot:
-        return samples(self.hub, self.upstream, self.identity, [context.expires for context in self._tls])
+        return samples(
+            self.hub,
+            self.upstream,
+            self.identity,
+            self.admission,
+            [context.expires for context in self._tls],
+        )
 
     def _keep(self, work: Any, name: str) -> None:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=name)

@@ -11,7 +11,6 @@
 ``origin``        from which pages browsers may come
 ``proxies``       who is behind a trusted proxy: X-Forwarded-For
 ``proxyheader``   the PROXY protocol, versions 1 and 2                      (pure)
-``acceptor``      accepts connections that begin with a PROXY header, TLS behind it
 
 ``store``         the SQLite file that worker processes share: keys, revocations
 ``leases``        connections of each user over all workers

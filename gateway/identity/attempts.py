@@ -7,10 +7,10 @@ out. What is limited is what failing costs: log lines, and answers that ask the 
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from typing import Final
 
+from gateway.identity.proxies import group_of
 from gateway.rates import Bucket
 
 BURST: Final = 10
@@ -41,7 +41,7 @@ class Attempts:
     def fail(self, address: str, now: float) -> tuple[bool, bool]:
         """Count a failure: whether the address stays within its rate, and whether to log it."""
         self.failed += 1
-        within = self._take(_group(address), now)
+        within = self._take(group_of(address), now)
         if self._lines is None:
             self._lines = Bucket(LINES_PER_S, LINES_BURST, now)
         told = within and self._lines.grant(now, 1) == 1
@@ -54,14 +54,3 @@ class Attempts:
         if len(self._buckets) > ADDRESSES:
             self._buckets.popitem(last=False)
         return bucket.grant(now, 1) == 1
-
-
-def _group(address: str) -> str:
-    """The address, or the /64 of an IPv6 address: one client has all of it."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]
-    if isinstance(parsed, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return address

@@ -186,6 +186,18 @@ def address_of(name: Any) -> IpAddress | None:
     return _parsed(name) if isinstance(name, str) else None
 
 
+def group_of(address: str) -> str:
+    """What limits of one client count by: its address, or the /64 of an IPv6 address, for one client has all of it.
+
+    >>> group_of("192.0.2.7"), group_of("2001:db8::1"), group_of("unix")
+    ('192.0.2.7', '2001:db8::/64', 'unix')
+    """
+    parsed = _parsed(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return address[:64] if parsed is None else str(parsed)
+
+
 def _is_address(name: str | bytes) -> bool:
     return isinstance(name, str) and _parsed(name) is not None
 

@@ -246,11 +246,21 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     slow_policy: Literal["disconnect", "drop"] = "disconnect"
     """What a slow reader gets unless it chose: a close with a reason, or a gap notice with the count."""
 
+    anonymous: Count = 1024
+    """Connections of one process that have shown no credential yet: in a TLS handshake, over HTTP, at the door of a
+    WebSocket. One more ends the one that has been idle for longest. Default 1024: as many may connect within the
+    moment that a handshake takes. A quarter of what the file descriptors allow where that is less."""
+
+    anonymous_per_address: Count = 256
+    """The same of one address (of IPv6: one /64), told by a PROXY header where there is one. Default 256: an office
+    behind one address that comes back at once. `trusted_proxies` and UNIX sockets are no single clients."""
+
     connections: Count = 16384
-    """Connections of all users. Default 16384."""
+    """Connections of all users. Default 16384; less where the file descriptors (`LimitNOFILE`) allow less."""
 
     connections_per_user: Count = 64
-    """Connections of one user, over all worker processes. Default 64. The owner counts, too."""
+    """Connections of one user, over all worker processes. Default 64. The owner counts, too. Of HTTP connections that
+    are kept open, twice as many in one process: beyond it the one that has been idle for longest ends."""
 
     in_flight: Count = 256
     """Calls of one connection that wait for an answer; beyond it EAGAIN with a hint. Default 256."""

@@ -4,7 +4,10 @@
 ``app``        the routes as an aiohttp application: credentials, errors, security headers, CORS
 ``front``      what handlers need of the gateway behind them
 ``listener``   one place where clients connect: socket, TLS, PROXY header
-``connections``  its HTTP connections: how many, and how long a request head may take
+``acceptor``   accepts there: PROXY headers and TLS handshakes under way, out of descriptors
+``admission``  how many connections there may be, and which of them ends for a newer one
+``connections``  aiohttp's side of one: how long a request head may take, what is answered to what is no HTTP
+``headers``    what stands on every answer
 ``rpc``        ``POST /v1/rpc/{topic}``, one answer or NDJSON
 ``publish``    ``POST /v1/events/{topic}``
 ``stream``     ``GET /v1/events``: server-sent events that resume

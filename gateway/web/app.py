@@ -18,28 +18,16 @@ from broker.errors import HeadgateError
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.origin import normal
 from gateway.principal import Denied
-from gateway.sessions.controls import SERVER
 from gateway.web import health, metrics
-from gateway.web.errors import Refusal, of_denied, problem
-from gateway.web.front import ADDRESS, FRONT, LISTENER, PRINCIPAL, Front
-from gateway.web.listener import Listener
+from gateway.web.connections import Connection
+from gateway.web.errors import Refusal, of_denied, of_http, problem
+from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
+from gateway.web.headers import secure
 from gateway.web.routes import ROUTES, Handler, Route
 from gateway.web.static import Dashboard
 
 log = logging.getLogger("headgate")
 
-SECURITY: Final = {
-    "Content-Security-Policy": (
-        "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; object-src 'none'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-}
-"""On every answer; the dashboard has no inline script and asks no other site for anything."""
 CORS_METHODS: Final = "GET, POST"
 CORS_HEADERS: Final = "Authorization, Content-Type, Last-Event-ID"
 CORS_AGE_S: Final = 600
@@ -96,6 +84,8 @@ async def _identify(request: web.Request, front: Front) -> None:
     principal = await front.identity.authenticate_request(request)
     if principal is None:
         raise Denied("no credential", public="a credential is needed", status=401, close=BAD_CREDENTIAL)
+    if isinstance(request.protocol, Connection):
+        request.protocol.belongs_to(principal.name)
     request[PRINCIPAL] = principal
     request[ADDRESS] = front.identity.doors.client(request).address
 
@@ -107,9 +97,9 @@ Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def _arrived(request: web.Request, handler: Next) -> web.StreamResponse:
-    """Tell the listener that the head is there; answer preflights of allowed origins."""
-    listener: Listener = request.app[LISTENER]
-    listener.arrived(request)
+    """Tell the connection that the head is there; answer preflights of allowed origins."""
+    if isinstance(request.protocol, Connection):
+        request.protocol.arrived()
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return _preflight(request)
     return await handler(request)
@@ -125,7 +115,7 @@ async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
     except Denied as denied:
         return of_denied(denied).answer()
     except web.HTTPException as error:
-        return _of_aiohttp(error)
+        return of_http(error)
     except HeadgateError as error:
         log.warning("%s %s: %s", request.method, request.path, error)
         return problem(502, "the gateway cannot do this now", error.errno)
@@ -136,18 +126,8 @@ async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
         return problem(500, "a fault of the gateway; its log has the reason", errno.EIO)
 
 
-def _of_aiohttp(error: web.HTTPException) -> web.Response:
-    """404, 405 and the like of the router."""
-    answer = problem(error.status, error.reason, errno.ENOENT if error.status == 404 else errno.EINVAL)
-    if "Allow" in error.headers:
-        answer.headers["Allow"] = error.headers["Allow"]
-    return answer
-
-
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = SERVER
-    for name, value in SECURITY.items():
-        response.headers.setdefault(name, value)
+    secure(response)
     if request.path.startswith("/v1/"):
         response.headers.setdefault("Cache-Control", "no-store")
     if origin := _allowed_origin(request):

@@ -1,128 +1,118 @@
-"""The HTTP connections of one listener: how many there may be, and how long a request head may take to come.
+"""aiohttp's side of one HTTP connection, which ends when its client is slow, and has its slot in `admission`.
 
 aiohttp closes a connection on which nothing was asked for a while, however many others there are, and waits as long
 for a request head that comes a byte at a time (slowloris). Here each head has a deadline, the first one from the
-beginning of the connection and further ones from their first byte; and of too many connections the one that has been
-idle for longest goes. WebSockets are none of them: they were taken over, and the hub counts them.
+moment of accept and further ones from their first byte; a connection on which nothing is under way may end for a
+newcomer. WebSockets are none of them: they were taken over, and the hub counts them.
+
+What aiohttp answers by itself, to what is no HTTP, has the body and the headers of our own answers, and is worth one
+line of the log without a traceback: the fault is the client's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+import logging
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError
+
+from gateway.web.errors import Refusal, of_http, problem
+from gateway.web.headers import secure
 
 if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
 
-MakeConnection = Callable[["Connections"], "Connection"]
+    from gateway.web.admission import Admission, Slot
 
+log = logging.getLogger("headgate")
 
-class Connections:
-    """The connections of one listener.
-
-    Args:
-        make: makes aiohttp's side of one.
-        head_s: how long a request head may take.
-        most: so many may be open; one more closes the one that has been idle for longest.
-    """
-
-    def __init__(self, make: MakeConnection, *, head_s: float, most: int) -> None:
-        self.head_s = head_s
-        self._make = make
-        self._most = most
-        self._all: set[Connection] = set()
-        self._idle: dict[Connection, None] = {}  # the oldest first
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def open(self) -> Connection:
-        """The protocol of a connection that was accepted (a factory as ``loop.create_server`` wants it).
-
-        When requests are under way on all others, it is the new one that is closed.
-        """
-        connection = self._make(self)
-        self._all.add(connection)
-        self.rests(connection)
-        connection.expect_head()
-        if len(self._all) > self._most:
-            next(iter(self._idle)).cut()
-        return connection
-
-    def rests(self, connection: Connection) -> None:
-        """Nothing is under way on it any more, beside an answer that its client has to read."""
-        if connection in self._all:
-            self._idle[connection] = None
-
-    def works(self, connection: Connection) -> None:
-        """It has a request."""
-        self._idle.pop(connection, None)
-
-    def forget(self, connection: Connection) -> None:
-        """It has ended."""
-        self._all.discard(connection)
-        self._idle.pop(connection, None)
-
-    def close(self) -> None:
-        """No deadline counts any more."""
-        for connection in self._all:
-            connection.expect_nothing()
+REASON_CHARS = 120
+"""How much of a parser's reason is told."""
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's side of one connection, with a deadline for each request head."""
+    """One connection.
 
-    __slots__ = ("_body", "_connections", "_deadline", "_ended")
+    Args:
+        manager: of aiohttp.
+        admission: whose pools it is in.
+        slot: its slot among the strangers.
+        deadline: loop time at which the first request head has to be there.
+        head_s: how long a further one may take, from its first byte.
+    """
 
-    def __init__(self, manager: web.Server, connections: Connections, **options: Any) -> None:
-        super().__init__(manager, loop=asyncio.get_running_loop(), **options)
-        self._connections = connections
+    __slots__ = ("_admission", "_body", "_deadline", "_first_head_by", "_head_s", "_slot", "_wire")
+
+    def __init__(
+        self,
+        manager: web.Server,
+        admission: Admission,
+        slot: Slot,
+        deadline: float,
+        head_s: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(manager, loop=asyncio.get_running_loop(), logger=log, **options)
+        self._admission = admission
+        self._slot = slot
+        self._head_s = head_s
+        self._first_head_by = deadline
         self._deadline: asyncio.TimerHandle | None = None
         self._body: StreamReader | None = (
             None  # of the request that was answered last; None while one is under way
         )
-        self._ended = False
-
-    def expect_head(self) -> None:
-        """A request head has to be there within ``head_s``."""
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._connections.head_s, self.cut)
-
-    def expect_nothing(self) -> None:
-        """No head has to come."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._wire: asyncio.Transport | None = None
 
     def arrived(self) -> None:
         """A request head is there."""
         self._body = None
-        self.expect_nothing()
-        self._connections.works(self)
+        self._expect_nothing()
+        self._slot.works()
+
+    def belongs_to(self, user: str) -> None:
+        """A credential of ``user`` was accepted with the present request.
+
+        Raises:
+            Refusal: 429, too many connections of this user are at work.
+        """
+        users = self._admission.users
+        if not self._slot.move(users, user):
+            text = f"{users.of(user)} HTTP connections of {user} are at work (limits.connections_per_user)"
+            raise Refusal(429, text, errno.EAGAIN)
 
     def cut(self) -> None:
-        """Close it, without waiting for a client that does not read."""
+        """End it at once, whether or not its client reads."""
+        wire = self._wire
         self._end()
-        transport = self.transport
         self.force_close()
-        if transport is not None and transport.get_write_buffer_size():
-            transport.abort()
+        if wire is not None:
+            wire.abort()
 
     def _end(self) -> None:
-        self._ended = True
-        self.expect_nothing()
-        self._connections.forget(self)
+        self._wire = None
+        self._expect_nothing()
+        self._slot.leave()
+
+    def _expect_head(self) -> None:
+        self._deadline = self._loop.call_later(self._head_s, self.cut)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     # -- what asyncio and aiohttp call
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection begins; one that was cut during its TLS handshake ends."""
+        """The connection begins, its TLS handshake done."""
+        assert isinstance(transport, asyncio.Transport)
+        self._wire = transport
+        self._slot.cut = self.cut
+        self._deadline = self._loop.call_at(self._first_head_by, self.cut)
         super().connection_made(transport)
-        if self._ended:
-            self.cut()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """It has ended, or was taken over."""
@@ -132,16 +122,65 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Bytes behind the end of a request begin the next head."""
         if data and self._body is not None and self._deadline is None and self._body.is_eof():
-            self.expect_head()
+            self._expect_head()
         super().data_received(data)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """The answer is there and is written now."""
-        self.expect_nothing()
-        self._connections.rests(self)
+        self._expect_nothing()
+        self._slot.rests()
+        if isinstance(
+            resp, web.HTTPException
+        ):  # raised before our handlers, as for an Expect that nobody knows
+            resp = of_http(resp)
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
             self._body = request.content
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what is no HTTP, or to a fault outside of our handlers; the connection ends behind it."""
+        self.log_exception("a request of %s failed", request.remote, exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        if isinstance(exc, HttpProcessingError):
+            answer = problem(status, f"malformed request: {reason_of(exc)}", errno.EPROTO)
+        else:
+            answer = problem(status, "a fault of the gateway; its log has the reason", errno.EIO)
+        secure(answer)
+        answer.force_close()
+        return answer
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """For aiohttp: one line on what a client did wrong, and more on what went wrong here."""
+        error = kw.get("exc_info")
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            name = self.peername
+            log.info(
+                "malformed request of %s: %s",
+                name[0] if isinstance(name, tuple) else "unix",
+                reason_of(error),
+            )
+        else:
+            log.error(*args, **kw)
+
+
+def reason_of(error: BaseException) -> str:
+    """What a parser says was wrong, without what it quotes: a URL or a header may hold a secret.
+
+    >>> reason_of(HttpProcessingError(message="Got more than 16384 bytes when reading: b'secret'"))
+    'Got more than 16384 bytes when reading'
+    """
+    if isinstance(error, InvalidURLError):
+        return "invalid URL"
+    text = error.message if isinstance(error, HttpProcessingError) else str(error)
+    text = text.removeprefix("400, message:\n").strip()
+    return text.partition("\n")[0].partition(":")[0][:REASON_CHARS]

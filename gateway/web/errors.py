@@ -88,6 +88,14 @@ def problem(
     )
 
 
+def of_http(error: web.HTTPException) -> web.Response:
+    """An error that aiohttp raises itself (404, 405, 417) as a problem body."""
+    answer = problem(error.status, error.reason, errno.ENOENT if error.status == 404 else errno.EINVAL)
+    if "Allow" in error.headers:
+        answer.headers["Allow"] = error.headers["Allow"]
+    return answer
+
+
 def described(errnum: int, text: str) -> dict[str, Any]:
     """Error number, its name and the text, as problem bodies and the last line of a stream carry them."""
     return {"errno": errnum, "name": errno.errorcode.get(errnum, str(errnum)), "text": text}

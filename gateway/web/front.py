@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from gateway.principal import Principal
-from gateway.web.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,4 +54,3 @@ PRINCIPAL = web.RequestKey("principal", Principal)
 """Who sent a request; missing on routes that need no credential."""
 ADDRESS = web.RequestKey("address", str)
 """Where the client is, beside its principal."""
-LISTENER = web.AppKey("listener", Listener)

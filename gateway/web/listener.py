@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -14,10 +13,11 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
 from broker.errors import ConfigError
-from gateway.identity.acceptor import Acceptor
 from gateway.identity.proxies import Networks
 from gateway.settings.places import Place, place_of
-from gateway.web.connections import Connection, Connections
+from gateway.web.acceptor import Acceptor
+from gateway.web.admission import Admission, Slot
+from gateway.web.connections import Connection
 
 if TYPE_CHECKING:
     import ssl
@@ -40,7 +40,12 @@ class AccessLog(AbstractAccessLogger):
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         """Note one request."""
         self.logger.debug(
-            "%s %s %s %d %.1f ms", request.remote, request.method, request.path, response.status, time * 1000
+            "%s %s %s %d %.1f ms",
+            request.remote,
+            request.method,
+            request.rel_url.raw_path,  # as it came, so that no line of it looks like one of ours
+            response.status,
+            time * 1000,
         )
 
     @property
@@ -110,32 +115,32 @@ class Listener:
 
     Args:
         entry: what the settings say. app: the routes.
+        admission: how many connections this process may have.
         sock: bound already, for workers; None binds.
         tls: context of an https listener; its certificates may be renewed while it is used.
-        head_s: how long a request head may take. connections_max: HTTP connections that may be open at a time;
-            one more closes the one that has been idle for longest.
+        head_s: how long a request head may take.
     """
 
     def __init__(
         self,
         entry: ListenEntry,
         app: web.Application,
+        admission: Admission,
         *,
         sock: socket.socket | None = None,
         tls: ssl.SSLContext | None = None,
         head_s: float = 10.0,
-        connections_max: int = 16384,
     ) -> None:
         self.entry = entry
         self.app = app
         self.place = place_of(entry.url)
+        self._admission = admission
         self._sock = sock
         self._shared = sock is not None
         self._tls = tls
         self._head_s = head_s
-        self._connections = Connections(self._connection, head_s=head_s, most=connections_max)
         self._runner = web.AppRunner(app, handler_cancellation=True)
-        self._server: asyncio.AbstractServer | Acceptor | None = None
+        self._acceptor: Acceptor | None = None
 
     @property
     def url(self) -> str:
@@ -153,37 +158,33 @@ class Listener:
         self.place = place_bound(sock, self.place)
         sockname = sock.getsockname()
         try:
-            self._server = await self._listen(sock)
+            self._acceptor = self._accept(sock)
             return sockname
         except OSError as error:
             sock.close()
             raise ConfigError(f"listen {self.place}: {error.strerror or error}", error.errno) from error
 
-    async def _listen(self, sock: socket.socket) -> asyncio.AbstractServer | Acceptor:
-        loop = asyncio.get_running_loop()
-        if self.entry.proxy_protocol:
-            networks = Networks(self.entry.trusted_proxies)
-            return Acceptor(
-                sock,
-                self._connections.open,
-                networks,
-                tls=self._tls,
-                handshake_s=self._head_s,
-                backlog=BACKLOG,
-            )
-        if self.place.scheme == "unix":
-            return await loop.create_unix_server(self._connections.open, sock=sock, backlog=BACKLOG)
-        deadline = self._head_s if self._tls is not None else None
-        return await loop.create_server(
-            self._connections.open, sock=sock, ssl=self._tls, backlog=BACKLOG, ssl_handshake_timeout=deadline
+    def _accept(self, sock: socket.socket) -> Acceptor:
+        return Acceptor(
+            sock,
+            self._connection,
+            self._admission,
+            proxies=Networks(self.entry.trusted_proxies),
+            header=self.entry.proxy_protocol,
+            tls=self._tls,
+            head_s=self._head_s,
+            backlog=BACKLOG,
         )
 
-    def _connection(self, connections: Connections) -> Connection:
+    def _connection(self, slot: Slot, deadline: float) -> Connection:
         server = self._runner.server
         assert server is not None
         return Connection(
             server,
-            connections,
+            self._admission,
+            slot,
+            deadline,
+            self._head_s,
             keepalive_timeout=KEEPALIVE_S,
             access_log_class=AccessLog,
             access_log=log,
@@ -191,15 +192,10 @@ class Listener:
             max_field_size=HEAD_BYTES,
         )
 
-    def arrived(self, request: web.Request) -> None:
-        """The head of a request is there."""
-        if isinstance(request.protocol, Connection):
-            request.protocol.arrived()
-
     def refuse(self) -> None:
         """Accept no more; connections that exist stay."""
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
             if self.place.scheme == "unix" and not self._shared:
                 with contextlib.suppress(OSError):
                     os.unlink(self.place.path)
@@ -207,7 +203,6 @@ class Listener:
     async def stop(self) -> None:
         """Close what is left."""
         self.refuse()
-        self._connections.close()
-        if isinstance(self._server, Acceptor):
-            await self._server.wait_closed()
+        if self._acceptor is not None:
+            await self._acceptor.wait_closed()
         await self._runner.cleanup()

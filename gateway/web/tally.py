@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
     from gateway.upstream.supervisor import Upstream
+    from gateway.web.admission import Admission
 
 _WORDS = {
     "requests": "Requests of clients sent upstream.",
@@ -30,9 +31,12 @@ _WORDS = {
 }
 
 
-def samples(hub: Hub, upstream: Upstream, identity: Authenticator, expiries: Iterable[float]) -> Snapshot:
+def samples(
+    hub: Hub, upstream: Upstream, identity: Authenticator, admission: Admission, expiries: Iterable[float]
+) -> Snapshot:
     """The counts of this process."""
     counters, sessions = hub.counters, list(hub.sessions.values())
+    open_ = {"anonymous": len(admission.strangers), "user": len(admission.users)}
     usage = resource.getrusage(resource.RUSAGE_SELF)
     found: Snapshot = [
         _plain("workers", GAUGE, "Worker processes that answered.", 1),
@@ -44,6 +48,13 @@ def samples(hub: Hub, upstream: Upstream, identity: Authenticator, expiries: Ite
         ),
         _labelled("dropped", COUNTER, "Messages dropped.", "reason", counters.dropped),
         _labelled("sessions", GAUGE, "Open sessions.", "kind", Counter(each.kind for each in sessions)),
+        _labelled("connections", GAUGE, "Connections without a credential, and HTTP of users.", "of", open_),
+        _labelled(
+            "connections_ended", COUNTER, "Ended for newer ones, by the limit.", "limit", admission.ended
+        ),
+        _plain(
+            "accept_pauses", COUNTER, "Times accepting rested, out of file descriptors.", admission.pauses
+        ),
         _plain(
             "calls_in_flight",
             GAUGE,

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, INTERNAL
+from broker.errors import LinkClosed
+from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL
 from gateway.principal import Denied
+from gateway.web.admission import Slot
 
 if TYPE_CHECKING:
     from broker.errors import LinkError
@@ -41,9 +43,10 @@ class Door:
 
     Attributes:
         check: the task that checks the credential, once there is one to check.
+        slot: among those who have shown none; a newer one may end this.
     """
 
-    __slots__ = ("_address", "_deadline", "_held", "_house", "check", "link")
+    __slots__ = ("_address", "_deadline", "_held", "_house", "check", "link", "slot")
 
     def __init__(self, house: House, link: WebSocketLink, address: str) -> None:
         self._house = house
@@ -53,6 +56,7 @@ class Door:
         self._deadline = loop.call_later(house.hub.settings.limits.handshake_s, link.close_with, AUTH_TIMEOUT)
         self.link = link
         self.check: asyncio.Task[None] | None = None
+        self.slot = Slot(self._give_way)
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """Messages may only follow the auth object."""
@@ -67,6 +71,7 @@ class Door:
             self._held.append(obj)
         elif obj.get("type") == "auth":
             self.link.pause()
+            self.slot.works()
             self.check = asyncio.get_running_loop().create_task(
                 self._authenticate(obj["token"]), name=f"auth {self.link.peer.address}"
             )
@@ -76,6 +81,7 @@ class Door:
     def link_ended(self, link: Link, error: LinkError) -> None:
         """The client left, or was refused: nothing of it stays."""
         self._deadline.cancel()
+        self.slot.leave()
         self._held = []
         self._house.doors.discard(self)
         if self.check is not None and self.check is not asyncio.current_task():
@@ -83,6 +89,11 @@ class Door:
 
     def link_choked(self, link: Link, choked: bool) -> None:
         """Nothing is sent to a client at the door, so nothing can wait for it."""
+
+    def _give_way(self) -> None:
+        """End at once, for a newer one: with a word, but without waiting until it is read."""
+        self.link.close_with(BUSY)
+        self.link.abort(LinkClosed(f"{self.link.peer.address}: ended for a newer connection"))
 
     async def _authenticate(self, token: str) -> None:
         try:
@@ -99,6 +110,7 @@ class Door:
         if link.ended is not None or not self._house.enter(link, self._address, principal):
             return
         self._deadline.cancel()
+        self.slot.leave()
         self._house.doors.discard(self)
         held, self._held = self._held, []
         link.replay(held)

@@ -23,6 +23,7 @@ from broker.transport.outbox import OutboxLimits
 from gateway.closes import INTERNAL, SHUTDOWN
 from gateway.codecs import CODECS, choose, control, new_codec
 from gateway.principal import Denied
+from gateway.web.admission import Admission, key_of
 from gateway.web.errors import Refusal, of_denied
 from gateway.websocket import handshake
 from gateway.websocket.door import Door
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
     from gateway.principal import Principal
+    from gateway.web.admission import Pool
 
 log = logging.getLogger("headgate")
 
@@ -48,17 +50,19 @@ class Endpoint:
     Args:
         hub: sessions are opened here; its settings count.
         identity: who is it.
+        strangers: where clients without a credential are counted, and end for newer ones; None is a pool of their own.
 
     Attributes:
         doors: clients without a credential yet.
         keepalive: pings all links, also those.
     """
 
-    def __init__(self, hub: Hub, identity: Authenticator) -> None:
+    def __init__(self, hub: Hub, identity: Authenticator, strangers: Pool | None = None) -> None:
         limits = hub.settings.limits
         self.hub = hub
         self.identity = identity
         self.doors: set[Door] = set()
+        self._strangers = Admission(limits).strangers if strangers is None else strangers
         self.keepalive = Keepalive(limits.ping_s, limits.pong_s)
         self._options: dict[str, Options] = {
             policy: replace(
@@ -89,7 +93,7 @@ class Endpoint:
         key = handshake.check(request)
         codec = self._codec(request)
         policy = self._policy(request, codec)
-        if len(self.doors) + len(self.hub.sessions) >= self.hub.settings.limits.connections:
+        if len(self.hub.sessions) >= self.hub.settings.limits.connections:
             raise Refusal(503, "too many connections at the moment")
         principal: Principal | None = None
         refused: Denied | None = None
@@ -162,6 +166,7 @@ class Endpoint:
             door = Door(self, link, address)
             self.doors.add(door)
             link.start(door)
+            self._strangers.enter(door.slot, key_of(address))
         elif self.enter(link, address, principal):
             link.resume()
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -126,16 +127,23 @@ async def live(
 
 
 class GatewayProcess:
-    """``headgate gateway`` as a process; ``urls`` as it printed them."""
+    """``headgate gateway`` as a process; ``urls`` as it printed them. ``files``: as many descriptors as it may open."""
 
-    def __init__(self, config: Path, *words: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, config: Path, *words: str, env: dict[str, str] | None = None, files: int | None = None
+    ) -> None:
         self.settings = load(config)
         self.tokens = make_tokens(self.settings)
         self.log = config.with_suffix(".gateway.log")
         argv = [sys.executable, "-m", "broker.cli.main", "gateway", "--config", str(config), *words]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                argv, bufsize=0, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **(env or {})}
+                argv,
+                bufsize=0,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **(env or {})},
+                preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))),
             )
         self.urls: list[str] = []
 

@@ -34,7 +34,7 @@ def of_broker(folder: Path) -> Served:
 async def _of_gateway(folder: Path) -> Served:
     async with live(folder) as running:
         gateway = running.gateway
-        found = tally.samples(gateway.hub, gateway.upstream, gateway.identity, [1.0])
+        found = tally.samples(gateway.hub, gateway.upstream, gateway.identity, gateway.admission, [1.0])
     return parsed(samples.render(found).decode())
 
 

@@ -9,6 +9,7 @@ from broker.cli.address import SYSTEM_RUNDIR, choose
 from broker.node import bootstrap, drain
 from broker.settings import NfpSection, OsloSection, Settings
 from gateway.settings import GatewaySettings
+from gateway.web.admission import fitted
 from tests.deploy import commands, units
 
 BROKER = "headgate-broker.service"
@@ -128,7 +129,9 @@ def test_descriptors_are_enough_for_what_asks_for_them(unit):
         import_module("broker.nfp.server.process").FILES,
         import_module("broker.oslo.proxy.process").FILES_WANTED,
     )
-    assert limit >= max(*wanted, GatewaySettings.defaults().limits.connections)
+    limits = GatewaySettings.defaults().limits
+    assert limit >= max(wanted)
+    assert fitted(limits, limit) == limits
 
 
 def test_folders_are_private(name, unit):

@@ -5,6 +5,7 @@ import contextlib
 import pytest
 
 from tests.live import gateways
+from tests.unit.gateway.identity import doorway
 from tests.unit.gateway.web import site as sites
 
 
@@ -30,3 +31,10 @@ async def open_live(rundir):
 @pytest.fixture
 async def live(open_live):
     return await open_live()
+
+
+@pytest.fixture
+async def open_door():
+    """Open a door with settings; it is closed behind the test."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield lambda settings, **more: stack.enter_async_context(doorway.open_door(settings, **more))

@@ -214,7 +214,7 @@ def test_settings_from_the_command_line():
         ("limits.ping_s", "expected section.key=value"),
         ("users.name=x", "no section 'users', expected one of gateway"),
         ("limits.pingg_s=3", "did you mean ping_s?"),
-        ("limits.zzz=3", "expected one of budget_bytes"),
+        ("limits.zzz=3", "expected one of anonymous"),
         ("limits.ping_s=soon", "saw 'soon', expected float"),
         ("limits.ping_s=0", "saw 0, expected float >= 0.1"),
         ("limits.ping_s=2020-01-01", "saw a value that no setting has"),

@@ -1,12 +1,9 @@
 """What the tests of this room begin with: a state directory, a listener with mutual TLS."""
 
-import contextlib
-
 import pytest
 from cryptography import x509
 
 from gateway.settings.schema import ListenEntry
-from tests.unit.gateway.identity import doorway
 from tests.unit.gateway.identity.authority import Authority, common
 from tests.unit.gateway.identity.doorway import settings_in
 
@@ -35,10 +32,3 @@ def mutual(tmp_path, state):
         return settings_in(state, listen=listen, **more)
 
     return settings
-
-
-@pytest.fixture
-async def open_door():
-    """Open a door with settings; it is closed behind the test."""
-    async with contextlib.AsyncExitStack() as stack:
-        yield lambda settings, **more: stack.enter_async_context(doorway.open_door(settings, **more))

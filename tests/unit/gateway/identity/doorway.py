@@ -9,7 +9,6 @@ import ssl
 
 from aiohttp import web
 
-from gateway.identity.acceptor import Acceptor
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.login import clear_cookie, set_cookie
 from gateway.identity.proxies import Networks
@@ -21,10 +20,13 @@ from gateway.settings.schema import (
     GatewaySection,
     GatewaySettings,
     JwtSection,
+    LimitsSection,
     ListenEntry,
     UserEntry,
 )
 from gateway.tls import TlsContext
+from gateway.web.acceptor import Acceptor
+from gateway.web.admission import Admission
 
 ALICE = UserEntry(name="alice", userid=1001, certificates=("CN=alice",))
 BOB = UserEntry(name="bob", userid=1002)
@@ -32,13 +34,16 @@ LISTEN = ListenEntry(url="http://127.0.0.1:0")
 OWNER = AccessSection(login_links="owner")
 
 
-def settings_in(statedir, *, access=None, jwt=None, users=(ALICE, BOB), listen=LISTEN, workers=1):
+def settings_in(
+    statedir, *, access=None, jwt=None, users=(ALICE, BOB), listen=LISTEN, workers=1, limits=None
+):
     return GatewaySettings(
         gateway=GatewaySection(statedir=str(statedir), workers=workers),
         listen=(listen,),
         users=tuple(users),
         access=access or AccessSection(),
         jwt=jwt or JwtSection(),
+        limits=limits or LimitsSection(),
     )
 
 
@@ -83,15 +88,15 @@ class Doorway:
 
 
 @contextlib.asynccontextmanager
-async def open_door(settings, *, host="127.0.0.1", family=socket.AF_INET):
-    """The listener of `settings`, bound to a free port."""
+async def open_door(settings, *, host="127.0.0.1", family=socket.AF_INET, **more):
+    """The listener of `settings`, bound to a free port; ``more`` is for the `Acceptor`."""
     with contextlib.closing(Store(settings.gateway.statedir)) as store:
-        async with _listening(settings, Doorway(settings, store), host, family) as doorway:
+        async with _listening(settings, Doorway(settings, store), host, family, more) as doorway:
             yield doorway
 
 
 @contextlib.asynccontextmanager
-async def _listening(settings, doorway, host, family):
+async def _listening(settings, doorway, host, family, more):
     entry = settings.listen[0]
     await doorway.identity.start()
     server = web.Server(doorway.handle)
@@ -100,10 +105,16 @@ async def _listening(settings, doorway, host, family):
     doorway.port = sock.getsockname()[1]
     doorway.identity.doors.opened(entry, sock.getsockname())
     doorway.tls = TlsContext(entry) if entry.url.startswith("https") else None
-    if entry.proxy_protocol:
-        listening = Acceptor(sock, server, Networks(entry.trusted_proxies), tls=doorway.tls)
-    else:
-        listening = await asyncio.get_running_loop().create_server(server, sock=sock, ssl=doorway.tls)
+    doorway.admission = Admission(settings.limits)
+    doorway.acceptor = listening = Acceptor(
+        sock,
+        lambda _slot, _deadline: server(),
+        doorway.admission,
+        proxies=Networks(entry.trusted_proxies),
+        header=entry.proxy_protocol,
+        tls=doorway.tls,
+        **more,
+    )
     try:
         yield doorway
     finally:

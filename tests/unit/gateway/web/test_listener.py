@@ -13,6 +13,7 @@ import pytest
 from broker.errors import ConfigError
 from gateway.settings.places import place_of
 from gateway.web.listener import bind, place_bound
+from tests.unit.gateway.identity.authority import Authority
 
 
 async def dial(url):
@@ -94,7 +95,7 @@ async def test_a_client_that_has_asked_once_may_pause(open_live):
 
 
 async def test_of_more_silent_connections_than_allowed_the_oldest_goes(open_live):
-    limits = "[limits]\nconnections = 64\nhandshake_s = 20.0\n"
+    limits = "[limits]\nanonymous = 64\nanonymous_per_address = 64\nhandshake_s = 20.0\n"
     live = await open_live(limits)
     silent = [await dial(live.url) for _ in range(65)]
     assert await asyncio.wait_for(silent[0][0].read(), 5) == b""
@@ -106,7 +107,7 @@ async def test_of_more_silent_connections_than_allowed_the_oldest_goes(open_live
 
 
 async def test_of_more_idle_connections_than_allowed_the_oldest_go(open_live):
-    live = await open_live("[limits]\nconnections = 60\nconnections_per_user = 8\n")
+    live = await open_live("[limits]\nanonymous = 59\nanonymous_per_address = 59\n")
     async with aiohttp.ClientSession() as http:
         async with http.get(f"{live.url}/v1/events", headers=live.bearer()) as stream:
             line = await stream.content.readline()
@@ -124,7 +125,7 @@ async def test_of_more_idle_connections_than_allowed_the_oldest_go(open_live):
             for reader, writer in (first, *held[59:]):
                 writer.write(ASK)
                 await answered(reader)
-            assert len(live.gateway._listeners[0]._connections) == 60
+            assert len(live.gateway.admission.strangers) == 59
             await live.gateway.hub.upstream.handle.publish("a.b")
             while line and b"a.b" not in line:
                 line = await asyncio.wait_for(stream.content.readline(), 5)
@@ -134,7 +135,7 @@ async def test_of_more_idle_connections_than_allowed_the_oldest_go(open_live):
 
 
 async def test_clients_that_do_not_read_their_answers_are_idle(open_live):
-    live = await open_live("[limits]\nconnections = 16\nconnections_per_user = 8\n")
+    live = await open_live("[limits]\nanonymous = 16\nanonymous_per_address = 16\n")
     lazy = [await dial(live.url) for _ in range(16)]
     for _reader, writer in lazy:
         writer.transport.pause_reading()
@@ -148,13 +149,14 @@ async def test_clients_that_do_not_read_their_answers_are_idle(open_live):
 
 
 async def test_websockets_are_none_of_them(open_live):
-    live = await open_live("[limits]\nconnections = 4\nconnections_per_user = 4\n")
+    live = await open_live("[limits]\nanonymous = 4\nanonymous_per_address = 4\n")
     async with (
         aiohttp.ClientSession() as http,
         http.ws_connect(live.ws, protocols=("flux.v1.json",), headers=live.bearer()) as ws,
     ):
         assert (await ws.receive_json())["type"] == "welcome"
-        assert len(live.gateway._listeners[0]._connections) == 0
+        admission = live.gateway.admission
+        assert (len(admission.strangers), len(admission.users), admission.sockets) == (0, 0, 1)
         for _ in range(8):
             reader, writer = await dial(live.url)
             writer.write(ASK)
@@ -165,7 +167,7 @@ async def test_websockets_are_none_of_them(open_live):
 
 
 async def test_connections_that_went_without_a_word_keep_nobody_out(open_live):
-    limits = "[limits]\nconnections = 64\nhandshake_s = 20.0\n"
+    limits = "[limits]\nanonymous = 64\nanonymous_per_address = 64\nhandshake_s = 20.0\n"
     live = await open_live(limits)
     async with aiohttp.ClientSession() as http:
         for _ in range(100):
@@ -174,6 +176,121 @@ async def test_connections_that_went_without_a_word_keep_nobody_out(open_live):
             await writer.wait_closed()
         async with http.get(f"{live.url}/livez") as answer:
             assert answer.status == 200
+
+
+async def gone(*streams):
+    """Wait until the gateway has ended these connections."""
+    for reader, writer in streams:
+        with contextlib.suppress(ConnectionError):
+            while await asyncio.wait_for(reader.read(65536), 10):
+                pass
+        writer.close()
+
+
+async def gone_by_us(*streams):
+    """End these connections."""
+    for _reader, writer in streams:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def upgrade(live, user=None):
+    """A WebSocket handshake, with a credential or without."""
+    bearer = f"Authorization: {live.bearer(user)['Authorization']}\r\n" if user else ""
+    return (
+        "GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"Sec-WebSocket-Protocol: flux.v1.json\r\n{bearer}\r\n"
+    ).encode()
+
+
+async def test_silent_websockets_keep_nobody_out(open_live):
+    """As many as there may be connections, all without a credential: whoever comes after them gets in."""
+    live = await open_live("[limits]\nconnections = 40\nconnections_per_user = 8\nanonymous = 20\n")
+    silent = []
+    for _ in range(40):
+        silent.append(await dial(live.url))
+        silent[-1][1].write(upgrade(live))
+        assert b" 101 " in await asyncio.wait_for(silent[-1][0].readuntil(b"\r\n\r\n"), 5)
+    assert len(live.gateway.endpoint.doors) == len(live.gateway.admission.strangers) == 20
+    last, (reader, writer) = silent[20], await dial(live.url)
+    writer.write(upgrade(live, "bob"))
+    assert b" 101 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert b"4005" in await asyncio.wait_for(last[0].read(), 5)
+    await gone(*silent[:20])
+    for _reader, each in (*silent, (reader, writer)):
+        each.transport.abort()
+
+
+async def test_connections_of_users_are_not_ended_for_strangers(open_live):
+    live = await open_live("[limits]\nanonymous = 8\nanonymous_per_address = 8\n")
+    ask = b"GET /v1/session HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\n\r\n"
+    ask = ask % live.bearer("bob")["Authorization"].encode()
+    mine = await dial(live.url)
+    for _ in range(2):
+        mine[1].write(ask)
+        head = await asyncio.wait_for(mine[0].readuntil(b"}"), 5)
+        assert head.startswith(b"HTTP/1.1 200 ")
+        silent = [await dial(live.url) for _ in range(40)]
+        await gone(*silent[:32])
+        await gone_by_us(*silent[32:])
+    await gone_by_us(mine)
+
+
+async def test_idle_connections_of_one_user_are_limited(open_live):
+    live = await open_live("[limits]\nconnections_per_user = 3\n")
+    ask = (
+        f"GET /v1/session HTTP/1.1\r\nHost: x\r\nAuthorization: {live.bearer('bob')['Authorization']}\r\n\r\n"
+    )
+    held = []
+    for _ in range(10):
+        held.append(await dial(live.url))
+        held[-1][1].write(ask.encode())
+        await asyncio.wait_for(held[-1][0].readuntil(b"}"), 5)
+    await gone(*held[:4])
+    assert live.gateway.admission.users.of("bob") == 6
+    for _reader, writer in held[4:]:
+        writer.close()
+
+
+async def test_connections_at_work_of_one_user_are_limited(open_live):
+    """Bodies that never come keep connections at work, before any call is counted."""
+    live = await open_live("[limits]\nconnections_per_user = 2\n")
+    ask = "POST /v1/rpc/lab.echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nAuthorization: {}\r\n\r\n"
+    held = [await dial(live.url) for _ in range(4)]
+    for _reader, writer in held:
+        writer.write(ask.format(live.bearer("bob")["Authorization"]).encode())
+    while live.gateway.admission.users.of("bob") < 4:
+        await asyncio.sleep(0.005)
+    async with aiohttp.ClientSession() as http:
+        for user, status in (("bob", 429), ("ada", 200)):
+            async with http.get(f"{live.url}/v1/session", headers=live.bearer(user)) as answer:
+                assert answer.status == status
+                assert status == 200 or "limits.connections_per_user" in (await answer.json())["text"]
+    for _reader, writer in held:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\n"])
+async def test_of_too_many_sockets_in_tls_handshakes_the_oldest_goes(open_live, tmp_path, sent):
+    """They are closed, too: what asyncio does not read from is not left to its time for handshakes."""
+    authority = Authority()
+    authority.server(tmp_path / "server.pem")
+    listen = f'[[listen]]\nurl = "https://127.0.0.1:0"\ncert = "{tmp_path}/server.pem"\n'
+    live = await open_live(f"[limits]\nanonymous = 8\nanonymous_per_address = 8\nhandshake_s = 300\n{listen}")
+    port = int(live.url.rpartition(":")[2])
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+    await gone(*silent[:22])
+    assert live.gateway.admission.sockets == 8
+    silent[-1][1].write(sent)
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"{live.url}/livez", ssl=False, headers={"Connection": "close"}) as answer,
+    ):
+        assert answer.status == 200
+    for _reader, writer in silent:
+        writer.close()
 
 
 async def test_bytes_that_are_no_http(live):

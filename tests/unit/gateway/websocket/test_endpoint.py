@@ -7,7 +7,7 @@ import weakref
 import msgspec
 import pytest
 
-from gateway.closes import SHUTDOWN, TOO_MANY
+from gateway.closes import BUSY, SHUTDOWN, TOO_MANY
 from gateway.principal import Denied
 from tests.unit.gateway.websocket.house import AUTH, flux, masked, request_head
 
@@ -157,13 +157,26 @@ async def test_what_the_hub_refuses_is_closed_with_its_code(house, token):
     assert not house.endpoint.doors
 
 
-async def test_connections_are_counted_with_those_at_the_door(open_house):
+async def test_no_more_sessions_than_connections(open_house):
     house = await open_house(connections=2)
     await house.connect()
-    await house.connect(token=None)
+    await house.connect()
     status, head, _ = await answer(house, request_head())
     assert status == 503
     assert "retry-after" in head
+
+
+async def test_of_more_clients_at_the_door_than_allowed_the_oldest_goes(open_house):
+    house = await open_house(connections=1, anonymous=2)
+    first, second, third = [await house.connect(token=None) for _ in range(3)]
+    before, code, _ = await first.closing()
+    assert code == BUSY
+    assert msgspec.json.decode(before[0][1])["reconnect"] is True
+    assert len(house.endpoint.doors) == 2
+    for peer in (second, third):
+        peer.write(masked(TEXT, AUTH % b"good"))
+        assert (await peer.control())["type"] == "welcome"
+    assert not house.endpoint._strangers
 
 
 async def test_nothing_of_aiohttp_is_kept_for_a_connection(house):

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 
 import pytest
 
-from gateway.identity import acceptor as room
-from gateway.identity.acceptor import Acceptor
 from gateway.identity.proxies import Networks
-from gateway.settings.schema import ListenEntry
+from gateway.settings.schema import LimitsSection, ListenEntry
+from gateway.web import acceptor as room
+from gateway.web.acceptor import Acceptor
+from gateway.web.admission import ADDRESS, DESCRIPTORS, Admission
 from tests.unit.gateway.identity import doorway
 from tests.unit.gateway.identity.authority import Authority, common
 from tests.unit.gateway.identity.doorway import Answer, ask, client_tls, settings_in
@@ -19,14 +21,14 @@ V1 = b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 443\r\n"
 HEADERS = {"v1": V1, "v2": v2(), "v2 with TLVs": v2(tlvs=b"\x04\x00\x02ab")}
 
 
-def plain(tmp_path, **more):
+def plain(tmp_path, *, limits=None, **more):
     listen = ListenEntry(
         url="http://127.0.0.1:0", proxy_protocol=True, trusted_proxies=("127.0.0.0/8",), **more
     )
-    return settings_in(tmp_path / "state", listen=listen)
+    return settings_in(tmp_path / "state", listen=listen, limits=limits)
 
 
-def secure(tmp_path, **more):
+def secure(tmp_path, *, limits=None, **more):
     authority = Authority()
     authority.server(tmp_path / "server.pem")
     authority.save(tmp_path / "ca.pem")
@@ -40,7 +42,7 @@ def secure(tmp_path, **more):
         client_cert="optional",
         **more,
     )
-    return settings_in(tmp_path / "state", listen=listen)
+    return settings_in(tmp_path / "state", listen=listen, limits=limits)
 
 
 @pytest.mark.parametrize("kind", HEADERS)
@@ -137,14 +139,8 @@ async def test_a_header_that_never_ends(open_door, tmp_path, monkeypatch):
 
 
 async def test_a_handshake_that_never_ends(open_door, tmp_path):
-    door = await open_door(secure(tmp_path))
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    port = sock.getsockname()[1]
-    listening = Acceptor(sock, asyncio.Protocol, Networks(["127.0.0.0/8"]), tls=door.tls, handshake_s=0.05)
-    assert await silence(port, V1 + b"\x16\x03\x01") == b""
-    listening.close()
-    await listening.wait_closed()
+    door = await open_door(secure(tmp_path), head_s=0.15)
+    assert await silence(door.port, V1 + b"\x16\x03\x01") == b""
 
 
 @pytest.mark.parametrize("header", [V1, b"PROXY UNKNOWN\r\n", v2()])
@@ -157,15 +153,134 @@ async def test_from_others_a_header_is_refused(open_door, tmp_path, header):
     assert answer == b"" or Answer(answer).status == 400
 
 
-async def test_pending_connections_are_bounded(open_door, tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "PENDING", 2)
-    monkeypatch.setattr(room, "HEADER_S", 0.2)
-    door = await open_door(plain(tmp_path))
-    idle = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(4)]
-    # they wait for room, and get it when the first two have had their time
-    assert (await ask(door.port, first=V1)).status == 200
-    for _reader, writer in idle:
+def v1(address):
+    return f"PROXY TCP4 {address} 10.0.0.1 4711 443\r\n".encode()
+
+
+@pytest.mark.parametrize("sent", [b"", V1, V1 + b"\x16\x03\x01"], ids=("nothing", "header", "hello"))
+async def test_silent_connections_do_not_stop_accept(open_door, tmp_path, sent):
+    """As many as may be on their way through header and handshake; whoever comes behind them is served at once."""
+    limits = LimitsSection(anonymous=30, anonymous_per_address=30, handshake_s=300)
+    door = await open_door(secure(tmp_path, limits=limits), head_s=300)
+    silent = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(60)]
+    while door.admission.ended.total() < 30:
+        await asyncio.sleep(0)
+    for _reader, writer in silent:
+        writer.write(sent)
+    tls = client_tls(tmp_path / "ca.pem")
+    assert (await ask(door.port, first=v1("192.0.2.8"), tls=tls)).status == 200
+    for reader, writer in silent[:30]:
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
         writer.close()
+    assert door.admission.sockets <= 31
+    for _reader, writer in silent[30:]:
+        writer.transport.abort()
+
+
+async def test_the_client_behind_the_header_is_whom_connections_count_for(open_door, tmp_path):
+    limits = LimitsSection(anonymous=60, anonymous_per_address=3, handshake_s=300)
+    door = await open_door(plain(tmp_path, limits=limits))
+    streams = []
+    for address in ("192.0.2.7",) * 8 + ("192.0.2.8",) * 2:
+        streams.append(await asyncio.open_connection("127.0.0.1", door.port))
+        streams[-1][1].write(v1(address))
+    for reader, writer in streams[:5]:
+        assert await reader.read() == b""
+        writer.close()
+    while door.admission.strangers.of("192.0.2.8") < 2:
+        await asyncio.sleep(0)
+    assert door.admission.strangers.of("192.0.2.7") == 3
+    assert door.admission.strangers.of("127.0.0.1") == 0
+    assert door.admission.ended == {ADDRESS: 5}
+    for _reader, writer in streams[5:]:
+        writer.transport.abort()
+
+
+class Exhausted(socket.socket):
+    """A listening socket of a process whose descriptors come to an end."""
+
+    failures = 0
+
+    def accept(self):
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_out_of_descriptors_accepting_rests_and_goes_on(monkeypatch, caplog):
+    """One line, whoever tries how often; what is idle ends, and every newcomer gets in."""
+    monkeypatch.setattr(room, "PAUSE_S", 0.001)
+    monkeypatch.setattr(room, "SHED_S", 0.001)
+    sock = Exhausted()
+    sock.bind(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    admission = Admission(LimitsSection())
+    made = []
+
+    def factory(slot, _deadline):
+        made.append(slot)
+        return asyncio.Protocol()
+
+    listening = Acceptor(sock, factory, admission)
+    idle, idle_too = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    while len(made) < 2:
+        await asyncio.sleep(0)
+    sock.failures = 20
+    fresh = await asyncio.open_connection("127.0.0.1", port)
+    for reader, _writer in (idle, idle_too):
+        assert await reader.read() == b""
+    while len(made) < 3:
+        await asyncio.sleep(0)
+    assert (admission.pauses, admission.ended) == (20, {DESCRIPTORS: 2})
+    assert [text for text in caplog.messages if "accept" in text] == [
+        "accept: Too many open files; resting 0.001 s"
+    ]
+    listening.close()
+    await listening.wait_closed()
+    for _reader, writer in (idle, idle_too, fresh):
+        writer.close()
+
+
+async def test_a_listening_socket_that_is_gone_ends_accept(caplog):
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    listening = Acceptor(sock, lambda _slot, _deadline: asyncio.Protocol(), Admission(LimitsSection()))
+    sock.shutdown(socket.SHUT_RDWR)
+    while "accept ended" not in caplog.text:
+        await asyncio.sleep(0)
+    listening.close()
+
+
+async def test_a_header_over_a_unix_socket(rundir):
+    """The proxy that connects there is on this machine, and says who its client is."""
+    path = str(rundir / "web.sock")
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(path)
+    seen = []
+
+    class Protocol(asyncio.Protocol):
+        def connection_made(self, transport):
+            seen.append(transport.get_extra_info("peername"))
+            transport.close()
+
+    listening = Acceptor(
+        sock,
+        lambda _slot, _deadline: Protocol(),
+        Admission(LimitsSection()),
+        proxies=Networks(["127.0.0.0/8"]),
+        header=True,
+    )
+    for header in (V1, v2(), b"PROXY UNKNOWN\r\n"):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(header)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+    assert seen == [("192.0.2.7", 4711, "unix")] * 2 + [""]
+    listening.close()
+    await listening.wait_closed()
 
 
 async def test_closing_drops_who_is_not_served_yet(tmp_path):
