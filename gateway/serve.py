@@ -58,7 +58,7 @@ def options_of(settings: GatewaySettings) -> Options:
         limits=OutboxLimits(
             high_bytes=limits.outbox_bytes,
             event_bytes=limits.outbox_bytes,
-            cap_bytes=limits.outbox_bytes + limits.response_bytes,
+            cap_bytes=limits.response_bytes,
             event_policy=limits.slow_policy,
         ),
     )

@@ -217,7 +217,12 @@ class Node:
     def _doorway(self, cmb1: bool = False) -> Doorway:
         limits = self.settings.limits
         doorway = Doorway(
-            self.broker, self.access, limits.guest_message_bytes, limits.owner_message_bytes, cmb1=cmb1
+            self.broker,
+            self.access,
+            limits.guest_message_bytes,
+            limits.owner_message_bytes,
+            user_bytes=limits.user_budget_bytes,
+            cmb1=cmb1,
         )
         doorway.refused = self._refused
         self.doorways.append(doorway)

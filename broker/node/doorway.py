@@ -29,6 +29,7 @@ class Doorway:
     Args:
         broker: where admitted links are attached. access: the rules.
         guest_max_bytes, owner_max_bytes: largest frame of either.
+        user_bytes: what may wait for all links of one user who is not the owner; 0: no such limit.
         cmb1: the listener speaks an older dialect.
 
     Attributes:
@@ -43,20 +44,23 @@ class Doorway:
         guest_max_bytes: int,
         owner_max_bytes: int,
         *,
+        user_bytes: int = 0,
         cmb1: bool = False,
     ) -> None:
         self._broker = broker
         self._access = access
         self._guest_max_bytes = guest_max_bytes
         self._owner_max_bytes = owner_max_bytes
+        self._user_bytes = user_bytes
         self._cmb1 = cmb1
         self.open = True
         self.refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
 
-    def change(self, access: Access, guest_max_bytes: int) -> None:
+    def change(self, access: Access, guest_max_bytes: int, user_bytes: int = 0) -> None:
         """Judge by other rules from now on; who is here already stays as it is."""
         self._access = access
         self._guest_max_bytes = guest_max_bytes
+        self._user_bytes = user_bytes
 
     def admit(self, peer: PeerInfo) -> int:
         """The errno a connecting peer is told, 0 to come in; a refusal is one log line."""
@@ -85,6 +89,8 @@ class Doorway:
             policy=policy,
             link=link,
         )
+        if not policy.cred.owner:
+            link.outbox.charge_to(policy.cred.userid, self._user_bytes)
         port.shared_uid = admission.shared_uid
         port.cmb1 = self._cmb1
         self._broker.router.tally.connects += 1

@@ -33,8 +33,13 @@ class Pressure:
         return port in self._paused
 
     def congested(self, origin: Port, target: Port) -> bool:
-        """``target`` is above high water: pause a pure caller and let its request pass; False means EAGAIN."""
+        """``target`` is above high water: pause a pure caller and let its request pass; False means EAGAIN.
+
+        Its request has been read, and so have those behind it and those of others: they do not all find room.
+        """
         if origin.kind != CLIENT or origin.services or origin.link is None:
+            return False
+        if not target.link.outbox.has_room_for_requests:
             return False
         waiters = self._waiters.setdefault(target, set())
         if origin not in waiters:
@@ -79,10 +84,12 @@ class Pressure:
                 waiters.discard(port)
 
     def sweep(self, elapsed_s: float, stall_s: float) -> None:
-        """Called now and then: end links above high water that took no byte for ``stall_s`` seconds."""
+        """Called now and then: end links above high water that took no byte for ``stall_s`` seconds, while something
+        waits that cannot be dropped.
+        """
         for port, (progress, waited) in list(self._progress.items()):
             seen = port.link.outbox.progress
-            if seen != progress:
+            if seen != progress or not port.link.outbox.owes:
                 self._progress[port] = (seen, 0.0)
             elif waited + elapsed_s >= stall_s:
                 log.warning("%s took no byte for %g s: disconnected", port.name, stall_s)

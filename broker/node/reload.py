@@ -39,6 +39,7 @@ Reread = Callable[[], Settings]
 
 LATE_LIMITS: Final = (
     "guest_message_bytes",
+    "user_budget_bytes",
     "stall_s",
     "pending_per_link",
     "pending_total",
@@ -172,7 +173,7 @@ class Reload:
         broker.backlog.batch_msgs = limits.batch_msgs
         broker.backlog.batch_deliveries = limits.batch_deliveries
         for doorway in self._node.doorways:
-            doorway.change(plan.access, limits.guest_message_bytes)
+            doorway.change(plan.access, limits.guest_message_bytes, limits.user_budget_bytes)
 
     # -- who may not stay ----------------------------------------------------------------------
 

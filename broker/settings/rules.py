@@ -222,6 +222,9 @@ def _limits(settings: Settings) -> Iterator[Problem]:
         ("guest_message_bytes", "owner_message_bytes"),
         ("outbox_high_bytes", "response_cap_bytes"),
         ("response_cap_bytes", "broker_budget_bytes"),
+        ("owner_message_bytes", "broker_budget_bytes"),
+        ("guest_message_bytes", "user_budget_bytes"),
+        ("user_budget_bytes", "broker_budget_bytes"),
         ("pending_per_link", "pending_total"),
     ):
         low, high = getattr(limits, smaller), getattr(limits, larger)

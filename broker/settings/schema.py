@@ -236,20 +236,28 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     objects than in bytes."""
 
     response_cap_bytes: Bytes = 64 * 2**20
-    """Bytes of responses one peer may leave unread before it is disconnected. Default 64 MiB. Responses
-    are never dropped."""
+    """Bytes that one peer may leave unread before it is disconnected, events apart, and besides one message of
+    any size: what may be sent can be read. Default 64 MiB. Responses are never dropped; requests find room in
+    half of it, the others are answered EAGAIN."""
+
+    user_budget_bytes: Bytes = 128 * 2**20
+    """Bytes queued for all links of one user together; beyond it the longest queue of that user is given up and
+    its link ends. Default 128 MiB: a quarter of all. Owners share `broker_budget_bytes` only. A single message is
+    never too much."""
 
     broker_budget_bytes: Bytes = 512 * 2**20
-    """Bytes queued for all peers together; beyond it the slowest are disconnected. Default 512 MiB: half
-    of a small container."""
+    """Bytes queued for all peers together, what many wait for counted once; beyond it the user who holds most
+    besides one message loses a link. Default 512 MiB: half of a small container."""
 
     event_policy: Literal["disconnect", "drop"] = "disconnect"
-    """What happens to a subscriber that does not keep up: it is disconnected, or it misses events, which are
-    counted at its link (`dropped_events`) and told in the log. Default disconnect: nobody misses an event
-    without knowing."""
+    """What happens to a subscriber that leaves 16 MiB of events unread (`response_cap_bytes`, if that is less):
+    it is disconnected, or it misses events, which are counted at its link (`dropped_events`) and told in the log.
+    Default disconnect: nobody misses an event without knowing. With `drop` no link ends because of events."""
 
     stall_s: Annotated[float, Meta(ge=0.1, le=86400)] = 30.0
-    """Seconds that a provider above high water may accept no byte before it is disconnected. Default 30:
+    """Seconds that a peer above high water may accept no byte before it is disconnected and its callers are
+    answered. It is about every link, of clients, providers and brokers alike, for others wait for most of them;
+    not about a subscriber for whom nothing but events waits that may be dropped (`event_policy`). Default 30:
     longer than a swap storm."""
 
     pending_per_link: Count = 65536

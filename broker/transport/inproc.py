@@ -37,9 +37,7 @@ class InprocLink(Link):
     def send(self, message: Message) -> None:
         """Queue a copy of ``message``; see ``Link.send``."""
         outbox = self.outbox
-        if self.ended is not None:
-            outbox.discarded += 1
-        elif outbox.parked is not None:
+        if self.ended is not None or outbox.parked is not None:
             outbox.park(message.copy(), message.size, message.type)
         else:
             if not outbox.fresh:
@@ -58,10 +56,7 @@ class InprocLink(Link):
             other._deliver_soon(fresh[:room])
             outbox.sent += len(fresh[:room])
             for message in fresh[room:]:
-                if self._other is not None:
-                    outbox.park(message, message.size, message.type)
-                else:  # the message before it was one too many
-                    outbox.discarded += 1
+                outbox.park(message, message.size, message.type)
         elif outbox.parked and room > 0:
             taken = [outbox.unpark() for _ in range(min(room, len(outbox.parked)))]
             outbox.sent += len(taken)

@@ -2,23 +2,42 @@
 
 Theory of operation. While the transport takes what it is given, messages are ``fresh`` for the rest of one batch
 only. Once it reports that it is full, the rest is *parked*: kept in encoded form (shared between subscribers)
-and counted. Parked bytes drive three rules:
+and counted. Parked bytes drive these rules:
 
 * above ``high_bytes``/``high_msgs`` the outbox is *choked*: callers of this link are paused or answered EAGAIN;
-* an event beyond ``event_bytes`` ends the link or is dropped and counted, as ``event_policy`` says;
-* anything beyond ``cap_bytes``, or beyond the broker's ``Budget``, ends the link: responses are never dropped.
+* events beyond ``event_bytes`` end the link or are dropped and counted, as ``event_policy`` says;
+* anything else beyond ``cap_bytes`` ends the link: responses are never dropped;
+* what waits for all links together is held against a ``Budget`` (see there).
+
+Events and the rest have limits apart, so that neither takes the other's room: a link whose policy is ``drop`` is never
+ended because of events, and a long answer costs nobody an event. Each of the two limits may be exceeded by one message,
+of any size: a message that was let in can be sent on, also behind a short one that has not left yet. So a link holds
+at most ``event_bytes + cap_bytes`` and two messages.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from broker.errors import LinkBroken, LinkError
 from broker.wire.message import EVENT
 
 Form = TypeVar("Form")
+
+LARGE_BYTES: Final = 64 << 10
+"""From this size on a form that several links hold is counted once: it is there once, and whole until the last has
+sent it. Smaller ones are counted for each link."""
+
+_EVENT: Final = 1
+_BEYOND: Final = 2
+_LARGE: Final = 4
+"""What is noted with a parked form, bit by bit: it is an event, the one beyond its limit, a large one."""
+PROTO_TYPE: Final = -18
+"""Where a framed message has its type: PROTO comes last."""
 
 
 class Owner(Protocol):
@@ -38,26 +57,106 @@ class OutboxLimits:
     high_bytes: int = 1 << 20
     high_msgs: int = 4096
     event_bytes: int = 16 << 20
+    """Events, besides one of any size."""
     cap_bytes: int = 64 << 20
+    """What is not an event, besides one message of any size."""
     event_policy: str = "disconnect"
     """``disconnect`` a subscriber that falls behind, or ``drop`` events and count the gap."""
 
 
-class Budget:
-    """Parked bytes of all links together; over ``limit_bytes`` the longest outbox's link is ended."""
+class Account:
+    """What waits for the links of one user; a link whose user nobody named has an account of its own.
 
-    __slots__ = ("limit_bytes", "parked", "used_bytes")
+    Attributes:
+        limit_bytes: beyond it the user's longest outbox is ended; 0: only the budget counts.
+        charged_bytes: what the user holds; of a large form that others hold, too, whoever held it first.
+        parked: the user's outboxes in which something waits.
+    """
+
+    __slots__ = ("__weakref__", "charged_bytes", "limit_bytes", "name", "parked")
+
+    def __init__(self, name: str = "", limit_bytes: int = 0) -> None:
+        self.name = name
+        self.limit_bytes = limit_bytes
+        self.charged_bytes = 0
+        self.parked: set[Outbox[Any]] = set()
+
+    @property
+    def surplus_bytes(self) -> int:
+        """What the user holds besides one message."""
+        return self.charged_bytes - max((outbox.single_bytes for outbox in self.parked), default=0)
+
+    def longest(self) -> Outbox[Any]:
+        """The outbox that ends first."""
+        return max(self.parked, key=lambda outbox: outbox.charged_bytes)
+
+
+class Budget:
+    """Parked bytes of all links together; beyond ``limit_bytes`` links are ended until it holds.
+
+    It is the longest outbox of the user who holds most besides one message: nobody is ended for a single message while
+    somebody holds more than that, and a message that is alone here is never too much.
+    """
+
+    __slots__ = ("_accounts", "_shared", "limit_bytes", "parked", "used_bytes")
 
     def __init__(self, limit_bytes: int = 512 << 20) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.parked: set[Outbox[Any]] = set()
+        self.parked: set[Account] = set()
+        self._accounts: WeakValueDictionary[Hashable, Account] = WeakValueDictionary()
+        self._shared: dict[int, tuple[int, dict[Outbox[Any], int]]] = {}
 
-    def enforce(self) -> None:
-        """End links, longest outbox first, until the budget holds."""
+    def account(self, user: Hashable, limit_bytes: int) -> Account:
+        """The account of all links of ``user``."""
+        account = self._accounts.get(user)
+        if account is None:
+            account = self._accounts[user] = Account(str(user))
+        account.limit_bytes = limit_bytes
+        return account
+
+    def hold(self, outbox: Outbox[Any], form: object, size: int) -> None:
+        """Count a large form, once, and charge it to whoever holds it first."""
+        _size, holders = self._shared.setdefault(id(_buffer_of(form)), (size, {}))
+        if not holders:
+            self.charge(outbox, size)
+        holders[outbox] = holders.get(outbox, 0) + 1
+
+    def release(self, outbox: Outbox[Any], form: object) -> None:
+        """``outbox`` has sent a large form, or never will; the next one of those that still hold it pays for it."""
+        key = id(_buffer_of(form))
+        size, holders = self._shared[key]
+        holders[outbox] -= 1
+        if holders[outbox]:
+            return
+        payer = next(iter(holders))
+        del holders[outbox]
+        if not holders:
+            del self._shared[key]
+        if payer is outbox:
+            self.charge(outbox, -size)
+            if holders:
+                self.charge(next(iter(holders)), size)
+
+    def charge(self, outbox: Outbox[Any], size: int) -> None:
+        """``outbox`` holds so many bytes more."""
+        assert outbox.account is not None
+        self.used_bytes += size
+        outbox.charged_bytes += size
+        outbox.account.charged_bytes += size
+
+    def enforce(self, account: Account) -> None:
+        """Something was parked for ``account``: end links until its limit and the budget hold."""
+        limit = account.limit_bytes
+        while limit and account.charged_bytes > limit and account.surplus_bytes:
+            account.longest().overflow(
+                f"{account.charged_bytes} bytes wait for user {account.name}, the limit of one user is {limit}"
+            )
         while self.used_bytes > self.limit_bytes and self.parked:
-            worst = max(self.parked, key=lambda outbox: outbox.parked_bytes)
-            worst.overflow(
+            worst = max(self.parked, key=lambda each: (each.surplus_bytes, each.charged_bytes))
+            if not worst.surplus_bytes and len(self.parked) == 1:
+                return
+            worst.longest().overflow(
                 f"all outboxes together hold {self.used_bytes} bytes, the budget is {self.limit_bytes}"
             )
 
@@ -66,20 +165,31 @@ class Outbox(Generic[Form]):
     """The queue of one link.
 
     Attributes:
+        account: of the user whose link it is; None: a link by itself.
         fresh: forms queued since the last flush while nothing is parked.
-        parked: (form, size) that the transport did not take yet.
+        parked: (form, size, what it is) that the transport did not take yet.
+        parked_bytes: their sizes; of them, events: ``event_bytes``.
+        charged_bytes: what the account is charged for them.
+        sent: messages that left completely.
         progress: count of flushes in which the transport took at least one byte; stall detection compares it.
         dropped_events: events dropped by policy ``drop`` since the link began.
-        discarded: messages that were queued when the link ended.
+        discarded: messages that were queued when the link ended, or came later.
     """
 
     __slots__ = (
+        "_beyond_bytes",
+        "_beyond_event_bytes",
         "_budget",
+        "_ended",
+        "_large",
         "_limits",
         "_owner",
+        "account",
+        "charged_bytes",
         "choked",
         "discarded",
         "dropped_events",
+        "event_bytes",
         "fresh",
         "parked",
         "parked_bytes",
@@ -91,72 +201,182 @@ class Outbox(Generic[Form]):
         self._owner = owner
         self._limits = limits
         self._budget = budget
+        self._ended = False
+        self._large = 0
+        self.account: Account | None = None
         self.fresh: list[Form] = []
-        self.parked: deque[tuple[Form, int]] | None = None
+        self.parked: deque[tuple[Form, int, int]] | None = None
         self.parked_bytes = 0
+        self.event_bytes = 0
+        self.charged_bytes = 0
+        self._beyond_bytes = 0
+        self._beyond_event_bytes = 0
         self.choked = False
         self.progress = 0
         self.sent = 0
         self.dropped_events = 0
         self.discarded = 0
 
+    def charge_to(self, user: Hashable, limit_bytes: int) -> None:
+        """It is the link of ``user``, whose links may hold ``limit_bytes`` together (0: any number); before any use."""
+        self.account = self._budget.account(user, limit_bytes)
+
+    @property
+    def owed_bytes(self) -> int:
+        """Parked bytes of what is not an event: responses, requests, control."""
+        return self.parked_bytes - self.event_bytes
+
+    @property
+    def owes(self) -> bool:
+        """True while something waits that its reader cannot do without: all but events that may be dropped."""
+        return self.owed_bytes > 0 or (self.event_bytes > 0 and self._limits.event_policy != "drop")
+
+    @property
+    def has_room_for_requests(self) -> bool:
+        """Whether more requests may wait: half of the cap is kept for responses, so that no request ends a link."""
+        return self.owed_bytes - self._beyond_bytes <= self._limits.cap_bytes // 2
+
+    @property
+    def single_bytes(self) -> int:
+        """What one message of those that wait is charged for, at least."""
+        if not self.parked:
+            return 0
+        one = max(self.parked[0][1], self._beyond_bytes, self._beyond_event_bytes)
+        return self.charged_bytes if len(self.parked) == 1 else min(one, self.charged_bytes)
+
+    # -- in ------------------------------------------------------------------------------------
+
     def park(self, form: Form, size: int, kind: int = 0) -> None:
-        """Keep ``form`` (``size`` bytes, message type ``kind``) until the transport takes more."""
-        limits = self._limits
-        if kind == EVENT and self.parked_bytes + size > limits.event_bytes:
-            if limits.event_policy == "drop":
+        """Keep ``form`` (``size`` bytes, message type ``kind``) until the transport takes more; may end the link."""
+        if self._ended:
+            self.discarded += 1
+        elif kind == EVENT:
+            if self.has_room_for_event(size):
+                self._add(form, size, _EVENT)
+            elif self._limits.event_policy == "drop":
                 self.dropped_events += 1
             else:
-                self.overflow(
-                    f"events beyond {limits.event_bytes} bytes wait for a reader that does not read"
-                )
-            return
-        parked = self.parked
-        if parked is None:
-            parked = self.parked = deque()
-            self._budget.parked.add(self)
-        parked.append((form, size))
-        self._count(size)
-        self._weigh(len(parked))
-
-    def park_first(self, form: Form, size: int) -> None:
-        """Put back the unsent rest of a form at the head of the queue; like ``park``, this may end the link."""
-        parked = self.parked
-        if parked is None:
-            parked = self.parked = deque()
-            self._budget.parked.add(self)
-        parked.appendleft((form, size))
-        self._count(size)
-        self._weigh(len(parked))
-
-    def _weigh(self, msgs: int) -> None:
-        """Hold what is parked against cap, budget and high water."""
-        limits = self._limits
-        if self.parked_bytes > limits.cap_bytes:
+                limit = self._limits.event_bytes
+                self.overflow(f"events beyond {limit} bytes wait for a reader that does not read")
+                self.discarded += 1
+        elif self._beyond_bytes and self.owed_bytes - self._beyond_bytes + size > self._limits.cap_bytes:
             self.overflow(
-                f"{self.parked_bytes} bytes wait for a reader that does not read, the cap is {limits.cap_bytes}"
+                f"{self.owed_bytes + size} bytes wait for a reader that does not read, "
+                f"the cap is {self._limits.cap_bytes} and one message"
             )
+            self.discarded += 1
+        else:
+            self._add(form, size, 0)
+
+    def park_rest(self, forms: list[Form], taken: int) -> None:
+        """Keep what a transport of bytes did not take of these frames, in order: it took ``taken`` bytes of them."""
+        for form in forms:
+            frame: Any = form
+            size = len(frame)
+            if taken >= size:
+                taken -= size
+                self.sent += 1
+                continue
+            self.park(form, size, frame[PROTO_TYPE])
+            if taken and self.parked:  # it is the first, for which there is always room
+                self._shorten(taken)
+                taken = 0
+
+    def has_room_for_event(self, size: int) -> bool:
+        """Whether an event of ``size`` bytes may wait."""
+        beyond = self._beyond_event_bytes
+        return not beyond or self.event_bytes - beyond + size <= self._limits.event_bytes
+
+    def _add(self, form: Form, size: int, marks: int) -> None:
+        if self.parked is None:
+            self._begin()
+        limits, account = self._limits, self.account
+        assert self.parked is not None
+        assert account is not None
+        self.parked_bytes += size
+        if marks:
+            self.event_bytes += size
+            if self.event_bytes - self._beyond_event_bytes > limits.event_bytes:
+                marks |= _BEYOND
+                self._beyond_event_bytes = size
+        elif self.owed_bytes - self._beyond_bytes > limits.cap_bytes:
+            marks = _BEYOND
+            self._beyond_bytes = size
+        if size < LARGE_BYTES:
+            self._budget.charge(self, size)
+        else:
+            self._budget.hold(self, form, size)
+            self._large += 1
+            marks |= _LARGE
+        self.parked.append((form, size, marks))
+        self._weigh(account)
+
+    def _begin(self) -> None:
+        self.parked = deque()
+        account = self.account
+        if account is None:
+            account = self.account = Account()
+        account.parked.add(self)
+        self._budget.parked.add(account)
+
+    def _weigh(self, account: Account) -> None:
+        """Hold what is parked against the user's limit, the budget and high water."""
+        limits, budget = self._limits, self._budget
+        if budget.used_bytes > budget.limit_bytes or 0 < account.limit_bytes < account.charged_bytes:
+            budget.enforce(account)  # which may end this link, or another one
+        parked = self.parked
+        if parked is None or self.choked:
             return
-        if self._budget.used_bytes > self._budget.limit_bytes:
-            self._budget.enforce()  # which may end this link, or another one
-        held = self.parked is not None and (self.parked_bytes > limits.high_bytes or msgs > limits.high_msgs)
-        if held and not self.choked:
+        if self.parked_bytes > limits.high_bytes or len(parked) > limits.high_msgs:
             self.choked = True
             self._owner.choked(True)
 
+    # -- out -----------------------------------------------------------------------------------
+
     def unpark(self) -> Form:
-        """Take the oldest parked form; the caller parks back what the transport does not take."""
+        """Take the oldest parked form."""
         parked = self.parked
         assert parked
-        form, size = parked.popleft()
-        self._count(-size)
+        form, size, marks = parked.popleft()
+        self._forget(form, size, marks)
         return form
+
+    def joined(self, limit: int) -> Any:
+        """The oldest parked bytes, as many as fit into ``limit`` but at least one form's; they stay until ``took``."""
+        assert self.parked
+        forms: list[Any] = []
+        total = 0
+        for form, size, _marks in self.parked:
+            total += size
+            if forms and total > limit:
+                break
+            forms.append(form)
+        return forms[0] if len(forms) == 1 else b"".join(forms)
+
+    def took(self, count: int) -> None:
+        """The transport took the oldest ``count`` parked bytes."""
+        parked = self.parked
+        while parked and parked[0][1] <= count:
+            count -= parked[0][1]
+            self.unpark()
+            self.sent += 1
+        if count:
+            self._shorten(count)
+
+    def _shorten(self, count: int) -> None:
+        """The transport took the first ``count`` bytes of the oldest form."""
+        assert self.parked
+        form, size, marks = self.parked[0]
+        rest: Any = memoryview(form)[count:]  # type: ignore[arg-type]  # only transports of bytes do this
+        self.parked[0] = (rest, size - count, marks)
+        self._count(-count, marks)
+        if not marks & _LARGE:
+            self._budget.charge(self, -count)
 
     def settle(self) -> None:
         """After a drain: release what is empty and report falling below low water (a quarter of high)."""
         if self.parked is not None and not self.parked:
-            self.parked = None
-            self._budget.parked.discard(self)
+            self._leave()
         limits = self._limits
         low = self.parked_bytes <= limits.high_bytes // 4 and len(self.parked or ()) <= limits.high_msgs // 4
         if self.choked and low:
@@ -169,14 +389,49 @@ class Outbox(Generic[Form]):
         self._owner.abort(LinkBroken(reason))
 
     def discard(self) -> None:
-        """Forget everything queued, counting it."""
+        """The link has ended: forget everything queued, counting it; nothing is kept any more."""
+        self._ended = True
         self.discarded += len(self.fresh) + len(self.parked or ())
         self.fresh = []
-        self._budget.parked.discard(self)
-        self._budget.used_bytes -= self.parked_bytes
-        self.parked = None
-        self.parked_bytes = 0
+        if self.parked is not None:
+            if self._large:
+                for form, _size, marks in self.parked:
+                    if marks & _LARGE:
+                        self._budget.release(self, form)
+            self._budget.charge(self, -self.charged_bytes)
+            self.parked_bytes = self.event_bytes = self._beyond_bytes = self._beyond_event_bytes = 0
+            self._leave()
 
-    def _count(self, size: int) -> None:
+    def _leave(self) -> None:
+        self.parked = None
+        account = self.account
+        assert account is not None
+        account.parked.discard(self)
+        if not account.parked:
+            self._budget.parked.discard(account)
+
+    # -- sums ----------------------------------------------------------------------------------
+
+    def _forget(self, form: Form, size: int, marks: int) -> None:
+        self._count(-size, marks)
+        if marks & _LARGE:
+            self._large -= 1
+            self._budget.release(self, form)
+        else:
+            self._budget.charge(self, -size)
+
+    def _count(self, size: int, marks: int) -> None:
         self.parked_bytes += size
-        self._budget.used_bytes += size
+        if marks & _EVENT:
+            self.event_bytes += size
+            if marks & _BEYOND:
+                self._beyond_event_bytes += size
+        elif marks & _BEYOND:
+            self._beyond_bytes += size
+
+
+def _buffer_of(form: object) -> object:
+    """What several links share of a form: the bytes of a frame, or the payload of a message in parts."""
+    if isinstance(form, list) and len(form) > 1 and isinstance(form[-2], memoryview):
+        form = form[-2]
+    return form.obj if isinstance(form, memoryview) else form

@@ -161,13 +161,16 @@ class UnixLink(Link):
         if self.ended is not None:
             outbox.discarded += len(fresh)
             return
-        outbox.sent += len(fresh)
         data = fresh[0] if len(fresh) == 1 else b"".join(fresh)
         sent = self._write(data)
-        if 0 <= sent < len(data):
-            outbox.park_first(memoryview(data)[sent:], len(data) - sent)
+        if sent == len(data):
+            outbox.sent += len(fresh)
+        elif sent >= 0:
+            outbox.park_rest(fresh, sent)
             if self.ended is None:
                 self._want_write(True)
+        else:
+            outbox.discarded += len(fresh)
 
     def _write(self, data: Any) -> int:
         """Bytes the kernel took; -1 when the link broke."""
@@ -185,19 +188,9 @@ class UnixLink(Link):
 
     def _writable(self) -> None:
         outbox = self.outbox
-        forms: list[Any] = []
-        size = 0
-        while outbox.parked and (not forms or size + outbox.parked[0][1] <= WRITE_BYTES):
-            forms.append(outbox.unpark())
-            size += len(forms[-1])
-        data = forms[0] if len(forms) == 1 else b"".join(forms)
-        sent = self._write(data) if forms else 0
-        if sent < 0:
-            return
-        outbox.sent += sum(type(form) is bytes for form in forms)  # a view is a rest that is counted already
-        if sent < size:
-            outbox.park_first(memoryview(data)[sent:], size - sent)
-        else:
+        sent = self._write(outbox.joined(WRITE_BYTES))
+        if sent >= 0:
+            outbox.took(sent)
             outbox.settle()
             if outbox.parked is None:
                 self._want_write(False)

@@ -178,6 +178,7 @@ def _limits(settings: GatewaySettings) -> Iterator[Problem]:
     limits = settings.limits
     for smaller, larger in (
         ("preauth_bytes", "message_bytes"),
+        ("message_bytes", "budget_bytes"),
         ("outbox_bytes", "budget_bytes"),
         ("response_bytes", "budget_bytes"),
         ("connections_per_user", "connections"),

@@ -235,13 +235,16 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Largest WebSocket message or HTTP body after authentication, announced in the welcome. Default 1 MiB."""
 
     outbox_bytes: Bytes = 2**20
-    """Bytes of events that may wait for a client; beyond it its policy (disconnect or drop). Default 1 MiB."""
+    """Bytes of events that may wait for a client, besides one portion of any size; beyond it its policy (disconnect
+    or drop). Default 1 MiB."""
 
     response_bytes: Bytes = 16 * 2**20
-    """Bytes of responses that may wait for a client before it is disconnected. Default 16 MiB; never dropped."""
+    """Bytes of responses that may wait for a client before it is disconnected, besides one of any size. Default
+    16 MiB; never dropped."""
 
     budget_bytes: Bytes = 256 * 2**20
-    """Bytes that may wait for all clients together; beyond it the slowest are disconnected. Default 256 MiB."""
+    """Bytes that may wait for all clients together, what many wait for counted once; beyond it those for whom most
+    waits are disconnected. Default 256 MiB."""
 
     slow_policy: Literal["disconnect", "drop"] = "disconnect"
     """What a slow reader gets unless it chose: a close with a reason, or a gap notice with the count."""

@@ -70,7 +70,7 @@ class Endpoint:
                 limits=OutboxLimits(
                     high_bytes=limits.outbox_bytes,
                     event_bytes=limits.outbox_bytes,
-                    cap_bytes=limits.outbox_bytes + limits.response_bytes,
+                    cap_bytes=limits.response_bytes,
                     event_policy=policy,
                 ),
             )

@@ -25,7 +25,10 @@ class Pinged(Protocol):
     """A link that is kept alive (``WebSocketLink``)."""
 
     ended: Any
-    life: int
+
+    @property
+    def life(self) -> int:
+        """Grows with every sign of life."""
 
     def ping(self) -> None:
         """Ask for a sign of life."""

@@ -57,7 +57,6 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
     Attributes:
         reader: its ``max_bytes`` rises once the client is known.
         place: where ``Keepalive`` has it; the link takes itself out when it ends.
-        life: grows with every sign of life: a read, or a full transport that drained.
     """
 
     __slots__ = (
@@ -66,9 +65,10 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         "_linger",
         "_paused",
         "_pong",
+        "_signs",
         "_transport",
+        "_unsent",
         "codec",
-        "life",
         "place",
         "reader",
     )
@@ -82,7 +82,8 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         self.outbox: Waiting = Waiting(self, options.limits, options.budget)
         self.codec = codec
         self.reader = Reader(max_bytes)
-        self.life = 0
+        self._signs = 0  # of life
+        self._unsent = 0  # bytes that a full transport held when somebody asked last
         self.place: set[Any] | None = None
         self._transport: asyncio.Transport | None = transport
         self._buffer = shared_buffer()
@@ -135,7 +136,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         self._take(bytes(self._buffer[:nbytes]))
 
     def _take(self, data: bytes) -> None:
-        self.life += 1
+        self._signs += 1
         arrived = self.reader.feed(data)
         if self.ended is not None:
             if self.reader.closed:
@@ -231,6 +232,17 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         if not self._full:
             self._queue(_PING)
 
+    @property
+    def life(self) -> int:
+        """Grows with every sign of life: a read, or a full transport that has drained, or holds less than when this
+        was asked last: one large message may take longer than anybody has patience for a pong.
+        """
+        unsent = self._transport.get_write_buffer_size() if self._full and self._transport is not None else 0
+        if 0 < unsent < self._unsent:
+            self._signs += 1
+        self._unsent = unsent
+        return self._signs
+
     def _queue(self, form: bytes) -> None:
         if not self._full:
             fresh = self.outbox.fresh
@@ -294,7 +306,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The kernel took everything, so the peer has read something: go on with what is parked."""
         self._paused = False
-        self.life += 1
+        self._signs += 1
         if self.ended is None:
             self._drain()
 

@@ -1,9 +1,8 @@
 """What waits for one web client whose connection takes no more: the outbox with the client's policy for events.
 
-Responses and control objects wait up to ``cap_bytes``, then the client is disconnected: none is ever dropped. Events
-wait up to ``event_bytes`` of their own, whatever responses wait beside them; beyond that the client is disconnected
-(policy ``disconnect``), or they are dropped and counted (policy ``drop``). After the first drop all events are dropped
-until those that wait are at low water, a quarter: so a gap has one beginning, one end and one notice.
+Beyond ``event_bytes`` of events the client is disconnected (policy ``disconnect``), or they are dropped and counted
+(policy ``drop``); all else is never dropped (see ``broker.transport.outbox``). After the first drop all events are
+dropped until those that wait are at low water, a quarter: so a gap has one beginning, one end and one notice.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.transport.outbox import Budget, Outbox, OutboxLimits, Owner
+from broker.wire.message import EVENT
 from gateway.closes import SLOW
 
 LOW_WATER: Final = 4
@@ -33,13 +33,6 @@ class Gap(NamedTuple):
     last: int
 
 
-class _Parked(NamedTuple):
-    """A form that waits; ``event_bytes`` is its size when it holds events, otherwise 0."""
-
-    form: bytes
-    event_bytes: int
-
-
 class Waiting(Outbox[Any]):
     """The outbox of a web client.
 
@@ -47,25 +40,23 @@ class Waiting(Outbox[Any]):
         gap: what was dropped since the last notice; None when nothing was.
     """
 
-    __slots__ = ("_close_with", "_event_bytes", "_event_limit", "gap")
+    __slots__ = ("_close_with", "_event_limit", "gap")
 
     def __init__(self, owner: Closable, limits: OutboxLimits, budget: Budget) -> None:
         super().__init__(owner, limits, budget)
         self._close_with = owner.close_with
         self._event_limit = limits.event_bytes
-        self._event_bytes = 0
         self.gap: Gap | None = None
 
     def park_form(self, form: bytes) -> None:
         """Let a response or control object wait; this may end the link."""
-        self.park(_Parked(form, 0), len(form))
+        self.park(form, len(form))
 
     def park_events(self, form: bytes, count: int, first: int, last: int) -> None:
         """Let ``count`` events wait, or drop them, or end the link."""
         size = len(form)
-        if self.gap is None and self._event_bytes + size <= self._event_limit:
-            self._event_bytes += size
-            self.park(_Parked(form, size), size)
+        if self.gap is None and self.has_room_for_event(size):
+            self.park(form, size, EVENT)
         elif self._limits.event_policy == "drop":
             lost, begin, _ = self.gap or (0, first, last)
             self.gap = Gap(lost + count, begin, last)
@@ -79,15 +70,14 @@ class Waiting(Outbox[Any]):
         forms: list[bytes] = []
         size = 0
         while parked and (not forms or size + parked[0][1] <= limit):
-            form, event_bytes = self.unpark()
-            self._event_bytes -= event_bytes
+            form = self.unpark()
             size += len(form)
             forms.append(form)
         return forms
 
     def take_gap(self) -> Gap | None:
         """The gap, once events that follow it are taken again: its notice has to go before them."""
-        if self.gap is None or self._event_bytes > self._event_limit // LOW_WATER:
+        if self.gap is None or self.event_bytes > self._event_limit // LOW_WATER:
             return None
         gap, self.gap = self.gap, None
         return gap

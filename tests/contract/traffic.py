@@ -197,6 +197,27 @@ async def check_overflow_ends_the_link(harness: Harness) -> None:
         ]
 
 
+async def check_one_message_of_any_size(harness: Harness) -> None:
+    """A message far beyond every limit passes, whatever small ones wait in front of it; so does an event beside it."""
+    limits = OutboxLimits(high_bytes=100_000, event_bytes=1 << 20, cap_bytes=1 << 20)
+    big = b"x" * (5 << 20)
+    call = [request("before"), request("big", big), request("after")]
+    news = [event("news.before"), event("news.big", big), event("news.after")]
+    async with connected(harness, harness.options(harness.listen_extra, limits=limits)) as pair:
+        for sender, reader, recorder, messages in (
+            (pair.far, pair.near, pair.near_in, call + news),
+            (pair.near, pair.far, pair.far_in, call),  # what is held back for a reader knows no events
+        ):
+            reader.pause()
+            await asyncio.sleep(0)
+            send_all(sender, messages)
+            await asyncio.sleep(0.05)
+            assert (pair.far.ended, pair.near.ended) == (None, None)
+            reader.resume()
+            assert topics(await recorder.count(len(messages))) == topics(messages)
+            assert [message.size for message in recorder.messages] == [message.size for message in messages]
+
+
 async def check_pause_and_resume(harness: Harness) -> None:
     """A paused link delivers nothing; resumed, everything in order; on either side, and again and again."""
     async with connected(harness) as pair:

@@ -117,6 +117,18 @@ TWO = host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{OTHER_KEY}'")
             "[limits]\noutbox_high_bytes = 536870913",
             "f:2: limits.outbox_high_bytes: saw '536870913', expected at m",
         ),
+        (
+            "[limits]\nbroker_budget_bytes = 200000000",
+            "limits.owner_message_bytes: saw '268435456', expected at most broker_budget_bytes, 200000000",
+        ),
+        (
+            "[limits]\nguest_message_bytes = 134217729",
+            "f:2: limits.guest_message_bytes: saw '134217729', expected at most user_budget_bytes, 134217728",
+        ),
+        (
+            "[limits]\nuser_budget_bytes = 536870913",
+            "f:2: limits.user_budget_bytes: saw '536870913', expected at most broker_budget_bytes",
+        ),
     ],
 )
 def test_broken_rule_names_its_line(text, expected):
@@ -135,6 +147,7 @@ def test_broken_rule_names_its_line(text, expected):
         "[[listen]]\nuri = 'tcp://0.0.0.0:99'\ninsecure = true",
         "[[listen]]\nuri = 'tcp://127.0.0.1:*'",
         "[broker]\nmetrics_listen = 'unix:///run/metrics'",
+        "[limits]\nresponse_cap_bytes = 2097152",
     ],
 )
 def test_allowed(text):

@@ -26,6 +26,7 @@ from broker.errors import (
     Untranslatable,
 )
 from broker.transport.link import Link, Options, Receiver
+from broker.transport.outbox import PROTO_TYPE
 from broker.transport.websocket import refusal
 from broker.wire import message as wire
 from broker.wire.framing import Splitter
@@ -304,10 +305,7 @@ class ClientLink(Link, asyncio.Protocol):
             self._write(fresh[at:stop])
             at = stop
         for form in fresh[at:]:
-            if self._open:
-                outbox.park(form, len(form), form[-18])  # the type byte of PROTO
-            else:  # the one before it was one too many, or the link broke
-                outbox.discarded += 1
+            outbox.park(form, len(form), form[PROTO_TYPE])
 
     @property
     def _join_bytes(self) -> int:

@@ -26,6 +26,7 @@ class RouterLink(ZeromqLink):
         "_held",
         "_held_bytes",
         "_held_cap",
+        "_held_largest",
         "_listener",
         "_paused",
         "connection",
@@ -52,10 +53,13 @@ class RouterLink(ZeromqLink):
         self._paused = True
         self._held: list[Message] = []
         self._held_bytes = 0
+        self._held_largest = 0
         self._held_cap = options.limits.cap_bytes
 
     def pause(self) -> None:
-        """Hold back what arrives. One peer of a ROUTER cannot be slowed down: beyond ``cap_bytes`` the link ends."""
+        """Hold back what arrives. One peer of a ROUTER cannot be slowed down: beyond ``cap_bytes``, besides one message
+        of any size, the link ends.
+        """
         self._paused = True
 
     def resume(self) -> None:
@@ -89,7 +93,7 @@ class RouterLink(ZeromqLink):
     def deliver(self) -> None:
         """See ``ZeromqLink.deliver``."""
         if self._held and not self._paused:
-            held, self._held, self._held_bytes = self._held, [], 0
+            held, self._held, self._held_bytes, self._held_largest = self._held, [], 0, 0
             super()._hand_over(held)
         if self._arrived:
             super().deliver()
@@ -105,8 +109,10 @@ class RouterLink(ZeromqLink):
             super()._hand_over(messages)
             return
         self._held += messages
-        self._held_bytes += sum(message.size for message in messages)
-        if self._held_bytes > self._held_cap:
+        sizes = [message.size for message in messages]
+        self._held_bytes += sum(sizes)
+        self._held_largest = max(self._held_largest, *sizes)
+        if self._held_bytes - self._held_largest > self._held_cap:
             self.abort(
                 LinkBroken(f"{self.peer.address} sent {self._held_bytes} bytes while its reading was paused")
             )

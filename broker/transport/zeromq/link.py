@@ -132,10 +132,7 @@ class ZeromqLink(Link):
             outbox.sent += stop - start
             start = stop
         for form in forms[start:]:
-            if self.ended is not None:
-                outbox.discarded += 1
-            else:
-                outbox.park(form, form_size(form), form_type(form))
+            outbox.park(form, form_size(form), form_type(form))
 
     def _flush_parked(self) -> None:
         outbox = self.outbox
@@ -151,7 +148,7 @@ class ZeromqLink(Link):
         first = outbox.unpark()
         group, size = [first], len(first)
         while outbox.parked and isinstance(first, bytes) and len(group) < BATCH_MSGS:
-            form, length = outbox.parked[0]
+            form, length, _marks = outbox.parked[0]
             size += length
             if not isinstance(form, bytes) or size > BATCH_BYTES:
                 break

@@ -143,6 +143,10 @@ def test_public_names_exist():
             "[limits]\nmessage_bytes = 2048",
             "f:1: limits.preauth_bytes: saw '4096', expected at most message_bytes",
         ),
+        (
+            "[limits]\nmessage_bytes = 300000000",
+            "f:2: limits.message_bytes: saw '300000000', expected at most budget_bytes",
+        ),
         ("[limits]\nconnections = 3", "saw '64', expected at most connections, 3"),
     ],
 )

@@ -183,7 +183,11 @@ class Door:
         self.path = str(path)
         access = access or Access(os.getuid())
         self.doorway = Doorway(
-            desk.broker, access, limits.get("guest", 1 << 20), limits.get("owner", 16 << 20)
+            desk.broker,
+            access,
+            limits.get("guest", 1 << 20),
+            limits.get("owner", 16 << 20),
+            user_bytes=limits.get("user", 0),
         )
         self.options = Options(
             flusher=desk.broker.flusher,

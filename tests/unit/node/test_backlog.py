@@ -6,7 +6,7 @@ from broker.identity import PeerInfo
 from broker.transport import inproc
 from broker.transport.link import Options
 from broker.transport.outbox import Budget, OutboxLimits
-from broker.wire.message import event
+from broker.wire.message import event, response
 from tests.unit.node.desk import Desk, ask, run, ticks
 
 
@@ -184,7 +184,7 @@ def test_an_in_process_link_that_overflows_while_flushed_leaves_nothing_in_the_b
         options = Options(limits=OutboxLimits(cap_bytes=3000), budget=budget)
         mine, theirs = inproc.pair(PeerInfo("a"), PeerInfo("b"), options, Options())
         for n in range(1200):
-            mine.send(event(str(n), b"x" * 20))
+            mine.send(response(ask("probe.x", n), b"x" * 20))
         mine.flush()
         assert "the cap is 3000" in str(mine.ended)
         assert budget.used_bytes == 0

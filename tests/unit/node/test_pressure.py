@@ -1,10 +1,12 @@
 """Full outboxes: who is paused, who is told EAGAIN, who must go, and that nobody waits for ever."""
 
 import errno
+import os
 
 import pytest
 
 from broker.errors import LinkBroken
+from broker.ingress.admission import Access
 from broker.routing.port import CHILD, PARENT
 from broker.transport.outbox import Budget, OutboxLimits
 from broker.wire.message import NORESPONSE, event, response
@@ -213,7 +215,7 @@ def test_a_subscriber_that_does_not_read(policy):
         kept = len(ear.link.outbox.parked)
         assert ear.link.ended is None
         assert (ear.link.outbox.dropped_events, kept) == (50 - kept, kept)
-        assert ear.link.outbox.parked_bytes <= 2000
+        assert ear.link.outbox.parked_bytes <= 2000 + ear.link.outbox.single_bytes
         ear.link.drain()
         speaker.say(event("e"))
         assert [m.sequence for m in ear.events] == [*range(1, kept + 1), 51], "the gap shows in the numbers"
@@ -349,5 +351,68 @@ def test_a_subscriber_that_missed_events_is_named_when_it_reads_again(caplog):
             ear.link.drain()
             assert caplog.text.count("missed") == times
         assert f"ear did not read in time and missed {missed // 2} events" in caplog.text
+
+    run(script())
+
+
+def test_requests_of_many_callers_do_not_end_the_link_of_their_provider():
+    """Each may still send what was read of it before it was paused: what finds no room is answered."""
+
+    async def script():
+        desk = Desk(SMALL)
+        provider, filler = stuck(desk)
+        callers = [desk.peer(name=str(number)) for number in range(20)]
+        for caller in callers:
+            caller.say(ask("echo.x", 1, bytes(500)))
+        assert provider.link.ended is None
+        refused = [caller for caller in callers if caller.errnums]
+        assert 0 < len(refused) < 20
+        assert {each.errnums[0] for each in refused} == {errno.EAGAIN}
+        provider.link.drain()
+        assert len(provider.requests) == 9 + 20 - len(refused)
+        assert all(caller.link.reading for caller in (*callers, filler))
+
+    run(script())
+
+
+@pytest.mark.parametrize("policy", ["disconnect", "drop"])
+def test_a_subscriber_whose_events_may_be_dropped_has_all_the_time(policy):
+    async def script():
+        desk = Desk(OutboxLimits(high_bytes=500, event_bytes=2000, cap_bytes=6000, event_policy=policy))
+        ear, speaker = desk.peer(), desk.peer()
+        ear.subscribe()
+        ear.link.full = True
+        speaker.say(*(event("e", b"x" * 100) for _ in range(10)))
+        for _ in range(60):
+            desk.broker.pressure.sweep(1.0, 5.0)
+        assert (ear.link.ended is None) == (policy == "drop")
+        if policy == "drop":
+            ear.say(ask("probe.x"))
+            for _ in range(5):
+                desk.broker.pressure.sweep(1.0, 5.0)
+            assert "no byte for 5 s" in str(ear.link.ended), "an answer waits for it"
+
+    run(script())
+
+
+def test_what_waits_for_a_guest_is_charged_to_it_over_all_its_links(rundir):
+    async def script():
+        desk = Desk(budget=Budget(1 << 40))
+        access = Access(os.getuid() + 1, allow_guest=True)
+        async with Door(desk, rundir / "s", access, user=3_000_000) as door:
+            for _ in range(3):
+                (await door.dial()).link.pause()
+            await until(lambda: len(door.clients) == 3)
+            big = response(ask("probe.x"), bytes(1 << 20))
+            for port in door.clients:
+                port.send(big)
+            desk.broker.flusher.flush()
+            assert len({id(port.link.outbox.account) for port in door.clients}) == 1
+            for port in door.clients:
+                port.send(response(ask("probe.x"), bytes(1 << 20)))
+            desk.broker.flusher.flush()
+            ended = [port.link.ended for port in door.clients if port.link.ended is not None]
+            assert f"wait for user {os.getuid()}, the limit of one user is 3000000" in str(ended[0])
+            assert len(ended) < 3
 
     run(script())

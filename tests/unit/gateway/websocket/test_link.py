@@ -75,7 +75,7 @@ async def test_runs_share_their_bytes_while_they_wait(house):
     run = Run([numbered(1), numbered(2)])
     near.send_run(run)
     far.send_run(run)
-    assert near.outbox.parked[-1][0].form is far.outbox.parked[-1][0].form
+    assert near.outbox.parked[-1][0] is far.outbox.parked[-1][0]
 
 
 # -- slow readers ------------------------------------------------------------------------------
@@ -313,3 +313,22 @@ async def test_a_reset_by_the_peer_ends_the_link_once(house):
     await asyncio.sleep(0.02)
     assert len(session.ends) == 1
     assert len(house.endpoint.keepalive) == 0
+
+
+async def test_a_client_that_reads_one_large_message_slowly_is_alive(house):
+    """Found here: only a transport that was empty again was a sign of life, and a blob takes minutes on a slow line."""
+    peer, link = await house.stalled()
+    peer.read_again()
+    await house.until(lambda: not link._full)
+    peer.writer.transport.pause_reading()
+    link.send(response(request("r", matchtag=1), bytes(4 << 20)))
+    await house.until(lambda: link._full)
+    unsent = link._transport.get_write_buffer_size
+    before, size = link.life, unsent()
+    assert link.life == before, "nobody reads"
+    peer.read_again()  # as much as a reader holds that nobody asks
+    await house.until(lambda: unsent() < size)
+    peer.writer.transport.pause_reading()
+    assert unsent() > 0
+    assert link.life == before + 1
+    assert link.life == before + 1, "once for what it took"

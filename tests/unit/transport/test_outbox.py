@@ -1,0 +1,186 @@
+"""Whose link ends when too much waits, and whose does not."""
+
+import pytest
+
+from broker.errors import LinkBroken
+from broker.transport import outbox as module
+from broker.transport.outbox import PROTO_TYPE, Budget, Outbox, OutboxLimits
+from broker.wire.message import EVENT, RESPONSE, event
+
+MIB = 1 << 20
+
+
+class Owner:
+    """A link whose transport takes nothing unless it is told."""
+
+    def __init__(self, budget=None, user=None, user_bytes=0, **limits):
+        self.ended = None
+        self.outbox = Outbox(self, OutboxLimits(**limits), budget or Budget())
+        if user is not None:
+            self.outbox.charge_to(user, user_bytes)
+
+    def choked(self, choked):
+        pass
+
+    def abort(self, error):
+        assert self.ended is None
+        self.ended = error
+        self.outbox.discard()
+
+    def park(self, size, kind=RESPONSE, form=None):
+        self.outbox.park(bytes(size) if form is None else form, size, kind)
+        return self.ended is None
+
+
+def alive(*owners):
+    return [owner.ended is None for owner in owners]
+
+
+# -- one link --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_front", [0, 1, 64 * MIB])
+def test_a_message_beyond_the_cap_waits_whatever_is_in_front(in_front):
+    owner = Owner()
+    if in_front:
+        owner.park(in_front)
+    assert owner.park(70 * MIB)
+    assert owner.park(64 * MIB - in_front)
+    assert not owner.park(1), "one message, and no second"
+    assert "the cap is 67108864 and one message" in str(owner.ended)
+
+
+def test_when_it_has_left_the_next_one_may_be_as_large():
+    owner = Owner(cap_bytes=100)
+    owner.park(500)
+    owner.park(60)
+    owner.outbox.took(499)
+    assert owner.park(40), "its last byte waits still"
+    owner.outbox.took(1)
+    assert owner.park(700)
+    assert not owner.park(1)
+
+
+def test_events_and_the_rest_leave_each_other_their_room():
+    owner = Owner(event_bytes=100, cap_bytes=100)
+    assert all([owner.park(100), owner.park(100, EVENT), owner.park(30), owner.park(30, EVENT)])
+    assert (owner.outbox.owed_bytes, owner.outbox.event_bytes) == (130, 130)
+    assert not owner.park(1, EVENT)
+    assert "events beyond 100 bytes" in str(owner.ended)
+    assert owner.outbox.discarded == 5
+
+
+def test_frames_that_were_taken_in_part_are_judged_each_by_itself():
+    """Found here: what one write left over was one lump, judged by the cap alone, events and all."""
+    owner = Owner(event_bytes=1000, cap_bytes=1000, event_policy="drop")
+    frames = [event("e", bytes(400)).framed() for _ in range(10)]
+    assert frames[0][PROTO_TYPE] == EVENT
+    owner.outbox.park_rest(frames, len(frames[0]) + 100)
+    assert owner.ended is None
+    outbox = owner.outbox
+    assert (outbox.sent, outbox.dropped_events) == (1, 6)
+    assert bytes(outbox.joined(1 << 20)) == b"".join(frames[1:4])[100:]
+    outbox.took(outbox.parked_bytes)
+    outbox.settle()
+    assert outbox.sent == 4
+
+
+def test_half_of_the_cap_is_kept_from_requests():
+    owner = Owner(cap_bytes=100)
+    owner.park(500)
+    assert owner.outbox.has_room_for_requests, "one message does not count"
+    owner.park(51)
+    assert not owner.outbox.has_room_for_requests
+
+
+@pytest.mark.parametrize(("policy", "owes"), [("drop", False), ("disconnect", True)])
+def test_events_that_may_be_dropped_are_owed_to_nobody(policy, owes):
+    owner = Owner(event_policy=policy)
+    assert not owner.outbox.owes
+    owner.park(10, EVENT)
+    assert owner.outbox.owes is owes
+    owner.park(10)
+    assert owner.outbox.owes
+
+
+# -- all links -------------------------------------------------------------------------------------
+
+
+def test_the_budget_spares_whoever_holds_one_message():
+    budget = Budget(1000)
+    blob, many, few = (Owner(budget) for _ in range(3))
+    for _ in range(6):
+        many.park(50)
+    few.park(10)
+    few.park(10)
+    assert blob.park(900), "the largest of all, but a single one"
+    assert alive(blob, many, few) == [True, False, True]
+    single = Owner(budget)
+    assert single.park(200)
+    assert alive(blob, few, single) == [False, False, True], "where all hold one only, the largest goes"
+
+
+def test_a_message_that_is_alone_is_not_too_much_for_the_budget():
+    budget = Budget(1000)
+    blob = Owner(budget)
+    assert blob.park(5000)
+    blob.outbox.took(4990)
+    assert budget.used_bytes == 10
+    assert blob.park(900)
+
+
+def test_many_links_of_one_user_do_not_make_others_pay():
+    budget = Budget(1000)
+    guests = [Owner(budget, user=2000) for _ in range(9)]
+    owner = Owner(budget, user=1000)
+    for guest in guests:
+        guest.park(100)
+    assert owner.park(500), "of all single messages it is the largest, but that user holds one only"
+    assert sum(alive(*guests)) == 5
+    assert budget.used_bytes == 1000
+
+
+def test_one_user_has_a_limit():
+    budget = Budget(10_000)
+    guests = [Owner(budget, user=2000, user_bytes=300) for _ in range(3)]
+    other = Owner(budget, user=2001, user_bytes=300)
+    assert other.park(5000), "one message is never too much"
+    guests[0].park(100)
+    guests[1].park(150)
+    guests[2].park(100)
+    assert alive(*guests, other) == [True, False, True, True]
+    assert "350 bytes wait for user 2000, the limit of one user is 300" in str(guests[1].ended)
+    assert isinstance(guests[1].ended, LinkBroken)
+
+
+def test_an_event_that_many_wait_for_is_there_once():
+    """One large event to sixty subscribers is no reason to end any of them."""
+    budget = Budget(32 * MIB)
+    many = [Owner(budget, user=number % 3, user_bytes=17 * MIB) for number in range(60)]
+    frame = event("e", bytes(16 * MIB)).framed()
+    for owner in many:
+        owner.outbox.park_rest([frame], 100_000)
+    assert all(alive(*many))
+    assert budget.used_bytes == len(frame)
+    for number, owner in enumerate(many):
+        assert budget.used_bytes == len(frame) == sum(o.outbox.charged_bytes for o in many), number
+        if number % 2:
+            owner.outbox.took(owner.outbox.parked_bytes)
+            owner.outbox.settle()
+        else:
+            owner.outbox.discard()
+    assert budget.used_bytes == 0
+    assert not budget.parked
+    assert not budget._shared
+
+
+def test_messages_in_parts_share_their_payload():
+    budget, payload = Budget(), bytes(module.LARGE_BYTES)
+    for _ in range(3):
+        parts = [b"topic", memoryview(payload), bytes(20)]
+        Owner(budget).park(sum(map(len, parts)), form=parts)
+    assert budget.used_bytes == len(payload) + 25
+    routes = [bytes(module.LARGE_BYTES), b"", bytes(20)]
+    Owner(budget).park(len(routes[0]) + 20, form=routes)
+    Owner(budget).park(len(routes[0]) + 20, form=list(routes))
+    assert budget.used_bytes == 3 * len(payload) + 65, "an empty part is everybody's"
