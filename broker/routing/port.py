@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.identity import USERID_UNKNOWN, Credentials
 from broker.routing.users import User
-from broker.wire.message import Message
+from broker.wire.message import DELIMITER, Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.topic import path_of
 
@@ -40,6 +40,7 @@ class Decision:
         "armed",
         "calls",
         "claimed",
+        "front",
         "head",
         "mark",
         "once",
@@ -65,6 +66,8 @@ class Decision:
         """``Message.head`` of the request as stamped: everything of PROTO but the matchtag."""
         self.push: bytes = push
         """Encoded route parts that go in front of the stack."""
+        self.front: bytes = push + DELIMITER
+        """The stack as it leaves, of a request that came with none."""
         self.calls: OpenCalls | None = None
         """Of the link itself, where it asks for nobody behind it; None when no response is expected."""
         self.once: bool = True

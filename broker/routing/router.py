@@ -189,6 +189,7 @@ class Router:
                 self.tally.refused_requests += 1
                 return
         front, tag, calls = message.front, message.tag, decision.calls
+        stack = decision.front
         if front != DELIMITER:
             if port.kind != CHILD or not front:  # a child's stack is taken as it is
                 front = self._stack_below(port, message, decision)
@@ -197,6 +198,7 @@ class Router:
                 return
             if calls is not None:
                 calls = port.calls.get(front + decision.way) or find(port, decision, front)
+            stack = decision.push + front
         elif decision.unarmed:
             self._arm_plain(port, decision, message)
         if calls is not None:
@@ -212,7 +214,7 @@ class Router:
                 pending[key] = calls
                 calls.open[key] = decision
         message.head = decision.head
-        message.front = decision.push + front
+        message.front = stack
         if self._records is not None:
             self._record(self._records, decision, message)
         decision.target.send(message)
