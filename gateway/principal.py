@@ -37,7 +37,8 @@ class Principal:
         credential: names the credential for revocation: token id, ``jti``, session id, certificate fingerprint; never
             the secret.
         expires: wall clock seconds since 1970; None never ends.
-        shared: several people share this userid: it never receives private events of others.
+        shared: several people share this userid, or it is the instance owner's: without the role owner, nobody with it
+            receives private events.
     """
 
     name: str

@@ -1,7 +1,9 @@
-"""``headgate token``: make, list and remove bearer tokens of web clients."""
+"""``headgate token``: make, list and remove bearer tokens of web clients; let revoked credentials count again."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 import time
@@ -15,7 +17,8 @@ from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.screen import Screen
 from broker.errors import ConfigError
 from gateway.cli.whereabouts import Config, Statedir, settings_of
-from gateway.identity.tokens import Token, TokenFile, token_path
+from gateway.identity.store import FILE, FOREVER, Store
+from gateway.identity.tokens import Token, TokenFile, credential_of, token_path
 from gateway.settings import GatewaySettings
 
 EXAMPLES = (
@@ -23,6 +26,8 @@ EXAMPLES = (
     "headgate token list --config gateway.toml",
     "headgate token remove 3f9a0c1b22d4 --config gateway.toml",
     "headgate token remove grafana --config gateway.toml          all of this user",
+    "headgate token revoked --config gateway.toml",
+    "headgate token restore 3f9a0c1b22d4 --config gateway.toml",
 )
 UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SPAN: Final = re.compile(r"(\d{1,9})(s|min|h|d|w)")
@@ -32,7 +37,7 @@ app = options.application("token")
 
 @app.callback()
 def token() -> None:
-    """Make, list and remove the bearer tokens of web clients.
+    """Make, list and remove the bearer tokens of web clients; let revoked credentials count again.
 
     A running gateway takes every change up within a second; sessions of a removed token end.
     """
@@ -62,15 +67,22 @@ def add(
 
 @app.command("list")
 def list_(config: Config = None, statedir: Statedir = None, as_json: options.AsJson = False) -> int:
-    """Print every token: id, user, when it was made and ends, what it is for."""
-    tokens = TokenFile(token_path(settings_of(config, statedir))).entries()
+    """Print every token: id, user, when it was made and ends, whether it was revoked, what it is for."""
+    settings = settings_of(config, statedir)
+    tokens = TokenFile(token_path(settings)).entries()
+    gone: dict[str, float] | None
+    try:
+        gone = revocations(settings)
+    except ConfigError:
+        gone = None  # the state directory is of another user: whether one is revoked is not known
     now = time.time()
-    rows = [
-        (each.id, each.user, moment(each.created), moment(each.expires, now), each.note) for each in tokens
-    ]
-    Screen(as_json).records(
-        ("id", "user", "created", "expires", "note"), [shown(each) for each in tokens], rows
-    )
+    values, rows = [], []
+    for each in tokens:
+        revoked = None if gone is None else credential_of(each.id) in gone
+        end = "revoked" if revoked else moment(each.expires, now)
+        values.append({**shown(each), "revoked": revoked})
+        rows.append((each.id, each.user, moment(each.created), end, each.note))
+    Screen(as_json).records(("id", "user", "created", "expires", "note"), values, rows)
     return OK
 
 
@@ -91,6 +103,51 @@ def remove(
     for each in gone:
         screen.record({"removed": True, **shown(each)}, f"removed {each.id} of {each.user}")
     return OK
+
+
+@app.command("revoked")
+def revoked(config: Config = None, statedir: Statedir = None, as_json: options.AsJson = False) -> int:
+    """Print every credential that was revoked (gateway.end): tokens, JWTs, certificates, and when they would end."""
+    gone = revocations(settings_of(config, statedir))
+    values = [{"credential": name, "until": ends(until)} for name, until in gone.items()]
+    rows = [(name, moment(ends(until))) for name, until in gone.items()]
+    Screen(as_json).records(("credential", "until"), values, rows)
+    return OK
+
+
+@app.command("restore")
+def restore(
+    which: Annotated[
+        str,
+        typer.Argument(metavar="ID|CREDENTIAL", help="A token, or a credential as `token revoked` names it."),
+    ],
+    config: Config = None,
+    statedir: Statedir = None,
+    as_json: options.AsJson = False,
+) -> int:
+    """Let a revoked credential count again; exit code 1 when it was not revoked."""
+    settings = settings_of(config, statedir)
+    credential = which if ":" in which else credential_of(which)
+    if credential not in revocations(settings):
+        print(f"headgate token: {credential} is not revoked", file=sys.stderr)
+        return FAILED
+    with contextlib.closing(Store(settings.gateway.statedir)) as store:
+        store.restore(credential)
+    Screen(as_json).record({"restored": True, "credential": credential}, f"restored {credential}")
+    return OK
+
+
+def revocations(settings: GatewaySettings) -> dict[str, float]:
+    """Revoked credentials, and the wall clock seconds at which they would end; none where no gateway has run."""
+    if not os.path.exists(os.path.join(settings.gateway.statedir, FILE)):
+        return {}
+    with contextlib.closing(Store(settings.gateway.statedir)) as store:
+        return store.revocations()
+
+
+def ends(until: float) -> float | None:
+    """The end of a revoked credential; None where it has none."""
+    return None if until >= FOREVER else until
 
 
 def check_user(settings: GatewaySettings, user: str, config: str | None) -> None:

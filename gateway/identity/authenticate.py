@@ -33,8 +33,8 @@ from gateway.identity.leases import HEARTBEAT_S, Connections
 from gateway.identity.login import LoggedIn, Logins, cookie_of
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, Doors
-from gateway.identity.store import Store
-from gateway.identity.tokens import PREFIX, TokenFile, token_path
+from gateway.identity.store import FOREVER, Store
+from gateway.identity.tokens import CREDENTIAL, PREFIX, TokenFile, credential_of, token_path
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal
 from gateway.settings.places import place_of
@@ -86,7 +86,7 @@ class Authenticator:
         self.attempts = Attempts()
         self._ring = KeyRing(settings.jwt, clock=clock)
         self._verifier = Verifier(settings.jwt, self._ring)
-        self._revoked: frozenset[str] = store.revocations()
+        self._revoked: dict[str, float] = store.revocations()
         self._seen: tuple[int, int] = (store.changes(), self.tokens.generation)
         self._told: tuple[int, int] = self._seen
         self._complaint = ""  # about the token file, as logged last
@@ -204,7 +204,9 @@ class Authenticator:
         self.logins.end(cookie)
 
     def revoke(self, principal: Principal) -> None:
-        """End the credential of a principal, in all workers: a login, a token (until it is removed), a JWT.
+        """End the credential of a principal, in all workers: a login, a token, a JWT, a certificate.
+
+        All but the login count again after ``Store.restore``.
 
         Raises:
             Denied: the store cannot be written.
@@ -220,7 +222,7 @@ class Authenticator:
         if principal.credential in self._revoked:
             return True
         if principal.kind == "token":
-            token = self.tokens.get(principal.credential.removeprefix("token:"))
+            token = self.tokens.get(principal.credential.removeprefix(CREDENTIAL))
             return token is None or token.user != principal.name
         return principal.kind == "cookie" and not self.logins.open(principal.credential)
 
@@ -260,7 +262,7 @@ class Authenticator:
         if text.startswith(PREFIX):
             token = self.tokens.check(text, self._store.wall())
             principal = self.users.principal(
-                token.user, kind="token", credential=f"token:{token.id}", expires=token.expires
+                token.user, kind="token", credential=credential_of(token.id), expires=token.expires
             )
         elif is_jwt(text):
             principal = await self._of_jwt(text)
@@ -355,8 +357,6 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
 
 
 _NEVER: Final = (-1, -1)
-FOREVER: Final = 32503680000.0
-"""The year 3000: the end of a credential without one."""
 
 
 def _bearer(request: web.BaseRequest) -> str | None:

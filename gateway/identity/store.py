@@ -46,6 +46,8 @@ FILE: Final = "gateway.db"
 BUSY_S: Final = 0.1
 """Longest wait for another process that is writing: longer than any transaction here takes."""
 SCHEMA: Final = 1
+FOREVER: Final = 32503680000.0
+"""The year 3000: the end of a revoked credential that has none of its own."""
 KEY_BYTES: Final = 32
 """256 bits, for keys and for the secrets that links and cookies carry."""
 
@@ -177,7 +179,7 @@ class Store:
     # ------------------------------------------------------------ revocations
 
     def changes(self) -> int:
-        """A number that grows when a credential was revoked or a login ended, in any process. Asking costs
+        """A number that grows when a credential was revoked or restored or a login ended, in any process. Asking costs
         microseconds: ask often, and look at credentials only when it has grown.
         """
         return int(self.reading("SELECT number FROM change")[0][0])
@@ -200,11 +202,24 @@ class Store:
             )
             count_change(base)
 
-    def revocations(self) -> frozenset[str]:
-        """Credentials that are revoked and have not ended."""
-        return frozenset(
-            row[0] for row in self.reading("SELECT credential FROM revocations WHERE until >= ?", self.wall())
-        )
+    def restore(self, credential: str) -> bool:
+        """Let a revoked credential count again, in every worker; False: it was not revoked.
+
+        Raises:
+            Denied: the file cannot be written.
+        """
+        with self.writing(durable=True) as base:
+            restored = (
+                base.execute("DELETE FROM revocations WHERE credential = ?", (credential,)).rowcount > 0
+            )
+            if restored:
+                count_change(base)
+        return restored
+
+    def revocations(self) -> dict[str, float]:
+        """Credentials that are revoked and have not ended, and the wall clock seconds after which they have."""
+        query = "SELECT credential, until FROM revocations WHERE until >= ? ORDER BY credential"
+        return dict(self.reading(query, self.wall()))
 
 
 def count_change(base: sqlite3.Connection) -> None:

@@ -32,6 +32,8 @@ from gateway.settings.schema import GatewaySettings
 
 PREFIX: Final = "hgt_"
 """How every token begins: programs that look for leaked secrets know it by that."""
+CREDENTIAL: Final = "token:"
+"""What stands before a token's id where credentials of all kinds are named."""
 ID_BYTES: Final = 6
 TOKEN_CHARS: Final = 128
 """Longest text that is looked up: ours have 61 characters."""
@@ -180,6 +182,11 @@ class TokenFile:
             raise ConfigError(
                 f"{self.path}: cannot write the token file: {error.strerror}", error.errno
             ) from error
+
+
+def credential_of(token_id: str) -> str:
+    """What names a token for revocation."""
+    return CREDENTIAL + token_id
 
 
 def token_id(text: str) -> str | None:

@@ -93,7 +93,7 @@ class Users:
         roles = roles_of(each for each in known if _allows(self._access, ROLE_NAMES[each]))
         if not roles:
             raise _no_role(f"user {name[:64]!r}: the claim roles holds none that is let in")
-        others = {entry.userid for other, entry in self._by_name.items() if other != name}
+        others = {os.geteuid(), *(entry.userid for other, entry in self._by_name.items() if other != name)}
         return Principal(
             name=name,
             userid=userid,
@@ -101,7 +101,7 @@ class Users:
             kind="jwt",
             credential=credential,
             expires=expires,
-            shared=userid in others or (userid == os.geteuid() and not roles & Role.OWNER),
+            shared=userid in others,
         )
 
 
@@ -153,10 +153,8 @@ def _allows(access: AccessSection, role: Role) -> bool:
 
 
 def _shared(settings: GatewaySettings) -> frozenset[int]:
-    """Userids of more than one user; that of the process itself is the owner's, too, who has login links."""
-    counts = Counter(user.userid for user in settings.users)
-    if settings.access.login_links == "owner":
-        counts[os.geteuid()] += 1
+    """Userids of more than one user; that of the process itself is the instance owner's, too."""
+    counts = Counter([os.geteuid(), *(user.userid for user in settings.users)])
     if settings.access.login_links == "user":
         counts[GUEST_USERID] += 2
     return frozenset(userid for userid, users in counts.items() if users > 1)

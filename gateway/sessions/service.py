@@ -8,7 +8,8 @@
     gateway.denied    {["limit"]}              -> {"denied": [record], "total"}: the newest refusals, oldest first
     gateway.rules     {"kind", "topic"}        -> {"allowed", "roles"}: may the caller, and which roles may
     gateway.end       {"session"["revoke"]}    -> {}: the session is closed and may begin anew; with revoke true its
-                                                  credential counts no more, and all its sessions end
+                                                  credential counts no more, and all its sessions end;
+                                                  an owner's only an owner revokes
     gateway.reload    {}                       -> what was read again, and what was not
 
 Each worker process answers for itself.
@@ -152,7 +153,12 @@ def _end(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
 
 
 def _revoke(hub: Hub, caller: Caller, session: Session) -> None:
-    """Revoke the credential of ``session``; other worker processes end its sessions within a second or so."""
+    """Revoke the credential of ``session``; other worker processes end its sessions within a second or so.
+
+    Nobody revokes what is above its own role: an admin could lock the owner out.
+    """
+    if session.principal.owner and not caller.roles & _OWNER:
+        raise RpcError(errno.EPERM, "a credential of the role owner is revoked by the role owner")
     if hub.identity is None:
         raise RpcError(errno.ENOSYS, "no credential can be revoked here")
     try:

@@ -1,12 +1,15 @@
 """`headgate token`: what it prints, what it writes, and how it ends."""
 
+import contextlib
 import json
+import os
 import time
 
 import pytest
 
 from broker.cli import exits
 from broker.cli.main import main
+from gateway.identity.store import FOREVER, Store
 from gateway.identity.tokens import PREFIX, TokenFile
 
 CONFIG = """\
@@ -55,7 +58,8 @@ def test_json(run):
     made = json.loads(run("add", "alice", "--expires", "2h", "--json").out)
     assert set(made) == {"token", "id", "user", "created", "expires", "note"}
     assert made["expires"] - made["created"] == pytest.approx(7200)
-    assert json.loads(run("list", "--json").out) == {key: made[key] for key in made if key != "token"}
+    told = {key: made[key] for key in made if key != "token"}
+    assert json.loads(run("list", "--json").out) == told | {"revoked": False}
     gone = json.loads(run("remove", made["id"], "--json").out)
     assert gone["removed"] is True
     assert run("list", "--json").out == ""
@@ -88,6 +92,35 @@ def test_remove_one_or_all_of_a_user(run):
     for which in (first, "alice", "carol"):
         assert which in run("remove", which, code=exits.FAILED).err
     assert [json.loads(line)["id"] for line in run("list", "--json").out.splitlines()] == [other]
+
+
+def test_a_revoked_token_is_shown_as_that_and_counts_again(run, tmp_path):
+    first, second = (json.loads(run("add", "alice", "--json").out)["id"] for _ in range(2))
+    assert run("revoked", "--json").out == ""
+    assert f"token:{first} is not revoked" in run("restore", first, code=exits.FAILED).err
+    with contextlib.closing(Store(tmp_path / "state")) as store:
+        store.revoke(f"token:{first}", FOREVER + 5)
+        store.revoke("jwt:a:b", 1e10)
+    listed = {each["id"]: each["revoked"] for each in map(json.loads, run("list", "--json").out.splitlines())}
+    assert listed == {first: True, second: False}
+    assert [json.loads(line) for line in run("revoked", "--json").out.splitlines()] == [
+        {"credential": "jwt:a:b", "until": 1e10},
+        {"credential": f"token:{first}", "until": None},
+    ]
+    assert run("restore", first).out == f"restored token:{first}\n"
+    assert json.loads(run("restore", "jwt:a:b", "--json").out) == {"restored": True, "credential": "jwt:a:b"}
+    assert run("revoked", "--json").out == ""
+    for which in (first, "jwt:a:b"):
+        assert "is not revoked" in run("restore", which, code=exits.FAILED).err
+
+
+def test_tokens_are_listed_where_the_store_is_of_another_user(run, tmp_path, monkeypatch):
+    made = json.loads(run("add", "alice", "--json").out)["id"]
+    Store(tmp_path / "state").close()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    listed = json.loads(run("list", "--json").out)
+    assert (listed["id"], listed["revoked"]) == (made, None)
+    assert "a directory of ours" in run("restore", made, code=exits.CONFIG).err
 
 
 def test_a_state_directory_instead_of_a_configuration(run, tmp_path):

@@ -183,3 +183,17 @@ async def test_a_bad_token_file_at_the_start(open_door, state):
     (state / "tokens.json").write_text("{")
     with pytest.raises(ConfigError, match=r"tokens\.json"):
         await open_door(settings)
+
+
+async def test_what_was_revoked_by_mistake_counts_again(open_door, state):
+    settings = settings_in(state)
+    _file, made, text = add_token(settings)
+    door = await open_door(settings)
+    principal = await door.identity.authenticate_token(text, address="x")
+    door.identity.revoke(principal)
+    assert (await ask(door.port, bearer(text))).status == 401
+    operator = Store(state)
+    assert operator.restore(f"token:{made.id}")
+    operator.close()
+    assert (await ask(door.port, bearer(text))).status == 200
+    assert not door.identity.revoked(principal)

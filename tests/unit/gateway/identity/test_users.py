@@ -56,10 +56,10 @@ def test_a_userid_of_two_users_is_shared():
     assert [principal(made, name).shared for name in "abc"] == [True, True, False]
 
 
-def test_the_own_userid_is_the_owners_too_where_links_give_owner():
-    entry = UserEntry(name="a", userid=os.geteuid())
-    assert not principal(users(entry), "a").shared
-    assert principal(users(entry, login_links="owner"), "a").shared
+@pytest.mark.parametrize("links", ["off", "user", "owner"])
+def test_the_own_userid_is_the_owners_too(links):
+    made = users(UserEntry(name="a", userid=os.geteuid()), UserEntry(name="b", userid=7), login_links=links)
+    assert [principal(made, name).shared for name in "ab"] == [True, False]
 
 
 def test_links():

@@ -145,6 +145,33 @@ def test_an_admin_revokes_the_credential_of_a_session():
     run(script, join=False)
 
 
+def test_nobody_revokes_what_is_above_its_own_role():
+    async def script(desk):
+        class Identity:
+            def revoke(self, who):
+                gone.append(who.name)
+
+        gone = []
+        desk.hub.identity = Identity()
+        owner = desk.client(principal("ida", 1004, ("owner",), credential="token:ida"))
+        second = desk.client(principal("ola", 1005, ("owner",), credential="token:ola"))
+        peer = desk.client(principal("pat", 1006, ("admin",), credential="token:pat"))
+        admin = desk.client(principal("eve", 1003, ("admin",)))
+        for each in (owner, second):
+            errnum, text = await admin.refused("gateway.end", {"session": each.session.id, "revoke": True})
+            assert (errnum, text) == (
+                errno.EPERM,
+                "a credential of the role owner is revoked by the role owner",
+            )
+            assert each.code is None
+        assert await admin.rpc("gateway.end", {"session": peer.session.id, "revoke": True}) == {}
+        assert await owner.rpc("gateway.end", {"session": second.session.id, "revoke": True}) == {}
+        assert gone == ["pat", "ola"]
+        assert await admin.rpc("gateway.end", {"session": owner.session.id}) == {}, "it may come back"
+
+    run(script, join=False)
+
+
 def test_a_fault_of_a_method_that_takes_its_time_is_answered(caplog):
     async def script(desk):
         async def reload():
