@@ -52,6 +52,7 @@ class Registrations:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._names: dict[bytes, Registration] = {}
+        self._by_session: dict[Session, dict[bytes, Registration]] = {}
         self._topics: dict[bytes, Registration] = {}  # whose a topic is, found before; dropped with any name
         self._asked: dict[bytes, Done] = {}
         self._tag = 0
@@ -109,6 +110,7 @@ class Registrations:
             done(errno.EEXIST, "")
             return
         one = self._names[key] = Registration(name, session)
+        self._by_session.setdefault(session, {})[key] = one
         self._ask(one, "service.add", partial(self._added, one, done))
 
     def remove(self, session: Session, name: str, done: Done) -> None:
@@ -125,7 +127,7 @@ class Registrations:
         """``session`` is gone: remove its names, confirmed or not. Nobody waits for the answer, but it is asked for: a
         deployed connector that owes none forgets to free the name, and refuses it until its link ends.
         """
-        for one in [one for one in self._names.values() if one.session is session]:
+        for one in list(self._by_session.get(session, {}).values()):
             self._forget(one)
             self._ask(one, "service.remove", _nobody_waits)
 
@@ -160,7 +162,12 @@ class Registrations:
         self._hub.unpause(one.session)  # a provider is never paused: others wait for it
 
     def _forget(self, one: Registration) -> None:
-        self._names.pop(one.name.encode(), None)
+        key = one.name.encode()
+        self._names.pop(key, None)
+        names = self._by_session.get(one.session, {})
+        names.pop(key, None)
+        if not names:
+            self._by_session.pop(one.session, None)
         self._topics = {}
         one.session.provider.names.discard(one.name)
 

@@ -9,6 +9,7 @@ from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json, encode_json
 from gateway.access import Access
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
+from tests.unit.routing.operations import bytecodes
 
 GUEST = rule(["user"], ["1001-", "calc"], ["register", "call"])
 ALL = rule(["user"], [""], ["register", "call"])
@@ -212,6 +213,23 @@ def test_a_client_that_goes_has_its_names_removed_by_requests_with_answers():
         assert desk.hub.counters.late == 0
 
     run(script, rules=[GUEST])
+
+
+def test_who_goes_costs_nothing_of_what_others_registered():
+    costs = []
+
+    async def script(desk):
+        registrations, other = desk.hub.registrations, desk.client().session
+        for count in (10, 2000):
+            for number in range(count):
+                registrations.add(other, f"1001-{count}-{number}", lambda _errnum, _text: None)
+            leaver = (await provider(desk)).session
+            costs.append(bytecodes(lambda: registrations.leave(leaver)))  # noqa: B023 - called at once
+            await desk.settled()
+
+    run(script, rules=[GUEST])
+    few, many = costs
+    assert many <= 2 * few + 100
 
 
 def test_a_caller_that_leaves_is_owed_nothing():
