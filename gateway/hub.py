@@ -127,14 +127,15 @@ class Hub:
         if not self.accepting:
             raise self._refused(kind, "the gateway leaves", status=503, close=SHUTDOWN)
         if len(self.sessions) >= self.settings.limits.connections:
-            raise self._refused(kind, "too many connections", status=503, close=BUSY)
+            raise self._refused(kind, "too many connections (limits.connections)", status=503, close=BUSY)
         session = Session(self, principal, link, kind, address)
         while session.id in self.sessions:
             session = Session(self, principal, link, kind, address)
         places = self._places(session)
         if not places.acquire(principal.name, self.settings.limits.connections_per_user):
             close = BUSY if places.uncertain(principal.name) else TOO_MANY  # BUSY: come back and see
-            raise self._refused(kind, f"too many connections of {principal.name}", status=429, close=close)
+            text = f"too many connections of {principal.name} (limits.connections_per_user)"
+            raise self._refused(kind, text, status=429, close=close)
         self.sessions[session.id] = session
         self.fronts[session.front] = session
         self.counters.opened[kind] += 1

@@ -3,7 +3,8 @@
 Accepting waits for nobody: PROXY headers and TLS handshakes are under way beside it, each with a slot among the
 strangers of `admission`, whose caps end the oldest when newcomers come. A connection ends by a shutdown of its
 socket, which is the end for whoever reads from it at that moment; asyncio then cleans up as for any other end. When
-the process is out of file descriptors, idle connections end, accepting rests and goes on.
+the process is out of file descriptors, idle connections end, accepting rests and goes on. A TLS handshake begins when
+the client's first bytes are there, and few begin at a time: each costs as much as a thousand messages.
 
 The PROXY header comes before the TLS handshake, so it has to be read from the plain socket, and not a byte further:
 what follows belongs to TLS. `proxyheader.Header` says how many bytes surely are header; so many are read, and the
@@ -21,6 +22,7 @@ import functools
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -38,6 +40,8 @@ PAUSE_S: Final = 1.0
 """How long accept rests when the process is out of file descriptors."""
 SHED_S: Final = 0.05
 """How long it rests when connections ended for those that wait: until their descriptors are free."""
+HANDSHAKES: Final = 4
+"""TLS handshakes that begin in one turn of the loop: some 4 ms with RSA keys of 2048 bits."""
 SHUTDOWN_S: Final = 5.0
 """How long a peer may take to answer the end of TLS; asyncio's 30 s are descriptors for who answers nothing."""
 
@@ -80,6 +84,37 @@ class Accepted(socket.socket):
             self.slot.leave()
 
 
+class Turns:
+    """Lets a few wait for the next turn of the loop, so that whatever else is ready is done in between.
+
+    Args:
+        each: so many go on in one turn.
+    """
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Wait for a place in a turn, in the order of coming."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._release, loop)
+        mine = loop.create_future()
+        self._waiting.append(mine)
+        await mine
+
+    def _release(self, loop: asyncio.AbstractEventLoop) -> None:
+        left = self._each
+        while self._waiting and left:
+            each = self._waiting.popleft()
+            if not each.done():  # else it was given up
+                each.set_result(None)
+                left -= 1
+        if self._waiting:
+            loop.call_soon(self._release, loop)
+
+
 class Acceptor:
     """Accepts on one listening socket until closed.
 
@@ -114,6 +149,7 @@ class Acceptor:
         self._head_s = head_s
         self._loop = asyncio.get_running_loop()
         self._opening: dict[asyncio.Task[None], Accepted] = {}
+        self._turns = Turns(HANDSHAKES)
         self._rest: asyncio.TimerHandle | None = None
         self._lines = Bucket(1 / LINE_S, 1, self._loop.time())
         sock.setblocking(False)
@@ -191,6 +227,8 @@ class Acceptor:
         try:
             if header:
                 await self._read_source(sock, name)
+            if self._tls is not None:
+                await self._hello(sock, deadline)
             await self._loop.connect_accepted_socket(
                 functools.partial(self._factory, sock.slot, deadline),
                 sock,
@@ -207,6 +245,17 @@ class Acceptor:
                 raise
             log.exception("connection of %s: a fault while it was opened", name)
 
+    async def _hello(self, sock: Accepted, deadline: float) -> None:
+        """Wait for the first bytes of a TLS client, and for the turn of its handshake."""
+        there = self._loop.create_future()
+        self._loop.add_reader(sock, _set, there)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await there
+        finally:
+            self._loop.remove_reader(sock)
+        await self._turns.wait()
+
     async def _read_source(self, sock: Accepted, name: Any) -> None:
         """Read the header; from now on the client in it counts."""
         async with asyncio.timeout(HEADER_S):
@@ -214,6 +263,11 @@ class Acceptor:
         if source is not None:
             sock.client = ProxiedAddress(*source, _host(name))
             sock.slot.move(self._admission.strangers, key_of(source[0]))
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _host(name: Any) -> str:

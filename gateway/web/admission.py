@@ -233,12 +233,8 @@ class Admission:
         self.ended[why] += 1
         self._untold += 1
         if self._lines.grant(self._clock(), 1):
-            log.warning(
-                "limits.%s: %d connections ended for newer ones, the last of %s",
-                why,
-                self._untold,
-                key or "anybody",
-            )
+            text = "%d connections ended for newer ones, the last by the limit %s, of %s"
+            log.warning(text, self._untold, why, key or "anybody")
             self._untold = 0
 
 

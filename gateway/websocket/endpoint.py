@@ -94,7 +94,7 @@ class Endpoint:
         codec = self._codec(request)
         policy = self._policy(request, codec)
         if len(self.hub.sessions) >= self.hub.settings.limits.connections:
-            raise Refusal(503, "too many connections at the moment")
+            raise Refusal(503, "too many connections (limits.connections)")
         principal: Principal | None = None
         refused: Denied | None = None
         try:

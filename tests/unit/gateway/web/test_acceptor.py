@@ -10,7 +10,7 @@ import pytest
 from gateway.identity.proxies import Networks
 from gateway.settings.schema import LimitsSection, ListenEntry
 from gateway.web import acceptor as room
-from gateway.web.acceptor import Acceptor
+from gateway.web.acceptor import Acceptor, Turns
 from gateway.web.admission import ADDRESS, DESCRIPTORS, Admission
 from tests.unit.gateway.identity import doorway
 from tests.unit.gateway.identity.authority import Authority, common
@@ -141,6 +141,26 @@ async def test_a_header_that_never_ends(open_door, tmp_path, monkeypatch):
 async def test_a_handshake_that_never_ends(open_door, tmp_path):
     door = await open_door(secure(tmp_path), head_s=0.15)
     assert await silence(door.port, V1 + b"\x16\x03\x01") == b""
+
+
+async def test_few_go_on_in_one_turn_of_the_loop_in_order():
+    """However many handshakes are to begin: whatever else is ready is done in between."""
+    turns = Turns(3)
+    begun = []
+
+    async def begin(number):
+        await turns.wait()
+        begun.append(number)
+
+    tasks = [asyncio.get_running_loop().create_task(begin(number), name=str(number)) for number in range(20)]
+    tasks[4].cancel()
+    seen = 0
+    while len(begun) < 19:
+        await asyncio.sleep(0)
+        assert len(begun) - seen <= 3
+        seen = len(begun)
+    assert begun == [number for number in range(20) if number != 4]
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize("header", [V1, b"PROXY UNKNOWN\r\n", v2()])

@@ -8,6 +8,8 @@ from gateway.settings.schema import LimitsSection
 from gateway.web import admission as room
 from gateway.web.admission import Admission, Pool, Slot, fitted, key_of
 
+TOLD = "{} connections ended for newer ones, the last by the limit anonymous_per_address, of 192.0.2.7"
+
 
 class Connections:
     """Makes slots, and keeps the names of those that were cut."""
@@ -141,10 +143,8 @@ def test_a_flood_of_newcomers_is_one_line(caplog):
     now[0] += room.LINE_S
     admission.admit(Slot(lambda: None), "192.0.2.7")
     first, second = caplog.messages
-    assert first == "limits.anonymous_per_address: 1 connections ended for newer ones, the last of 192.0.2.7"
-    assert (
-        second == "limits.anonymous_per_address: 999 connections ended for newer ones, the last of 192.0.2.7"
-    )
+    assert first == TOLD.format(1)
+    assert second == TOLD.format(999)
 
 
 def test_what_a_pool_counts_is_what_is_in_it():
