@@ -52,11 +52,13 @@ class Pending:
     Attributes:
         calls: by key; to be looked at only.
         held: keys by route.
+        owed: keys by link (its ``id``, for it is in the entries): its end costs what it was to answer.
     """
 
     def __init__(self, most: int) -> None:
         self.calls: dict[bytes, Call] = {}
         self.held: dict[bytes, set[bytes]] = {}
+        self.owed: dict[int, set[bytes]] = {}
         self.most = most
 
     def __len__(self) -> int:
@@ -68,7 +70,15 @@ class Pending:
 
     def put(self, key: bytes, call: Call) -> None:
         """Remember it."""
+        former = self.calls.get(key)
+        if former is not None:
+            self._settle(key, former)
         self.calls[key] = call
+        owed = self.owed.get(id(call.link))
+        if owed is None:
+            self.owed[id(call.link)] = {key}
+        else:
+            owed.add(key)
         held = self.held.get(key[:-ID_BYTES])
         if held is None:
             self.held[key[:-ID_BYTES]] = {key}
@@ -84,7 +94,15 @@ class Pending:
             held.discard(key)
             if not held:
                 del self.held[route]
+            self._settle(key, call)
         return call
+
+    def _settle(self, key: bytes, call: Call) -> None:
+        """Its link owes this answer no longer."""
+        owed = self.owed[id(call.link)]
+        owed.discard(key)
+        if not owed:
+            del self.owed[id(call.link)]
 
     def fits(self, key: bytes, link: Answerer) -> Call | None:
         """The entry that ``link`` may answer; None: there is none, or it is somebody else's."""
@@ -109,7 +127,7 @@ class Pending:
 
     def forget(self, link: Answerer) -> int:
         """Forget what ``link`` was to answer; returns how many."""
-        keys = [key for key, call in self.calls.items() if call.link is link]
+        keys = list(self.owed.get(id(link), ()))
         for key in keys:
             self.end(key)
         return len(keys)
@@ -118,7 +136,7 @@ class Pending:
         """Forget what the client of that route waits for; returns how many."""
         keys = self.held.pop(route, ())
         for key in keys:
-            del self.calls[key]
+            self._settle(key, self.calls.pop(key))
         return len(keys)
 
     def lasting(self, until_s: float) -> list[bytes]:

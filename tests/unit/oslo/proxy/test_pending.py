@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from broker.oslo.frames import ID_BYTES, Kind
 from broker.oslo.proxy.pending import GRACE_S, Call, Pending
+from tests.unit.routing.operations import bytecodes
 
 
 def link(rid=b"a", origin="localhost:1:1:1"):
@@ -50,6 +51,21 @@ def test_what_a_link_was_to_answer_is_forgotten_with_it():
     assert pending.forget(one) == 2
     assert list(pending.calls) == [key(b"c", 1)]
     assert pending.held == {b"c": {key(b"c", 1)}}
+
+
+def test_a_link_that_ends_costs_what_it_was_to_answer():
+    costs = []
+    for count in (10, 5000):
+        pending, one, many = Pending(10_000), link(), link(b"b")
+        pending.put(key(b"c"), Call(many, 5.0, 1))
+        pending.put(key(b"c"), Call(one, 5.0, 1))
+        for number in range(1, count):
+            pending.put(key(b"c", number), Call(many, 5.0, 1))
+        costs.append(bytecodes(lambda: pending.forget(one)))  # noqa: B023 - called at once
+        assert len(pending) == count - 1
+        assert pending.forget_client(b"c") == count - 1
+        assert not pending.owed
+    assert costs[1] <= costs[0] + 20
 
 
 def fill(pending, route, due_s=5.0):
