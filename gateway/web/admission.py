@@ -233,8 +233,8 @@ class Admission:
         self.ended[why] += 1
         self._untold += 1
         if self._lines.grant(self._clock(), 1):
-            text = "%d connections ended for newer ones, the last by the limit %s, of %s"
-            log.warning(text, self._untold, why, key or "anybody")
+            text = "connections end for newer ones by the limit %s, of %s; %d since the last such line"
+            log.warning(text, why, key or "anybody", self._untold)
             self._untold = 0
 
 

@@ -8,7 +8,10 @@ from gateway.settings.schema import LimitsSection
 from gateway.web import admission as room
 from gateway.web.admission import Admission, Pool, Slot, fitted, key_of
 
-TOLD = "{} connections ended for newer ones, the last by the limit anonymous_per_address, of 192.0.2.7"
+TOLD = (
+    "connections end for newer ones by the limit anonymous_per_address, of 192.0.2.7; "
+    "{} since the last such line"
+)
 
 
 class Connections:
