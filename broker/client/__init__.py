@@ -16,11 +16,12 @@
 ``handle``         the Handle: one link, its calls, its subscriptions, its services
 ``calls``          matchtags, pending calls, streams  (RFC 6)
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
-``service``        methods that others call           (RFC 6)
+``service``        methods that others call           (RFC 6); ``method`` is one of them
 ``request``        one such call, and what its handler may do with it
 ``received``       what came in: Response, Event
 ``limits``         how much a Handle may hold
 ``inbox``          the bounded queue between the link and one consumer
+``gate``           the way out: who sends waits while the link is full
 ``payload``        dict | str | bytes <-> payload     (RFC 3, "Payload Conventions")
 ``logline``        the text that ``log.append`` takes
 ``attributes``     broker attributes, the immutable ones remembered

@@ -8,15 +8,17 @@ answer is dropped, a generator gets ``close()`` at its next step, and a long fun
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from broker.client.payload import Payload, encode
 from broker.client.received import Received
 from broker.client.service import table
+from broker.errors import LinkClosed
 from broker.identity import Role
 
 if TYPE_CHECKING:
@@ -37,12 +39,15 @@ class Request(Received):
     ``broker.client.request.Request``.
     """
 
-    __slots__ = ("_asked", "_loop")
+    __slots__ = ("_asked", "_loop", "_writable")
 
-    def __init__(self, asked: AsyncRequest, loop: LoopThread) -> None:
+    def __init__(
+        self, asked: AsyncRequest, loop: LoopThread, writable: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(asked.message)
         self._asked = asked
         self._loop = loop
+        self._writable = writable
 
     @property
     def done(self) -> bool:
@@ -60,8 +65,13 @@ class Request(Received):
         return self._asked.matchtag
 
     def respond(self, payload: Payload = None) -> None:
-        """Send a response; the last one unless ``streaming``."""
-        self._loop.post(self._asked.respond, encode(payload))
+        """Send a response, the last one unless ``streaming``; waits while the broker reads slowly."""
+        with contextlib.suppress(LinkClosed):  # the handle has been closed meanwhile: nobody can be answered
+            self._loop.run(self._respond(encode(payload)))
+
+    async def _respond(self, data: bytes | None) -> None:
+        await self._writable()
+        self._asked.respond(data)
 
     def respond_error(self, errnum: int, text: str = "") -> None:
         """Send the last response: POSIX ``errnum``, not 0, and a short text."""
@@ -138,7 +148,7 @@ class Service:
     def _single(self, handler: Any) -> Handler:
         async def answer(asked: AsyncRequest) -> Result:
             loop = asyncio.get_running_loop()
-            result: Result = await loop.run_in_executor(self._pool, handler, Request(asked, self._loop))
+            result: Result = await loop.run_in_executor(self._pool, handler, self._request(asked))
             return result
 
         return answer
@@ -146,7 +156,7 @@ class Service:
     def _streaming(self, handler: Any) -> Handler:
         async def answers(asked: AsyncRequest) -> AsyncIterator[Payload]:
             loop = asyncio.get_running_loop()
-            steps = _Steps(handler(Request(asked, self._loop)))
+            steps = _Steps(handler(self._request(asked)))
             try:
                 while (item := await loop.run_in_executor(self._pool, steps.step)) is not _END:
                     yield item
@@ -154,6 +164,9 @@ class Service:
                 self._pool.submit(steps.close)
 
         return answers
+
+    def _request(self, asked: AsyncRequest) -> Request:
+        return Request(asked, self._loop, self._service.link.writable)
 
     def open(self) -> Self:
         """Register the name.

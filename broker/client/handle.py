@@ -15,6 +15,7 @@ import msgspec
 
 from broker.client.attributes import Attributes
 from broker.client.calls import Calls, Single, Stream, same_error
+from broker.client.gate import Gate
 from broker.client.inbox import Inbox
 from broker.client.limits import Limits
 from broker.client.logline import own_line
@@ -55,8 +56,7 @@ class Handle:
         self._interests = Interests(self.request)
         self._services = Services(self)
         self._attributes = Attributes(lambda name, rank: self.rpc("attr.get", {"name": name}, nodeid=rank))
-        self._can_write = asyncio.Event()
-        self._can_write.set()
+        self._gate = Gate(link)
         self._on_end: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
         link.start(self)
 
@@ -118,7 +118,7 @@ class Handle:
     def link_ended(self, link: Link, error: LinkError) -> None:
         """The link is gone: tell everyone who waits (``Receiver``)."""
         if self._calls.ended is None:
-            self._can_write.set()
+            self._gate.turn(True)
             self._calls.end(error)
             self._interests.end(error)
             self._services.link_ended()
@@ -126,21 +126,25 @@ class Handle:
 
     def link_choked(self, link: Link, choked: bool) -> None:
         """The broker reads slowly, or does again (``Receiver``)."""
-        if choked and self._calls.ended is None:
-            self._can_write.clear()
-        else:
-            self._can_write.set()
+        self._gate.turn(not choked or self._calls.ended is not None)
 
     # -- raw -----------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
         """Queue any message as it is; never waits. A link that has ended drops it."""
-        self.link.send(message)
+        self._gate.send(message)
+
+    @property
+    def roomy(self) -> bool:
+        """Whether ``writable`` would not wait."""
+        return self._gate.free
 
     async def writable(self) -> None:
-        """Wait while more than the outbox's high water waits for the broker; at once on an ended link."""
-        if not self._can_write.is_set():
-            await self._can_write.wait()
+        """Wait while more than the outbox's high water waits for the broker; at once on an ended link.
+
+        Who waits first goes on first, and should send before it waits for anything else.
+        """
+        await self._gate.passed()
 
     def request(self, message: Message) -> asyncio.Future[Message]:
         """Send a request built by hand; the future gets its response message, whatever its errnum.
@@ -159,7 +163,7 @@ class Handle:
             raise ValueError(f"{message!r} is no request with exactly one response: use send() or stream()")
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._calls.add(Single(future), message)
-        self.link.send(message)
+        self.send(message)
         return future
 
     # -- calls ---------------------------------------------------------------------------------
@@ -240,7 +244,7 @@ class Handle:
     def _send_alive(self, message: Message) -> None:
         if self._calls.ended is not None:
             raise same_error(self._calls.ended)
-        self.link.send(message)
+        self.send(message)
 
     def stream(
         self,
@@ -276,7 +280,7 @@ class Handle:
         flags = wire.STREAMING | (wire.UPSTREAM if upstream else 0)
         message = wire.request(topic, encode(payload), nodeid=nodeid, flags=flags)
         inbox: Inbox[Response] = Inbox(buffer_msgs or self._limits.stream_msgs, self._limits.stream_bytes)
-        return Stream(message, self._calls, self.link.send, inbox, cancel_topic)
+        return Stream(message, self._calls, self.send, inbox, cancel_topic)
 
     # -- events --------------------------------------------------------------------------------
 

@@ -5,6 +5,10 @@ at once, inside the link's read, and must not block; an ``async def`` runs as a 
 a task that streams. Tasks are bounded: beyond ``max_tasks`` requests wait in order, beyond ``max_waiting``
 they are answered EAGAIN.
 
+Answers wait for their link: while the broker reads slowly, a task that is done and a stream with a next item
+wait for their turn, in order, and requests for plain functions wait as those beyond ``max_tasks`` do. What a
+handler sends by ``respond`` goes at once: who sends much so awaits the handle's ``writable()``.
+
 Who a request belongs to is its full route stack, compared byte for byte: ``NAME.cancel`` and
 ``NAME.disconnect`` (RFC 6) end what the same sender started and nothing else.
 """
@@ -13,13 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
+from broker.client.method import YIELD_EVERY, Job, Method
 from broker.client.received import Response
 from broker.client.request import Handler, Request
 from broker.errors import HeadgateError, ProtocolError
@@ -34,13 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OWNER_ONLY_TEXT: Final = "Request requires owner credentials"
-DENIED_TEXT: Final = "Request rejected due to insufficient privilege"
 LEAVE_S: Final = 2.0
 """How long a service that leaves waits for its cancelled handlers, in seconds."""
-_YIELD_EVERY: Final = 64
-"""Items a generator may produce before other tasks get a turn."""
-
 
 H = TypeVar("H", bound=Handler)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,6 +53,10 @@ class Provider(Protocol):
     def request(self, message: Message) -> asyncio.Future[Message]:
         """Send a request and get a future of its response."""
 
+    @property
+    def roomy(self) -> bool:
+        """Whether ``writable`` would not wait."""
+
     async def writable(self) -> None:
         """Wait while the link's outbox is above high water."""
 
@@ -63,75 +65,6 @@ class Provider(Protocol):
 
     def detach(self, service: Service) -> None:
         """Deliver no more."""
-
-
-Job: TypeAlias = Callable[[Request], Coroutine[Any, Any, None]]
-"""What a task runs for one request."""
-
-
-class Method:
-    """One method of a service.
-
-    Attributes:
-        allow: role bits that may call it; OWNER always may.
-        ends_requests: True for a handler of ``cancel`` or ``disconnect`` notices.
-    """
-
-    __slots__ = ("_handler", "_job", "_service", "_streams", "allow", "ends_requests")
-
-    def __init__(self, service: Service, name: str, handler: Handler, allow: int) -> None:
-        self._service = service
-        self.ends_requests = name.rpartition(".")[2] in ("cancel", "disconnect")
-        self._handler: Any = handler
-        self._streams = inspect.isasyncgenfunction(handler)
-        self._job: Job | None = (
-            self._stream if self._streams else self._answer if _is_async(handler) else None
-        )
-        self.allow = int(allow | Role.OWNER)  # a plain int: IntFlag arithmetic costs 2 µs a request
-
-    def requested(self, message: Message) -> None:
-        """A request for this method came."""
-        asked = Request(message, self._service.link.send)
-        if not asked.rolemask & self.allow:
-            asked.respond_error(errno.EPERM, OWNER_ONLY_TEXT if self.allow == Role.OWNER else DENIED_TEXT)
-        elif self._streams and not asked.streaming:  # RFC 6, "Streaming Responses": rejected immediately
-            asked.respond_error(
-                errno.EPROTO, f"{asked.topic} answers with a stream: flag STREAMING is missing"
-            )
-        elif self._job is not None:
-            self._service.start(asked, self._job)
-        else:
-            self._answer_at_once(asked)
-
-    def _answer_at_once(self, asked: Request) -> None:
-        try:
-            asked.finish(self._handler(asked))
-        except Exception as error:
-            asked.fail(error)
-
-    async def _answer(self, asked: Request) -> None:
-        try:
-            asked.finish(await self._handler(asked))
-        except Exception as error:
-            asked.fail(error)
-
-    async def _stream(self, asked: Request) -> None:
-        try:
-            async with aclosing(self._handler(asked)) as results:
-                count = 0
-                async for result in results:
-                    asked.respond(result)
-                    count += 1
-                    if count % _YIELD_EVERY == 0:  # a generator that never waits must not keep the loop
-                        await asyncio.sleep(0)
-                    await self._service.link.writable()
-            asked.finish(None)
-        except Exception as error:
-            asked.fail(error)
-
-
-def _is_async(handler: Handler) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 class Service:
@@ -173,6 +106,8 @@ class Service:
         self._held: list[Message] | None = []
         self._senders: dict[bytes, set[Request]] = {}
         self._waiting: deque[tuple[Request, Job]] = deque()
+        self._postponed: deque[tuple[Request, Method]] = deque()
+        self._catching_up: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- methods -------------------------------------------------------------------------------
@@ -230,7 +165,7 @@ class Service:
             self.link.request(request("service.remove", encode_json({"service": self.name})))
         except HeadgateError:
             pass  # the broker removed the name when the link ended, or does when it does
-        self._waiting.clear()
+        self._forget_waiting()
         for asked in [asked for mine in self._senders.values() for asked in mine]:
             asked.cancel(errno.ECANCELED, f"service {self.name} is leaving")
         tasks = self._tasks - {asyncio.current_task()}
@@ -252,7 +187,7 @@ class Service:
 
     def link_ended(self) -> None:
         """The link is gone: nobody can be answered."""
-        self._waiting.clear()
+        self._forget_waiting()
         for asked in [asked for mine in self._senders.values() for asked in mine]:
             asked.drop()
 
@@ -298,10 +233,50 @@ class Service:
             self._senders.setdefault(asked.message.front, set()).add(asked)
             self._waiting.append((asked, job))
         else:
-            self.refused += 1
-            asked.respond_error(
-                errno.EAGAIN, f"service {self.name} is busy: {len(self._waiting)} requests wait"
-            )
+            self._refuse(asked, len(self._waiting))
+
+    @property
+    def roomy(self) -> bool:
+        """Whether a plain function may run at once: its answer will leave, and nobody is in front of it."""
+        return self.link.roomy and not self._postponed
+
+    def postpone(self, asked: Request, method: Method) -> None:
+        """Run a plain function when the link takes answers again, after those that wait already."""
+        if len(self._postponed) >= self._max_waiting:
+            self._refuse(asked, len(self._postponed))
+            return
+        self._senders.setdefault(asked.message.front, set()).add(asked)
+        self._postponed.append((asked, method))
+        if self._catching_up is None:
+            task = asyncio.get_running_loop().create_task(self._catch_up(), name=f"service {self.name}")
+            self._catching_up = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _catch_up(self) -> None:
+        try:
+            while self._postponed:
+                for _ in range(YIELD_EVERY):
+                    await self.link.writable()
+                    if not self._postponed:
+                        return
+                    asked, method = self._postponed.popleft()
+                    self._forget(asked)
+                    if not asked.done:
+                        method.answer_at_once(asked)
+                await asyncio.sleep(0)
+        finally:
+            self._catching_up = None
+
+    def _forget_waiting(self) -> None:
+        self._waiting.clear()
+        self._postponed.clear()
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+
+    def _refuse(self, asked: Request, waiting: int) -> None:
+        self.refused += 1
+        asked.respond_error(errno.EAGAIN, f"service {self.name} is busy: {waiting} requests wait")
 
     def _launch(self, asked: Request, job: Job) -> None:
         task = asyncio.get_running_loop().create_task(job(asked), name=f"service {asked.topic}")

@@ -78,7 +78,18 @@ class Flusher:
                 try:
                     link.flush()
                 except Exception as error:
-                    link.abort(LinkBroken(f"{link.peer.address}: cannot send: {error!r}"))
+                    _cannot_send(link, error)
+
+    def flush_now(self, link: Link) -> None:
+        """Flush ``link``, within a batch, too; it ends if it cannot be flushed."""
+        try:
+            link.flush()
+        except Exception as error:
+            _cannot_send(link, error)
+
+
+def _cannot_send(link: Link, error: Exception) -> None:
+    link.abort(LinkBroken(f"{link.peer.address}: cannot send: {error!r}"))
 
 
 @dataclass(slots=True)

@@ -76,12 +76,13 @@ class Peer:
         self.link.close("the broker leaves")
 
 
-def talk(script, limits=None, **peer_options):
+def talk(script, limits=None, options=None, **peer_options):
     async def main():
         loop = asyncio.get_running_loop()
         complaints = []
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        near, far = pair(PeerInfo("inproc://broker"), PeerInfo("inproc://client"), Options(), Options())
+        names = PeerInfo("inproc://broker"), PeerInfo("inproc://client")
+        near, far = pair(*names, options or Options(), Options())
         peer = Peer(far, **peer_options)
         async with asyncio.timeout(20), Handle(near, limits or Limits()) as handle:
             await script(handle, peer)
