@@ -39,13 +39,14 @@ class Counters:
         forged: responses of providers to nothing they were delivered, dropped.
         missed: events of the upstream that never came, as far as they could be counted.
         faults: messages whose handling raised.
+        events_dropped: events that slow clients missed that have left; those of sessions are at their outboxes.
         dropped: reason -> messages that were dropped for it.
         opened: kind -> sessions.
         refusals: kind and status -> sessions that were not opened.
-        ended: close code -> sessions this side ended.
+        ended: close code -> sessions this side ended, whoever of it: the session or its link.
     """
 
-    __slots__ = (*PLAIN, "dropped", "ended", "opened", "refusals")
+    __slots__ = (*PLAIN, "dropped", "ended", "events_dropped", "opened", "refusals")
 
     requests: int
     responses: int
@@ -62,6 +63,7 @@ class Counters:
     def __init__(self) -> None:
         for name in PLAIN:
             setattr(self, name, 0)
+        self.events_dropped = 0
         self.dropped: Counter[str] = Counter()
         self.opened: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()

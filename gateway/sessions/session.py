@@ -188,7 +188,10 @@ class Session:
         return self._bucket.grant(self.hub.clock(), wanted)
 
     def link_ended(self, link: Link, error: LinkError) -> None:
-        """The connection is gone (``Receiver``)."""
+        """The connection is gone (``Receiver``); with a code of its own, as for a slow reader, or by the client."""
+        code: int = getattr(link, "code", 0)
+        if code and not self.gone:
+            self.hub.counters.ended[code] += 1
         self.leave(str(error))
 
     def link_choked(self, link: Link, choked: bool) -> None:
@@ -364,6 +367,7 @@ class Session:
             return
         self.gone = True
         hub = self.hub
+        hub.counters.events_dropped += self.link.outbox.dropped_events
         hub.forget(self)
         if self.resumption is not None:
             self.resumption.cancel()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gateway.closes import MEANINGS
 from gateway.sessions.counters import PLAIN
 from gateway.web.samples import COUNTER, GAUGE, LEAST, Snapshot
 
@@ -44,7 +45,12 @@ def samples(
         _labelled("sessions_opened", COUNTER, "Sessions opened.", "kind", counters.opened),
         _labelled("sessions_refused", COUNTER, "Sessions not opened.", "reason", counters.refusals),
         _labelled(
-            "sessions_ended", COUNTER, "Sessions this side ended, by close code.", "code", counters.ended
+            "sessions_ended",
+            COUNTER,
+            "Sessions this side ended, by close code.",
+            "code",
+            dict.fromkeys(MEANINGS, 0)
+            | counters.ended,  # each from 0 on: a rate needs to see where it begins
         ),
         _labelled("dropped", COUNTER, "Messages dropped.", "reason", counters.dropped),
         _labelled("sessions", GAUGE, "Open sessions.", "kind", Counter(each.kind for each in sessions)),
@@ -64,6 +70,12 @@ def samples(
         _plain("events", COUNTER, "Events that came from upstream.", hub.fanout.events),
         _plain(
             "event_deliveries", COUNTER, "Events handed to sessions, once for each.", hub.fanout.deliveries
+        ),
+        _plain(
+            "events_dropped",
+            COUNTER,
+            "Events that slow clients missed instead of being ended.",
+            counters.events_dropped + sum(each.link.outbox.dropped_events for each in sessions),
         ),
         _plain("queued_bytes", GAUGE, "Bytes that wait for slow clients.", hub.options.budget.used_bytes),
         _plain("history_events", GAUGE, "Events kept for clients that come back.", len(hub.history)),

@@ -55,6 +55,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         max_bytes: cap on a message; see ``Reader.max_bytes``.
 
     Attributes:
+        code: the close code with which this side ended the connection; 0 until then, or when the other side did.
         reader: its ``max_bytes`` rises once the client is known.
         place: where ``Keepalive`` has it; the link takes itself out when it ends.
     """
@@ -68,6 +69,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         "_signs",
         "_transport",
         "_unsent",
+        "code",
         "codec",
         "place",
         "reader",
@@ -80,6 +82,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
     ) -> None:
         super().__init__(peer, options)
         self.outbox: Waiting = Waiting(self, options.limits, options.budget)
+        self.code = 0
         self.codec = codec
         self.reader = Reader(max_bytes)
         self._signs = 0  # of life
@@ -343,6 +346,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         transport = self._transport
         if self.ended is not None or transport is None:
             return
+        self.code = code
         reason = reason or MEANINGS[code].text
         kind = LinkBroken if code == SLOW else LinkClosed  # as on other links whose outbox overflows
         self._end(error or kind(f"{self.peer.address}: closed with {code}: {reason}"))

@@ -271,3 +271,29 @@ def test_more_notices_than_are_kept_are_not_owed():
         head = request("a.b", nodeid=rank).head
         calls.arm(b"a.b", head, b"\0\0\0\1")
     assert len(calls.notices(b"\x01h\x00")) == NOTICES_MAX
+
+
+def test_an_end_is_counted_once_with_its_code_whether_the_session_or_its_link_makes_it():
+    async def script(desk):
+        by_link, by_session, by_client = (desk.client() for _ in range(3))
+        by_link.near.code = 4002
+        by_link.near.abort(LinkBroken("it does not read"))
+        by_session.near.code = 4006
+        by_session.session.end(4006, "enough")
+        by_client.leave()
+        await until(lambda: not desk.hub.sessions)
+        assert dict(desk.hub.counters.ended) == {4002: 1, 4006: 1}
+
+    run(script, join=False)
+
+
+def test_events_that_a_client_missed_stay_counted_when_it_is_gone():
+    async def script(desk):
+        for missed in (3, 4):
+            web = desk.client()
+            web.near.outbox.dropped_events = missed
+            web.leave()
+        await until(lambda: not desk.hub.sessions)
+        assert desk.hub.counters.events_dropped == 7
+
+    run(script, join=False)

@@ -88,6 +88,7 @@ async def test_slow_reader_with_policy_disconnect_is_told_why(open_house):
         link.send(numbered(number))
     (error,) = house.hub.opened[0].ends
     assert isinstance(error, LinkBroken)
+    assert link.code == 4002
     assert link.outbox.parked_bytes == 0
     assert house.hub.options.budget.used_bytes == 0
     link.send(numbered(40))
