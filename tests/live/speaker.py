@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Self
@@ -23,19 +24,24 @@ def path_of(uri: str) -> str:
     return uri.removeprefix("local://")
 
 
+_connecting = threading.Lock()
+"""All threads of a process are the same user: while one is somebody else, no other one may connect."""
+
+
 def _connect(path: str, uid: int | None) -> socket.socket:
     """SO_PEERCRED is what the peer was when it called connect()."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    own = os.geteuid()
-    try:
-        if uid is not None:
-            os.seteuid(uid)
-        sock.connect(path)
-    except OSError:
-        sock.close()
-        raise
-    finally:
-        os.seteuid(own)
+    with _connecting:
+        own = os.geteuid()
+        try:
+            if uid is not None:
+                os.seteuid(uid)
+            sock.connect(path)
+        except OSError:
+            sock.close()
+            raise
+        finally:
+            os.seteuid(own)
     return sock
 
 

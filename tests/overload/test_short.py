@@ -1,0 +1,53 @@
+"""The loads that are made of messages, for a moment each: what no busy machine excuses. The bars are in ``test_soak``.
+
+After each one: every call of the victims was answered, no link of theirs and none between brokers ended, no event is
+lost, descriptors are back.
+"""
+
+import pytest
+
+from tests.conftest import short_directory
+from tests.overload.run import open_arena, possible
+from tests.overload.table import TABLE, way_of
+
+SECONDS = 0.25
+LEFT_OUT = {
+    "unix.events-large": "a tree link that is choked by events is cut",
+    "child.events-large": "the same",
+    "curve.events-large": "the same",
+}
+"""Load -> why it is not for every run."""
+BELOW = ["disconnects", "departures", "streams", "events-small"]
+"""What is tried from a child rank in every run; the others wait for the whole one."""
+
+
+def loads_of(way):
+    return [name for name in TABLE if way_of(name) == way and name not in LEFT_OUT]
+
+
+def broken_by(loads):
+    """Load -> what it broke; the first one that breaks something is the last one that is tried."""
+    if not possible():
+        pytest.skip("optional: only root can connect as somebody else")
+    with short_directory() as rundir, open_arena(rundir) as arena:
+        for load in loads:
+            broken = arena.run(load, SECONDS, seed=1).broken()
+            if broken:
+                return {load: broken}
+    return {}
+
+
+@pytest.mark.smoke
+def test_guests_of_rank_0_cost_others_nothing():
+    assert broken_by(loads_of("unix")) == {}
+
+
+@pytest.mark.smoke
+def test_guests_of_a_child_cost_rank_0_nothing():
+    assert broken_by([f"child.{name}" for name in BELOW]) == {}
+
+
+@pytest.mark.patient
+@pytest.mark.parametrize("way", ["child", "curve"])
+def test_other_ways_cost_others_nothing(way):
+    assert broken_by(loads_of(way)) == {}
