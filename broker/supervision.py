@@ -1,14 +1,16 @@
 """What a process says to the one that looks after it, systemd or a container engine: a leaf that every room may use.
 
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns, ``disown``
-takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take apart.
-Without a manager (no ``$NOTIFY_SOCKET``) nothing is said.
+takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take apart, and
+``raise_descriptor_limit`` asks for all that is allowed. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -101,6 +103,20 @@ def disown() -> None:
     """Let this process, a child of the one that is looked after, never speak for it."""
     for name in (_NOTIFY_SOCKET, _WATCHDOG_USEC, _WATCHDOG_PID):
         os.environ.pop(name, None)
+
+
+# ---------------------------------------------------------------- descriptors
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many descriptors as the system lets it: each connection needs one.
+
+    The usual soft limit, 1024, is kept low for programs that use select(2), as none of ours does (systemd.exec(5)).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 # ---------------------------------------------------------------- the log

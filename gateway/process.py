@@ -49,6 +49,7 @@ def run(
         ready: called once the doors are open.
     """
     set_up_logging(settings.gateway.log_level, f"gateway {worker[0]}" if worker else "gateway")
+    supervision.raise_descriptor_limit()
     shrink_tls_buffers()
     try:
         return asyncio.run(_serve(settings, upstream, sockets, worker, ready))

@@ -20,6 +20,7 @@ from broker.node import drain
 from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
 from broker.node.context import BrokerContext
+from broker.node.descriptors import allowed, connections_of, reserve_of
 from broker.node.doorway import Doorway, access_of
 from broker.node.keepalive import Keepalives
 from broker.node.keyring import Keyring
@@ -64,6 +65,7 @@ class Node:
         self.topology = topology_of(settings)
         self.owner = os.getuid()
         limits = settings.limits
+        descriptors = allowed()
         self.broker = Broker(
             self.rank,
             self.topology,
@@ -77,7 +79,10 @@ class Node:
                 "pending_total": limits.pending_total,
                 "routes_max": limits.routes_max,
                 "user_limits": UserLimits(
-                    limits.calls_per_user, limits.services_per_user, limits.subscriptions_per_user
+                    limits.calls_per_user,
+                    limits.services_per_user,
+                    limits.subscriptions_per_user,
+                    connections_of(limits, descriptors),
                 ),
             },
         )
@@ -95,6 +100,7 @@ class Node:
             ),
             insecure=settings.tree.insecure,
             connect_timeout_s=settings.tree.connect_timeout_s,
+            reserve=reserve_of(limits, descriptors),
         )
         self.keyring = Keyring(settings)
         self.access = access_of(settings, self.owner)
@@ -197,7 +203,11 @@ class Node:
 
     async def _open(self, uri: str, options: Options) -> None:
         doorway = self.doorway if options is self.options else self._doorway(options.dialect != "flux1")
-        options.admit, options.max_bytes = doorway.admit, doorway.max_bytes
+        options.admit, options.max_bytes, options.has_reserve = (
+            doorway.admit,
+            doorway.max_bytes,
+            doorway.is_owner,
+        )
         listener = await listen(uri, doorway.accept, options)
         if "curve" in options.extra:
             self._keyed.append(len(self._listeners))
@@ -292,6 +302,7 @@ class Node:
             strict_rfc3=entry.strict_rfc3,
             insecure=entry.insecure,
             extra=extra,
+            reserve=self.options.reserve,
             refused=self._refused,
         )
 
@@ -335,6 +346,8 @@ class Node:
             connect_timeout_s=options.connect_timeout_s,
             max_bytes=lambda _peer: self.settings.limits.owner_message_bytes,
             extra=extra,
+            reserve=options.reserve,
+            has_reserve=lambda _peer: True,
             refused=self._refused,
         )
 

@@ -52,6 +52,7 @@ def run(
     SIGTERM and SIGINT drain and leave, before the parent is there as well; a second one leaves at once.
     """
     set_up_logging(settings)
+    supervision.raise_descriptor_limit()
     try:
         return asyncio.run(_serve(settings, ready, beside, reread))
     except ConfigError as error:

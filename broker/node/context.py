@@ -294,6 +294,7 @@ def users(broker: Broker) -> dict[str, Any]:
             "pending": limits.calls,
             "services": limits.services,
             "subscriptions": limits.subscriptions,
+            "links": limits.connections,
         },
     }
 

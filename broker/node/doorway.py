@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, LinkBroken
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access, Admission, admit
 from broker.routing.port import CLIENT, Port
@@ -68,18 +68,37 @@ class Doorway:
             return errno.ECONNREFUSED  # shutting down
         admission = self._decide(peer)
         if admission.errnum:
-            log.warning("refused %s (pid %s): %s", peer.address, peer.pid, admission.reason)
-            self.refused(peer, admission.errnum, admission.reason)
-        return admission.errnum
+            return self._refuse(peer, admission.errnum, admission.reason)
+        return self._has_too_many(peer, admission)
+
+    def _has_too_many(self, peer: PeerInfo, admission: Admission) -> int:
+        reason = self._broker.router.users.refusal(admission.policy.cred)
+        return self._refuse(peer, errno.EAGAIN, reason) if reason else 0
+
+    def _refuse(self, peer: PeerInfo, errnum: int, reason: str) -> int:
+        log.warning("refused %s (pid %s): %s", peer.address, peer.pid, reason)
+        self.refused(peer, errnum, reason)
+        return errnum
 
     def max_bytes(self, peer: PeerInfo) -> int:
         """Largest frame ``peer`` may send."""
         return self._owner_max_bytes if self._decide(peer).policy.cred.owner else self._guest_max_bytes
 
+    def is_owner(self, peer: PeerInfo) -> bool:
+        """Whether ``peer`` is let in as the owner."""
+        admission = self._decide(peer)
+        return not admission.errnum and admission.policy.cred.owner
+
     def accept(self, link: Link) -> None:
-        """Give an admitted link its port and let it speak."""
+        """Give an admitted link its port and let it speak.
+
+        A CURVE client is a link from its first message on: others of the same user may have come since its admission.
+        """
         admission = self._decide(link.peer)
         policy = admission.policy
+        if errnum := self._has_too_many(link.peer, admission):
+            link.abort(LinkBroken(f"{link.peer.address} is one too many", errnum))
+            return
         port = Port(
             CLIENT,
             str(uuid.uuid4()),

@@ -28,6 +28,8 @@ REQUEST_MAX_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
 """A scraper sends a few hundred bytes at once; whoever does not is cut off."""
 
+REQUESTS_MAX: Final = 32
+"""So many at a time: descriptors are for the broker's peers."""
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
 
@@ -173,6 +175,7 @@ class MetricsListener:
         self._node = node
         self._place = place
         self._server: asyncio.Server | None = None
+        self._open = 0
 
     async def start(self) -> None:
         """Listen.
@@ -200,7 +203,10 @@ class MetricsListener:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
         try:
+            if self._open > REQUESTS_MAX:
+                return
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._answer(*head.split(b" ", 2)[:2]))
@@ -208,6 +214,7 @@ class MetricsListener:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("metrics: %s", error)
         finally:
+            self._open -= 1
             writer.close()
 
     def _answer(self, verb: bytes, target: bytes = b"") -> bytes:

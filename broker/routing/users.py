@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.errors import RpcError
+from broker.identity import Credentials
 
 if TYPE_CHECKING:
     from broker.routing.port import Port
@@ -23,6 +24,7 @@ class UserLimits:
     """Registered names."""
     subscriptions: int = 16_384
     """Prefixes of every link, each counted once a link."""
+    connections: int = 1 << 31
 
 
 class User:
@@ -80,6 +82,14 @@ class Users:
             raise RpcError(
                 errno.EAGAIN, f"userid {user.userid} has {held} {what}, the limit of one user is {most}"
             )
+
+    def refusal(self, cred: Credentials) -> str:
+        """Why somebody with ``cred`` gets no further connection; "" when it may have one."""
+        user = self._users.get((cred.userid, cred.owner))
+        held, most = len(user.ports) if user is not None else 0, self.limits.connections
+        if cred.owner or held < most:
+            return ""
+        return f"userid {cred.userid} has {held} connections, limits.connections_per_user allows {most}"
 
     def detach(self, port: Port) -> None:
         """It has gone; what it held is taken back by whoever keeps it."""

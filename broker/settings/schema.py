@@ -277,6 +277,16 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Prefixes subscribed to over all links of one guest, each counted once a link; beyond it EAGAIN. Default 16384:
     four links full of them."""
 
+    connections_per_user: Count | None = None
+    """Connections of one user who is not the owner, over all listeners; one more is greeted with EAGAIN. Default: a
+    quarter of the descriptors that the process may open (`LimitNOFILE`), 256 of the usual 1024 and more where more
+    are allowed: the soft limit is raised to the hard one at the start."""
+
+    reserved_descriptors: Count | None = None
+    """Descriptors, the last that the process may open, that guests leave to the owner, the tree and the broker
+    itself: a guest who comes when no others are left is greeted with EMFILE. Default: an eighth of all, at most
+    4096. Half of all at most."""
+
     routes_max: Annotated[int, Meta(ge=1, le=255)] = 16
     """Hops a guest's message may bring along. Default 16: a proxy in front of a proxy needs two."""
 

@@ -2,9 +2,10 @@
 
 ``link``      the contract: Link, Receiver, Listener, Options
 ``outbox``    what waits to be sent: bounded, with one budget for the whole broker
+``reserve``   descriptors that are kept for the owner
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation
-``unix``      UNIX stream sockets: handshake byte, SO_PEERCRED, framing
+``unix``      UNIX stream sockets: SO_PEERCRED, framing; ``accepting``: the listener and its handshake byte
 ``curve``     certificates in the ZPL format
 ``zeromq``    ROUTER and DEALER with CURVE
 ``websocket`` to a gateway; dials only

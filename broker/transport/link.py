@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from broker.errors import ConfigError, LinkBroken, LinkError, Untranslatable
 from broker.identity import PeerInfo
 from broker.transport.outbox import Budget, Outbox, OutboxLimits
+from broker.transport.reserve import Reserve
 from broker.wire.framing import OWNER_MAX_BYTES
 from broker.wire.message import Message
 from broker.wire.translate import answer_refused, said_instead
@@ -114,6 +115,10 @@ class Options:
     connect_timeout_s: float = 30.0
     extra: dict[str, Any] = field(default_factory=dict)
     """Settings of one transport only (``curve``: certificates; ``batch``: batching)."""
+    reserve: Reserve = field(default_factory=Reserve)
+    """Descriptors that are not for everybody."""
+    has_reserve: Callable[[PeerInfo], bool] = lambda _peer: False
+    """Whom they are for."""
     refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
     """Told of a peer that the transport itself turned away, with errno and reason: one whose key nobody knows. What
     ``admit`` refuses is known to who refused."""

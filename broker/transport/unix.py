@@ -14,7 +14,6 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from struct import Struct
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -29,6 +28,7 @@ from broker.errors import (
     Untranslatable,
 )
 from broker.identity import PeerInfo
+from broker.transport.accepting import BACKLOG, UnixListener
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.wire.framing import Splitter, frame
 from broker.wire.message import MAGIC_DEPLOYED, Message
@@ -37,14 +37,9 @@ READ_BYTES: Final = 128 << 10
 """One read at most; half of what a batch may hold, so that one greedy peer costs the others one batch."""
 WRITE_BYTES: Final = 256 << 10
 """Parked frames are joined up to this size for one write."""
-BACKLOG: Final = 128
-"""Connections that may wait for accept; deployed flux-core has 5, which a burst of clients overruns."""
-ACCEPT_RETRY_S: Final = 0.25
-"""Pause after EMFILE and the like: accepting again at once would spin."""
 CONNECT_RETRY_S: Final = 0.01
 """Pause before another try to join a full queue."""
 
-_UCRED = Struct("3i")
 _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
 
 
@@ -236,65 +231,6 @@ def _strict_frame(options: Options) -> Callable[[Message], bytes] | None:
     return dialect("flux1", strict=True).frame
 
 
-class UnixListener(Listener):
-    """Accepts connections on one socket file; removes the file when stopped."""
-
-    def __init__(self, sock: socket.socket, path: str, accept: Accept, options: Options) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._sock = sock
-        self._path = path
-        self._inode = os.stat(path).st_ino
-        self._accept = accept
-        self._options = options
-        self._retry: asyncio.TimerHandle | None = None
-        self.address = self.contact_address = f"local://{path}"
-        self._loop.add_reader(sock.fileno(), self._acceptable)
-
-    async def stop(self) -> None:
-        """Accept no more and remove the socket file, if it is still this listener's."""
-        if self._sock.fileno() < 0:
-            return
-        if self._retry is not None:
-            self._retry.cancel()
-        self._loop.remove_reader(self._sock.fileno())
-        self._sock.close()
-        with contextlib.suppress(OSError):
-            if os.stat(self._path).st_ino == self._inode:
-                os.unlink(self._path)
-
-    def _acceptable(self) -> None:
-        for _ in range(BACKLOG):
-            try:
-                sock, _address = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError:
-                self._rest()
-                return
-            self._greet(sock)
-
-    def _rest(self) -> None:
-        """Out of descriptors or memory: try again later instead of spinning."""
-        self._loop.remove_reader(self._sock.fileno())
-        self._retry = self._loop.call_later(
-            ACCEPT_RETRY_S, lambda: self._loop.add_reader(self._sock.fileno(), self._acceptable)
-        )
-
-    def _greet(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        peer = PeerInfo(f"{self.address}#{sock.fileno()}", uid=uid, gid=gid, pid=pid, local=True)
-        denied = self._options.admit(peer)
-        try:
-            sock.send(bytes((denied & 0xFF,)))
-        except OSError:
-            denied = errno.EPIPE
-        if denied:
-            sock.close()
-            return
-        self._accept(UnixLink(sock, peer, self._options))
-
-
 class UnixTransport:
     """``local:///absolute/path``."""
 
@@ -315,7 +251,7 @@ class UnixTransport:
         except OSError as error:
             sock.close()
             raise ConfigError(f"cannot listen at {uri}: {error.strerror}", error.errno) from error
-        return UnixListener(sock, path, accept, options)
+        return UnixListener(sock, path, accept, options, UnixLink)
 
     async def dial(self, uri: str, options: Options) -> Link:
         """Connect and wait for the handshake byte.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker import supervision
 from broker.cli import overrides
 from broker.cli.exits import OK
 from broker.cli.nfp.inside import where, wing_of
@@ -181,6 +182,7 @@ def _run(given: argparse.Namespace, settings: GatewaySettings, ranks: list[Setti
         from gateway import process  # behind the fork: the other ranks need nothing of it
 
         process.set_up_logging(settings.gateway.log_level, "up")
+        supervision.raise_descriptor_limit()
         process.shrink_tls_buffers()
         up = _Up(settings, ranks[0], own, testbed, sockets, began, login=not given.no_login)
         code = asyncio.run(up.run())

@@ -3,13 +3,18 @@
 import json
 import logging
 import os
+import resource
 import socket
 import sys
+from importlib import import_module
 
 import pytest
 
 from broker import supervision
 from broker.flood import LINE_CHARS, LINES_PER_S, TRACE_CHARS
+from broker.settings import Settings
+from broker.settings.nfp import NfpSection
+from gateway.settings import GatewaySettings
 from tests.live.own_log import own_log
 
 
@@ -270,3 +275,49 @@ def test_stderr_is_the_journal_when_device_and_inode_say_so(tmp_path, monkeypatc
         assert not supervision._is_journal()
     monkeypatch.setenv("JOURNAL_STREAM", "8:1")
     assert not supervision._is_journal()  # it is closed
+
+
+# ---------------------------------------------------------------- descriptors
+
+
+@pytest.fixture
+def few_descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_all_descriptors_are_asked_for(few_descriptors):
+    for _ in range(2):
+        supervision.raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (few_descriptors, few_descriptors)
+
+
+def test_a_process_that_may_not_have_more_goes_on(monkeypatch):
+    def refused(_what, _limits):
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (10, 20))
+    monkeypatch.setattr(resource, "setrlimit", refused)
+    supervision.raise_descriptor_limit()
+
+
+class Asked(Exception):
+    """The limit was asked for."""
+
+
+@pytest.mark.parametrize("name", ["broker.node.bootstrap", "gateway.process", "broker.nfp.server.process"])
+def test_every_server_asks_before_it_begins(monkeypatch, name):
+    def asked():
+        raise Asked
+
+    process = import_module(name)
+    monkeypatch.setattr(supervision, "raise_descriptor_limit", asked)
+    settings = {
+        "broker.node.bootstrap": Settings.defaults,
+        "gateway.process": GatewaySettings.defaults,
+        "broker.nfp.server.process": NfpSection,
+    }
+    with own_log(), pytest.raises(Asked):
+        process.run(settings[name]())

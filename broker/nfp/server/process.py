@@ -11,7 +11,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -33,8 +32,6 @@ EXIT_CONFIG: Final = 78
 """sysexits.h EX_CONFIG: a supervisor need not try again."""
 GC_THRESHOLD: Final = (20_000, 20, 50)
 """A turn makes hundreds of objects, nearly all of them gone at its end without any collection."""
-FILES: Final = 65_536
-"""Descriptors asked for: tens of thousands of peers."""
 
 
 def run(
@@ -57,7 +54,7 @@ def run(
         journal: see ``NfpBroker``.
     """
     supervision.send_to_stderr(log, "nfp", log_level)
-    open_files()
+    supervision.raise_descriptor_limit()
     gc.set_threshold(*GC_THRESHOLD)
     try:
         outcome = asyncio.run(serve(settings, name=name, ready=ready, beside=beside, journal=journal))
@@ -119,15 +116,6 @@ async def serve(
             loop.remove_signal_handler(number)
         await broker.abandon()
     return outcome
-
-
-def open_files() -> None:
-    """Allow as many descriptors as the system lets us: each worker and client needs one, and 1024 is the usual."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def start_again() -> None:

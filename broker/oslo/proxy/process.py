@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 import signal
 import threading
 import time
@@ -31,8 +30,6 @@ SETTLE_S: Final = 0.05
 """At least this is waited between the farewell of the pipelines and the end of the directory, which passes it on."""
 LINGER_MS: Final = 250
 """After that, libzmq's own queues."""
-FILES_WANTED: Final = 65_536
-"""Descriptors: one for each connection and each process that is watched."""
 _LOOK_S: Final = 0.01
 
 
@@ -108,7 +105,7 @@ class NodeProxy:
             raise ConfigError(f"run {sorted(self.config.run)}: expected some of {sorted(EVERYTHING)}")
         if not self.config.node:
             raise ConfigError("node '': expected the name of this node")
-        raise_file_limit()
+        supervision.raise_descriptor_limit()
         self._folder.open(self.config.run)
         try:
             self.reactor.open()
@@ -247,12 +244,3 @@ def overflow_uid() -> int | None:
             return int(overflow.read())
     except (OSError, ValueError):
         return None
-
-
-def raise_file_limit() -> None:
-    """Allow this process as many descriptors as it may have, up to ``FILES_WANTED``."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -10,6 +10,7 @@ connection of a ROUTER.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections import deque
@@ -20,6 +21,7 @@ from typing import Any, Final
 import zmq
 
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError
+from broker.identity import PeerInfo
 from broker.transport.link import Accept, Listener, Options
 from broker.transport.zeromq.accepted import RouterLink
 from broker.transport.zeromq.address import (
@@ -78,6 +80,7 @@ class ZeromqListener(Listener):
         self._links: dict[bytes, RouterLink] = {}
         self._by_fd: dict[int, RouterLink] = {}
         self._connected: set[int] = set()
+        self._strangers: dict[int, None] = {}  # with descriptors of the reserve; the oldest first
         self._leaving: dict[RouterLink, LinkError] = {}
         self._cutting: dict[RouterLink, asyncio.TimerHandle] = {}
         self._parting: set[RouterLink] = set()
@@ -217,7 +220,8 @@ class ZeromqListener(Listener):
         if tag in self._gone:
             return None
         peer = self._gate.peer(tag, str(head.get("Peer-Address")))
-        if peer is None:
+        self._strangers.pop(fd, None)
+        if peer is None or self._is_kept_from(peer, fd):
             self._gone.append(tag)
             shut_down(fd, inode(fd))
             return None
@@ -280,6 +284,8 @@ class ZeromqListener(Listener):
             self._listening = value
         elif event == zmq.EVENT_ACCEPTED:
             self._connected.add(value)
+            if self._options.reserve.has(value):
+                self._count_stranger(value)
         elif event == zmq.EVENT_DISCONNECTED:
             self._disconnected(value)
         elif event == zmq.EVENT_CLOSED:
@@ -290,8 +296,29 @@ class ZeromqListener(Listener):
                 "%s: a connection failed in its handshake (event %#x, code %#x)", self.address, event, value
             )
 
+    def _count_stranger(self, fd: int) -> None:
+        """A connection has one of the last descriptors. Who it is, is known once it speaks; of those that have not yet,
+        too many are not waited for: the oldest goes.
+        """
+        self._strangers.pop(fd, None)
+        self._strangers[fd] = None
+        if len(self._strangers) > self._options.reserve.strangers:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            log.warning("%s: few descriptors are left: a connection that said nothing is ended", self.address)
+            shut_down(oldest, inode(oldest))
+
+    def _is_kept_from(self, peer: PeerInfo, fd: int) -> bool:
+        """Whether ``fd`` is one of the last descriptors, and not for ``peer``."""
+        if not self._options.reserve.has(fd) or self._options.has_reserve(peer):
+            return False
+        log.warning("refused %s: what descriptors are left is the owner's", peer.address)
+        self._options.refused(peer, errno.EMFILE, "no descriptor is left for guests")
+        return True
+
     def _disconnected(self, fd: int) -> None:
         self._connected.discard(fd)
+        self._strangers.pop(fd, None)
         link = self._by_fd.get(fd)
         if link is not None:
             self.leave(link, LinkEnded(f"{link.peer.address} ended the connection"))

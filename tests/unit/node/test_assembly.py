@@ -13,8 +13,10 @@ from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.identity import Credentials, PeerInfo
 from broker.node import assembly, bootstrap
 from broker.node.assembly import Node
+from broker.node.descriptors import connections_of, reserve_of
 from broker.node.doorway import group_ids, user_ids
 from broker.node.keyring import credentials, keys_of
+from broker.node.metrics import REQUESTS_MAX
 from broker.node.rundir import make_rundir
 from broker.transport.link import Options
 from broker.transport.unix import transport as unix
@@ -63,6 +65,37 @@ def test_a_node_serves_and_leaves_nothing_behind(rundir):
         await node.stop()
 
     run(script())
+
+
+def test_scrapers_that_say_nothing_do_not_take_the_descriptors(rundir):
+    async def script():
+        node = Node(node_of(rundir, f'metrics_listen = "unix://{rundir}/m"\n'))
+        await node.start()
+        silent = [await asyncio.open_unix_connection(rundir / "m") for _ in range(REQUESTS_MAX + 3)]
+        for reader, writer in silent[REQUESTS_MAX:]:
+            assert await reader.read() == b"", "closed at once"
+            writer.close()
+        reader, writer = silent[0]
+        writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        for _reader, writer in silent:
+            writer.close()
+        await node.stop()
+
+    run(script())
+
+
+def test_what_guests_leave_to_the_owner_follows_from_the_limit(caplog):
+    limits = settings.Settings.defaults().limits
+    assert reserve_of(limits, 1024) == (896, 32)
+    assert reserve_of(limits, 1 << 20) == ((1 << 20) - 4096, 1024)
+    assert connections_of(limits, 1024) == 256
+    assert not caplog.records
+    named = settings.loads("[limits]\nreserved_descriptors = 600\nconnections_per_user = 7\n").limits
+    assert reserve_of(named, 2048) == (1448, 150)
+    assert connections_of(named, 1024) == 7
+    assert reserve_of(named, 1000) == (500, 125), "half of them at most"
+    assert "reserved_descriptors = 600: half of the 1000" in caplog.text
 
 
 def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(rundir):

@@ -9,12 +9,17 @@ import stat
 import pytest
 
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkRefused
+from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
+from broker.node.doorway import Doorway
+from broker.routing.users import UserLimits
+from broker.transport import accepting
 from broker.transport import unix as module
 from broker.transport.link import Options
+from broker.transport.reserve import Reserve, Spare
 from broker.transport.unix import transport as unix
 from broker.wire.message import MAGIC_DEPLOYED, RESPONSE, event
-from tests.unit.node.desk import Desk, Door, ask, run, ticks, until
+from tests.unit.node.desk import Desk, Door, PaperLink, ask, run, ticks, until
 
 
 async def listening(path):
@@ -252,38 +257,155 @@ def test_a_peer_that_is_gone_before_it_was_greeted(rundir):
     run(script())
 
 
-def test_out_of_descriptors_accepting_rests_and_goes_on(rundir, monkeypatch):
+class Counted:
+    """The listening socket of a listener: ``left`` more connections find a descriptor, beside its spare one."""
+
+    def __init__(self, listener):
+        self.listener, self.left, self.calls = listener, 0, 0
+        self._sock, listener._sock = listener._sock, self
+
+    def fileno(self):
+        return self._sock.fileno()
+
+    def close(self):
+        self._sock.close()
+
+    def accept(self):
+        self.calls += 1
+        if self.left == 0 and self.listener._spare._fd >= 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        accepted = self._sock.accept()
+        self.left = max(0, self.left - 1)
+        return accepted
+
+    def go_on(self):
+        """The pause is over."""
+        self.listener._retry.cancel()
+        self.listener._try_again()
+
+
+async def refusal_of(door):
+    with pytest.raises(LinkRefused) as caught:
+        await door.dial()
+    return caught.value.errno
+
+
+def test_out_of_descriptors_newcomers_are_told_and_accepting_rests_and_goes_on(rundir, monkeypatch, caplog):
+    monkeypatch.setattr(accepting, "ACCEPT_RETRY_S", 3600.0)
+
     async def script():
         async with Door(Desk(), rundir / "s") as door:
-            calls = []
-
-            class Exhausted:
-                """The listening socket while there are no descriptors."""
-
-                def __init__(self, sock):
-                    self._sock = sock
-
-                def fileno(self):
-                    return self._sock.fileno()
-
-                def close(self):
-                    self._sock.close()
-
-                def accept(self):
-                    calls.append(1)
-                    if len(calls) == 1:
-                        raise OSError(errno.EMFILE, "Too many open files")
-                    return self._sock.accept()
-
-            monkeypatch.setattr(module, "ACCEPT_RETRY_S", 0.05)
-            door.listener._sock = Exhausted(door.listener._sock)
-            async with asyncio.TaskGroup() as group:
-                dialing = group.create_task(door.dial())
-                await asyncio.sleep(0.03)
-                assert calls == [1], "it does not spin"
-            good = dialing.result()
+            counted = Counted(door.listener)
+            waiting = [raw(rundir / "s") for _ in range(5)]
+            await until(lambda: counted.calls)
+            assert [sock.recv(2) for sock in waiting] == [bytes((errno.EMFILE,))] * 5, (
+                "all who wait are told at once"
+            )
+            calls = counted.calls
+            late = raw(rundir / "s")
+            await ticks(20)
+            assert counted.calls == calls, "it does not spin"
+            counted.go_on()
+            await until(lambda: counted.calls > calls)
+            assert late.recv(2) == bytes((errno.EMFILE,))
+            assert caplog.text.count("are turned away until some descriptors are free") == 1
+            counted.left = 1 << 30
+            counted.go_on()
+            good = await door.dial()
             good.say(ask("probe.x"))
             await until(lambda: good.of(RESPONSE))
+            for sock in (*waiting, late):
+                sock.close()
+
+    run(script())
+
+
+def test_the_spare_descriptor_is_lent_once_and_had_back_when_there_is_one(monkeypatch):
+    spare = Spare()
+    assert spare.lend()
+    assert not spare.lend()
+
+    def none_left(*_args):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", none_left)
+        spare.renew()
+        assert not spare.lend()
+    spare.renew()
+    spare.renew()
+    assert spare.lend()
+
+
+@pytest.mark.parametrize("owner", [True, False])
+def test_the_last_descriptors_are_the_owners(rundir, caplog, owner):
+    async def script():
+        turned_away = []
+        access = Access(os.getuid() if owner else os.getuid() + 1, allow_guest=True)
+        async with Door(Desk(), rundir / "s", access) as door:
+            door.options.has_reserve = door.doorway.is_owner
+            door.options.refused = lambda peer, errnum, reason: turned_away.append((peer.uid, errnum))
+            first, second, third = await door.dial(), await door.dial(), lowest_free()
+            assert (first.ended, second.ended) == (None, None)
+            door.options.reserve = Reserve(third, 0)
+            if owner:
+                for _ in range(3):
+                    await door.dial()
+                assert len(door.clients) == 5
+                assert not turned_away
+                return
+            assert [await refusal_of(door) for _ in range(3)] == [errno.EMFILE] * 3
+            assert turned_away == [(os.getuid(), errno.EMFILE)] * 3
+            assert len(door.clients) == 2
+            assert caplog.text.count("what descriptors are left is the owner's") == 1
+            door.options.reserve = Reserve()
+            await door.dial()
+
+    run(script())
+
+
+def lowest_free():
+    fd = os.dup(0)
+    os.close(fd)
+    return fd
+
+
+def test_one_user_has_so_many_connections_and_the_owner_any_number(rundir, caplog):
+    async def script(owner):
+        desk = Desk()
+        desk.broker.router.users.limits = UserLimits(connections=3)
+        async with Door(desk, rundir / "s", Access(owner, allow_guest=True)) as door:
+            fars = [await door.dial() for _ in range(3)]
+            if owner == os.getuid():
+                await door.dial()
+                return
+            assert await refusal_of(door) == errno.EAGAIN
+            text = f"userid {os.getuid()} has 3 connections, limits.connections_per_user allows 3"
+            assert text in caplog.text
+            fars[0].link.close()
+            await until(lambda: len(door.clients) == 2)
+            await door.dial()
+
+    run(script(os.getuid() + 1))
+    run(script(os.getuid()))
+
+
+def test_who_became_one_too_many_since_it_was_admitted_is_ended(caplog):
+    """A CURVE client is admitted by its handshake and comes with its first message."""
+
+    async def script():
+        desk = Desk()
+        desk.broker.router.users.limits = UserLimits(connections=2)
+        door = Doorway(desk.broker, Access(1000, allow_guest=True), 100, 1000)
+        links = [PaperLink(Options(flusher=desk.broker.flusher)) for _ in range(4)]
+        for link in links:
+            link.peer = PeerInfo("tcp://x", curve_key="k", user=Credentials(77, Role.USER))
+            assert door.admit(link.peer) == 0
+        for link in links:
+            door.accept(link)
+        assert [link.ended is None for link in links] == [True, True, False, False]
+        assert links[2].ended.errno == errno.EAGAIN
+        assert len(desk.broker.router.ports) == 3, "the broker's own and two"
 
     run(script())
 

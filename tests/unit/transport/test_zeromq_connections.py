@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from broker.errors import LinkBroken, LinkClosed, LinkEnded
 from broker.transport import curve, zeromq
 from broker.transport.link import Link, Options
 from broker.transport.outbox import OutboxLimits
+from broker.transport.reserve import Reserve
 from broker.transport.zeromq import hub, tuning
 from broker.transport.zeromq import link as link_module
 from broker.wire.message import Message, control, event
@@ -305,3 +307,46 @@ def test_the_context_ends_with_the_last_socket():
         if thread.name == "zeromq-term":
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
+
+
+def test_of_the_last_descriptors_strangers_have_a_share_and_the_oldest_goes():
+    async def check():
+        options = listening()
+        options.reserve = Reserve(0, 2)
+        async with listener(options) as (address, accepting):
+            host, port = address.removeprefix("tcp://").split(":")
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+            for reader, _writer in silent[:3]:
+                async with asyncio.timeout(PATIENCE_S):
+                    await reader.read()  # libzmq greets, then it ends
+            link = await zeromq.transport.dial(address, dialling())
+            link.start(Recorder())
+            options.has_reserve = lambda peer: peer.rank is not None
+            send_all(link, [event("known")])
+            _far, recorder = await accepting.link(0)
+            assert topics(await recorder.count(1)) == ["known"]
+            assert link.ended is None
+            for _reader, writer in silent:
+                writer.close()
+            link.close()
+
+    asyncio.run(check())
+
+
+def test_the_last_descriptors_are_not_for_guests(caplog):
+    async def check():
+        options = listening()
+        options.reserve = Reserve(0, 100)
+        options.has_reserve = lambda peer: peer.rank is not None
+        told = []
+        options.refused = lambda peer, errnum, reason: told.append((peer.curve_key, errnum))
+        async with listener(options) as (address, accepting):
+            guest, guest_in = await zeromq.transport.dial(address, dialling(CLIENT)), Recorder()
+            guest.start(guest_in)
+            send_all(guest, [event("here.i.am")])
+            assert isinstance(await guest_in.end(), LinkEnded)
+            assert told == [(CLIENT.public_key, errno.EMFILE)]
+            assert not accepting.links
+            assert "what descriptors are left is the owner's" in caplog.text
+
+    asyncio.run(check())

@@ -1,0 +1,138 @@
+"""The listening side of UNIX sockets: who comes is greeted with a byte, 0 or the errno of a refusal.
+
+Nobody is left without an answer. When the process is out of descriptors, one that was kept for this is closed, and
+whoever comes is told so; guests are told before that, while there are some left for the owner (``Reserve``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from broker.identity import PeerInfo
+from broker.transport.link import Accept, Link, Listener, Options
+from broker.transport.reserve import Spare, exhausted
+
+log = logging.getLogger("headgate")
+
+BACKLOG: Final = 128
+"""Connections that may wait for accept; deployed flux-core has 5, which a burst of clients overruns."""
+ACCEPT_RETRY_S: Final = 0.25
+"""Pause after EMFILE and the like: accepting again at once would spin."""
+TOLD_S: Final = 60.0
+"""A want of descriptors is told once in so long."""
+
+_UCRED = Struct("3i")
+MakeLink = Callable[[socket.socket, PeerInfo, Options], Link]
+
+
+class UnixListener(Listener):
+    """Accepts connections on one socket file; removes the file when stopped."""
+
+    def __init__(
+        self, sock: socket.socket, path: str, accept: Accept, options: Options, make: MakeLink
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._path = path
+        self._inode = os.stat(path).st_ino
+        self._accept = accept
+        self._options = options
+        self._make = make
+        self._spare = Spare()
+        self._told_s = -TOLD_S
+        self._retry: asyncio.TimerHandle | None = None
+        self.address = self.contact_address = f"local://{path}"
+        self._loop.add_reader(sock.fileno(), self._acceptable)
+
+    async def stop(self) -> None:
+        """Accept no more and remove the socket file, if it is still this listener's."""
+        if self._sock.fileno() < 0:
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+        self._spare.lend()
+        with contextlib.suppress(OSError):
+            if os.stat(self._path).st_ino == self._inode:
+                os.unlink(self._path)
+
+    def _acceptable(self) -> None:
+        crowded = False
+        for _ in range(BACKLOG):
+            try:
+                sock, _address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:
+                crowded = True
+                if not (exhausted(error) and self._turn_away(error)):
+                    break
+            else:
+                self._greet(sock)
+        if crowded:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Out of descriptors or memory: try again later instead of spinning."""
+        self._loop.remove_reader(self._sock.fileno())
+        self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._spare.renew()
+        self._loop.add_reader(self._sock.fileno(), self._acceptable)
+
+    def _turn_away(self, error: OSError) -> bool:
+        """Tell the next one who waits why nobody is let in; False when that cannot be, or nobody waits."""
+        self._tell(error.strerror or "")
+        if not self._spare.lend():
+            return False
+        try:
+            sock, _address = self._sock.accept()
+            with sock:
+                sock.setblocking(False)
+                sock.send(bytes((errno.EMFILE,)))
+        except OSError:  # nobody waits, or whoever did has gone
+            return False
+        else:
+            return True
+        finally:
+            self._spare.renew()
+
+    def _tell(self, text: str) -> None:
+        now = self._loop.time()
+        if now - self._told_s >= TOLD_S:
+            self._told_s = now
+            log.error(
+                "%s: %s: connections are turned away until some descriptors are free", self.address, text
+            )
+
+    def _greet(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        peer = PeerInfo(f"{self.address}#{sock.fileno()}", uid=uid, gid=gid, pid=pid, local=True)
+        denied = self._options.admit(peer) or self._kept_from(peer, sock.fileno())
+        try:
+            sock.send(bytes((denied & 0xFF,)))
+        except OSError:
+            denied = errno.EPIPE
+        if denied:
+            sock.close()
+            return
+        self._accept(self._make(sock, peer, self._options))
+
+    def _kept_from(self, peer: PeerInfo, fd: int) -> int:
+        """EMFILE when ``fd`` is one of the last, and not for ``peer``; 0 when it may have it."""
+        if not self._options.reserve.has(fd) or self._options.has_reserve(peer):
+            return 0
+        self._tell("what descriptors are left is the owner's (limits.reserved_descriptors)")
+        self._options.refused(peer, errno.EMFILE, "no descriptor is left for guests")
+        return errno.EMFILE
