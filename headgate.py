@@ -6,6 +6,8 @@ word, so this module stands beside both and needs neither: ``python -m headgate`
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib import import_module
 from typing import Final
@@ -19,12 +21,23 @@ CONFIG: Final = 78
 
 def main() -> int:
     """Run one verb and return the exit code."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, end)
     if said := intruder():
         print(f"headgate: {said}; {ADVICE}", file=sys.stderr)
         return CONFIG
     from broker.cli.main import main as run
 
     return run()
+
+
+def end(number: int, _frame: object) -> None:
+    """What SIGTERM does by default: end at once, with exit code 128 + ``number``.
+
+    The first process of a container (PID 1) ignores a signal that it does not handle, so one that came while modules
+    load would be lost. A verb that has something to finish takes the signal over once it has begun.
+    """
+    os._exit(128 + number)
 
 
 def intruder() -> str:

@@ -21,7 +21,8 @@ class StampPolicy:
     Args:
         cred: the peer's own credentials, without LOCAL.
         pass_through: True for the owner: a valid stamp is kept, a missing half is filled in.
-        local: the peer is attached here; LOCAL is added where the stamp is set, never to one passed through.
+        local: the peer is on this machine; LOCAL is added where the stamp is set, never to one passed through. Whoever
+            is not here cannot speak for somebody who is: a LOCAL that it claims is cleared.
         tree_hop: the peer is a broker of this instance: its stamps are trusted and lose LOCAL.
     """
 
@@ -52,4 +53,6 @@ class StampPolicy:
             return _CRED.pack(self.cred.userid, own)
         if userid == USERID_UNKNOWN:
             userid = self.cred.userid
+        if rolemask and not self.local:
+            return _CRED.pack(userid, rolemask & NOT_LOCAL)
         return _CRED.pack(userid, rolemask or own)

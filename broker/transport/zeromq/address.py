@@ -13,6 +13,7 @@ import ipaddress
 import os
 import socket
 import stat
+import threading
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError, LinkBroken
@@ -91,14 +92,43 @@ async def resolve(endpoint: Endpoint, *, passive: bool = False) -> list[Endpoint
         return [endpoint]
     if passive and host in {name for _index, name in socket.if_nameindex()}:
         return [endpoint]
-    loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
+        found = await _looked_up(host, endpoint.port)
     except OSError as error:
         raise LinkBroken(
             f"{endpoint.text}: cannot resolve {host!r}: {error.strerror}", errno.EHOSTUNREACH
         ) from error
-    return list(dict.fromkeys(Endpoint("tcp", str(address[4][0]), endpoint.port) for address in found))
+    return [Endpoint("tcp", address, endpoint.port) for address in dict.fromkeys(found)]
+
+
+async def _looked_up(host: str, port: int) -> list[str]:
+    """The addresses of ``host``.
+
+    In a thread that nobody waits for: a name server that is away takes 10 s and more not to answer, and a process that
+    leaves would wait for what ``loop.getaddrinfo`` has begun.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str], error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(found)
+
+    def look() -> None:
+        found, failed = [], None
+        try:
+            found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except Exception as error:  # also a name that cannot be encoded: whoever asked is told
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found, failed)
+
+    threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
+    return await done
 
 
 def bound(last_endpoint: str) -> Endpoint:

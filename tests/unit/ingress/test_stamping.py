@@ -29,6 +29,8 @@ def expected(who, userid, rolemask):
     if who == "tree":
         return userid, rolemask & ~4 & 0xFFFFFFFF
     userid = 1000 if userid == USERID_UNKNOWN else userid
+    if who == "owner afar" and rolemask:
+        return userid, rolemask & ~4 & 0xFFFFFFFF
     return userid, rolemask or (5 if who == "owner" else 1)
 
 

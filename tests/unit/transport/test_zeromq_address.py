@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -86,3 +87,26 @@ def test_names_are_resolved_and_numbers_left_alone():
             await resolve(parse("tcp://no-such-host.invalid:1"))
 
     asyncio.run(check())
+
+
+def test_who_leaves_waits_for_no_name_server(monkeypatch):
+    """A worker whose broker is gone took as long to leave as the name server took not to answer."""
+    asked, end = threading.Event(), threading.Event()
+    answered = []
+
+    def never(*_wanted, **_more):
+        asked.set()
+        answered.append(end.wait(60))
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    async def leave():
+        looking = asyncio.get_running_loop().create_task(resolve(parse("tcp://broker:1")), name="look")
+        await asyncio.to_thread(asked.wait)
+        looking.cancel()
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    try:
+        asyncio.run(leave())
+        assert not answered
+    finally:
+        end.set()
