@@ -17,7 +17,7 @@ from tests.conftest import short_directory
 from tests.overload.figures import HEAD, Figures, line, row
 from tests.overload.run import open_arena, possible
 from tests.overload.seeds import keep
-from tests.overload.table import TABLE, chosen, is_random, over_the_web
+from tests.overload.table import TABLE, beside, chosen, is_random
 
 SHOWN = 8
 """Bars below which a load stays that are printed."""
@@ -36,22 +36,22 @@ def main(words: Sequence[str] | None = None) -> int:
         print("only root can connect as somebody else", file=sys.stderr)
         return 5
     try:
-        names = chosen(asked.loads) if asked.loads else [name for name in TABLE if not over_the_web(name)]
+        names = chosen(asked.loads) if asked.loads else [name for name in TABLE if not beside(name)]
     except KeyError as error:
         print(f"no load is called {error}; --list shows all", file=sys.stderr)
         return 2
     results: list[Figures] = []
     print(line(HEAD), flush=True)
-    for web in (False, True):
-        some = [name for name in names if over_the_web(name) == web]
+    for place in ("", "web", "nfp", "oslo"):
+        some = [name for name in names if beside(name) == place]
         if some:
-            results += _run(some, asked, web=web)
+            results += _run(some, asked, place)
     if asked.json:
         asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     return int(any(figures.below() for figures in results))
 
 
-def _run(names: list[str], asked: argparse.Namespace, *, web: bool) -> list[Figures]:
+def _run(names: list[str], asked: argparse.Namespace, place: str) -> list[Figures]:
     """One load after the other on one stand; on a new one behind a load that has broken something."""
     todo = [
         (name, seed)
@@ -60,7 +60,7 @@ def _run(names: list[str], asked: argparse.Namespace, *, web: bool) -> list[Figu
     ]
     results: list[Figures] = []
     while len(results) < len(todo):
-        with short_directory() as rundir, open_arena(rundir, web=web) as arena:
+        with short_directory() as rundir, open_arena(rundir, place) as arena:
             for name, seed in todo[len(results) :]:
                 results.append(arena.run(name, asked.seconds, seed))
                 _show(results[-1])

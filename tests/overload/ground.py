@@ -14,7 +14,7 @@ from broker.transport.curve import Certificate
 from broker.wire.message import NODEID_ANY, NORESPONSE, Message, request
 from broker.wire.payload import encode_json
 from tests.live.speaker import Closed
-from tests.overload.lines import CurveLine, Line, WebLine, flood, nothing, unix_line
+from tests.overload.lines import Line, WebLine, ZmqLine, curve_line, flood, nothing, unix_line
 
 SUBPROTOCOLS = {"ws": "flux.v1", "json": "flux.v1.json", "zws": "ZWS2.0"}
 REFUSED = (Closed, OSError, AssertionError)
@@ -35,6 +35,10 @@ class Place(msgspec.Struct, kw_only=True):
     http: str = ""
     token: str = ""
     """Of a web user who is no owner."""
+    nfp: str = ""
+    """Endpoint of an NFP broker without CURVE."""
+    oslo: str = ""
+    """The folder with the sockets of a node of oslo.messaging."""
 
 
 class Ground:
@@ -81,8 +85,19 @@ class Ground:
             return unix_line(place.uris[way == "child"], place.uid)
         if way == "curve":
             key = Certificate(place.public_key, place.secret_key)
-            return CurveLine(self._context, place.curve_uri, place.server_key, key)
+            return curve_line(self._context, place.curve_uri, place.server_key, key)
         return WebLine(place.http, place.token, SUBPROTOCOLS[way])
+
+    def connected(self, kind: int, endpoint: str, identity: bytes = b"") -> ZmqLine:
+        """A plain socket of ZeroMQ."""
+        sock = self._context.socket(kind)
+        sock.set(zmq.LINGER, 0)
+        if identity:
+            sock.set(zmq.ROUTING_ID, identity)
+        sock.connect(endpoint)
+        line = ZmqLine(sock)
+        self.adopt(line)
+        return line
 
     def adopt(self, line: Line) -> None:
         """Close it at the end."""

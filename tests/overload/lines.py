@@ -144,11 +144,11 @@ def _zws(message: Message) -> bytes:
     return b"".join(frame(BINARY, b"\1" + part) for part in parts) + frame(BINARY, b"\0" + last)
 
 
-class CurveLine(Line):
-    """A DEALER with a key."""
+class ZmqLine(Line):
+    """A socket of ZeroMQ; a chunk is a list of messages, the last one first."""
 
-    def __init__(self, context: zmq.Context, uri: str, server_key: str, key: Certificate) -> None:
-        self.handle = self.sock = dealer(context, uri, server_key, key)
+    def __init__(self, sock: zmq.Socket[bytes]) -> None:
+        self.handle = self.sock = sock
         self._left: list[list[bytes]] = []
 
     def prepare(self, messages: Sequence[Message]) -> list[list[bytes]]:
@@ -171,12 +171,17 @@ class CurveLine(Line):
         try:
             for _ in range(256):
                 self.sock.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
+        except zmq.ZMQError:  # nothing is there, or the socket only sends
             pass
         return b""
 
     def close(self) -> None:
         self.sock.close(0)
+
+
+def curve_line(context: zmq.Context, uri: str, server_key: str, key: Certificate) -> ZmqLine:
+    """A DEALER with a key."""
+    return ZmqLine(dealer(context, uri, server_key, key))
 
 
 def unix_line(uri: str, uid: int) -> StreamLine:

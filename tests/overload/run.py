@@ -99,9 +99,9 @@ class Arena:
 
 
 @contextlib.contextmanager
-def open_arena(rundir: Path, *, web: bool = False) -> Iterator[Arena]:
-    """A stand of its own and an attacker; ``web``: with a gateway."""
-    with open_stand(rundir, web=web) as stand:
+def open_arena(rundir: Path, beside: str = "") -> Iterator[Arena]:
+    """A stand of its own and an attacker; ``beside``: what else is there, see ``open_stand``."""
+    with open_stand(rundir, beside) as stand:
         arena = Arena(stand, rundir / "attacker.log")
         try:
             yield arena

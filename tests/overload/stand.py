@@ -10,6 +10,8 @@ from broker.transport import curve
 from tests.live.brokers import Tree, joined, tree_config
 from tests.live.gateways import GatewayProcess, gateway_process
 from tests.live.listeners import place as listener_of
+from tests.live.nfp import NfpProcess, nfp_process
+from tests.live.oslo import Proxy, nodes
 from tests.overload.ground import Place
 
 SIZE = 4
@@ -27,10 +29,17 @@ OTHER_RANKS_LOST = (
 
 
 class Stand:
-    """Running brokers. ``gateway`` is None where there is none."""
+    """Running brokers. Each of ``gateway``, ``nfp`` and ``oslo`` is None where there is none."""
 
-    def __init__(self, tree: Tree, place: Place, gateway: GatewayProcess | None) -> None:
-        self.tree, self.place, self.gateway = tree, place, gateway
+    def __init__(
+        self,
+        tree: Tree,
+        place: Place,
+        gateway: GatewayProcess | None,
+        nfp: NfpProcess | None,
+        oslo: Proxy | None,
+    ) -> None:
+        self.tree, self.place, self.gateway, self.nfp, self.oslo = tree, place, gateway, nfp, oslo
 
     @property
     def pids(self) -> dict[str, int]:
@@ -38,6 +47,8 @@ class Stand:
         found = {f"rank {broker.rank}": broker.pid for broker in self.tree.ranks}
         if self.gateway is not None:
             found["gateway"] = self.gateway.process.pid
+        found |= {"nfp": self.nfp.pid} if self.nfp else {}
+        found |= {"oslo": self.oslo.pid} if self.oslo else {}
         return found
 
     def rss_mib(self) -> dict[str, float]:
@@ -66,8 +77,8 @@ def _rss_kib(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def open_stand(rundir: Path, *, web: bool = False) -> Iterator[Stand]:
-    """All of it, running; ``web``: with a gateway."""
+def open_stand(rundir: Path, beside: str = "") -> Iterator[Stand]:
+    """All of it, running; ``beside``: with a gateway ("web"), a broker of NFP or a node of oslo.messaging."""
     key = curve.generate()
     tables = (
         '[access]\nallow_guest_user = true\n[[listen]]\nuri = "tcp://127.0.0.1:*"\n'
@@ -79,7 +90,9 @@ def open_stand(rundir: Path, *, web: bool = False) -> Iterator[Stand]:
     rundir.chmod(0o711)
     with contextlib.ExitStack() as stack:
         tree = stack.enter_context(joined(Tree(rundir, config, [()] * SIZE)))
-        gateway = stack.enter_context(gateway_process(rundir, tree.ranks[0].uri)) if web else None
+        gateway = stack.enter_context(gateway_process(rundir, tree.ranks[0].uri)) if beside == "web" else None
+        nfp = stack.enter_context(nfp_process(rundir, curve=False, store=False)) if beside == "nfp" else None
+        oslo = stack.enter_context(nodes(rundir, 1))[0] if beside == "oslo" else None
         yield Stand(
             tree,
             Place(
@@ -91,6 +104,10 @@ def open_stand(rundir: Path, *, web: bool = False) -> Iterator[Stand]:
                 secret_key=key.secret_key or "",
                 http=gateway.urls[0] if gateway else "",
                 token=gateway.tokens["bob"] if gateway else "",
+                nfp=nfp.endpoint if nfp else "",
+                oslo=str(oslo.folder) if oslo else "",
             ),
             gateway,
+            nfp,
+            oslo,
         )

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
-from tests.overload import loads, web
+from tests.overload import loads, web, wings
 from tests.overload.grammar import drawn
 from tests.overload.ground import Ground
 
 WAYS = ["unix", "child", "curve", "ws", "json", "zws"]
-OVER_THE_WEB = frozenset(("ws", "json", "zws", "http", "sse"))
+BESIDE = {**dict.fromkeys(("ws", "json", "zws", "http", "sse"), "web"), "nfp": "nfp", "oslo": "oslo"}
+"""Way -> what stands beside the tree for it."""
 CALM = "calm"
 
 
@@ -22,6 +23,7 @@ TABLE: dict[str, Callable[[Ground], None]] = {
     **{f"{way}.{name}": load for way in ("unix", "child") for name, load in loads.ON_SOCKETS.items()},
     **{f"{way}.random": drawn for way in WAYS},
     **web.LOADS,
+    **wings.LOADS,
     "random": drawn,
 }
 """Name -> what makes it. Those named ``random`` need a seed."""
@@ -31,9 +33,9 @@ def way_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def over_the_web(name: str) -> bool:
-    """Whether a gateway is needed."""
-    return way_of(name) in OVER_THE_WEB
+def beside(name: str) -> str:
+    """What it needs besides the tree: "web", "nfp", "oslo" or "" for nothing."""
+    return BESIDE.get(way_of(name), "")
 
 
 def chosen(words: list[str]) -> list[str]:

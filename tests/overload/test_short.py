@@ -10,19 +10,18 @@ from tests.conftest import short_directory
 from tests.overload.run import open_arena, possible
 from tests.overload.table import TABLE, way_of
 
-SECONDS = 0.25
+SECONDS = 0.2
 LEFT_OUT = {
-    "unix.events-large": "a tree link that is choked by events is cut",
-    "child.events-large": "the same",
-    "curve.events-large": "the same",
+    "events-large": "a tree link that is choked by events is cut",
+    "events-small": "behind a tree link that is choked by events calls of others get EAGAIN",
 }
-"""Load -> why it is not for every run."""
-BELOW = ["disconnects", "departures", "streams", "events-small"]
+"""Load -> why it is not for every run yet."""
+BELOW = ["disconnects", "departures", "streams", "names"]
 """What is tried from a child rank in every run; the others wait for the whole one."""
 
 
 def loads_of(way):
-    return [name for name in TABLE if way_of(name) == way and name not in LEFT_OUT]
+    return [name for name in TABLE if way_of(name) == way and name.partition(".")[2] not in LEFT_OUT]
 
 
 def broken_by(loads):

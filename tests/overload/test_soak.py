@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import short_directory
 from tests.overload.run import open_arena, possible
 from tests.overload.seeds import kept
-from tests.overload.table import TABLE, is_random, over_the_web
+from tests.overload.table import TABLE, beside, is_random
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SECONDS = 5.0
@@ -22,6 +22,6 @@ RUNS = [(name, seed) for name in TABLE for seed in (SEEDS if is_random(name) els
 def test_the_bars_hold(load, seed):
     if not possible():
         pytest.skip("optional: only root can connect as somebody else")
-    with short_directory() as rundir, open_arena(rundir, web=over_the_web(load)) as arena:
+    with short_directory() as rundir, open_arena(rundir, beside(load)) as arena:
         arena.run("calm", 0.5)  # what is first needed is there
         assert arena.run(load, SECONDS, seed).below() == []

@@ -10,14 +10,26 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import zmq
+
+from broker.nfp.names import Command
+from broker.oslo.frames import Kind
+from broker.oslo.node import NodeConfig
 from broker.wire.message import EVENT, REQUEST, Message, event, request, response
 from broker.wire.payload import encode_json
 from tests.live.doors import JsonDoor
 from tests.live.gateways import GatewayProcess
 from tests.live.load import is_closed, numbered, numbers
+from tests.live.nfp import NfpProcess
+from tests.live.nfp import ready as nfp_ready
+from tests.live.nfp import reply as nfp_reply
+from tests.live.nfp import request as nfp_request
+from tests.live.oslo import Proxy
+from tests.live.oslo_raw import Client, Node, Server
 from tests.live.speaker import Closed, Speaker, provide, subscribe
 from tests.overload.stand import FAR, VICTIM_UID, Stand
 
@@ -212,7 +224,14 @@ class Listening(JsonDoor):
     on_event: Callable[[Message], Any]
 
     def receive(self) -> list[Message]:
-        came = super().receive()
+        until = monotonic() + PATIENCE_S
+        while True:
+            try:
+                came = super().receive()
+                break
+            except TimeoutError:
+                if monotonic() > until:
+                    raise
         for message in came:
             if message.type == EVENT:
                 self.on_event(message)
@@ -263,6 +282,74 @@ class Web(Victim):
         self.door.close()
 
 
+class Nfp(Victim):
+    """A client of NFP and the worker that does its jobs."""
+
+    def __init__(self, name: str, who: int, notes: Notes, nfp: NfpProcess) -> None:
+        super().__init__(name, who, notes)
+        self.worker, self.client = (
+            nfp.dealer(f"calm-{time.time_ns()}"),
+            nfp.dealer(f"client-{time.time_ns()}"),
+        )
+        self.worker.say(nfp_ready("calm"))
+
+    def round(self) -> None:
+        uuid = f"calm-{time.time_ns()}"
+        with self.notes.timed("nfp job"):
+            self.client.say(nfp_request(Command.POST, uuid, "calm"))
+            post = self.worker.until(lambda packet: packet.uuid == uuid, PATIENCE_S)
+            self.worker.say(nfp_reply(post, 200, b'{"w1":1}', service="calm"))
+            self.client.until(lambda packet: packet.uuid == uuid and packet.status == 200, PATIENCE_S)
+
+    def receive(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.worker.close()
+        self.client.close()
+
+
+class Elsewhere(Node):
+    """A node of oslo.messaging that another process is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config = NodeConfig(str(folder))
+        self.context: zmq.Context[Any] = zmq.Context()
+        self._sockets: list[Any] = []
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close(0)
+        self.context.term()
+
+
+class Oslo(Victim):
+    """A client of oslo.messaging and the server that answers its calls."""
+
+    def __init__(self, name: str, who: int, notes: Notes, proxy: Proxy) -> None:
+        super().__init__(name, who, notes)
+        self.node = Elsewhere(proxy.folder)
+        patience = {"rcvtimeo": int(PATIENCE_S * 1000)}
+        self.server = Server(self.node, "call", **patience)
+        self.server.open("calm")
+        self.client = Client(self.node.socket(zmq.DEALER, self.node.config.path("call.in"), **patience))
+
+    def round(self) -> None:
+        with self.notes.timed("oslo call"):
+            number = self.client.call("calm", b"{}")
+            self.server.reply(self.server.get(), b"{}")
+            while (answer := self.client.get()).envelope.id != number:
+                pass
+        if answer.kind != Kind.REPLY:
+            self.notes.failed[f"{self.name}: oslo call: kind {answer.kind}, reason {answer.reason}"] += 1
+
+    def receive(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.node.close()
+
+
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -279,6 +366,10 @@ class Victims:
         ]
         if stand.gateway is not None:
             self.all.append(Web("web user", 3, self.notes, stand.gateway))
+        if stand.nfp is not None:
+            self.all.append(Nfp("user of nfp", 4, self.notes, stand.nfp))
+        if stand.oslo is not None:
+            self.all.append(Oslo("user of oslo", 5, self.notes, stand.oslo))
         self.bystanders = {
             f"bystander of rank {rank}": Speaker(uri, VICTIM_UID) for rank, uri in enumerate(uris)
         }
