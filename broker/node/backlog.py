@@ -1,15 +1,24 @@
 """Fairness: a batch ends at a count of messages or deliveries; the rest waits here, its link's reading off.
 
-Links take turns, one batch each per turn of the event loop, so that one greedy peer costs the others one batch.
+A *turn* is one batch of one link: at most ``batch_msgs`` messages, or what makes ``batch_deliveries`` small deliveries
+of events (large ones weigh more, see ``flow.cost``). With the defaults that is half a millisecond to five, as the
+messages are. One iteration of the event loop, whatever is queued and however many links have something to say, is
+
+* turns of what waits here, round robin, up to ``TURNS`` batches, and then input and output again;
+* reads, up to ``TURNS`` batches: what comes in beyond waits here, too. Reads of ``FEW_MSGS`` or less are handled at
+  once up to ``READS`` batches, so that who says little does not wait behind those who say much.
+
+each with at most one batch in excess. While ``MANY_LINKS`` wait, a read takes ``SMALL_READ_BYTES`` at most.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import LinkError
+from broker.routing.flow import EVENT_BYTES
 from broker.routing.port import Port
 from broker.transport.link import Link
 from broker.wire.message import Message
@@ -17,13 +26,21 @@ from broker.wire.message import Message
 if TYPE_CHECKING:
     from broker.node.broker import Broker
 
+TURNS: Final = 2
+READS: Final = 8
+FEW_MSGS: Final = 16
+MANY_LINKS: Final = 8
+SMALL_READ_BYTES: Final = 8 << 10
+"""Decoding what one read brought is work, too: 130 KiB of small messages take 2 ms."""
+
 
 class _Rest:
-    __slots__ = ("at", "ended", "link", "messages", "port")
+    __slots__ = ("at", "ended", "link", "messages", "port", "queued")
 
     def __init__(self, link: Link, port: Port, messages: list[Message], at: int) -> None:
         self.link, self.port, self.messages, self.at = link, port, messages, at
         self.ended: LinkError | None = None
+        self.queued = False
 
 
 class Backlog:
@@ -35,14 +52,43 @@ class Backlog:
 
     def __init__(self, broker: Broker, batch_msgs: int, batch_deliveries: int) -> None:
         self._broker = broker
+        self._events = broker.router.events
         self.batch_msgs = batch_msgs
         self.batch_deliveries = batch_deliveries
         self._queue: deque[_Rest] = deque()
         self._waiting: dict[Port, _Rest] = {}
         self._scheduled = False
+        self._msgs = 0
+        self._load = 0
 
     def __contains__(self, port: Port) -> bool:
         return port in self._waiting
+
+    @property
+    def batch_load(self) -> int:
+        """What the deliveries of one batch may cost (``Events.load``)."""
+        return self.batch_deliveries * EVENT_BYTES
+
+    def takes(self, port: Port, count: int) -> bool:
+        """Whether a read of ``count`` messages is handled now, up to a batch: nothing of ``port`` waits, and this
+        iteration of the loop has not done enough.
+        """
+        if port in self._waiting:
+            return False
+        batch, done = self.batch_msgs, self._msgs
+        if self._events.load != self._load:
+            done = self._done()
+        if done >= TURNS * batch and (count > FEW_MSGS or done >= READS * batch):
+            return False
+        self._msgs += count if count < batch else batch
+        if done + count >= TURNS * batch:
+            self._schedule()
+        return True
+
+    def _done(self) -> int:
+        """Messages handled in this iteration; deliveries count as the part of a batch that they are."""
+        load = self._events.load - self._load
+        return self._msgs + load * self.batch_msgs // self.batch_load
 
     def add(self, link: Link, port: Port, messages: list[Message], done: int) -> None:
         """Keep ``messages[done:]`` for later turns; the link is not read until they are handled."""
@@ -53,26 +99,42 @@ class Backlog:
             return
         rest = self._waiting[port] = _Rest(link, port, messages, done)
         link.pause()
-        self._queue.append(rest)
-        self._schedule()
+        if not self._broker.pressure.held(port):
+            self._put(rest)
+
+    def requeue(self, port: Port) -> None:
+        """``port``, of which something is here, may go on if it was held."""
+        rest = self._waiting[port]
+        if not rest.queued:
+            self._put(rest)
 
     def last(self, port: Port, error: LinkError) -> bool:
         """The link of ``port`` ended: True when the broker is told again once what waits here is handled."""
         rest = self._waiting.get(port)
-        if rest is not None:
-            rest.ended = error
-        return rest is not None
+        if rest is None:
+            return False
+        rest.ended = error
+        self.requeue(port)
+        return True
+
+    def _put(self, rest: _Rest) -> None:
+        rest.queued = True
+        self._queue.append(rest)
+        self._schedule()
 
     def _turn(self, rest: _Rest) -> None:
-        stop = min(rest.at + self.batch_msgs, len(rest.messages))
-        rest.at = self._broker.run(rest.port, rest.messages, rest.at, stop)
+        start, port = rest.at, rest.port
+        stop = min(start + self.batch_msgs, len(rest.messages))
+        rest.at = self._broker.run(port, rest.messages, start, stop)
+        self._msgs += rest.at - start
         if rest.at < len(rest.messages):
-            self._queue.append(rest)
+            if not rest.queued and not self._broker.pressure.held(port):
+                self._put(rest)
             return
-        del self._waiting[rest.port]
+        del self._waiting[port]
         if rest.ended is not None:
-            self._broker.depart(rest.port, rest.ended)
-        elif not self._broker.pressure.paused(rest.port):
+            self._broker.depart(port, rest.ended)
+        elif not self._broker.pressure.paused(port):
             rest.link.resume()
 
     def _schedule(self) -> None:
@@ -81,8 +143,19 @@ class Backlog:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
+        """A new iteration of the loop: turns first, then, when this returns, what it has to read."""
         self._scheduled = False
-        for _ in range(len(self._queue)):
-            self._turn(self._queue.popleft())
-        if self._queue:
+        self._begin()
+        queue = self._queue
+        while queue and self._done() < TURNS * self.batch_msgs:
+            rest = queue.popleft()
+            rest.queued = False
+            self._turn(rest)
+        self._begin()
+        if queue:
             self._schedule()
+        self._broker.flusher.read_bytes = SMALL_READ_BYTES if len(queue) >= MANY_LINKS else 0
+
+    def _begin(self) -> None:
+        self._msgs = 0
+        self._load = self._events.load

@@ -89,6 +89,7 @@ class Broker:
         self.own = Port(OWN, own_uuid, self._own, cred, name="broker", policy=policy)
         self.pressure = Pressure(self)
         self.router = Router(rank, topology, uuid, self.own, stamp, self.pressure.congested, **(limits or {}))
+        self.router.events.flow.on_open = self.pressure.release_held
         self.calls = Calls(self)
         self.flusher = Flusher()
         self.backlog = Backlog(self, batch_msgs, batch_deliveries)
@@ -110,7 +111,7 @@ class Broker:
         count = len(messages)
         port.received += count
         done = 0
-        if port not in self.backlog:
+        if self.backlog.takes(port, count):
             done = self.run(port, messages, 0, min(count, self.backlog.batch_msgs))
         if done < count:
             self.backlog.add(link, port, messages, done)
@@ -130,11 +131,15 @@ class Broker:
     def run(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
         """Handle ``messages[start:stop]`` of one port as one batch; returns where it stopped.
 
-        That is before ``stop`` after too many deliveries, and the end of ``messages`` when handling one failed.
+        That is before ``stop`` after too many deliveries, or where the events of ``port`` have to wait, and the end of
+        ``messages`` when handling one failed.
         """
-        router, work, flusher = self.router, self.work, self.flusher
-        request, response, event, tally = router.request, router.response, router.events.receive, router.tally
-        delivered = tally.delivered_events + self.backlog.batch_deliveries
+        router, work, flusher, events = self.router, self.work, self.flusher, self.router.events
+        request, response, event, flow = router.request, router.response, events.receive, events.flow
+        load = events.load + self.backlog.batch_load
+        blocked = flow.blocked
+        if blocked:
+            stop = self.pressure.admit(port, messages, start, stop)
         flusher.batch = True
         self._active = port
         index = start
@@ -144,6 +149,10 @@ class Broker:
                 if index == pause:
                     flusher.flush()
                     pause += FLUSH_MSGS
+                    if flow.blocked and not blocked:
+                        blocked = True
+                        stop = self.pressure.admit(port, messages, index, stop)
+                        continue
                 message = messages[index]
                 index += 1
                 kind = message.head[3]
@@ -153,13 +162,13 @@ class Broker:
                     response(port, message)
                 elif kind == EVENT:
                     event(port, message)
-                    if tally.delivered_events > delivered:
+                    if events.load > load:
                         break
                 else:
                     self._control(port, message)
                 if work:
                     self._work()
-                    if tally.delivered_events > delivered:
+                    if events.load > load:
                         break
         except Exception as error:
             self._broke(port, messages[index - 1], error)

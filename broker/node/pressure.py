@@ -1,21 +1,48 @@
 """Full outboxes: who is paused, who stalls, who must go.
 
-Only a *pure caller* is ever paused: a client that provides no service. Tree links and providers are not, so a wait
-chain has length one and cannot close into a circle; their request that does not fit is answered EAGAIN.
+Requests. Only a *pure caller* is ever paused: a client that provides no service. Tree links and providers are not, so
+a wait chain has length one and cannot close into a circle; their request that does not fit is answered EAGAIN.
+
+Events. Nobody answers them, so whoever publishes more than its share is paused while the tree, or a subscriber, is
+behind (``routing.flow``): every client, a provider, too, but no tree link. That wait ends without anybody's help:
+brokers read each other whatever happens, a broker that does not is lost, and a subscriber is waited for no longer than
+``PATIENCE_S``. Events come as requests, too (``event.publish``), and are held where their sender is attached.
+
+Sequence of a publisher that is too fast::
+
+    Flow.blocked       somebody is behind
+    Broker.run         asks ``admit`` before each batch
+    admit              the user's share is used up: the rest of the batch waits in the Backlog, the link is not read
+    Flow.on_open       nobody is behind any more, or a second has passed, which renews shares: ``release_held``
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import LinkBroken
+from broker.identity import USERID_UNKNOWN
+from broker.routing.flow import cost
 from broker.routing.port import CLIENT, Port
+from broker.wire.message import EVENT, REQUEST, Message
+from broker.wire.parts import encode_part
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
 
 log = logging.getLogger("headgate")
+
+SHARE_BYTES: Final = 512 << 10
+"""What one user may publish in a second while events are blocked, over all links of one broker, as of ``flow.cost``:
+120 small events. Who says little does not notice that others say too much, and all users together stay below every cap.
+The user is the one that an owner's link names, as the gateway does for web users."""
+PATIENCE_S: Final = 2.0
+"""Publishers wait for a subscriber above high water so long, and up to one ``sweep`` longer. Who reads 3 072 events or
+768 KiB in that time is below low water again; one that is slower costs itself: it is ended, or misses events."""
+UNTRUSTED_S: Final = 60.0
+"""Nobody waits for the subscribers of that user again for so long, or a few that do not read could stop publishers."""
+_PUBLISH: Final = encode_part(b"event.publish")
 
 
 class Pressure:
@@ -25,12 +52,18 @@ class Pressure:
         self._broker = broker
         self._waiters: dict[Port, set[Port]] = {}
         self._paused: dict[Port, int] = {}
+        self._held: dict[Port, None] = {}
+        self._shares: dict[int, int] = {}
         self._progress: dict[Port, tuple[int, float]] = {}
+        self._waited_for: dict[Port, float] = {}
+        self._untrusted: dict[int, float] = {}
         self._told_missed: dict[Port, int] = {}
 
     def paused(self, port: Port) -> bool:
         """True while ``port`` waits for somebody's outbox."""
-        return port in self._paused
+        return port in self._paused or port in self._held
+
+    # -- requests ------------------------------------------------------------------------------
 
     def congested(self, origin: Port, target: Port) -> bool:
         """``target`` is above high water: pause a pure caller and let its request pass; False means EAGAIN.
@@ -48,9 +81,80 @@ class Pressure:
             origin.link.pause()
         return True
 
+    def became_provider(self, port: Port) -> None:
+        """A paused caller registered a service: it must be read again, others may wait for it."""
+        if self._paused.pop(port, None) is not None:
+            for waiters in self._waiters.values():
+                waiters.discard(port)
+            self._resume(port)
+
+    def _release(self, target: Port) -> None:
+        for origin in self._waiters.pop(target, ()):
+            left = self._paused.get(origin, 0) - 1
+            if left > 0:
+                self._paused[origin] = left
+            elif self._paused.pop(origin, None) is not None:
+                self._resume(origin)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def admit(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
+        """Events are blocked: the end of what ``port`` may say of ``messages[start:stop]``; the rest is held."""
+        if port.kind != CLIENT or port.link is None or port.link.ended is not None:
+            return stop
+        for index in range(start, stop):
+            message = messages[index]
+            if _publishes(message):
+                userid = message.userid if port.owner else USERID_UNKNOWN
+                if userid == USERID_UNKNOWN:
+                    userid = port.cred.userid
+                used = self._shares.get(userid, 0) + cost(message)
+                if used > SHARE_BYTES:
+                    self._held[port] = None
+                    port.link.pause()
+                    return index
+                self._shares[userid] = used
+        return stop
+
+    def held(self, port: Port) -> bool:
+        """True while the rest of what ``port`` said waits until events move on; of a link that ended nothing does."""
+        return port in self._held and port.link.ended is None
+
+    def release_held(self) -> None:
+        """Events move on, or shares are new: whoever waits for that is heard again, in the order in which they came."""
+        held, self._held = self._held, {}
+        for port in held:
+            self._resume(port)
+
+    def _wait_for(self, port: Port, choked: bool) -> None:
+        """The outbox of a client crossed a water mark: publishers wait for a subscriber that may not miss events."""
+        wanted = choked and bool(port.subscriptions) and not port.link.outbox.drops
+        if wanted and port.cred.userid not in self._untrusted:
+            self._waited_for[port] = 0.0
+            self._broker.router.events.flow.wait_for(port, True)
+        elif self._waited_for.pop(port, None) is not None:
+            self._broker.router.events.flow.wait_for(port, False)
+
+    def _lose_patience(self, elapsed_s: float) -> None:
+        self._untrusted = {
+            userid: left - elapsed_s for userid, left in self._untrusted.items() if left > elapsed_s
+        }
+        for port, waited in list(self._waited_for.items()):
+            self._waited_for[port] = waited + elapsed_s
+            if waited + elapsed_s > PATIENCE_S:
+                log.warning("%s reads too slowly: events go on without waiting for it", port.name)
+                self._untrusted[port.cred.userid] = UNTRUSTED_S
+                self._wait_for(port, False)
+
+    # -- outboxes ------------------------------------------------------------------------------
+
     def mark(self, port: Port, choked: bool) -> None:
         """An outbox crossed a water mark."""
         self._broker.router.set_busy(port, choked)
+        if port.kind == CLIENT:
+            self._wait_for(port, choked)
+        else:
+            self._broker.router.events.flow.choked(port, choked)
         if choked:
             self._progress[port] = (port.link.outbox.progress, 0.0)
         else:
@@ -66,18 +170,12 @@ class Pressure:
             self._told_missed[port] = dropped
             log.warning("%s did not read in time and missed %d events", port.name, missed)
 
-    def became_provider(self, port: Port) -> None:
-        """A paused caller registered a service: it must be read again, others may wait for it."""
-        if port in self._paused:
-            for waiters in self._waiters.values():
-                waiters.discard(port)
-            del self._paused[port]
-            self._resume(port)
-
     def forget(self, port: Port) -> None:
         """The port is gone: nobody waits for it and it waits for nobody."""
         self._progress.pop(port, None)
+        self._waited_for.pop(port, None)
         self._told_missed.pop(port, None)
+        self._held.pop(port, None)
         self._release(port)
         if self._paused.pop(port, None) is not None:
             for waiters in self._waiters.values():
@@ -91,20 +189,25 @@ class Pressure:
             seen = port.link.outbox.progress
             if seen != progress or not port.link.outbox.owes:
                 self._progress[port] = (seen, 0.0)
-            elif waited + elapsed_s >= stall_s:
+            elif waited + elapsed_s < stall_s:
+                self._progress[port] = (progress, waited + elapsed_s)
+            else:
                 log.warning("%s took no byte for %g s: disconnected", port.name, stall_s)
                 port.link.abort(LinkBroken(f"took no byte for {stall_s:g} s"))
-            else:
-                self._progress[port] = (progress, waited + elapsed_s)
-
-    def _release(self, target: Port) -> None:
-        for origin in self._waiters.pop(target, ()):
-            left = self._paused.get(origin, 0) - 1
-            if left > 0:
-                self._paused[origin] = left
-            elif self._paused.pop(origin, None) is not None:
-                self._resume(origin)
+        self._lose_patience(elapsed_s)
+        self._shares = {}
+        self.release_held()
 
     def _resume(self, origin: Port) -> None:
-        if origin.live and origin.link.ended is None and origin not in self._broker.backlog:
+        """Hear ``origin`` again, unless it waits for something else, too; what was read of it, before it is read."""
+        if not origin.live or origin.link.ended is not None or origin in self._held:
+            return
+        if origin in self._broker.backlog:
+            self._broker.backlog.requeue(origin)
+        elif origin not in self._paused:
             origin.link.resume()
+
+
+def _publishes(message: Message) -> bool:
+    kind = message.head[3]
+    return kind == EVENT or (kind == REQUEST and message.topic_part == _PUBLISH)

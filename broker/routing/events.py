@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.identity import USERID_UNKNOWN
+from broker.routing.flow import Flow, cost
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.recording import IN, OUT, Recording
 from broker.routing.tally import Tally
@@ -31,6 +32,8 @@ class Events:
         sequence: at rank 0 the last number given; elsewhere the last one seen (0: none yet).
         anew: a new numbering is followed from its beginning on: whatever comes before the first number seen is missing.
         on_gap: called with (last seen, now seen) when numbers are missing or a new numbering began.
+        load: what deliveries have cost so far: of each event ``flow.cost``, times its receivers.
+        flow: how far events may run ahead of the slowest broker.
     """
 
     __slots__ = (
@@ -48,6 +51,8 @@ class Events:
         "_subscribers",
         "_tally",
         "anew",
+        "flow",
+        "load",
         "on_gap",
         "rank",
         "sequence",
@@ -58,6 +63,8 @@ class Events:
         self.sequence: int = 0
         self.anew: bool = False
         self.on_gap: Callable[[int, int], None] | None = None
+        self.load: int = 0
+        self.flow: Flow = Flow(tally)
         self._stamp: Stamp = stamp
         self._tally: Tally = tally
         self._parent: Port | None = None
@@ -89,14 +96,17 @@ class Events:
         """A neighbour of the tree takes part; clients do so by subscribing."""
         if port.kind == CHILD:
             self._children = (*self._children, port)
+            self.flow.attach_child(port)
         elif port.kind == PARENT:
             self._parent = port
+            self.flow.attach_parent(port)
 
     def detach(self, port: Port) -> None:
         """Forget ``port`` and its subscriptions."""
         self._children = tuple(child for child in self._children if child is not port)
         if self._parent is port:
             self._parent = None
+        self.flow.detach(port)
         for prefix in list(port.subscriptions):
             port.subscriptions[prefix] = 1
             self.unsubscribe(port, prefix)
@@ -146,6 +156,11 @@ class Events:
     def receive(self, port: Port, message: Message) -> None:
         """An event of ``port``: number and distribute it, or send it on up."""
         self._tally.events += 1
+        window = port.window
+        if window is not None:
+            window.received += cost(message)
+            if window.received >= window.due:
+                self.flow.handled(port, window)
         if not message.topic_part:
             self._tally.drop("event without topic")
             return
@@ -167,6 +182,10 @@ class Events:
                 self._record(mark, message)
                 self._record_out(message, self._parent.peer, 1)
             self._parent.send(message)
+            flow = self.flow
+            flow.up += cost(message)
+            if flow.up > flow.up_mark:
+                flow.look()
         else:
             self._tally.drop("event while no parent is connected")
 
@@ -211,8 +230,15 @@ class Events:
             port.send(message)
         count = len(ports) + len(children)
         self._tally.delivered_events += count
+        each = cost(message)
+        self.load += each * count
         if self._both:
             self._record_out(message, 0, count)
+        if children:
+            flow = self.flow
+            flow.down += each
+            if flow.down > flow.down_mark:
+                flow.look()
 
     # -- recording -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.identity import USERID_UNKNOWN, Credentials
+from broker.routing.flow import Window
 from broker.routing.users import User
 from broker.wire.message import DELIMITER, Message
 from broker.wire.parts import encode_part, part_data
@@ -174,6 +175,8 @@ class Port:
         "untagged",
         "user",
         "uuid",
+        "window",
+        "windowed",
     )
 
     def __init__(
@@ -232,6 +235,10 @@ class Port:
         self.subscriptions: dict[bytes, int] = {}
         self.user: User = User(cred.userid, cred.owner)
         """Whose link it is, once it is attached."""
+        self.windowed: bool = False
+        """A neighbour of the tree that tells how many of our events it has handled, see ``flow``."""
+        self.window: Window | None = None
+        """Of a neighbour of the tree."""
 
     def forget_decisions(self) -> None:
         """Decide anew about whatever this port asks next."""

@@ -298,8 +298,8 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     millisecond of the corridor. Bytes need no setting: the transports read 128 or 256 KiB at a time."""
 
     batch_deliveries: Count = 4096
-    """Deliveries one link may cause before the next has its turn. Default 4096: sixteen events to 256
-    subscribers."""
+    """Deliveries of small events one link may cause before the next has its turn; large ones count for as many as
+    have their size in 4 KiB. Default 4096: sixteen events to 256 subscribers."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

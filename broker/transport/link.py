@@ -47,15 +47,19 @@ class Flusher:
     """Collects the links that have something to send and flushes each once.
 
     Inside a ``batch`` nothing is written until the batch ends; outside, one flush per loop tick is scheduled.
+
+    Attributes:
+        read_bytes: what one read of a stream may take while its owner has much to do; 0: what its buffer holds.
     """
 
-    __slots__ = ("_handle", "_loop", "batch", "touched")
+    __slots__ = ("_handle", "_loop", "batch", "read_bytes", "touched")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop
         self._handle: asyncio.Handle | None = None
         self.touched: list[Link] = []
         self.batch: bool = False
+        self.read_bytes: int = 0
 
     def touch(self, link: Link) -> None:
         """Note that ``link`` has something fresh in its outbox."""

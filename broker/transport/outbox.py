@@ -222,6 +222,11 @@ class Outbox(Generic[Form]):
         self.account = self._budget.account(user, limit_bytes)
 
     @property
+    def drops(self) -> bool:
+        """Whether events that do not fit are dropped."""
+        return self._limits.event_policy == "drop"
+
+    @property
     def owed_bytes(self) -> int:
         """Parked bytes of what is not an event: responses, requests, control."""
         return self.parked_bytes - self.event_bytes
@@ -229,7 +234,7 @@ class Outbox(Generic[Form]):
     @property
     def owes(self) -> bool:
         """True while something waits that its reader cannot do without: all but events that may be dropped."""
-        return self.owed_bytes > 0 or (self.event_bytes > 0 and self._limits.event_policy != "drop")
+        return self.owed_bytes > 0 or (self.event_bytes > 0 and not self.drops)
 
     @property
     def has_room_for_requests(self) -> bool:
@@ -253,7 +258,7 @@ class Outbox(Generic[Form]):
         elif kind == EVENT:
             if self.has_room_for_event(size):
                 self._add(form, size, _EVENT)
-            elif self._limits.event_policy == "drop":
+            elif self.drops:
                 self.dropped_events += 1
             else:
                 limit = self._limits.event_bytes

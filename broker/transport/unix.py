@@ -96,7 +96,7 @@ class UnixLink(Link):
     def _readable(self) -> None:
         buffer = self._buffer
         try:
-            count = self._sock.recv_into(buffer)
+            count = self._sock.recv_into(buffer, self.flusher.read_bytes)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

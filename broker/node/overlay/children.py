@@ -196,7 +196,8 @@ class Children:
             self._drop(child)
         ours = self._ours() if told.ours.headgate else hello.Ours()
         batch = ours.batch and told.ours.batch
-        link.send(hello.admit(message, self._broker.router.uuid, ours._replace(batch=batch)))
+        ours = ours._replace(batch=batch, windows=told.ours.windows)
+        link.send(hello.admit(message, self._broker.router.uuid, ours))
         link.flush()  # the answer itself travels plain
         if batch:
             link.enable_batch()
@@ -215,6 +216,7 @@ class Children:
             link=link,
             rank=child.rank,
         )
+        port.windowed = told.ours.windows
         self._greetings.discard(link)
         link.receiver = self._broker
         child.port = port

@@ -1,4 +1,7 @@
-"""Control messages between a child and its parent; they are never routed (RFC 3, "Control message type")."""
+"""Control messages between a child and its parent; they are never routed (RFC 3, "Control message type").
+
+Those about events, between Headgate brokers, stand in ``routing.flow``.
+"""
 
 from __future__ import annotations
 

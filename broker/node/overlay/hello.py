@@ -7,8 +7,8 @@
                       EINVAL (version, hostname, not a child)
 
 ``version`` is major << 16 | minor << 8 | patch. ``headgate`` is ours; deployed software ignores it:
-``{"version", "batch": 1, "epoch": uuid of rank 0, "keepalive_s": seconds}``. Nothing of it is used unless both sides
-sent it.
+``{"version", "batch": 1, "epoch": uuid of rank 0, "keepalive_s": seconds, "windows": 1}``. Nothing of it is used unless
+both sides sent it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Ours(NamedTuple):
     """Uuid of rank 0, if known: whose event numbers these are."""
     keepalive_s: float = 0.0
     """It is never silent for much longer while it lives; 0: it does not say."""
+    windows: bool = False
+    """It tells how many of our events it has handled, and heeds what it is told (see ``routing.flow``)."""
 
 
 class Hello(NamedTuple):
@@ -224,6 +226,8 @@ def _add_ours(payload: dict[str, Any], ours: Ours) -> None:
             table["epoch"] = ours.epoch
         if ours.keepalive_s:
             table["keepalive_s"] = ours.keepalive_s
+        if ours.windows:
+            table["windows"] = 1
         payload["headgate"] = table
 
 
@@ -233,7 +237,11 @@ def _read_ours(payload: Mapping[str, Any]) -> Ours:
         return Ours()
     epoch, keepalive_s = table.get("epoch", ""), table.get("keepalive_s")
     return Ours(
-        True, table.get("batch") == 1, epoch if isinstance(epoch, str) else "", _keepalive(keepalive_s)
+        True,
+        table.get("batch") == 1,
+        epoch if isinstance(epoch, str) else "",
+        _keepalive(keepalive_s),
+        table.get("windows") == 1,
     )
 
 

@@ -19,6 +19,7 @@ from broker.node.overlay.config import Hooks, Objection, OverlayConfig
 from broker.node.overlay.liveness import SYNC_MAX_S, Watch
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
+from broker.routing.flow import OPEN, SHUT
 from broker.routing.port import CHILD, PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Listener
@@ -286,7 +287,9 @@ class Overlay:
             self._parent_lost(self._parent, str(error))
 
     def _controlled(self, port: Port, message: Message) -> None:
-        if port.kind == CHILD:
+        if port.kind in (CHILD, PARENT) and message.aux1 in (OPEN, SHUT):
+            self._broker.router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
+        elif port.kind == CHILD:
             self._children.controlled(port, message)
         elif port.kind == PARENT and self._parent is not None:
             self._parent.controlled(message)
@@ -318,7 +321,7 @@ class Overlay:
     # -- the children --------------------------------------------------------------------------
 
     def _ours(self) -> hello.Ours:
-        return hello.Ours(True, self._config.batch, self.epoch, self._config.torpid_min_s)
+        return hello.Ours(True, self._config.batch, self.epoch, self._config.torpid_min_s, True)
 
     def _child_changed(self, child: Child) -> None:
         self._hooks.child_changed(child.rank, child.timed.status.label, child.torpid)

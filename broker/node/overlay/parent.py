@@ -136,6 +136,7 @@ class Parent:
         port = Port(
             PARENT, answer.uuid, link.send, cred, name=f"rank {rank}", policy=policy, link=link, rank=rank
         )
+        port.windowed = answer.ours.windows
         if answer.ours.batch and self._config.batch:
             link.enable_batch()
         link.receiver = self._broker

@@ -101,7 +101,7 @@ class PaperLink(Link):
 class Peer:
     """The program behind one link of a ``Desk``."""
 
-    def __init__(self, desk, cred=OWNER, services=(), kind=CLIENT, limits=None, name="peer"):
+    def __init__(self, desk, cred=OWNER, services=(), kind=CLIENT, limits=None, name="peer", windowed=False):
         options = Options(flusher=desk.broker.flusher, budget=desk.budget, limits=limits or desk.limits)
         self.desk, self.link = desk, PaperLink(options, name)
         policy = StampPolicy(cred, pass_through=cred.owner, local=True)
@@ -111,6 +111,7 @@ class Peer:
         self.port = Port(
             kind, str(uuid.uuid4()), self.link.send, cred, name=name, policy=policy, link=self.link, rank=rank
         )
+        self.port.windowed = windowed
         desk.broker.attach(self.port)
         for service in services:
             self.provide(service)

@@ -3,11 +3,12 @@
 import asyncio
 
 from broker.identity import PeerInfo
+from broker.node.backlog import FEW_MSGS, MANY_LINKS, READS, SMALL_READ_BYTES, TURNS
 from broker.transport import inproc
 from broker.transport.link import Options
 from broker.transport.outbox import Budget, OutboxLimits
 from broker.wire.message import event, response
-from tests.unit.node.desk import Desk, ask, run, ticks
+from tests.unit.node.desk import Desk, Door, ask, run, ticks, until
 
 
 def test_a_thousand_messages_of_one_link_do_not_starve_another():
@@ -192,5 +193,114 @@ def test_an_in_process_link_that_overflows_while_flushed_leaves_nothing_in_the_b
         assert mine.outbox.discarded + mine.outbox.sent == 1200
         theirs.abort(mine.ended)
         await ticks()
+
+    run(script())
+
+
+# -- the bound of one iteration of the loop ---------------------------------------------------------
+
+
+async def most_in_one_tick(count, wanted):
+    """Run the loop until ``count()`` is ``wanted``; returns by how much it rose at most between two of its turns."""
+    most = 0
+    while (before := count()) < wanted:
+        await asyncio.sleep(0)
+        most = max(most, count() - before)
+    return most
+
+
+def test_however_many_links_wait_one_iteration_handles_a_few_batches():
+    """Found here: every link that waited had its batch before anything was read again."""
+
+    async def script():
+        desk = Desk(batch_msgs=10)
+        links = [desk.peer() for _ in range(300)]
+        for link in links:
+            link.say(*(ask("probe.x", tag) for tag in range(1, 41)))
+        assert len(desk.delivered) <= (TURNS + 1) * 10, "all of them were read in one iteration"
+        most = await most_in_one_tick(lambda: len(desk.delivered), 300 * 40)
+        assert most <= (TURNS + 1) * 10
+        await ticks()
+        for link in links:
+            assert [m.matchtag for m in link.responses] == list(range(1, 41))
+            assert link.link.reading
+
+    run(script())
+
+
+def test_deliveries_bound_an_iteration_like_messages():
+    async def script():
+        desk = Desk(batch_msgs=100, batch_deliveries=100)
+        ears = [desk.peer() for _ in range(50)]
+        for ear in ears:
+            ear.subscribe()
+        for _ in range(100):
+            desk.peer().say(*(event("e") for _ in range(20)))
+        got = ears[-1].events
+        delivered = len(got)
+        most = await most_in_one_tick(lambda: len(ears[-1].events), 2000)
+        assert max(most, delivered) <= (TURNS + 1) * 100 // 50 + TURNS + 1
+
+    run(script())
+
+
+def test_a_large_event_weighs_more_than_a_small_one():
+    async def script():
+        desk = Desk(batch_deliveries=256)
+        ears = [desk.peer() for _ in range(64)]
+        for ear in ears:
+            ear.subscribe()
+        desk.peer().say(*(event("e", b"x" * 60_000) for _ in range(5)), *(event("e") for _ in range(5)))
+        assert len(ears[0].events) == 1
+        await ticks(10)
+        assert len(ears[0].events) == 10
+
+    run(script())
+
+
+def test_who_says_little_is_served_at_once_up_to_a_bound_and_then_in_turn():
+    async def script():
+        desk = Desk(batch_msgs=FEW_MSGS)
+        for _ in range(100):
+            desk.peer().say(*(ask("probe.x", tag) for tag in range(1, 41)))
+        greedy = len(desk.delivered)
+        modest = [desk.peer() for _ in range(300)]
+        for link in modest:
+            link.say(ask("probe.y", 1))
+        at_once = len(desk.delivered) - greedy
+        assert greedy <= (TURNS + 1) * FEW_MSGS
+        assert (READS - TURNS - 1) * FEW_MSGS <= at_once <= READS * FEW_MSGS
+        await most_in_one_tick(lambda: len(desk.delivered), 4300)
+        await ticks()
+        assert all(link.errnums == [0] and link.link.reading for link in modest)
+
+    run(script())
+
+
+def test_a_stream_is_read_in_smaller_pieces_while_many_links_wait():
+    async def script():
+        desk = Desk(batch_msgs=10)
+        flusher = desk.broker.flusher
+        links = [desk.peer() for _ in range(3 * MANY_LINKS)]
+        for link in links:
+            link.say(*(ask("probe.x", tag) for tag in range(1, 41)))
+        await ticks(2)
+        assert flusher.read_bytes == SMALL_READ_BYTES
+        await most_in_one_tick(lambda: len(desk.delivered), 40 * len(links))
+        await ticks()
+        assert flusher.read_bytes == 0
+
+    run(script())
+
+
+def test_small_reads_of_a_real_socket_lose_nothing(rundir):
+    async def script():
+        desk = Desk()
+        async with Door(desk, rundir / "s") as door:
+            far = await door.dial()
+            desk.broker.flusher.read_bytes = 100
+            far.say(*(ask("probe.x", tag, b"x" * 1000) for tag in range(1, 31)))
+            await until(lambda: len(far.of(2)) == 30)
+            assert [m.matchtag for m in far.of(2)] == list(range(1, 31))
 
     run(script())

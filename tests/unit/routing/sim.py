@@ -7,6 +7,7 @@ from collections import deque
 from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.routing.departure import depart
+from broker.routing.flow import SHUT
 from broker.routing.open_calls import NO_TAG, Repeat
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port
 from broker.routing.router import Router
@@ -127,8 +128,9 @@ class Rank:
 class Tree:
     """All routers of one instance; neighbours exchange encoded messages, as deployed brokers do."""
 
-    def __init__(self, size=7, fanout=2, parents=None, **limits):
+    def __init__(self, size=7, fanout=2, parents=None, windowed=False, **limits):
         self.topology = Topology(size, fanout, parents)
+        self.windowed = windowed
         self.ranks = [Rank(rank, self.topology, **limits) for rank in range(size)]
         self.crossed: list[tuple[int, int, Message]] = []
         self.wire: deque = deque()
@@ -149,6 +151,7 @@ class Tree:
         down = Port(CHILD, child.router.uuid, self._down(above, rank), OWNER, policy=policy, rank=rank)
         up = Port(PARENT, parent.router.uuid, self._up(rank, above), OWNER, policy=policy, rank=above)
         self.links[rank] = (down, up)
+        down.windowed = up.windowed = self.windowed
         parent.router.attach(down)
         child.router.attach(up)
 
@@ -177,8 +180,10 @@ class Tree:
             router.request(port, message)
         elif message.type == RESPONSE:
             router.response(port, message)
-        else:
+        elif message.type == EVENT:
             router.events.receive(port, message)
+        else:
+            router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
 
     def settle(self):
         """Hand on what is under way until nothing is."""

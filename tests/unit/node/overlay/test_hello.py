@@ -18,7 +18,7 @@ HELLO = Hello(1, 0x5800, UUID, Status.FULL, "node1")
 
 values = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text() | st.just(UUID)
 keys = st.sampled_from(
-    ["rank", "version", "uuid", "status", "hostname", "headgate", "batch", "epoch", "keepalive_s"]
+    ["rank", "version", "uuid", "status", "hostname", "headgate", "batch", "epoch", "keepalive_s", "windows"]
 )
 json_objects = st.dictionaries(keys, values | st.dictionaries(keys, values), max_size=6)
 
@@ -151,14 +151,14 @@ def test_a_payload_that_is_no_object(payload):
         "x",
         [],
         {"batch": True},
-        {"batch": "1", "epoch": 5},
+        {"batch": "1", "epoch": 5, "windows": "1"},
         *({"keepalive_s": odd} for odd in ("5", True, 0, -1, 10**300, 86401, None)),
     ],
 )
 def test_odd_additions_of_a_stranger_mean_nothing(extra):
     told = {"rank": 1, "version": 0x5800, "uuid": UUID, "status": 1, "headgate": extra}
     ours = hello.read_request(request(hello.TOPIC, encode_json(told))).ours
-    assert (ours.epoch, ours.keepalive_s) == ("", 0.0)
+    assert (ours.epoch, ours.keepalive_s, ours.windows) == ("", 0.0, False)
     assert ours.headgate is isinstance(extra, dict)
 
 

@@ -1,0 +1,212 @@
+"""How far events may run ahead of the slowest broker: windows on the links of the tree.
+
+Theory of operation. Every event goes up to rank 0 and from there to every broker. Whoever published faster than the
+slowest of them hands on would fill the queues on the way: first those of libzmq and of the system, which nobody can
+look into and in which requests, answers and keepalives stand, too, then the outboxes, up to where a link is ended.
+So each Headgate broker tells its neighbours of the tree how much of their events it has handled, and whether it
+wants more::
+
+    either end  --OPEN n-->  the other     n bytes of your events are handled since we joined
+                --SHUT n-->                the same; and for now nobody who publishes should add to them
+
+A neighbour is *behind* when it said SHUT, when more than ``WINDOW_BYTES`` of what it was sent are not handled yet, or
+when its outbox is above high water (which is all that is known of deployed flux-core). Two things follow::
+
+    a child is behind, or a subscriber that is waited for   ``_below``    the parent is told SHUT
+    that, or the parent is behind                           ``blocked``   the children are told SHUT, and whoever
+                                                                          publishes here waits (``node.pressure``)
+
+So a broker that is behind stops publishers everywhere: its SHUT goes up to rank 0 and from there down to all. This
+cannot become a circle: ``_below`` follows from the leaves upward, ``blocked`` from rank 0 downward, and the links of
+the tree are read, and their events handed on, whatever is blocked. What is under way between two brokers is bounded by
+the window, what waits at one by the windows of all who publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.routing.tally import Tally
+from broker.wire.message import Message, control
+
+if TYPE_CHECKING:
+    from broker.routing.port import Port
+
+OPEN: Final = 0x100
+"""Control messages, by their first word; the second one is n, modulo 2**32. Deployed software numbers from 0."""
+SHUT: Final = 0x101
+EVENT_BYTES: Final = 4096
+"""What handling an event costs beside its bytes: the time in which so many are copied."""
+WINDOW_BYTES: Final = 1 << 20
+"""What may be under way on one link: 250 small events, which a broker handles in 2 to 5 ms, or 1 MiB in large ones;
+across 1 ms of network that is far more than a broker can handle. A neighbour that was behind is so until half of it is
+handled."""
+TOLD_BYTES: Final = WINDOW_BYTES // 8
+"""How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
+_NEVER: Final = 1 << 62
+_WORD: Final = 0xFFFFFFFF
+
+
+def cost(message: Message) -> int:
+    """What an event counts for."""
+    return EVENT_BYTES + len(message.topic_part) + len(message.payload_part)
+
+
+class Window:
+    """What one neighbour of the tree was sent and has handled, and the same of us; in bytes as of ``cost``.
+
+    Attributes:
+        speaks: it tells us, and wants to be told. base: ``Flow.down`` when it joined, for a child; 0 for the parent.
+        handled: of what it was sent. shut, choked: it said SHUT; its outbox is above high water. behind: see above.
+        received: from it. due: when ``received`` is at this, it is told.
+    """
+
+    __slots__ = ("base", "behind", "choked", "due", "handled", "received", "shut", "speaks")
+
+    def __init__(self, speaks: bool, base: int) -> None:
+        self.speaks: bool = speaks
+        self.base: int = base
+        self.handled: int = 0
+        self.shut: bool = False
+        self.choked: bool = False
+        self.behind: bool = False
+        self.received: int = 0
+        self.due: int = TOLD_BYTES if speaks else _NEVER
+
+
+class Flow:
+    """The windows of one broker.
+
+    Attributes:
+        blocked: whoever publishes here has to wait. on_open: called when it is no longer so.
+        down, up: sent to every child that was there, and to the parent since it is the parent. marks: above
+            ``down_mark`` or ``up_mark`` somebody may be behind, see ``look``.
+    """
+
+    __slots__ = (
+        "_below",
+        "_children",
+        "_late",
+        "_parent",
+        "_tally",
+        "blocked",
+        "down",
+        "down_mark",
+        "on_open",
+        "up",
+        "up_mark",
+    )
+
+    def __init__(self, tally: Tally) -> None:
+        self.blocked: bool = False
+        self.on_open: Callable[[], None] | None = None
+        self.down: int = 0
+        self.up: int = 0
+        self.down_mark: int = _NEVER
+        self.up_mark: int = _NEVER
+        self._tally: Tally = tally
+        self._below: bool = False
+        self._parent: Port | None = None
+        self._children: dict[Port, Window] = {}
+        self._late: set[Port] = set()
+
+    # -- neighbours come and go ----------------------------------------------------------------
+
+    def attach_child(self, port: Port) -> None:
+        """A child joined; it is told at once when publishers have to wait."""
+        window = port.window = self._children[port] = Window(port.windowed, self.down)
+        if self.blocked:
+            self._tell(port, window, True)
+        self.look()
+
+    def attach_parent(self, port: Port) -> None:
+        """We joined a parent."""
+        self.up = 0
+        self._parent = port
+        window = port.window = Window(port.windowed, 0)
+        if self._below:
+            self._tell(port, window, True)
+        self.look()
+
+    def detach(self, port: Port) -> None:
+        """``port`` is gone, whatever it was: nobody waits for it."""
+        if port in self._late:
+            self.wait_for(port, False)
+        if port.window is not None:
+            port.window = None
+            self._children.pop(port, None)
+            if port is self._parent:
+                self._parent = None
+            self.look()
+
+    # -- what is under way ---------------------------------------------------------------------
+
+    def handled(self, port: Port, window: Window) -> None:
+        """``received`` came to what was ``due``: tell it."""
+        self._tell(port, window, self.blocked if port is not self._parent else self._below)
+
+    def told(self, port: Port, count: int, shut: bool) -> None:
+        """OPEN or SHUT of a neighbour."""
+        window = port.window
+        if window is None or not window.speaks:
+            return
+        sent = self.up if port is self._parent else self.down - window.base
+        window.handled = sent - ((sent - count) & _WORD)
+        window.shut = shut
+        was_behind = window.behind
+        self._judge(window, sent)
+        if window.behind is not was_behind:
+            self.look()
+
+    def choked(self, port: Port, choked: bool) -> None:
+        """The outbox of a neighbour crossed a water mark."""
+        if port.window is not None:
+            port.window.choked = choked
+            self.look()
+
+    def wait_for(self, port: Port, wanted: bool) -> None:
+        """The outbox of a subscriber is above high water, and publishers shall wait for it; or they no longer shall."""
+        if wanted:
+            self._late.add(port)
+        else:
+            self._late.discard(port)
+        self._settle()
+
+    def look(self) -> None:
+        """Find out who is behind, and from which count on it has to be found out again."""
+        self.down_mark = self.up_mark = _NEVER
+        for window in self._children.values():
+            self.down_mark = min(self.down_mark, self._judge(window, self.down - window.base) + window.base)
+        if self._parent is not None and self._parent.window is not None:
+            self.up_mark = self._judge(self._parent.window, self.up)
+        self._settle()
+
+    def _judge(self, window: Window, sent: int) -> int:
+        """Whether it is behind; returns what may be sent before it is, or ``_NEVER`` if it is or nobody knows."""
+        allowed = WINDOW_BYTES // 2 if window.behind else WINDOW_BYTES
+        late = window.speaks and sent - window.handled > allowed
+        window.behind = late or window.shut or window.choked
+        return window.handled + WINDOW_BYTES if window.speaks and not window.behind else _NEVER
+
+    def _settle(self) -> None:
+        """Tell whom it concerns what has changed."""
+        below = bool(self._late) or any(window.behind for window in self._children.values())
+        parent = self._parent
+        above = parent is not None and parent.window is not None and parent.window.behind
+        if below is not self._below:
+            self._below = below
+            if parent is not None and parent.window is not None:
+                self._tell(parent, parent.window, below)
+        if self.blocked is not (below or above):
+            self.blocked = below or above
+            for port, window in self._children.items():
+                self._tell(port, window, self.blocked)
+            if not self.blocked and self.on_open is not None:
+                self.on_open()
+
+    def _tell(self, port: Port, window: Window, shut: bool) -> None:
+        if window.speaks:
+            window.due = window.received + TOLD_BYTES
+            self._tally.sent_controls += 1
+            port.send(control(SHUT if shut else OPEN, window.received & _WORD))

@@ -1,0 +1,76 @@
+"""Brokers of ours tell each other how much of their events they have handled; to others nothing is said of it."""
+
+import asyncio
+
+import pytest
+
+from broker.node.overlay.hello import Ours
+from broker.routing.flow import OPEN, SHUT, TOLD_BYTES, WINDOW_BYTES, cost
+from broker.wire.message import CONTROL, control, event
+from tests.unit.node.overlay.downward import HELLO, say
+from tests.unit.node.overlay.downward import run as run_parent
+from tests.unit.node.overlay.trees import Tree, until
+from tests.unit.node.overlay.upward import run as run_child
+
+LARGE = b"x" * 60_000
+OURS = Ours(True, windows=True)
+
+
+def words(client):
+    return [m.aux1 for m in client.inbox if m.type == CONTROL and m.aux1 in (OPEN, SHUT)]
+
+
+@pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
+def test_a_child_is_heeded_and_told_if_it_said_that_it_does_the_same(windows):
+    async def story(parent):
+        child = await parent.join(HELLO._replace(ours=Ours(True, windows=windows)))
+        flow = parent.broker.router.events.flow
+        for _ in range(2 * TOLD_BYTES // len(LARGE)):
+            say(child, event("news", LARGE))
+        say(child, control(SHUT))
+        await until(lambda: parent.broker.router.tally.controls == 1)
+        assert flow.blocked is windows
+        await asyncio.sleep(0)
+        assert bool(words(child)) is windows
+        child.link.close()
+        await until(lambda: not parent.overlay.online_children())
+        assert not flow.blocked
+
+    run_parent(story)
+
+
+@pytest.mark.parametrize("ours", [OURS, Ours(), Ours(True)], ids=["ours", "deployed", "older"])
+def test_a_parent_is_heeded_and_told_if_it_said_that_it_does_the_same(ours):
+    async def tell(story):
+        flow = story.child.broker.router.events.flow
+        for number in range(2 * TOLD_BYTES // len(LARGE)):
+            story.link.say(event("news", LARGE, sequence=number + 1))
+        story.link.say(control(SHUT))
+        await until(lambda: story.child.broker.router.tally.controls == 1)
+        assert flow.blocked is ours.windows
+        await asyncio.sleep(0)
+        assert bool(words(story.link)) is ours.windows
+
+    run_child(tell, ours=ours)
+
+
+def test_a_flood_through_a_real_tree_arrives_whole_and_in_order():
+    async def story():
+        async with Tree(4) as tree:
+            count = 4 * WINDOW_BYTES // cost(event("flood", LARGE))
+            clients = [tree.ranks[3].client() for _ in range(3)]
+            for number in range(count):
+                for client in clients:
+                    client.link.send(event("flood", LARGE[: 100 * number] or None))
+            for client in clients:
+                client.link.flush()
+            heard = [
+                lambda rank=rank: [m.sequence for m in rank.events if m.topic == "flood"]
+                for rank in tree.ranks
+            ]
+            await until(lambda: all(len(sequences()) == 3 * count for sequences in heard))
+            assert all(sequences() == list(range(1, 3 * count + 1)) for sequences in heard)
+            await until(lambda: not any(rank.broker.router.events.flow.blocked for rank in tree.ranks))
+            assert all(rank.broker.router.tally.sent_controls for rank in tree.ranks)
+
+    asyncio.run(story())

@@ -1,0 +1,330 @@
+"""Publishers wait while events do not move on: who does, for whom, how long, and that nothing they said is lost."""
+
+import pytest
+
+from broker.identity import Credentials, Role
+from broker.node.pressure import PATIENCE_S, SHARE_BYTES, UNTRUSTED_S
+from broker.routing.flow import OPEN, SHUT, WINDOW_BYTES, cost
+from broker.routing.port import CHILD, CLIENT, PARENT
+from broker.transport.outbox import OutboxLimits
+from broker.wire.message import CONTROL, control, event
+from tests.unit.node.desk import GUEST, OWNER, Desk, Peer, ask, run, ticks
+
+SMALL = OutboxLimits(high_bytes=1000, high_msgs=8, event_bytes=1 << 20, cap_bytes=1 << 20)
+SHARE = SHARE_BYTES // cost(event("e.1000"))
+OTHER = Credentials(4243, int(Role.USER))
+
+
+def news(first, last):
+    return [event(f"e.{number}") for number in range(first, last)]
+
+
+def numbers(peer):
+    return [int(message.topic[2:]) for message in peer.events]
+
+
+def heed(desk):
+    """Control messages of neighbours are heard, as the overlay does it."""
+    flow = desk.broker.router.events.flow
+    desk.broker.on_control = lambda port, message: flow.told(port, message.aux2, message.aux1 == SHUT)
+
+
+class Neighbour(Peer):
+    """A broker that tells how much it has handled."""
+
+    def __init__(self, desk, kind):
+        super().__init__(desk, kind=kind, windowed=True)
+        heed(desk)
+
+    def tells(self, handled=0, shut=False):
+        self.say(control(SHUT if shut else OPEN, handled))
+
+    async def reads(self):
+        """It handles what it gets until nothing more comes."""
+        flow = self.desk.broker.router.events.flow
+        got = -1
+        while got != len(self.events):
+            got = len(self.events)
+            self.tells(flow.up if self.port.kind == PARENT else flow.down - self.port.window.base)
+            await ticks(20)
+
+    @property
+    def told(self):
+        return [message.aux1 for message in self.link.flushed if message.type == CONTROL]
+
+
+def shut_desk(rank=0, **more):
+    """A broker whose neighbour said SHUT."""
+    desk = Desk(size=3, rank=rank, **more)
+    neighbour = Neighbour(desk, PARENT if rank else CHILD)
+    neighbour.tells(shut=True)
+    return desk, neighbour
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("services", [[], ["mine"]], ids=["client", "provider"])
+def test_who_says_more_than_its_share_is_held_and_nothing_is_lost(rank, services):
+    async def script():
+        desk, neighbour = shut_desk(rank, batch_msgs=1000)
+        mouth = desk.peer(GUEST, services=services)
+        mouth.say(ask("probe.a", 1), *news(0, 500), ask("probe.b", 2), *news(500, 600))
+        await ticks()
+        assert numbers(neighbour) == list(range(SHARE))
+        assert mouth.errnums == [0], "what came before it is answered"
+        assert not mouth.link.reading
+        await neighbour.reads()
+        assert numbers(neighbour) == list(range(600))
+        assert mouth.errnums == [0, 0]
+        assert mouth.link.reading
+
+    run(script())
+
+
+def test_who_says_little_does_not_notice_that_others_say_too_much():
+    async def script():
+        desk, neighbour = shut_desk()
+        greedy, modest = desk.peer(GUEST), desk.peer(OTHER)
+        greedy.say(*news(0, 1000))
+        for number in range(1000, 1010):
+            modest.say(event(f"e.{number}"), ask("probe.x", number))
+        await ticks()
+        assert modest.link.reading
+        assert numbers(neighbour)[-10:] == list(range(1000, 1010))
+        assert len(modest.responses) == 10
+
+    run(script())
+
+
+def test_many_links_of_one_user_have_one_share_and_each_second_a_new_one():
+    async def script():
+        desk, neighbour = shut_desk()
+        links = [desk.peer(GUEST) for _ in range(10)]
+        for number, link in enumerate(links):
+            link.say(*news(100 * number, 100 * number + 100))
+        await ticks(20)
+        for second in range(1, 5):
+            assert len(neighbour.events) == second * SHARE
+            desk.broker.pressure.sweep(1.0, 30.0)
+            await ticks(50)
+        await neighbour.reads()
+        assert sorted(numbers(neighbour)) == list(range(1000))
+        assert all(link.link.reading for link in links)
+
+    run(script())
+
+
+def test_an_owners_link_that_names_users_has_a_share_for_each():
+    """So it is with the gateway, which speaks for all web users."""
+
+    async def script():
+        desk, neighbour = shut_desk()
+        gateway = desk.peer(OWNER, services=["gateway"])
+        gateway.say(*(event(f"e.{user}", userid=user, rolemask=2) for user in range(300)))
+        await ticks()
+        assert numbers(neighbour) == list(range(300))
+        gateway.say(*(event("e.0", userid=7, rolemask=2) for _ in range(200)))
+        await ticks()
+        assert len(neighbour.events) == 300 + SHARE - 1
+
+    run(script())
+
+
+@pytest.mark.parametrize("kind", [CHILD, PARENT])
+def test_tree_links_are_never_held(kind):
+    async def script():
+        desk = Desk(size=3, rank=1)
+        other = Neighbour(desk, PARENT if kind == CHILD else CHILD)
+        tree = Neighbour(desk, kind)
+        other.tells(shut=True)
+        tree.say(*(event(f"e.{number}", sequence=number + 1) for number in range(1000)))
+        await ticks(20)
+        assert numbers(other) == list(range(1000))
+        assert tree.link.reading
+        assert tree.told[0] == SHUT
+
+    run(script())
+
+
+def test_events_that_come_as_requests_are_held_like_others():
+    async def script():
+        desk, neighbour = shut_desk()
+        mouth = desk.peer(GUEST)
+        mouth.say(*(ask("event.publish", tag, b"p") for tag in range(1, 1001)))
+        await ticks()
+        assert len(mouth.responses) == len(neighbour.events) < 200
+        await neighbour.reads()
+        assert [m.matchtag for m in mouth.responses] == list(range(1, 1001))
+        assert len(neighbour.events) == 1000
+
+    run(script())
+
+
+def test_a_window_that_fills_within_a_batch_ends_it():
+    async def script():
+        desk = Desk(size=3, batch_msgs=1000)
+        neighbour = Neighbour(desk, CHILD)
+        mouth = desk.peer(GUEST)
+        mouth.say(*news(0, 1000))
+        await ticks()
+        window = WINDOW_BYTES // cost(event("e.1000"))
+        assert window < len(neighbour.events) <= window + 64 + SHARE
+
+    run(script())
+
+
+def test_a_publisher_that_ends_while_it_is_held_is_heard_to_its_end():
+    async def script():
+        desk, neighbour = shut_desk()
+        mouth = desk.peer(GUEST)
+        mouth.say(*news(0, 500))
+        await ticks()
+        mouth.end()
+        await ticks(20)
+        assert numbers(neighbour) == list(range(500))
+        assert mouth.port not in desk.broker.router.ports
+        assert not desk.broker.pressure._held
+
+    run(script())
+
+
+def test_what_arrives_while_a_publisher_is_held_keeps_its_place():
+    async def script():
+        desk, neighbour = shut_desk()
+        mouth = desk.peer(GUEST)
+        mouth.say(*news(0, 500))
+        await ticks()
+        mouth.say(*news(500, 550))
+        await ticks()
+        await neighbour.reads()
+        assert numbers(neighbour) == list(range(550))
+
+    run(script())
+
+
+def test_who_waits_for_a_provider_and_for_events_is_read_when_both_are_there():
+    async def script():
+        desk, neighbour = shut_desk(limits=SMALL)
+        provider = desk.peer(services=["echo"])
+        provider.link.full = True
+        desk.peer().say(*(ask("echo.fill", tag) for tag in range(1, 10)))
+        mouth = desk.peer(GUEST)
+        mouth.say(ask("echo.x", 1), *news(0, 200))
+        await ticks()
+        await neighbour.reads()
+        assert not mouth.link.reading
+        provider.link.drain()
+        assert mouth.link.reading
+
+    run(script())
+
+
+def test_who_becomes_a_provider_still_waits_for_events():
+    async def script():
+        desk, neighbour = shut_desk()
+        mouth = desk.peer(GUEST)
+        mouth.say(*news(0, 200))
+        await ticks()
+        mouth.provide("mine")
+        await ticks()
+        assert not mouth.link.reading
+        await neighbour.reads()
+        assert mouth.link.reading
+
+    run(script())
+
+
+# -- subscribers ------------------------------------------------------------------------------------
+
+
+def slow_ear(desk, cred=GUEST):
+    """A subscriber above high water; what made it so stands in its outbox."""
+    ear = desk.peer(cred, name="ear")
+    ear.subscribe()
+    ear.link.full = True
+    desk.peer(OTHER).say(*(event("filler") for _ in range(9)))
+    assert ear.link.outbox.choked
+    return ear
+
+
+def test_publishers_wait_for_a_subscriber_that_reads():
+    async def script():
+        desk = Desk(SMALL)
+        ear, mouth = slow_ear(desk), desk.peer(OWNER)
+        mouth.say(*news(0, 1000))
+        await ticks(20)
+        assert len(ear.link.outbox.parked) == 9 + SHARE
+        while len(ear.events) < 1009:
+            ear.link.drain(50)
+            ear.link.full = True
+            await ticks()
+        assert ear.link.ended is None
+        assert [message.topic for message in ear.events[9:]] == [f"e.{number}" for number in range(1000)]
+
+    run(script())
+
+
+def test_publishers_lose_patience_with_one_that_does_not_and_with_its_user():
+    async def script():
+        desk = Desk(SMALL)
+        flow, pressure = desk.broker.router.events.flow, desk.broker.pressure
+        ear = slow_ear(desk)
+        for _ in range(int(PATIENCE_S)):
+            pressure.sweep(1.0, 30.0)
+            assert flow.blocked
+        pressure.sweep(1.0, 30.0)
+        assert not flow.blocked
+        slow_ear(desk)
+        assert not flow.blocked, "it is the same user's"
+        other = slow_ear(desk, OTHER)
+        assert flow.blocked
+        other.link.drain()
+        assert not flow.blocked
+        assert ear.link.ended is None
+        for _ in range(int(UNTRUSTED_S)):
+            pressure.sweep(1.0, 300.0)
+        slow_ear(desk)
+        assert flow.blocked
+
+    run(script())
+
+
+def test_nobody_waits_for_a_subscriber_that_may_miss_events_or_that_has_gone_or_that_is_none():
+    async def script():
+        drop = OutboxLimits(high_bytes=1000, high_msgs=8, event_policy="drop")
+        desk = Desk(drop)
+        slow_ear(desk)
+        assert not desk.broker.router.events.flow.blocked
+        desk = Desk(SMALL)
+        flow = desk.broker.router.events.flow
+        deaf = desk.peer()
+        deaf.link.full = True
+        deaf.say(*(ask("probe.x", tag) for tag in range(1, 20)))
+        assert deaf.link.outbox.choked
+        assert not flow.blocked
+        ear = slow_ear(desk)
+        assert flow.blocked
+        ear.end()
+        await ticks()
+        assert not flow.blocked
+        assert not desk.broker.pressure._waited_for
+
+    run(script())
+
+
+def test_a_neighbour_of_another_make_is_waited_for_while_its_outbox_is_full():
+    async def script():
+        desk = Desk(SMALL, size=3)
+        child, mouth = desk.peer(kind=CHILD), desk.peer(GUEST)
+        child.link.full = True
+        mouth.say(*news(0, 1000))
+        await ticks(20)
+        assert desk.broker.router.events.flow.blocked
+        assert len(child.link.outbox.parked) < 9 + 64 + SHARE
+        while len(child.events) < 1000:
+            child.link.drain()
+            child.link.full = True
+            await ticks()
+        assert numbers(child) == list(range(1000))
+        assert child.port.kind != CLIENT
+
+    run(script())
