@@ -136,6 +136,7 @@ class Hub:
             close = BUSY if places.uncertain(principal.name) else TOO_MANY  # BUSY: come back and see
             text = f"too many connections of {principal.name} (limits.connections_per_user)"
             raise self._refused(kind, text, status=429, close=close)
+        link.outbox.charge_to(principal.name, 0)
         self.sessions[session.id] = session
         self.fronts[session.front] = session
         self.counters.opened[kind] += 1

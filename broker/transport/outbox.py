@@ -218,8 +218,12 @@ class Outbox(Generic[Form]):
         self.discarded = 0
 
     def charge_to(self, user: Hashable, limit_bytes: int) -> None:
-        """It is the link of ``user``, whose links may hold ``limit_bytes`` together (0: any number); before any use."""
-        self.account = self._budget.account(user, limit_bytes)
+        """It is the link of ``user``, whose links may hold ``limit_bytes`` together (0: any number).
+
+        One that is known while something waits already stays by itself.
+        """
+        if self.parked is None:
+            self.account = self._budget.account(user, limit_bytes)
 
     @property
     def drops(self) -> bool:

@@ -30,8 +30,6 @@ class RouterLink(ZeromqLink):
         "_listener",
         "_paused",
         "connection",
-        "fd",
-        "inode",
         "turns",
     )
 

@@ -16,6 +16,8 @@ log = logging.getLogger("headgate")
 _SILENCE: Final = Struct("=52xII")
 """``struct tcp_info`` up to ``tcpi_last_ack_recv``: milliseconds since the peer's last byte and since its last
 acknowledgement (linux/tcp.h)."""
+_TAKEN: Final = Struct("=120xQ")
+"""The same up to ``tcpi_bytes_acked``: what the other machine has taken since the beginning."""
 
 
 def inode(fd: int) -> int:
@@ -43,11 +45,26 @@ def silent_s(fd: int, number: int) -> float:
     whether a process reads there, this does not tell. 0.0 for a connection that is not TCP, where the kernel tells at
     once when the other side is gone, and for one that is no longer the socket ``number``.
     """
+    facts = _tcp_info(fd, number, _SILENCE)
+    return min(facts) / 1000 if facts else 0.0
+
+
+def taken_bytes(fd: int, number: int) -> int:
+    """What the machine at the other end of a TCP connection has taken of it so far, as it acknowledged; 0 as above.
+
+    Its kernel takes a few MiB for a process that does not read, and then no more.
+    """
+    facts = _tcp_info(fd, number, _TAKEN)
+    return facts[0] if facts else 0
+
+
+def _tcp_info(fd: int, number: int, form: Struct) -> tuple[int, ...]:
+    """Of ``struct tcp_info`` what ``form`` says; nothing of what is not TCP, or not the socket ``number`` any more."""
     try:
         with socket.socket(fileno=os.dup(fd)) as same:
             if inode(same.fileno()) != number or same.family == socket.AF_UNIX:
-                return 0.0
-            info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SILENCE.size)
+                return ()
+            info = same.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, form.size)
     except OSError:
-        return 0.0
-    return float(min(_SILENCE.unpack(info))) / 1000 if len(info) == _SILENCE.size else 0.0
+        return ()
+    return form.unpack(info) if len(info) == form.size else ()

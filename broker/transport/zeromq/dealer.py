@@ -24,6 +24,7 @@ from broker.transport.curve import CurveClient
 from broker.transport.link import Options
 from broker.transport.zeromq.address import Endpoint, check_secrecy, parse, resolve
 from broker.transport.zeromq.batching import Form
+from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub, hub
 from broker.transport.zeromq.link import ZeromqLink
@@ -40,7 +41,13 @@ from broker.transport.zeromq.tuning import (
 from broker.wire.dialects import dialect
 
 _EVENTS: Final = (
-    int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED) | FAILED
+    int(
+        zmq.EVENT_CONNECTED
+        | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        | zmq.EVENT_DISCONNECTED
+        | zmq.EVENT_CONNECT_RETRIED
+    )
+    | FAILED
 )
 BACKOFF_S: Final = 0.05
 """Bound of the first wait between two attempts; doubles up to ``BACKOFF_MAX_S``."""
@@ -166,6 +173,8 @@ class DealerLink(ZeromqLink):
         if self.opened.done():
             if event == zmq.EVENT_DISCONNECTED and self.ended is None:
                 self.lost(LinkEnded(f"{self.peer.address} ended the connection"))
+        elif event == zmq.EVENT_CONNECTED:
+            self.fd, self.inode = value, inode(value)
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.opened.set_result(None)
         else:

@@ -80,6 +80,10 @@ class Pump:
         hub.loop.add_reader(self._fd, self.turn)
         self.wake()
 
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._hub.loop.time()
+
     def wake(self) -> None:
         """Take a turn soon."""
         if self._handle is None and not self.closed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from broker.errors import (
     DecodeError,
@@ -30,6 +30,7 @@ from broker.transport.zeromq.batching import (
     plain,
     unbatch,
 )
+from broker.transport.zeromq.connection import taken_bytes
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.tuning import FAREWELL_MS, LINGER_MS, MORE_NOBLOCK, NOBLOCK, STILL_MS
 from broker.wire.decoding import from_parts
@@ -38,12 +39,16 @@ from broker.wire.message import Message
 
 log = logging.getLogger("headgate")
 
+LOOK_S: Final = 0.5
+"""How often a connection that libzmq has no room for is asked whether it moves."""
+
 
 class ZeromqLink(Link):
     """One peer of a ZeroMQ socket.
 
     Attributes:
         identity: the identity part: of the peer (ROUTER), or our own (DEALER).
+        fd: the connection's descriptor in libzmq; -1 while it is not known. inode: its socket's number.
         batch: True while small messages to the peer are sent in batches.
     """
 
@@ -59,8 +64,12 @@ class ZeromqLink(Link):
         "_pump",
         "_sock",
         "_still_ms",
+        "_taken_bytes",
+        "_taken_s",
         "batch",
+        "fd",
         "identity",
+        "inode",
     )
 
     def __init__(self, peer: PeerInfo, options: Options, identity: bytes, pump: Pump) -> None:
@@ -76,6 +85,8 @@ class ZeromqLink(Link):
         self._farewell: list[Form] = []
         self._moved = False
         self._lingered_ms = self._still_ms = 0
+        self.fd, self.inode = -1, 0
+        self._taken_bytes, self._taken_s = 0, 0.0
         self._decode: Callable[[list[bytes]], Message] = from_parts if spoken.native else spoken.decode
         self._form: Callable[[Message], Form] = plain if spoken.native else _encoder(spoken)
 
@@ -119,7 +130,20 @@ class ZeromqLink(Link):
             self._flush_fresh()
         if outbox.sent != before:
             outbox.progress += 1
+        elif outbox.parked:
+            self._look_for_progress()
         self._pump.sent()
+
+    def _look_for_progress(self) -> None:
+        """Libzmq has no room, maybe for as long as one large message takes: does the peer take something of it?"""
+        now = self._pump.now()
+        if now - self._taken_s < LOOK_S:
+            return
+        self._taken_s = now
+        taken = taken_bytes(self.fd, self.inode)
+        if taken > self._taken_bytes:
+            self._taken_bytes = taken
+            self.outbox.progress += 1
 
     def _flush_fresh(self) -> None:
         outbox = self.outbox

@@ -32,6 +32,16 @@ def test_connections_are_bounded_in_all_and_per_user():
     run(script, limits={"connections": 3, "connections_per_user": 2}, join=False)
 
 
+def test_what_waits_for_a_user_is_charged_over_all_its_connections():
+    async def script(desk):
+        mine, too, other = desk.client(), desk.client(), desk.client(principal("eve", 1002))
+        accounts = [each.near.outbox.account for each in (mine, too, other)]
+        assert accounts[0] is accounts[1]
+        assert accounts[0] is not accounts[2]
+
+    run(script, join=False)
+
+
 def test_places_of_all_processes_count():
     async def script(desk):
         class Elsewhere:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from broker.transport.zeromq.connection import inode, silent_s
+from broker.transport.zeromq.connection import inode, silent_s, taken_bytes
 
 
 def pair(stack: list[socket.socket]) -> socket.socket:
@@ -36,3 +36,21 @@ def test_what_is_no_tcp_or_another_socket_by_now_is_never_silent():
     with near, far:
         assert silent_s(near.fileno(), inode(near.fileno())) == 0.0
         assert silent_s(near.fileno(), inode(near.fileno()) + 1) == 0.0
+
+
+def test_what_the_other_end_has_taken():
+    ends: list[socket.socket] = []
+    try:
+        near = pair(ends)
+        number = inode(near.fileno())
+        before = taken_bytes(near.fileno(), number)
+        near.sendall(bytes(1000))
+        until = time.monotonic() + 10
+        while taken_bytes(near.fileno(), number) < before + 1000:  # whose acknowledgement may come later
+            assert time.monotonic() < until
+        assert taken_bytes(near.fileno(), number) == before + 1000
+        assert taken_bytes(near.fileno(), number + 1) == 0
+    finally:
+        for sock in ends:
+            sock.close()
+    assert taken_bytes(near.fileno(), number) == 0

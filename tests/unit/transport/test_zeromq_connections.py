@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -348,5 +349,105 @@ def test_the_last_descriptors_are_not_for_guests(caplog):
             assert told == [(CLIENT.public_key, errno.EMFILE)]
             assert not accepting.links
             assert "what descriptors are left is the owner's" in caplog.text
+
+    asyncio.run(check())
+
+
+class SlowLine:
+    """A TCP line to ``address`` that carries ``way`` (from there ``down``, to there ``up``) as far as it is told."""
+
+    def __init__(self, address, way):
+        host, port = address.removeprefix("tcp://").split(":")
+        self._target, self._way = (host, int(port)), way
+        self._ends, self._tasks = [], []
+        self.allowed = asyncio.Semaphore(1 << 20)
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._carry, sock=narrow())
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"tcp://{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_exc):
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for end in self._ends:
+            end.close()
+
+    async def _carry(self, reader, writer):
+        sock = narrow()
+        await asyncio.get_running_loop().sock_connect(sock, self._target)
+        back, forth = await asyncio.open_connection(sock=sock)
+        self._ends += [writer, forth]
+        down, up = (self.allowed, None) if self._way == "down" else (None, self.allowed)
+        self._tasks += [
+            asyncio.get_running_loop().create_task(self._copy(*each))
+            for each in ((reader, forth, up), (back, writer, down))
+        ]
+
+    async def _copy(self, reader, writer, allowed):
+        while True:
+            if allowed is not None:
+                await allowed.acquire()
+            data = await reader.read(65536)
+            if not data:
+                return
+            writer.write(data)
+            await writer.drain()
+
+    def stop(self):
+        self.allowed._value = 0
+
+    def go_on(self):
+        self.allowed._value = 1 << 20
+        self.allowed.release()
+
+
+def narrow():
+    """A socket whose kernel takes little that nobody reads."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    sock.bind(("127.0.0.1", 0))
+    sock.setblocking(False)
+    return sock
+
+
+@pytest.mark.parametrize("way", ["down", "up"])
+def test_one_large_message_on_a_slow_line_makes_progress(monkeypatch, way):
+    """Found here: while libzmq sent it, nothing else left, and a neighbour that took it in was taken for stalled."""
+    monkeypatch.setattr(link_module, "LOOK_S", 0.0)
+
+    async def check():
+        async with listener(listening()) as (address, accepting), SlowLine(address, way) as line:
+            link, link_in = await zeromq.transport.dial(line.address, dialling()), Recorder()
+            link.start(link_in)
+            send_all(link, [event("hello")])
+            far, far_in = await accepting.link(0)
+            sender, receiver = (far, link_in) if way == "down" else (link, far_in)
+            outbox = sender.outbox
+            line.stop()
+            for message in (event("big", bytes(24 << 20)), *numbered(200)):
+                send_all(sender, [message])
+            await standstill(outbox)
+            assert outbox.parked
+            sent, before = outbox.sent, outbox.progress
+            while outbox.progress == before:
+                line.allowed.release()
+                await asyncio.sleep(0.01)
+            assert outbox.sent == sent, "no message has left"
+            await standstill(outbox)
+            line.go_on()
+            await receiver.count(201)
+            link.close()
+
+    async def standstill(outbox):
+        """What buffers take is taken; nobody reads on."""
+        seen, still = -1, 0
+        while still < 20:
+            still = still + 1 if outbox.progress == seen else 0
+            seen = outbox.progress
+            await asyncio.sleep(0.01)
 
     asyncio.run(check())
