@@ -2,9 +2,9 @@
 
 import contextlib
 import itertools
+import re
 import socket
 import time
-from collections.abc import Iterator
 
 from tests.overload.ground import REFUSED, Ground
 from tests.overload.lines import StreamLine
@@ -64,21 +64,29 @@ def silent(ground: Ground) -> None:
     time.sleep(max(0.0, ground.until - time.monotonic()))
 
 
+def epoch(ground: Ground) -> str:
+    """What positions of events begin with now, as a stream's first one says."""
+    (line,) = connected(ground, 1)
+    line.push(asked(ground, "GET", "/v1/events?prefix=none"))
+    came = b""
+    while not (found := re.search(rb"\nid: ([^:\s]+):", came)):
+        assert not line.ended, came
+        came += line.drain()
+        time.sleep(0.001)
+    ground.close([line])
+    return found[1].decode()
+
+
 def replays(ground: Ground) -> None:
-    """Event streams with 256 prefixes that ask for all events since long ago, and leave at once."""
+    """Event streams with 256 prefixes that ask for all events since the first one, and leave when an answer begins."""
     query = "&".join(f"prefix=victim.{number:x}." for number in range(256))
-    data = asked(ground, "GET", f"/v1/events?{query}", Last_Event_ID="0:1")
+    data = asked(ground, "GET", f"/v1/events?{query}", Last_Event_ID=f"{epoch(ground)}:1")
     while not ground.over:
         lines = connected(ground, 48)
-
-        def work(line: StreamLine) -> Iterator[bytes]:
-            yield data
-            while not ground.over:
-                if line.drain() or line.ended:
-                    return
-                yield b""
-
-        ground.flood({line: work(line) for line in lines})
+        ground.flood({line: iter([data]) for line in lines})
+        for line in lines:
+            with contextlib.suppress(*REFUSED):
+                line.settle()
         ground.close(list(lines))
 
 
