@@ -268,12 +268,25 @@ class Hub:
 
     # -- rights --------------------------------------------------------------------------------
 
-    def set_access(self, access: Access) -> None:
-        """Other rules from now on; every session gives up what they do not allow."""
+    def set_access(
+        self, access: Access, again: Callable[[Principal], Principal | None] = lambda mine: mine
+    ) -> None:
+        """Other rules from now on, and other users: every session gives up what is not allowed any more.
+
+        Args:
+            access: the rules.
+            again: who the user of a session is now; None ends the session.
+        """
         self.access = access
         self.fanout.invalidate()
         for session in list(self.sessions.values()):
-            session.recheck()
+            mine = again(session.principal)
+            if mine is None:
+                session.end(REVOKED, "this user is gone, or another one")
+            elif mine == session.principal:
+                session.recheck()
+            else:
+                session.set_principal(mine)
 
     def revoked(self, credential: str | None = None) -> None:
         """End the sessions of ``credential`` (``Principal.credential``); None asks the identity about every one."""

@@ -1,6 +1,7 @@
 """One gateway as a process: logging, signals, the word to systemd, the exit code.
 
-SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads certificates, tokens and keys again.
+SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads users, rules, certificates,
+tokens and keys again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal, Self
 
 from broker import supervision
 from broker.errors import ConfigError, HeadgateError
-from gateway.serve import Gateway
+from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
 
 log = logging.getLogger("headgate")
@@ -38,6 +39,7 @@ def run(
     sockets: Sequence[socket.socket] | None = None,
     worker: tuple[str, str] | None = None,
     ready: Callable[[Gateway], None] | None = None,
+    reread: Reread | None = None,
 ) -> int:
     """Run one gateway until it is told to leave; returns the exit code of the process.
 
@@ -47,12 +49,17 @@ def run(
         sockets: bound already.
         worker: name of this worker, and the directory it shares with its siblings.
         ready: called once the doors are open.
+        reread: as of ``Gateway``.
     """
     set_up_logging(settings.gateway.log_level, f"gateway {worker[0]}" if worker else "gateway")
     supervision.raise_descriptor_limit()
     shrink_tls_buffers()
+
+    def make() -> Gateway:
+        return Gateway(settings, upstream=upstream, sockets=sockets, worker=worker, reread=reread)
+
     try:
-        return asyncio.run(_serve(settings, upstream, sockets, worker, ready))
+        return asyncio.run(_serve(make, ready))
     except ConfigError as error:
         print(f"headgate gateway: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
         return EXIT_CONFIG
@@ -61,14 +68,8 @@ def run(
         return EXIT_FAILED
 
 
-async def _serve(
-    settings: GatewaySettings,
-    upstream: str | None,
-    sockets: Sequence[socket.socket] | None,
-    worker: tuple[str, str] | None,
-    ready: Callable[[Gateway], None] | None,
-) -> int:
-    gateway = Gateway(settings, upstream=upstream, sockets=sockets, worker=worker)
+async def _serve(make: Callable[[], Gateway], ready: Callable[[Gateway], None] | None) -> int:
+    gateway = make()
     async with Leaving(gateway) as leaving:
         if await leaving.unless_left(gateway.start()):
             if ready is not None:
@@ -82,7 +83,7 @@ class Leaving:
 
     Args:
         gateway: its ``stop`` is awaited at the end.
-        hangup: what SIGHUP means: ``reload`` certificates, tokens and keys, or ``leave``, for a terminal has gone.
+        hangup: what SIGHUP means: ``reload`` (see ``Gateway.reload``), or ``leave``, for a terminal has gone.
 
     Attributes:
         forced: a second signal came: what is left should end without waiting.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiohttp import web
@@ -21,11 +21,13 @@ from broker.client.dialing import default_uri
 from broker.errors import ConfigError
 from broker.transport.link import Flusher, Options
 from broker.transport.outbox import Budget, OutboxLimits
+from gateway.access import Access
 from gateway.history.reader import History
 from gateway.hub import Hub
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.login import link_url
 from gateway.identity.store import Store
+from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
 from gateway.upstream.keys import keys_of
@@ -43,6 +45,8 @@ from gateway.websocket.endpoint import Endpoint
 
 log = logging.getLogger("headgate")
 
+Reread = Callable[[], GatewaySettings]
+"""The settings as their file and the command line have them now; raises ConfigError."""
 JOIN_S: Final = 2.0
 """How long a start waits for the upstream before it opens the doors without it."""
 STEP_S: Final = 0.02
@@ -72,6 +76,7 @@ class Gateway:
         upstream: address of the broker; None takes ``gateway.upstream``, else ``$HEADGATE_URI``, ``$FLUX_URI``.
         sockets: bound already, one per ``[[listen]]`` and the one of ``metrics_listen`` last; None binds here.
         worker: name of this worker process among its siblings, and the directory they share.
+        reread: reads the settings again, for ``reload``; None: they stay.
 
     Attributes:
         settings: as given, but no more connections than file descriptors allow.
@@ -90,7 +95,9 @@ class Gateway:
         upstream: str | None = None,
         sockets: Sequence[socket.socket] | None = None,
         worker: tuple[str, str] | None = None,
+        reread: Reread | None = None,
     ) -> None:
+        self._reread = reread
         self._asked = settings.limits
         limits = fitted(settings.limits, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.settings = settings = replace(settings, limits=limits)
@@ -215,8 +222,8 @@ class Gateway:
     # -- while it runs -------------------------------------------------------------------------
 
     async def reload(self) -> list[str]:
-        """Read certificates, tokens and keys again; returns what could not be read and so stays as it was."""
-        problems = []
+        """Read users, rules, certificates, tokens and keys again; returns what could not be read and so stays."""
+        problems = self._reload_settings()
         for context in self._tls:
             try:
                 context.reload()
@@ -225,8 +232,24 @@ class Gateway:
         problems += await self.identity.reload()
         for problem in problems:
             log.error("reload: %s; what was there stays", problem)
-        log.info("reloaded certificates, tokens and keys%s", " as far as possible" if problems else "")
+        log.info(
+            "reloaded users, rules, certificates, tokens and keys%s",
+            " as far as possible" if problems else "",
+        )
         return problems
+
+    def _reload_settings(self) -> list[str]:
+        """Take up users and rules, and ask again what open sessions may; what else has changed needs a restart."""
+        if self._reread is None:
+            return []
+        try:
+            settings = renewed(self.settings, self._reread())
+            again = self.identity.set_users(settings)
+        except ConfigError as error:
+            return ["; ".join(str(error).splitlines())]
+        self.settings = settings
+        self.hub.set_access(Access(settings.rules), again)
+        return []
 
     async def _reload_called(self) -> dict[str, Any]:
         """What ``gateway.reload`` answers."""

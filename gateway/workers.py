@@ -33,7 +33,9 @@ from broker.errors import ConfigError, HeadgateError
 from gateway import process
 from gateway.identity import leases
 from gateway.identity.store import Store
+from gateway.serve import Reread
 from gateway.settings.places import Place, place_of
+from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings
 from gateway.web.listener import bind, place_bound
 from gateway.web.siblings import fold
@@ -75,7 +77,7 @@ class Supervisor:
     """The workers of one gateway.
 
     Args:
-        settings: ``gateway.workers`` says how many. upstream: as of ``Gateway``.
+        settings: ``gateway.workers`` says how many. upstream, reread: as of ``Gateway``.
 
     Attributes:
         urls: where clients connect.
@@ -84,8 +86,9 @@ class Supervisor:
         ConfigError: an address cannot be used.
     """
 
-    def __init__(self, settings: GatewaySettings, upstream: str | None) -> None:
+    def __init__(self, settings: GatewaySettings, upstream: str | None, reread: Reread | None = None) -> None:
         self._settings = settings
+        self._reread = reread
         self._upstream = upstream
         self._workers = [Worker(index) for index in range(settings.gateway.workers)]
         urls = [entry.url for entry in settings.listen]
@@ -190,6 +193,7 @@ class Supervisor:
                 sockets=self._sockets(),
                 worker=(worker.name, self._folder),
                 ready=ready,
+                reread=self._reread,
             )
         except BaseException as error:
             print(f"headgate gateway: worker {worker.index}: {error!r}", file=sys.stderr)  # noqa: T201
@@ -211,7 +215,7 @@ class Supervisor:
             info = signal.sigtimedwait(SIGNALS, self._pause())
             number = 0 if info is None else info.si_signo
             if number == signal.SIGHUP:
-                self._pass_on(signal.SIGHUP)
+                self._reload()
             elif number in (signal.SIGTERM, signal.SIGINT):
                 return process.EXIT_OK
             self._reap()
@@ -232,6 +236,13 @@ class Supervisor:
             return
         self._beat_at = now + period_s
         supervision.notify("WATCHDOG=1")
+
+    def _reload(self) -> None:
+        """Workers read again what they can; one that is started later begins with the same users and rules."""
+        if self._reread is not None:
+            with contextlib.suppress(ConfigError):  # the workers say so
+                self._settings = renewed(self._settings, self._reread())
+        self._pass_on(signal.SIGHUP)
 
     def _pass_on(self, number: signal.Signals) -> None:
         for worker in self._workers:

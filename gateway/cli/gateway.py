@@ -6,6 +6,8 @@ import argparse
 import contextlib
 import json
 import os
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +19,9 @@ from gateway.identity.login import LinkRole, add_link, link_url
 from gateway.identity.store import Store
 from gateway.settings import GatewaySettings, ListenEntry, apply, check, load
 
+if TYPE_CHECKING:
+    from gateway.serve import Reread
+
 _EPILOG = """\
 examples:
   headgate gateway --upstream local:///run/headgate/local-0        on http://127.0.0.1:8280
@@ -26,7 +31,8 @@ examples:
   headgate gateway --listen http://127.0.0.1:0 --set limits.ping_s=10
 
 The broker is --upstream, else gateway.upstream, $HEADGATE_URI, $FLUX_URI, or the local socket of this user.
-SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads certificates, tokens and keys again.
+SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads users, rules,
+certificates, tokens and keys again.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
@@ -71,16 +77,17 @@ def main(argv: list[str]) -> int:
     if given.show:
         print("\n".join(settings_text.lines(settings, explain=True)))
         return 0
+    reread = partial(settings_for, given)
     upstream = given.upstream or settings.gateway.upstream or choose(None)
     if settings.gateway.workers > 1:
-        return _supervised(settings, upstream, link=given.login_link)
+        return _supervised(settings, upstream, reread, link=given.login_link)
 
     from gateway.serve import Gateway
 
     def ready(gateway: Gateway) -> None:
         _say(gateway.urls, gateway.login_link() if given.login_link else None)
 
-    return process.run(settings, upstream=upstream, ready=ready)
+    return process.run(settings, upstream=upstream, ready=ready, reread=reread)
 
 
 def settings_for(given: argparse.Namespace) -> GatewaySettings:
@@ -103,10 +110,10 @@ def settings_for(given: argparse.Namespace) -> GatewaySettings:
     return apply(settings, assignments) if assignments else settings
 
 
-def _supervised(settings: GatewaySettings, upstream: str, *, link: bool) -> int:
+def _supervised(settings: GatewaySettings, upstream: str, reread: Reread, *, link: bool) -> int:
     from gateway.workers import Supervisor
 
-    supervisor = Supervisor(settings, upstream)
+    supervisor = Supervisor(settings, upstream, reread)
     return supervisor.run(lambda: _say(supervisor.urls, _link(settings, supervisor.urls) if link else None))
 
 

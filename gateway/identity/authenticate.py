@@ -135,6 +135,16 @@ class Authenticator:
         problems = [each.text for each in await self._ring.refresh()]
         return [self.tokens.problem, *problems] if self.tokens.problem else problems
 
+    def set_users(self, settings: GatewaySettings) -> Callable[[Principal], Principal | None]:
+        """Take up other users; returns who somebody that was let in before is now, None for nobody.
+
+        Raises:
+            ConfigError: a user is not what it must be; those of before stay.
+        """
+        former, self.users = self.users, Users(settings)
+        self._settings = settings
+        return lambda mine: self.users.again(mine, former)
+
     def close(self) -> None:
         """Give back this worker's counts, read no keys any more; the store is its maker's to close."""
         self._ring.close()

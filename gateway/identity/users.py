@@ -63,6 +63,17 @@ class Users:
             shared=entry.userid in self._shared,
         )
 
+    def again(self, mine: Principal, former: Users) -> Principal | None:
+        """Who somebody is now that ``former`` users let in; None when that is nobody, or another one."""
+        entry, before = self._by_name.get(mine.name), former._by_name.get(mine.name)
+        if mine.kind == "cookie" or (entry is None and before is None):  # of a login link, or of claims
+            return mine
+        if entry is None or before is None or entry.userid != mine.userid:
+            return None
+        if mine.kind == "tls" and entry.certificates != before.certificates:
+            return None  # whose it is now, its client shows when it comes again
+        return self.principal(mine.name, kind=mine.kind, credential=mine.credential, expires=mine.expires)
+
     def by_certificate(self, names: Iterable[str]) -> str | None:
         """The user that a certificate with these names (``certificates.names``) is; None when it is nobody's.
 

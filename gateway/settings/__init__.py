@@ -1,4 +1,4 @@
-"""Typed configuration of a gateway: one TOML file, read at start, frozen after that (``headgate gateway --show``).
+"""Typed configuration of a gateway: one TOML file, frozen once it is read (``headgate gateway --show``).
 
 schema   the sections and entries, each field with its unit, default, reason and off value
 places   what a listener's URL says, and whether it stays on this machine
@@ -7,7 +7,7 @@ reading  file -> text -> tables -> `GatewaySettings`, or one `ConfigError` that 
 """
 
 from gateway.settings.places import Place, place_of
-from gateway.settings.reading import apply, check, load, loads
+from gateway.settings.reading import apply, check, load, loads, renewed
 from gateway.settings.schema import (
     AccessSection,
     GatewaySection,
@@ -38,4 +38,5 @@ __all__ = [
     "load",
     "loads",
     "place_of",
+    "renewed",
 ]

@@ -55,6 +55,15 @@ def check(settings: GatewaySettings) -> GatewaySettings:
     return check_by(problems, settings)
 
 
+def renewed(settings: GatewaySettings, read: GatewaySettings) -> GatewaySettings:
+    """``settings`` with what of ``read`` counts without a restart: users, rules, and which roles web users may have."""
+    replace = msgspec.structs.replace
+    access = replace(
+        settings.access, allow_owner=read.access.allow_owner, allow_admin=read.access.allow_admin
+    )
+    return replace(settings, users=read.users, rules=read.rules, access=access)
+
+
 def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
     replace = msgspec.structs.replace
 

@@ -190,3 +190,34 @@ def test_certificates_are_replaced_and_bad_ones_are_not(rundir, broker):
         )
         assert shown(url) == second
         assert running.stop() == 0
+
+
+def test_sighup_reads_users_and_rules_again(rundir, broker):
+    async def work():
+        async with aiohttp.ClientSession() as http:
+            url = f"{running.urls[0]}/v1/rpc/attr.get"
+
+            async def status():
+                async with http.post(url, json={"name": "rank"}, headers=running.bearer("bob")) as answer:
+                    return answer.status
+
+            assert await status() == 200
+            whole = config.read_text()
+            config.write_text(f"{whole}[[users]]\nname = 7\n")
+            running.signal(signal.SIGHUP)
+            await asyncio.to_thread(eventually, lambda: any("name" in line for line in running.lines()))
+            assert await status() == 200
+            config.write_text(whole.replace('"secret."', '"attr."'))
+            running.signal(signal.SIGHUP)
+            async with asyncio.timeout(20):
+                while await status() != 403:
+                    pass
+
+    config = config_in(rundir, broker.uri)
+    running = GatewayProcess(config)
+    try:
+        running.wait_ready()
+        going(work)
+        assert running.stop() == 0
+    finally:
+        running.kill()

@@ -1,0 +1,94 @@
+"""Users and rules are read again while sessions are open: each keeps what it still may."""
+
+import logging
+
+import aiohttp
+import msgspec
+import pytest
+
+from broker.errors import ConfigError
+from gateway.closes import REVOKED
+from gateway.settings.schema import UserEntry
+
+JSON = ("flux.v1.json",)
+
+
+class Client:
+    """A web session; what its link is told stands in ``sock``."""
+
+    def __init__(self, sock):
+        self.sock = sock
+
+    async def subscribe(self, topic):
+        asked = {"topic": "event.subscribe", "matchtag": 1, "payload": {"topic": topic}}
+        await self.sock.send_json({"type": "request", **asked})
+        assert not (await self.until("response")).get("errnum")
+
+    async def until(self, kind):
+        while (said := await self.sock.receive_json(timeout=20))["type"] != kind:
+            pass
+        return said
+
+
+@pytest.fixture
+async def enter(live):
+    async with aiohttp.ClientSession() as http:
+
+        async def enter(user):
+            sock = await http.ws_connect(live.ws, protocols=JSON, headers=live.bearer(user))
+            client = Client(sock)
+            await client.until("welcome")
+            return client
+
+        yield enter
+
+
+def reread(live, **changes):
+    live.gateway._reread = lambda: msgspec.structs.replace(live.gateway.settings, **changes)
+
+
+async def test_other_rules_take_away_what_an_open_session_had(live, enter):
+    bob, ada = await enter("bob"), await enter("ada")
+    for each in (bob, ada):
+        await each.subscribe("news.")
+    (wide, narrow) = live.gateway.settings.rules
+    reread(live, rules=(wide, msgspec.structs.replace(narrow, prefixes=("news.",))))
+    assert await live.gateway.reload() == []
+    assert await bob.until("unsubscribed") == {"type": "unsubscribed", "subscriptions": ["news."]}
+    assert [len(one.subscriptions) for one in live.gateway.hub.sessions.values()] == [0, 1]
+
+
+async def test_other_roles_count_at_once_and_who_is_gone_or_another_is_ended(live, enter):
+    bob, ada, eve = await enter("bob"), await enter("ada"), await enter("eve")
+    users = {user.name: user for user in live.gateway.settings.users}
+    changed = msgspec.structs.replace
+    reread(live, users=(changed(users["bob"], roles=("admin",)), changed(users["eve"], userid=77)))
+    assert await live.gateway.reload() == []
+    (left,) = live.gateway.hub.sessions.values()
+    assert (left.principal.name, left.principal.role_names) == ("bob", ["user", "admin"])
+    for gone in (ada, eve):
+        assert (await gone.until("error"))["code"] == REVOKED
+    assert not bob.sock.closed
+
+
+async def test_a_new_user_gets_in(live):
+    fresh = UserEntry(name="zoe", userid=1009, roles=("user",))
+    reread(live, users=(*live.gateway.settings.users, fresh))
+    assert not live.gateway.identity.users.known("zoe")
+    assert await live.gateway.reload() == []
+    assert live.gateway.identity.users.known("zoe")
+
+
+async def test_a_bad_file_leaves_all_as_it_was_and_says_so_once(live, enter, caplog):
+    def bad():
+        raise ConfigError("gateway.toml:1: one\ngateway.toml:2: two")
+
+    await enter("bob")
+    gateway = live.gateway
+    before = (gateway.settings, gateway.hub.access, gateway.identity.users)
+    gateway._reread = bad
+    with caplog.at_level(logging.ERROR, "headgate"):
+        assert await gateway.reload() == ["gateway.toml:1: one; gateway.toml:2: two"]
+    assert (gateway.settings, gateway.hub.access, gateway.identity.users) == before
+    assert len(gateway.hub.sessions) == 1
+    assert len(caplog.records) == 1
