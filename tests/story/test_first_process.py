@@ -28,7 +28,7 @@ from headgate import main
 sys.argv = ["headgate", *sys.argv[2:]]
 sys.exit(main())
 """
-"""The console script, which stands still where it would load a module, and says its pid, as others and as it sees it."""
+"""The console script, standing still where it would load a module; it says its pid, as others and as it sees it."""
 
 MOMENTS = {
     "broker": "broker.cli.main",
