@@ -61,6 +61,7 @@ class Hub:
     Attributes, to be set by the composition root before the first session:
         upstream: where sessions send. identity: checks fresh tokens and revocations.
         places: connections per user. reload: what ``gateway.reload`` does.
+        ask_others: asks the other worker processes (``service.answered``); None: there are none.
 
     Attributes:
         access, fanout, history, registrations, deadlines, replays, refusals, reports, counters: what they say.
@@ -87,6 +88,7 @@ class Hub:
         self.identity: Identity | None = None
         self.places: Places = OwnPlaces()
         self.reload: Reload | None = None
+        self.ask_others: Callable[[bytes], Awaitable[list[bytes]]] | None = None
         self.access = Access(settings.rules)
         self.fanout = Fanout(settings.limits.subscriptions)
         self.history = History(settings.gateway.history_msgs, settings.gateway.history_bytes)

@@ -8,6 +8,7 @@ finish, the upstream last.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import resource
 import socket
@@ -27,6 +28,7 @@ from gateway.hub import Hub
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.login import link_url
 from gateway.identity.store import Store
+from gateway.sessions import service
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
@@ -118,7 +120,7 @@ class Gateway:
         self.hub.places = self.identity.connections
         self.hub.reload = self._reload_called
         self.endpoint = Endpoint(self.hub, self.identity, self.admission.strangers)
-        self._siblings = Siblings(worker[1], worker[0], self._own_samples) if worker else None
+        self._siblings = self._among(*worker) if worker else None
         self.history = History(settings.history.warehouse, settings.history.max_days)
         self.front = Front(
             settings,
@@ -254,6 +256,11 @@ class Gateway:
     async def _reload_called(self) -> dict[str, Any]:
         """What ``gateway.reload`` answers."""
         return {"problems": await self.reload()}
+
+    def _among(self, name: str, folder: str) -> Siblings:
+        siblings = Siblings(folder, name, self._own_samples, functools.partial(service.answered, self.hub))
+        self.hub.ask_others = siblings.ask
+        return siblings
 
     async def _snapshots(self) -> list[Snapshot]:
         return [self._own_samples()] if self._siblings is None else await self._siblings.snapshots()

@@ -12,7 +12,7 @@
                                                   an owner's only an owner revokes
     gateway.reload    {}                       -> what was read again, and what was not
 
-Each worker process answers for itself.
+With several worker processes each answers for itself; sessions are shown and ended wherever they are.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
@@ -64,6 +66,17 @@ class Caller(NamedTuple):
         return cls(session.principal.name, session.roles, session)
 
 
+class _Question(msgspec.Struct):
+    """What one worker asks the others, on behalf of whom."""
+
+    method: str
+    name: str
+    roles: int
+    arguments: dict[str, Any]
+
+
+EVERYWHERE: Final = frozenset(("session", "sessions", "end"))
+"""Methods that other worker processes are asked for, too."""
 Answer: TypeAlias = "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"
 Method: TypeAlias = "Callable[[Hub, Caller, Mapping[str, Any]], Answer]"
 
@@ -81,7 +94,54 @@ def call(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> A
     method, mask = found
     if not caller.roles & mask:
         raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {' or '.join(_names(mask))}")
+    if hub.ask_others is not None and name in EVERYWHERE and not _here(hub, arguments.get("session")):
+        return _everywhere(hub, caller, name, arguments)
     return method(hub, caller, arguments)
+
+
+def answered(hub: Hub, question: bytes) -> bytes:
+    """For the other worker processes: what this one has to say about its sessions; b"" for nothing."""
+    asked = msgspec.json.decode(question, type=_Question)
+    try:
+        if asked.method == "sessions":
+            answer: Answer = _page(hub, asked.arguments["limit"], 0)
+        else:
+            answer = METHODS[asked.method][0](hub, Caller(asked.name, asked.roles, None), asked.arguments)
+    except (RpcError, ProtocolError) as error:
+        refused = [error.errno, str(error)]
+        return b"" if error.errno == errno.ENOENT else msgspec.json.encode({"refused": refused})
+    return msgspec.json.encode({"answer": answer})
+
+
+def _here(hub: Hub, wanted: object) -> bool:
+    return isinstance(wanted, str) and wanted in hub.sessions
+
+
+async def _everywhere(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Ask the other workers, too: for a session that is not here, or for all of them."""
+    if name != "sessions" and ("session" not in arguments or not caller.roles & _ADMIN):
+        return await _settled(METHODS[name][0](hub, caller, arguments))
+    limit, offset = _count(arguments, "limit", SESSIONS_MAX), _count(arguments, "offset", 0)
+    if name == "sessions":
+        limit = min(limit, SESSIONS_MAX)
+        arguments = {"limit": offset + limit}
+    question = msgspec.json.encode(_Question(name, caller.name, caller.roles, dict(arguments)))
+    assert hub.ask_others is not None
+    said = [msgspec.json.decode(each) for each in await hub.ask_others(question)]
+    for refused in (each["refused"] for each in said if "refused" in each):
+        raise RpcError(*refused)
+    if name != "sessions":
+        return said[0]["answer"] if said else await _settled(METHODS[name][0](hub, caller, arguments))
+    pages = [_page(hub, offset + limit, 0), *(each["answer"] for each in said)]
+    rows = sorted((row for page in pages for row in page["sessions"]), key=lambda row: row["opened_at"])
+    return {
+        "sessions": rows[offset : offset + limit],
+        "total": sum(page["total"] for page in pages),
+    }
+
+
+async def _settled(answer: Answer) -> Mapping[str, Any]:
+    return answer if isinstance(answer, Mapping) else await answer
 
 
 def handlers(hub: Hub) -> dict[str, tuple[Handler, int]]:
@@ -113,8 +173,11 @@ def _session(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
 
 def _sessions(hub: Hub, _caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     limit, offset = _count(arguments, "limit", SESSIONS_MAX), _count(arguments, "offset", 0)
-    rows = listing.sessions(hub, min(limit, SESSIONS_MAX), offset)
-    return {"sessions": rows, "total": len(hub.sessions)}
+    return _page(hub, min(limit, SESSIONS_MAX), offset)
+
+
+def _page(hub: Hub, limit: int, offset: int) -> Mapping[str, Any]:
+    return {"sessions": listing.sessions(hub, limit, offset), "total": len(hub.sessions)}
 
 
 def _stats(hub: Hub, _caller: Caller, _arguments: Mapping[str, Any]) -> Answer:

@@ -1,4 +1,5 @@
-"""The counts of all worker processes of one gateway, asked for by whichever of them a scrape reaches.
+"""The counts of all worker processes of one gateway, asked for by whichever of them a scrape reaches; and their
+sessions, which an admin sees and ends through any of them.
 
 Each worker answers on a UNIX socket in a directory that only the gateway's user enters: ``NAME.sock``, and writes what
 it counted into ``NAME.json`` every ``SAVE_S`` and when it leaves. A worker that was killed cannot be asked, so its file
@@ -45,9 +46,13 @@ class Siblings:
         folder: the directory they share; it exists, mode 0700.
         name: of this worker, different for each incarnation.
         own: makes this worker's counts.
+        answer: to what a sibling asks about this worker's sessions (``service.answered``).
     """
 
-    def __init__(self, folder: str, name: str, own: Callable[[], Snapshot]) -> None:
+    def __init__(
+        self, folder: str, name: str, own: Callable[[], Snapshot], answer: Callable[[bytes], bytes]
+    ) -> None:
+        self._answered = answer
         self._folder = Path(folder)
         self._name = name
         self._own = own
@@ -81,28 +86,45 @@ class Siblings:
 
     async def snapshots(self) -> list[Snapshot]:
         """The counts of every worker that lives, and the counters of those that ended."""
-        names = [path.stem for path in self._folder.glob("*.json") if path.name != ENDED]
-        others = [name for name in names if name != self._name]
+        others = self._others()
         found = await asyncio.gather(*(self._ask(name) for name in others))
         ended = _ended(self._folder)  # behind the others: what is folded meanwhile is told apart by its name
         kept = [each for name, each in zip(others, found, strict=True) if name not in ended.names]
         return [self._own(), *kept, ended.samples]
 
+    async def ask(self, question: bytes) -> list[bytes]:
+        """What every other worker that lives answers to ``question``."""
+        found = await asyncio.gather(
+            *(self._hear(name, question) for name in self._others()), return_exceptions=True
+        )
+        return [each for each in found if isinstance(each, bytes) and each]
+
+    def _others(self) -> list[str]:
+        names = [path.stem for path in self._folder.glob("*.json") if path.name != ENDED]
+        return [name for name in names if name != self._name]
+
     async def _ask(self, name: str) -> Snapshot:
         try:
-            async with asyncio.timeout(ASK_S):
-                reader, writer = await asyncio.open_unix_connection(self._folder / f"{name}.sock")
-                try:
-                    return _snapshot(await reader.read(-1))
-                finally:
-                    writer.close()
+            return _snapshot(await self._hear(name, b""))
         except (OSError, TimeoutError, ValueError):
             return counters_only(_saved(self._folder / f"{name}.json"))
 
+    async def _hear(self, name: str, question: bytes) -> bytes:
+        """What one sibling answers; no question asks for its counts."""
+        async with asyncio.timeout(ASK_S):
+            reader, writer = await asyncio.open_unix_connection(self._folder / f"{name}.sock")
+            try:
+                writer.write(question)
+                writer.write_eof()
+                return await reader.read(-1)
+            finally:
+                writer.close()
+
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(msgspec.json.encode(self._own()))
             async with asyncio.timeout(ASK_S):
+                question = await reader.read(-1)
+                writer.write(self._answered(question) if question else msgspec.json.encode(self._own()))
                 await writer.drain()
         except (OSError, TimeoutError) as error:
             log.debug("a sibling did not take our counts: %s", error)

@@ -299,3 +299,29 @@ def test_a_worker_that_cannot_start_ends_it_all_in_words(rundir, broker):
     (rundir / "state" / "gateway.db").chmod(0o600)
     with pytest.raises(AssertionError, match=r"gateway\.db"), gateway_process(rundir, broker.uri, WORKERS):
         pass
+
+
+def test_an_admin_sees_and_ends_the_sessions_of_every_worker(rundir, broker):
+    async def ask(http, method, arguments):
+        url = f"{running.urls[0]}/v1/rpc/gateway.{method}"
+        async with http.post(url, json=arguments, headers=running.bearer()) as answer:
+            assert answer.status == 200, await answer.text()
+            return await answer.json()
+
+    async def work(http):
+        async with contextlib.AsyncExitStack() as stack:
+            opened = []
+            for _ in range(8):
+                sock = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
+                opened.append(await stack.enter_async_context(sock))
+            known = {(await each.receive_json())["session"]: each for each in opened}
+            for _ in range(4):  # whichever worker answers
+                rows = (await ask(http, "sessions", {}))["sessions"]
+                assert {row["session"] for row in rows if row["user"] == "bob"} == set(known)
+            for name, sock in known.items():
+                assert (await ask(http, "session", {"session": name}))["user"] == "bob"
+                await ask(http, "end", {"session": name})
+                assert (await sock.receive_json())["type"] == "error"
+
+    with gateway_process(rundir, broker.uri, WORKERS) as running:
+        going(work)
