@@ -33,9 +33,8 @@ LARGE_BYTES: Final = 64 << 10
 sent it. Smaller ones are counted for each link."""
 
 _EVENT: Final = 1
-_BEYOND: Final = 2
-_LARGE: Final = 4
-"""What is noted with a parked form, bit by bit: it is an event, the one beyond its limit, a large one."""
+_LARGE: Final = 2
+"""What is noted with a parked form, bit by bit: it is an event, a large one."""
 PROTO_TYPE: Final = -18
 """Where a framed message has its type: PROTO comes last."""
 
@@ -177,11 +176,14 @@ class Outbox(Generic[Form]):
     """
 
     __slots__ = (
+        "_beyond",
         "_beyond_bytes",
+        "_beyond_event",
         "_beyond_event_bytes",
         "_budget",
         "_ended",
         "_large",
+        "_left",
         "_limits",
         "_owner",
         "account",
@@ -209,8 +211,10 @@ class Outbox(Generic[Form]):
         self.parked_bytes = 0
         self.event_bytes = 0
         self.charged_bytes = 0
-        self._beyond_bytes = 0
-        self._beyond_event_bytes = 0
+        # forms that have left, and the number, counted so, of the one beyond each limit, with its bytes
+        self._left = 0
+        self._beyond = self._beyond_event = -1
+        self._beyond_bytes = self._beyond_event_bytes = 0
         self.choked = False
         self.progress = 0
         self.sent = 0
@@ -268,7 +272,7 @@ class Outbox(Generic[Form]):
                 limit = self._limits.event_bytes
                 self.overflow(f"events beyond {limit} bytes wait for a reader that does not read")
                 self.discarded += 1
-        elif self._beyond_bytes and self.owed_bytes - self._beyond_bytes + size > self._limits.cap_bytes:
+        elif not _has_room(self._limits.cap_bytes, self.owed_bytes, self._beyond_bytes, size):
             self.overflow(
                 f"{self.owed_bytes + size} bytes wait for a reader that does not read, "
                 f"the cap is {self._limits.cap_bytes} and one message"
@@ -293,8 +297,7 @@ class Outbox(Generic[Form]):
 
     def has_room_for_event(self, size: int) -> bool:
         """Whether an event of ``size`` bytes may wait."""
-        beyond = self._beyond_event_bytes
-        return not beyond or self.event_bytes - beyond + size <= self._limits.event_bytes
+        return _has_room(self._limits.event_bytes, self.event_bytes, self._beyond_event_bytes, size)
 
     def _add(self, form: Form, size: int, marks: int) -> None:
         if self.parked is None:
@@ -306,11 +309,9 @@ class Outbox(Generic[Form]):
         if marks:
             self.event_bytes += size
             if self.event_bytes - self._beyond_event_bytes > limits.event_bytes:
-                marks |= _BEYOND
-                self._beyond_event_bytes = size
+                self._beyond_event, self._beyond_event_bytes = self._left + len(self.parked), size
         elif self.owed_bytes - self._beyond_bytes > limits.cap_bytes:
-            marks = _BEYOND
-            self._beyond_bytes = size
+            self._beyond, self._beyond_bytes = self._left + len(self.parked), size
         if size < LARGE_BYTES:
             self._budget.charge(self, size)
         else:
@@ -347,7 +348,13 @@ class Outbox(Generic[Form]):
         parked = self.parked
         assert parked
         form, size, marks = parked.popleft()
-        self._forget(form, size, marks)
+        self._count(-size, marks)
+        self._left += 1
+        if marks & _LARGE:
+            self._large -= 1
+            self._budget.release(self, form)
+        else:
+            self._budget.charge(self, -size)
         return form
 
     def joined(self, limit: int) -> Any:
@@ -419,24 +426,22 @@ class Outbox(Generic[Form]):
         if not account.parked:
             self._budget.parked.discard(account)
 
-    # -- sums ----------------------------------------------------------------------------------
-
-    def _forget(self, form: Form, size: int, marks: int) -> None:
-        self._count(-size, marks)
-        if marks & _LARGE:
-            self._large -= 1
-            self._budget.release(self, form)
-        else:
-            self._budget.charge(self, -size)
-
     def _count(self, size: int, marks: int) -> None:
+        """The oldest form has become longer by ``size``, which is less than 0."""
         self.parked_bytes += size
         if marks & _EVENT:
             self.event_bytes += size
-            if marks & _BEYOND:
+            if self._left == self._beyond_event:
                 self._beyond_event_bytes += size
-        elif marks & _BEYOND:
+        elif self._left == self._beyond:
             self._beyond_bytes += size
+
+
+def _has_room(limit: int, held: int, beyond: int, size: int) -> bool:
+    """Whether ``size`` bytes may wait besides ``held``, ``beyond`` of which are of the message that went beyond
+    ``limit``; as long as all together are within it again, another one may.
+    """
+    return not beyond or held - beyond + size <= limit or held <= limit
 
 
 def _buffer_of(form: object) -> object:

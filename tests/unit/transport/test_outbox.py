@@ -50,14 +50,27 @@ def test_a_message_beyond_the_cap_waits_whatever_is_in_front(in_front):
     assert "the cap is 67108864 and one message" in str(owner.ended)
 
 
-def test_when_it_has_left_the_next_one_may_be_as_large():
-    owner = Owner(cap_bytes=100)
-    owner.park(500)
-    owner.park(60)
-    owner.outbox.took(499)
-    assert owner.park(40), "its last byte waits still"
+@pytest.mark.parametrize("kind", [RESPONSE, EVENT])
+def test_when_what_is_left_of_it_is_within_the_cap_the_next_one_may_be_as_large(kind):
+    """A caller may send its second blob as soon as the first is nearly gone: low water comes before the last byte."""
+    owner = Owner(cap_bytes=100, event_bytes=100)
+    owner.park(500, kind)
+    owner.park(60, kind)
+    owner.outbox.took(459)
+    assert owner.outbox.parked_bytes == 101
     owner.outbox.took(1)
-    assert owner.park(700)
+    assert owner.park(700, kind)
+    assert owner.park(0, kind)
+    assert not owner.park(1, kind), "100 and that one"
+
+
+def test_one_that_went_beyond_behind_others_is_within_when_they_have_left():
+    owner = Owner(cap_bytes=100)
+    owner.park(90)
+    owner.park(20)
+    owner.outbox.took(90)
+    assert owner.park(500)
+    assert owner.park(80)
     assert not owner.park(1)
 
 
