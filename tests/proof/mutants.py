@@ -76,8 +76,8 @@ MUTANTS: Final = (
         "LOCAL crosses the tree",
         "C9",
         "broker/ingress/stamping.py",
-        "rolemask & NOT_LOCAL)",
-        "rolemask)",
+        "if self.tree_hop:\n            return _CRED.pack(userid, rolemask & NOT_LOCAL)",
+        "if self.tree_hop:\n            return _CRED.pack(userid, rolemask)",
     ),
     Mutant(
         "guests keep the stamp that they claim",
