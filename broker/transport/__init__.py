@@ -1,7 +1,7 @@
 """Links: ordered channels of messages to one peer, over anything (I/O).
 
 ``link``      the contract: Link, Receiver, Listener, Options
-``outbox``    what waits to be sent: bounded, with one budget for the whole broker
+``outbox``    what waits to be sent on a link: bounded; ``budget``: on all of them, and who holds it
 ``reserve``   descriptors that are kept for the owner
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation

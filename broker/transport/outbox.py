@@ -21,10 +21,12 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 from broker.errors import LinkBroken, LinkError
+from broker.transport.budget import Account, Budget
 from broker.wire.message import EVENT
+
+__all__ = ["LARGE_BYTES", "PROTO_TYPE", "Account", "Budget", "Outbox", "OutboxLimits", "Owner"]
 
 Form = TypeVar("Form")
 
@@ -61,103 +63,6 @@ class OutboxLimits:
     """What is not an event, besides one message of any size."""
     event_policy: str = "disconnect"
     """``disconnect`` a subscriber that falls behind, or ``drop`` events and count the gap."""
-
-
-class Account:
-    """What waits for the links of one user; a link whose user nobody named has an account of its own.
-
-    Attributes:
-        limit_bytes: beyond it the user's longest outbox is ended; 0: only the budget counts.
-        charged_bytes: what the user holds; of a large form that others hold, too, whoever held it first.
-        parked: the user's outboxes in which something waits.
-    """
-
-    __slots__ = ("__weakref__", "charged_bytes", "limit_bytes", "name", "parked")
-
-    def __init__(self, name: str = "", limit_bytes: int = 0) -> None:
-        self.name = name
-        self.limit_bytes = limit_bytes
-        self.charged_bytes = 0
-        self.parked: set[Outbox[Any]] = set()
-
-    @property
-    def surplus_bytes(self) -> int:
-        """What the user holds besides one message."""
-        return self.charged_bytes - max((outbox.single_bytes for outbox in self.parked), default=0)
-
-    def longest(self) -> Outbox[Any]:
-        """The outbox that ends first."""
-        return max(self.parked, key=lambda outbox: outbox.charged_bytes)
-
-
-class Budget:
-    """Parked bytes of all links together; beyond ``limit_bytes`` links are ended until it holds.
-
-    It is the longest outbox of the user who holds most besides one message: nobody is ended for a single message while
-    somebody holds more than that, and a message that is alone here is never too much.
-    """
-
-    __slots__ = ("_accounts", "_shared", "limit_bytes", "parked", "used_bytes")
-
-    def __init__(self, limit_bytes: int = 512 << 20) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self.parked: set[Account] = set()
-        self._accounts: WeakValueDictionary[Hashable, Account] = WeakValueDictionary()
-        self._shared: dict[int, tuple[int, dict[Outbox[Any], int]]] = {}
-
-    def account(self, user: Hashable, limit_bytes: int) -> Account:
-        """The account of all links of ``user``."""
-        account = self._accounts.get(user)
-        if account is None:
-            account = self._accounts[user] = Account(str(user))
-        account.limit_bytes = limit_bytes
-        return account
-
-    def hold(self, outbox: Outbox[Any], form: object, size: int) -> None:
-        """Count a large form, once, and charge it to whoever holds it first."""
-        _size, holders = self._shared.setdefault(id(_buffer_of(form)), (size, {}))
-        if not holders:
-            self.charge(outbox, size)
-        holders[outbox] = holders.get(outbox, 0) + 1
-
-    def release(self, outbox: Outbox[Any], form: object) -> None:
-        """``outbox`` has sent a large form, or never will; the next one of those that still hold it pays for it."""
-        key = id(_buffer_of(form))
-        size, holders = self._shared[key]
-        holders[outbox] -= 1
-        if holders[outbox]:
-            return
-        payer = next(iter(holders))
-        del holders[outbox]
-        if not holders:
-            del self._shared[key]
-        if payer is outbox:
-            self.charge(outbox, -size)
-            if holders:
-                self.charge(next(iter(holders)), size)
-
-    def charge(self, outbox: Outbox[Any], size: int) -> None:
-        """``outbox`` holds so many bytes more."""
-        assert outbox.account is not None
-        self.used_bytes += size
-        outbox.charged_bytes += size
-        outbox.account.charged_bytes += size
-
-    def enforce(self, account: Account) -> None:
-        """Something was parked for ``account``: end links until its limit and the budget hold."""
-        limit = account.limit_bytes
-        while limit and account.charged_bytes > limit and account.surplus_bytes:
-            account.longest().overflow(
-                f"{account.charged_bytes} bytes wait for user {account.name}, the limit of one user is {limit}"
-            )
-        while self.used_bytes > self.limit_bytes and self.parked:
-            worst = max(self.parked, key=lambda each: (each.surplus_bytes, each.charged_bytes))
-            if not worst.surplus_bytes and len(self.parked) == 1:
-                return
-            worst.longest().overflow(
-                f"all outboxes together hold {self.used_bytes} bytes, the budget is {self.limit_bytes}"
-            )
 
 
 class Outbox(Generic[Form]):
@@ -261,25 +166,73 @@ class Outbox(Generic[Form]):
 
     def park(self, form: Form, size: int, kind: int = 0) -> None:
         """Keep ``form`` (``size`` bytes, message type ``kind``) until the transport takes more; may end the link."""
+        limits = self._limits
+        if kind == EVENT:
+            held, limit, marks = self.event_bytes, limits.event_bytes, _EVENT
+        else:
+            held, limit, marks = self.parked_bytes - self.event_bytes, limits.cap_bytes, 0
         if self._ended:
             self.discarded += 1
-        elif kind == EVENT:
-            if self.has_room_for_event(size):
-                self._add(form, size, _EVENT)
-            elif self.drops:
-                self.dropped_events += 1
-            else:
-                limit = self._limits.event_bytes
-                self.overflow(f"events beyond {limit} bytes wait for a reader that does not read")
-                self.discarded += 1
-        elif not _has_room(self._limits.cap_bytes, self.owed_bytes, self._beyond_bytes, size):
-            self.overflow(
-                f"{self.owed_bytes + size} bytes wait for a reader that does not read, "
-                f"the cap is {self._limits.cap_bytes} and one message"
-            )
-            self.discarded += 1
+            return
+        if held + size > limit and not self._goes_beyond(held, size, marks):
+            return
+        parked, account = self.parked, self.account
+        if parked is None or account is None:
+            parked, account = self._begin()
+        self.parked_bytes += size
+        if marks:
+            self.event_bytes += size
+        budget = self._budget
+        if size < LARGE_BYTES:
+            budget.used_bytes += size
+            self.charged_bytes += size
+            account.charged_bytes += size
         else:
-            self._add(form, size, 0)
+            budget.hold(self, form, size)
+            self._large += 1
+            marks |= _LARGE
+        parked.append((form, size, marks))
+        if budget.used_bytes > budget.limit_bytes or 0 < account.limit_bytes < account.charged_bytes:
+            budget.enforce(account)  # which may end this link, or another one
+        if not self.choked and (self.parked_bytes > limits.high_bytes or len(parked) > limits.high_msgs):
+            self._choke()
+
+    def _choke(self) -> None:
+        if not self._ended:
+            self.choked = True
+            self._owner.choked(True)
+
+    def _goes_beyond(self, held: int, size: int, marks: int) -> bool:
+        """What waits of a kind would be more than its limit: keep the message all the same if no other is beyond it."""
+        limits = self._limits
+        limit, beyond = (
+            (limits.event_bytes, self._beyond_event_bytes)
+            if marks
+            else (limits.cap_bytes, self._beyond_bytes)
+        )
+        if not _has_room(limit, held, beyond, size):
+            self._refuse(held + size, marks)
+            return False
+        if held - beyond + size > limit:
+            number = self._left + len(self.parked or ())
+            if marks:
+                self._beyond_event, self._beyond_event_bytes = number, size
+            else:
+                self._beyond, self._beyond_bytes = number, size
+        return True
+
+    def _refuse(self, total: int, marks: int) -> None:
+        """There is no room: for an event whatever the policy says, for anything else the link ends."""
+        limits = self._limits
+        if marks and self.drops:
+            self.dropped_events += 1
+            return
+        self.overflow(
+            f"events beyond {limits.event_bytes} bytes wait for a reader that does not read"
+            if marks
+            else f"{total} bytes wait for a reader that does not read, the cap is {limits.cap_bytes} and one message"
+        )
+        self.discarded += 1
 
     def park_rest(self, forms: list[Form], taken: int) -> None:
         """Keep what a transport of bytes did not take of these frames, in order: it took ``taken`` bytes of them."""
@@ -299,62 +252,34 @@ class Outbox(Generic[Form]):
         """Whether an event of ``size`` bytes may wait."""
         return _has_room(self._limits.event_bytes, self.event_bytes, self._beyond_event_bytes, size)
 
-    def _add(self, form: Form, size: int, marks: int) -> None:
-        if self.parked is None:
-            self._begin()
-        limits, account = self._limits, self.account
-        assert self.parked is not None
-        assert account is not None
-        self.parked_bytes += size
-        if marks:
-            self.event_bytes += size
-            if self.event_bytes - self._beyond_event_bytes > limits.event_bytes:
-                self._beyond_event, self._beyond_event_bytes = self._left + len(self.parked), size
-        elif self.owed_bytes - self._beyond_bytes > limits.cap_bytes:
-            self._beyond, self._beyond_bytes = self._left + len(self.parked), size
-        if size < LARGE_BYTES:
-            self._budget.charge(self, size)
-        else:
-            self._budget.hold(self, form, size)
-            self._large += 1
-            marks |= _LARGE
-        self.parked.append((form, size, marks))
-        self._weigh(account)
-
-    def _begin(self) -> None:
-        self.parked = deque()
-        account = self.account
-        if account is None:
-            account = self.account = Account()
+    def _begin(self) -> tuple[deque[tuple[Form, int, int]], Account]:
+        parked: deque[tuple[Form, int, int]] = deque()
+        account = self.account or Account()
+        self.parked, self.account = parked, account
         account.parked.add(self)
         self._budget.parked.add(account)
-
-    def _weigh(self, account: Account) -> None:
-        """Hold what is parked against the user's limit, the budget and high water."""
-        limits, budget = self._limits, self._budget
-        if budget.used_bytes > budget.limit_bytes or 0 < account.limit_bytes < account.charged_bytes:
-            budget.enforce(account)  # which may end this link, or another one
-        parked = self.parked
-        if parked is None or self.choked:
-            return
-        if self.parked_bytes > limits.high_bytes or len(parked) > limits.high_msgs:
-            self.choked = True
-            self._owner.choked(True)
+        return parked, account
 
     # -- out -----------------------------------------------------------------------------------
 
     def unpark(self) -> Form:
         """Take the oldest parked form."""
-        parked = self.parked
+        parked, account = self.parked, self.account
         assert parked
+        assert account is not None
         form, size, marks = parked.popleft()
-        self._count(-size, marks)
+        if marks or self._left == self._beyond:
+            self._count(-size, marks)
+        else:
+            self.parked_bytes -= size
         self._left += 1
         if marks & _LARGE:
             self._large -= 1
             self._budget.release(self, form)
         else:
-            self._budget.charge(self, -size)
+            self._budget.used_bytes -= size
+            self.charged_bytes -= size
+            account.charged_bytes -= size
         return form
 
     def joined(self, limit: int) -> Any:
@@ -442,10 +367,3 @@ def _has_room(limit: int, held: int, beyond: int, size: int) -> bool:
     ``limit``; as long as all together are within it again, another one may.
     """
     return not beyond or held - beyond + size <= limit or held <= limit
-
-
-def _buffer_of(form: object) -> object:
-    """What several links share of a form: the bytes of a frame, or the payload of a message in parts."""
-    if isinstance(form, list) and len(form) > 1 and isinstance(form[-2], memoryview):
-        form = form[-2]
-    return form.obj if isinstance(form, memoryview) else form
