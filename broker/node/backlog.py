@@ -4,7 +4,8 @@ A *turn* is one batch of one link: at most ``batch_msgs`` messages, or what make
 of events (large ones weigh more, see ``flow.cost``). With the defaults that is half a millisecond to five, as the
 messages are. One iteration of the event loop, whatever is queued and however many links have something to say, is
 
-* turns of what waits here, round robin, up to ``TURNS`` batches, and then input and output again;
+* turns of what waits here, round robin, up to ``TURNS`` batches, and then input and output again; every second turn
+  is for the tree, as long as something of it waits: a link of the tree speaks for many, who have had turns elsewhere;
 * reads, up to ``TURNS`` batches: what comes in beyond waits here, too. Reads of ``FEW_MSGS`` or less are handled at
   once up to ``READS`` batches, so that who says little does not wait behind those who say much.
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import LinkError
 from broker.routing.flow import EVENT_BYTES
-from broker.routing.port import Port
+from broker.routing.port import CLIENT, Port
 from broker.transport.link import Link
 from broker.wire.message import Message
 
@@ -55,7 +56,9 @@ class Backlog:
         self._events = broker.router.events
         self.batch_msgs = batch_msgs
         self.batch_deliveries = batch_deliveries
-        self._queue: deque[_Rest] = deque()
+        self._clients: deque[_Rest] = deque()
+        self._tree: deque[_Rest] = deque()
+        self._tree_first = True
         self._waiting: dict[Port, _Rest] = {}
         self._scheduled = False
         self._msgs = 0
@@ -64,23 +67,23 @@ class Backlog:
     def __contains__(self, port: Port) -> bool:
         return port in self._waiting
 
-    @property
-    def batch_load(self) -> int:
-        """What the deliveries of one batch may cost (``Events.load``)."""
-        return self.batch_deliveries * EVENT_BYTES
-
     def takes(self, port: Port, count: int) -> bool:
         """Whether a read of ``count`` messages is handled now, up to a batch: nothing of ``port`` waits, and this
         iteration of the loop has not done enough.
         """
         if port in self._waiting:
             return False
-        batch, done = self.batch_msgs, self._msgs
-        if self._events.load != self._load:
-            done = self._done()
+        msgs = self._msgs + count
+        if msgs < TURNS * self.batch_msgs and self._events.load == self._load:  # as nearly always
+            self._msgs = msgs
+            return True
+        return self._takes_more(count)
+
+    def _takes_more(self, count: int) -> bool:
+        batch, done = self.batch_msgs, self._done()
         if done >= TURNS * batch and (count > FEW_MSGS or done >= READS * batch):
             return False
-        self._msgs += count if count < batch else batch
+        self._msgs += min(count, batch)
         if done + count >= TURNS * batch:
             self._schedule()
         return True
@@ -88,7 +91,7 @@ class Backlog:
     def _done(self) -> int:
         """Messages handled in this iteration; deliveries count as the part of a batch that they are."""
         load = self._events.load - self._load
-        return self._msgs + load * self.batch_msgs // self.batch_load
+        return self._msgs + load * self.batch_msgs // (self.batch_deliveries * EVENT_BYTES)
 
     def add(self, link: Link, port: Port, messages: list[Message], done: int) -> None:
         """Keep ``messages[done:]`` for later turns; the link is not read until they are handled."""
@@ -119,7 +122,7 @@ class Backlog:
 
     def _put(self, rest: _Rest) -> None:
         rest.queued = True
-        self._queue.append(rest)
+        (self._clients if rest.port.kind == CLIENT else self._tree).append(rest)
         self._schedule()
 
     def _turn(self, rest: _Rest) -> None:
@@ -146,15 +149,18 @@ class Backlog:
         """A new iteration of the loop: turns first, then, when this returns, what it has to read."""
         self._scheduled = False
         self._begin()
-        queue = self._queue
-        while queue and self._done() < TURNS * self.batch_msgs:
-            rest = queue.popleft()
+        clients, tree = self._clients, self._tree
+        while (clients or tree) and self._done() < TURNS * self.batch_msgs:
+            tree_next = bool(tree) and (self._tree_first or not clients)
+            self._tree_first = not tree_next
+            rest = (tree if tree_next else clients).popleft()
             rest.queued = False
             self._turn(rest)
         self._begin()
-        if queue:
+        if clients or tree:
             self._schedule()
-        self._broker.flusher.read_bytes = SMALL_READ_BYTES if len(queue) >= MANY_LINKS else 0
+        many = len(clients) + len(tree) >= MANY_LINKS
+        self._broker.flusher.read_bytes = SMALL_READ_BYTES if many else 0
 
     def _begin(self) -> None:
         self._msgs = 0

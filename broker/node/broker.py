@@ -41,6 +41,7 @@ from broker.node.backlog import Backlog
 from broker.node.calls import Calls
 from broker.node.pressure import Pressure
 from broker.routing.departure import depart
+from broker.routing.flow import EVENT_BYTES
 from broker.routing.port import OWN, PARENT, Port
 from broker.routing.recording import Recording
 from broker.routing.router import Router
@@ -136,7 +137,7 @@ class Broker:
         """
         router, work, flusher, events = self.router, self.work, self.flusher, self.router.events
         request, response, event, flow = router.request, router.response, events.receive, events.flow
-        load = events.load + self.backlog.batch_load
+        load = events.load + self.backlog.batch_deliveries * EVENT_BYTES
         blocked = flow.blocked
         if blocked:
             stop = self.pressure.admit(port, messages, start, stop)

@@ -4,6 +4,7 @@ import asyncio
 
 from broker.identity import PeerInfo
 from broker.node.backlog import FEW_MSGS, MANY_LINKS, READS, SMALL_READ_BYTES, TURNS
+from broker.routing.port import CHILD
 from broker.transport import inproc
 from broker.transport.link import Options
 from broker.transport.outbox import Budget, OutboxLimits
@@ -224,6 +225,27 @@ def test_however_many_links_wait_one_iteration_handles_a_few_batches():
         for link in links:
             assert [m.matchtag for m in link.responses] == list(range(1, 41))
             assert link.link.reading
+
+    run(script())
+
+
+def test_every_second_turn_is_for_the_tree():
+    """Found here: a link of the tree, and all who spoke through it, waited for each greedy client's turn."""
+
+    async def script():
+        desk = Desk(batch_msgs=10, size=2)
+        order = []
+        desk.on_deliver = lambda message: order.append(message.topic[-1])
+        greedy = [desk.peer() for _ in range(100)]
+        for peer in greedy:
+            peer.say(*(ask("probe.c", tag) for tag in range(1, 101)))
+        tree = desk.peer(kind=CHILD)
+        tree.say(*(ask("probe.t", tag, nodeid=0) for tag in range(1, 201)))
+        begin = len(order)
+        await most_in_one_tick(lambda: order.count("t"), 200)
+        assert order[begin:].count("c") <= 210
+        await most_in_one_tick(lambda: len(order), 100 * 100 + 200)
+        assert [m.matchtag for m in tree.responses] == list(range(1, 201))
 
     run(script())
 
