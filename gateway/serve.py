@@ -20,8 +20,9 @@ from msgspec.structs import replace
 
 from broker.client.dialing import default_uri
 from broker.errors import ConfigError
+from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
-from broker.transport.outbox import Budget, OutboxLimits
+from broker.transport.outbox import OutboxLimits
 from gateway.access import Access
 from gateway.history.reader import History
 from gateway.hub import Hub

@@ -36,8 +36,9 @@ from broker.routing.users import UserLimits
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
 from broker.settings import HostEntry, Settings
+from broker.transport.budget import Budget
 from broker.transport.link import Listener, Options
-from broker.transport.outbox import Budget, OutboxLimits
+from broker.transport.outbox import OutboxLimits
 from broker.transport.registry import listen, scheme_of
 
 if TYPE_CHECKING:

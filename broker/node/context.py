@@ -12,6 +12,7 @@ from broker.errors import ProtocolError
 from broker.identity import Credentials
 from broker.node.calls import OwnCall
 from broker.routing.port import KIND_NAMES, Port
+from broker.routing.recording import record_refused
 from broker.routing.users import User
 from broker.services.context import JournalControl, Sender
 from broker.wire.message import NORESPONSE, Message, event, response
@@ -83,7 +84,7 @@ class BrokerContext:
 
     def refused(self, request: Message, errnum: int) -> None:
         """For the journal: a request's sender may not ask for that."""
-        self._broker.router.refused(request, errnum)
+        record_refused(self._broker.router, request, errnum)
 
     def publish(
         self, topic: str, payload: bytes | None = None, *, flags: int = 0, cred: Credentials | None = None

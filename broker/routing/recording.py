@@ -18,11 +18,14 @@ from the own port. Control messages are never recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.identity import USERID_UNKNOWN
 from broker.routing.port import Decision, Port
 from broker.wire.message import Message
+
+if TYPE_CHECKING:
+    from broker.routing.router import Router
 
 IN: Final = 0
 """Accepted from a link."""
@@ -65,11 +68,6 @@ def mark_request(recording: Recording, own: Port, decision: Decision, claimed: i
         decision.out_mark = recording.mark(OUT, target.peer, origin.peer, claimed)
 
 
-def claim_of(decision: Decision | None) -> int:
-    """The userid that the request of an open call claimed; USERID_UNKNOWN of one that is not tracked."""
-    return USERID_UNKNOWN if decision is None else decision.claimed
-
-
 def mark_answer(recording: Recording | None, own: Port, decision: Decision, port: Port, head: bytes) -> None:
     """Make the marks of the responses of ``port`` to requests like this one; kept while their header is the same."""
     decision.answer_head = head
@@ -104,6 +102,45 @@ def record_denied(
     frame = message.framed()  # first: no mark stands alone
     recording.add(recording.mark(DENIED, port.peer, via.peer if via is not None else 0, claimed, errnum))
     recording.add(frame)
+
+
+def record_request(records: list[bytes], decision: Decision, message: Message) -> None:
+    """A request passes, as it leaves."""
+    frame = message.framed()
+    if decision.mark:
+        records.append(decision.mark)
+        records.append(frame)
+    if decision.out_mark:
+        records.append(decision.out_mark)
+        records.append(frame)
+
+
+def record_response(
+    records: list[bytes], decision: Decision, message: Message, front: bytes, own: bool
+) -> None:
+    """A response passes, with the stack ``front``; to our ``own`` end it leaves by no link, and keeps its hop."""
+    if decision.answer_mark:
+        frame = message.recorded(front)
+        records.append(decision.answer_mark)
+        records.append(frame)
+    else:
+        message.front = front
+    if decision.answer_out_mark:
+        if not own or not decision.answer_mark:
+            frame = message.framed()
+        records.append(decision.answer_out_mark)
+        records.append(frame)
+
+
+def record_refused(router: Router, request: Message, errnum: int) -> None:
+    """A built-in service refused a request that was delivered to it."""
+    recording, port = router.recording, router.port_of(request)
+    if recording is None or port is None or port is router.own:
+        return
+    key = request.front[len(port.hop) :] + request.tag
+    calls = port.pending.get(key)
+    claimed = USERID_UNKNOWN if calls is None else calls.having(key)[0].claimed
+    record_denied(recording, port, router.own, request, claimed, errnum)
 
 
 def record_out(recording: Recording, port: Port, source: Port, message: Message) -> None:

@@ -25,18 +25,19 @@ from broker.routing.open_calls import NO_TAG, answered_unusual, find, track_unus
 from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Stamp
 from broker.routing.recording import (
     Recording,
-    claim_of,
     forget_marks,
     mark_answer,
     mark_request,
     record_denied,
     record_out,
+    record_request,
+    record_response,
 )
 from broker.routing.service_table import ServiceTable
 from broker.routing.tally import Tally
 from broker.routing.topology import Topology
 from broker.routing.users import UserLimits, Users
-from broker.routing.way import LINK_TOPICS, resolve
+from broker.routing.way import LINK_TOPICS, resolve, too_deep
 from broker.wire.message import (
     DELIMITER,
     NORESPONSE,
@@ -46,7 +47,7 @@ from broker.wire.message import (
     Message,
     response,
 )
-from broker.wire.parts import encode_part, part_data, split_parts
+from broker.wire.parts import encode_part, part_data
 
 Congested = Callable[[Port, Port], bool]
 """``congested(origin, target)``: target's outbox is full; True when origin was paused, so that the request may pass."""
@@ -58,8 +59,6 @@ SHORT_STACK_BYTES: Final = 128
 """Stacks up to this length are not counted hop by hop."""
 TOPIC_MAX_BYTES: Final = 1024
 """Longer topics are refused: topics are kept with pending calls, decisions and notices, and so bound their memory."""
-ROUTE_MAX_BYTES: Final = 255
-"""A client's route part, its size byte counted; deployed ids take 37."""
 HEADS_MAX: Final = 64
 """Response headers remembered per port: they differ in flags, credentials and errnum."""
 
@@ -216,18 +215,8 @@ class Router:
         message.head = decision.head
         message.front = stack
         if self._records is not None:
-            self._record(self._records, decision, message)
+            record_request(self._records, decision, message)
         decision.target.send(message)
-
-    def _record(self, records: list[bytes], decision: Decision, message: Message) -> None:
-        """A request passes while somebody records."""
-        frame = message.framed()
-        if decision.mark:
-            records.append(decision.mark)
-            records.append(frame)
-        if decision.out_mark:
-            records.append(decision.out_mark)
-            records.append(frame)
 
     def _decide(self, port: Port, message: Message) -> Decision | None:
         """Walk the routing rules for one request; None when it was answered or dropped."""
@@ -284,7 +273,11 @@ class Router:
     def _stack_below(self, port: Port, message: Message, decision: Decision) -> bytes:
         """The route stack below the origin's own hop; b"" when the request was dropped or answered."""
         front = message.front or DELIMITER
-        if len(message.front) > SHORT_STACK_BYTES and port.kind == CLIENT and self._too_deep(front):
+        if (
+            len(message.front) > SHORT_STACK_BYTES
+            and port.kind == CLIENT
+            and too_deep(front, self.routes_max)
+        ):
             self.answer(port, message, errno.EPROTO, f"more than {self.routes_max} routes, or too long ones")
             return b""
         if port.kind == PARENT:
@@ -299,11 +292,6 @@ class Router:
             else:
                 arm(port, decision, front, message, self.pending_max)
         return front
-
-    def _too_deep(self, front: bytes) -> bool:
-        """A stack of more hops, or of longer names, than we keep."""
-        hops = self.routes_max
-        return len(front) > hops * ROUTE_MAX_BYTES + 1 or len(split_parts(front)) - 1 > hops
 
     def _arm_plain(self, port: Port, decision: Decision, message: Message) -> None:
         """The link itself asks, for the first time since the decision was made."""
@@ -345,25 +333,14 @@ class Router:
                 del calls.open[key]
         message.head = stamped
         records = self._records
+        if origin.kind != PARENT:
+            front = rest
         if records is None:
-            message.front = front if origin.kind == PARENT else rest
+            message.front = front
         else:
             if decision.answer_head != head:
                 mark_answer(self._recording, self.own, decision, port, head)
-            if origin.kind != PARENT:
-                front = rest
-            if decision.answer_mark:
-                frame = message.recorded(front)
-                records.append(decision.answer_mark)
-                records.append(frame)
-            else:
-                message.front = front
-            if decision.answer_out_mark:
-                # what our own end gets leaves by no link: its record keeps its hop
-                if origin is not self.own or not decision.answer_mark:
-                    frame = message.framed()
-                records.append(decision.answer_out_mark)
-                records.append(frame)
+            record_response(records, decision, message, front, origin is self.own)
         origin.send(message)
 
     def _stray(self, reason: str) -> None:
@@ -416,12 +393,3 @@ class Router:
         self._records = None if recording is None else recording.items
         self.events.record(recording, self.own)
         forget_marks(self.ports)
-
-    def refused(self, request: Message, errnum: int) -> None:
-        """A built-in service refused a request that was delivered to it: that is recorded, too."""
-        recording, port = self._recording, self.port_of(request)
-        if recording is not None and port is not None and port is not self.own:
-            key = request.front[len(port.hop) :] + request.tag
-            calls = port.pending.get(key)
-            claimed = claim_of(None if calls is None else calls.having(key)[0])
-            record_denied(recording, port, self.own, request, claimed, errnum)

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Final
 from broker.routing.port import CLIENT, PARENT, Port
 from broker.routing.topology import NO_PARENT
 from broker.wire.message import NODEID_ANY, UPSTREAM, Message
+from broker.wire.parts import split_parts
 
 if TYPE_CHECKING:
     from broker.routing.router import Router
 
 LINK_TOPICS: Final = frozenset((b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove"))
 """Answered by the broker a client is attached to, whatever nodeid says, and even with NORESPONSE set."""
+ROUTE_MAX_BYTES: Final = 255
+"""A client's route part, its size byte counted; deployed ids take 37."""
+
+
+def too_deep(front: bytes, hops: int) -> bool:
+    """A stack of more than so many hops, or of longer names, than we keep."""
+    return len(front) > hops * ROUTE_MAX_BYTES + 1 or len(split_parts(front)) - 1 > hops
 
 
 def resolve(router: Router, port: Port, message: Message, topic: bytes) -> Port | None:

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 from broker.errors import ConfigError, LinkBroken, LinkError, Untranslatable
 from broker.identity import PeerInfo
-from broker.transport.outbox import Budget, Outbox, OutboxLimits
+from broker.transport.budget import Budget
+from broker.transport.outbox import Outbox, OutboxLimits
 from broker.transport.reserve import Reserve
 from broker.wire.framing import OWNER_MAX_BYTES
 from broker.wire.message import Message

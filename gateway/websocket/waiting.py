@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.transport.outbox import Budget, Outbox, OutboxLimits, Owner
+from broker.transport.budget import Budget
+from broker.transport.outbox import Outbox, OutboxLimits, Owner
 from broker.wire.message import EVENT
 from gateway.closes import SLOW
 

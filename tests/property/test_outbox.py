@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.transport import outbox as module
-from broker.transport.outbox import PROTO_TYPE, Budget, Outbox, OutboxLimits
+from broker.transport.budget import Budget
+from broker.transport.outbox import PROTO_TYPE, Outbox, OutboxLimits
 from broker.wire.message import EVENT, RESPONSE
 
 KINDS = st.sampled_from((EVENT, RESPONSE))

@@ -13,8 +13,9 @@ from broker.node.broker import Broker
 from broker.node.doorway import Doorway
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
 from broker.routing.topology import Topology
+from broker.transport.budget import Budget
 from broker.transport.link import Link, Options
-from broker.transport.outbox import Budget, OutboxLimits
+from broker.transport.outbox import OutboxLimits
 from broker.transport.unix import transport as unix
 from broker.wire.message import EVENT, REQUEST, RESPONSE, Message, event, request, response
 

@@ -6,8 +6,9 @@ from broker.identity import PeerInfo
 from broker.node.backlog import FEW_MSGS, MANY_LINKS, READS, SMALL_READ_BYTES, TURNS
 from broker.routing.port import CHILD
 from broker.transport import inproc
+from broker.transport.budget import Budget
 from broker.transport.link import Options
-from broker.transport.outbox import Budget, OutboxLimits
+from broker.transport.outbox import OutboxLimits
 from broker.wire.message import event, response
 from tests.unit.node.desk import Desk, Door, ask, run, ticks, until
 

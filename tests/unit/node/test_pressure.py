@@ -8,7 +8,8 @@ import pytest
 from broker.errors import LinkBroken
 from broker.ingress.admission import Access
 from broker.routing.port import CHILD, PARENT
-from broker.transport.outbox import Budget, OutboxLimits
+from broker.transport.budget import Budget
+from broker.transport.outbox import OutboxLimits
 from broker.wire.message import NORESPONSE, event, response
 from tests.unit.node.desk import Desk, Door, ask, run, ticks, until
 

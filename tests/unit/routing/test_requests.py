@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from broker.routing.router import ROUTE_MAX_BYTES, TOPIC_MAX_BYTES
+from broker.routing.router import TOPIC_MAX_BYTES
+from broker.routing.way import ROUTE_MAX_BYTES
 from broker.wire.message import (
     DELIMITER,
     NODEID_ANY,

@@ -3,8 +3,8 @@
 import pytest
 
 from broker.errors import LinkBroken
-from broker.transport import outbox as module
-from broker.transport.outbox import PROTO_TYPE, Budget, Outbox, OutboxLimits
+from broker.transport.budget import LARGE_BYTES, Budget
+from broker.transport.outbox import PROTO_TYPE, Outbox, OutboxLimits
 from broker.wire.message import EVENT, RESPONSE, event
 
 MIB = 1 << 20
@@ -188,12 +188,12 @@ def test_an_event_that_many_wait_for_is_there_once():
 
 
 def test_messages_in_parts_share_their_payload():
-    budget, payload = Budget(), bytes(module.LARGE_BYTES)
+    budget, payload = Budget(), bytes(LARGE_BYTES)
     for _ in range(3):
         parts = [b"topic", memoryview(payload), bytes(20)]
         Owner(budget).park(sum(map(len, parts)), form=parts)
     assert budget.used_bytes == len(payload) + 25
-    routes = [bytes(module.LARGE_BYTES), b"", bytes(20)]
+    routes = [bytes(LARGE_BYTES), b"", bytes(20)]
     Owner(budget).park(len(routes[0]) + 20, form=routes)
     Owner(budget).park(len(routes[0]) + 20, form=list(routes))
     assert budget.used_bytes == 3 * len(payload) + 65, "an empty part is everybody's"

@@ -12,8 +12,8 @@ from aiohttp import web
 
 from broker.errors import LinkError
 from broker.identity import Role
+from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
-from broker.transport.outbox import Budget
 from broker.wire.message import REQUEST, Message, request, response
 from gateway.closes import BAD_CREDENTIAL
 from gateway.principal import Denied, Principal

@@ -1,6 +1,7 @@
 """What waits for a client that does not read: quotas apart for events and the rest, gaps, the end."""
 
-from broker.transport.outbox import Budget, OutboxLimits
+from broker.transport.budget import Budget
+from broker.transport.outbox import OutboxLimits
 from gateway.closes import SLOW
 from gateway.websocket.waiting import Gap, Waiting
 
