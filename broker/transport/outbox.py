@@ -164,8 +164,11 @@ class Outbox(Generic[Form]):
 
     # -- in ------------------------------------------------------------------------------------
 
-    def park(self, form: Form, size: int, kind: int = 0) -> None:
-        """Keep ``form`` (``size`` bytes, message type ``kind``) until the transport takes more; may end the link."""
+    def park(self, form: Form, size: int, kind: int = 0, taken: int = 0) -> None:
+        """Keep ``form`` (``size`` bytes, message type ``kind``) until the transport takes more; may end the link.
+
+        ``taken``: bytes of it that the transport took already; nothing else may wait then.
+        """
         limits = self._limits
         if kind == EVENT:
             held, limit, marks = self.event_bytes, limits.event_bytes, _EVENT
@@ -192,6 +195,8 @@ class Outbox(Generic[Form]):
             self._large += 1
             marks |= _LARGE
         parked.append((form, size, marks))
+        if taken:
+            self._shorten(taken)
         if budget.used_bytes > budget.limit_bytes or 0 < account.limit_bytes < account.charged_bytes:
             budget.enforce(account)  # which may end this link, or another one
         if not self.choked and (self.parked_bytes > limits.high_bytes or len(parked) > limits.high_msgs):
@@ -243,10 +248,8 @@ class Outbox(Generic[Form]):
                 taken -= size
                 self.sent += 1
                 continue
-            self.park(form, size, frame[PROTO_TYPE])
-            if taken and self.parked:  # it is the first, for which there is always room
-                self._shorten(taken)
-                taken = 0
+            self.park(form, size, frame[PROTO_TYPE], taken)  # the first one, for which there is always room
+            taken = 0
 
     def has_room_for_event(self, size: int) -> bool:
         """Whether an event of ``size`` bytes may wait."""

@@ -192,6 +192,7 @@ def test_certificates_are_replaced_and_bad_ones_are_not(rundir, broker):
         assert running.stop() == 0
 
 
+@pytest.mark.patient
 def test_sighup_reads_users_and_rules_again(rundir, broker):
     async def work():
         async with aiohttp.ClientSession() as http:

@@ -41,6 +41,7 @@ def leaves(notified):
 # ---------------------------------------------------------------- brokers
 
 
+@pytest.mark.patient
 def test_ranks_come_up_in_any_order_and_tell_how_they_stand(rundir):
     """A child is ready before its parent is there: a manager must not wait for one level after the other."""
     config = two(rundir)

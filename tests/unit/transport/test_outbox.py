@@ -3,8 +3,8 @@
 import pytest
 
 from broker.errors import LinkBroken
-from broker.transport.budget import LARGE_BYTES, Budget
-from broker.transport.outbox import PROTO_TYPE, Outbox, OutboxLimits
+from broker.transport.budget import Budget
+from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, Outbox, OutboxLimits
 from broker.wire.message import EVENT, RESPONSE, event
 
 MIB = 1 << 20
@@ -72,6 +72,15 @@ def test_one_that_went_beyond_behind_others_is_within_when_they_have_left():
     assert owner.park(500)
     assert owner.park(80)
     assert not owner.park(1)
+
+
+def test_what_has_left_of_a_message_does_not_make_its_reader_slow():
+    """A provider that had half of a long request already was said not to keep up."""
+    owner = Owner(high_bytes=MIB)
+    owner.outbox.park_rest([bytes(MIB + MIB // 4)], MIB // 2)
+    assert not owner.outbox.choked
+    owner.park(MIB // 2)
+    assert owner.outbox.choked
 
 
 def test_events_and_the_rest_leave_each_other_their_room():

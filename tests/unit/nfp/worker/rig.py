@@ -66,6 +66,14 @@ def body(packet):
     return json.loads(packet.data)
 
 
+async def final(broker):
+    """The next RESPONSE that is no promise (201), which a job gets that takes its time, as all do on a busy machine."""
+    packet = await broker.take_only(Command.RESPONSE)
+    while packet.status == 201:
+        packet = await broker.take_only(Command.RESPONSE)
+    return packet
+
+
 def result(packet, status=200):
     """What the final RESPONSE says of worker w1."""
     assert packet.command is Command.RESPONSE, packet

@@ -5,7 +5,7 @@ import threading
 
 from broker.nfp.names import Command
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
-from tests.unit.nfp.worker.rig import body, made, post, result, working
+from tests.unit.nfp.worker.rig import body, final, made, post, result, working
 
 
 def run(story, **options):
@@ -56,7 +56,7 @@ def test_the_messages_of_one_job():
             "timestamp",
         ]
         get(broker, "u1")
-        found = result(await broker.take_only(Command.RESPONSE))
+        found = result(await final(broker))
         assert found["result"] == {"n": 2}
         assert list(found) == [
             "result",
@@ -127,7 +127,7 @@ def test_progress_questions_inputs_and_streams_of_an_ordinary_task():
         broker.say("w1", Command.PUT, client=b"cli-1", uuid="u1", body=b"not JSON")
         assert body(await broker.take_only(Command.EVENT))["event_type"] == "result_ready"
         get(broker, "u1")
-        found = result(await broker.take_only(Command.RESPONSE))
+        found = result(await final(broker))
         assert found["result"][0] == "me"
         assert found["result"][2] is None
         assert (found["resources"], found["resources_failed"]) == (["r1"], ["r2"])
@@ -161,7 +161,7 @@ def test_questions_of_an_asynchronous_task_answered_refused_and_left_alone():
             assert (response["event_type"], response["status"]) == ("input_response", status)
             assert body(await broker.take_only(Command.EVENT))["event_type"] == "result_ready"
             get(broker, uuid)
-            found = result(await broker.take_only(Command.RESPONSE))
+            found = result(await final(broker))
             if status == "received":
                 assert found["result"] == 5
             else:
@@ -227,7 +227,7 @@ def test_a_leaving_worker_lets_its_last_results_be_fetched():
                 worker.stop()
                 await until(lambda: worker._shift.duty.draining)
                 get(broker, "u1")
-                result(await broker.take_only(Command.RESPONSE))
+                result(await final(broker))
                 goodbye = await broker.take_only(Command.DISCONNECT)
                 assert goodbye.body is None
                 assert await running == "shutdown"

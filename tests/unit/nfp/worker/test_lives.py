@@ -8,7 +8,7 @@ import time
 from broker.nfp import bodies
 from broker.nfp.names import Command
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
-from tests.unit.nfp.worker.rig import body, made, post, result, working
+from tests.unit.nfp.worker.rig import body, final, made, post, result, working
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +107,7 @@ def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_fro
                 broker.say("w1", Command.GET, client=b"e#1", uuid="u2", body=b"{}")
                 assert (await broker.take_only(Command.RESPONSE)).data == first[1]
                 post(broker, "l1", "job_list")
-                listed = result(await broker.take_only(Command.RESPONSE))["result"]
+                listed = result(await final(broker))["result"]
                 assert {job["uuid"] for job in listed} == {"u1", "u2", "l1"}
                 assert len(runs) == 2
 
@@ -155,7 +155,7 @@ def test_a_wall_clock_set_forward_ends_no_job(tmp_path, monkeypatch):
             worker.task(name="forever")(lambda: "ran again")
             async with working(worker, broker, ready=False):
                 await broker.take_only(Command.READY, Command.DISCONNECT)
-                assert result(await broker.take_only(Command.RESPONSE))["result"] == "ran again"
+                assert result(await final(broker))["result"] == "ran again"
 
     asyncio.run(main())
 
@@ -206,7 +206,7 @@ def test_deployed_norfabs_jobs_are_taken_up_again(tmp_path):
                         seen = [body(await broker.take_only(Command.EVENT))["event_type"] for _ in range(2)]
                         assert seen == ["progress", "result_ready"]
                         broker.say("w1", Command.GET, client=b"cli", uuid="u1", body=b"{}")
-                        assert result(await broker.take_only(Command.RESPONSE))["result"] == "done"
+                        assert result(await final(broker))["result"] == "done"
                     else:
                         await stack.enter_async_context(killed(worker, broker))
                         post(broker, "u1", "again", client=b"cli")
@@ -237,7 +237,7 @@ def test_a_disk_that_cannot_store_refuses_what_must_be_stored_and_runs_the_rest(
                 assert packet.status == 500
                 assert "no space left" in body(packet)["w1"]["errors"][0]
                 post(broker, "u2", "ping")
-                result(await broker.take_only(Command.RESPONSE))
+                result(await final(broker))
                 assert ran == []
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ from broker.nfp.names import Command, Dialect
 from broker.nfp.worker import Worker
 from broker.nfp.worker.keeping import KeptJob
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
-from tests.unit.nfp.worker.rig import body, made, post, result, working
+from tests.unit.nfp.worker.rig import body, final, made, post, result, working
 
 
 def run(story, **options):
@@ -89,7 +89,7 @@ def test_a_long_job_that_may_be_run_twice_is_accepted_after_a_while():
         assert accepted.status == 201
         assert body(accepted) == {"worker": "w1", "uuid": "u1", "status": "ACCEPTED", "service": "dummy"}
         go.set()
-        assert result(await broker.take_only(Command.RESPONSE))["result"] is True
+        assert result(await final(broker))["result"] is True
 
     run(one)
 
@@ -167,7 +167,7 @@ def test_exceptions_and_what_json_cannot_say_are_failed_results():
     @story(tasks)
     async def one(broker, worker):
         post(broker, "u1", "boom")
-        found = result(await broker.take_only(Command.RESPONSE))
+        found = result(await final(broker))
         assert (found["failed"], found["status"], found["result"]) == (True, "error", None)
         assert found["errors"][0].startswith("Traceback")
         assert found["errors"][0].rstrip().endswith("ValueError: the task is broken")
@@ -181,11 +181,11 @@ def test_exceptions_and_what_json_cannot_say_are_failed_results():
             ("", "names no task"),
         ):
             post(broker, f"u-{task}", task)
-            found = result(await broker.take_only(Command.RESPONSE))
+            found = result(await final(broker))
             assert found["failed"]
             assert text in found["errors"][0]
         post(broker, "u9", "ping", 1, 2, 3)
-        assert "TypeError" in result(await broker.take_only(Command.RESPONSE))["errors"][0]
+        assert "TypeError" in result(await final(broker))["errors"][0]
 
     run(one)
 
@@ -196,7 +196,7 @@ def test_results_are_offered_again_until_they_are_recorded():
         post(broker, "u1", "ping")
         post(broker, "u2", "ping")
         for _ in range(2):
-            result(await broker.take_only(Command.RESPONSE))
+            result(await final(broker))
         safe = bodies.recorded(["u1"])
         broker.say(
             "w1", Command.RESPONSE, service="dummy", uuid="u1", status=200, status_text="RECORDED", body=safe
@@ -318,7 +318,7 @@ def test_delete_ends_a_waiting_an_asynchronous_and_an_ordinary_job():
         packet = await broker.take_only(Command.RESPONSE)
         assert (packet.status, packet.uuid) == (404, "unknown")
         post(broker, "u5", "ping")  # the slot is free
-        result(await broker.take_only(Command.RESPONSE))
+        result(await final(broker))
 
     run(one)
 
