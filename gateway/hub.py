@@ -282,13 +282,18 @@ class Hub:
         self.access = access
         self.fanout.invalidate()
         for session in list(self.sessions.values()):
-            mine = again(session.principal)
-            if mine is None:
-                session.end(REVOKED, "this user is gone, or another one")
-            elif mine == session.principal:
-                session.recheck()
-            else:
-                session.set_principal(mine)
+            try:
+                self._judge_again(session, again(session.principal))
+            except Exception as error:
+                self.fault(session, error)
+
+    def _judge_again(self, session: Session, mine: Principal | None) -> None:
+        if mine is None:
+            session.end(REVOKED, "this user is gone, or another one")
+        elif mine == session.principal:
+            session.recheck()
+        else:
+            session.set_principal(mine)
 
     def revoked(self, credential: str | None = None) -> None:
         """End the sessions of ``credential`` (``Principal.credential``); None asks the identity about every one."""

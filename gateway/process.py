@@ -164,7 +164,12 @@ class Leaving:
             self._gateway.reload(), name="reload"
         )
         self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
+        task.add_done_callback(self._reloaded)
+
+    def _reloaded(self, task: asyncio.Task[object]) -> None:
+        self._reloads.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("reload: a fault; what was not reached stays as it was", exc_info=error)
 
 
 def shrink_tls_buffers() -> None:

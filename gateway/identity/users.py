@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.identity import USERID_UNKNOWN, Role
@@ -66,13 +67,30 @@ class Users:
     def again(self, mine: Principal, former: Users) -> Principal | None:
         """Who somebody is now that ``former`` users let in; None when that is nobody, or another one."""
         entry, before = self._by_name.get(mine.name), former._by_name.get(mine.name)
-        if mine.kind == "cookie" or (entry is None and before is None):  # of a login link, or of claims
+        if mine.kind == "cookie":  # of a login link
             return mine
+        if entry is None and before is None:
+            return self._of_claims_again(mine)
         if entry is None or before is None or entry.userid != mine.userid:
             return None
         if mine.kind == "tls" and entry.certificates != before.certificates:
             return None  # whose it is now, its client shows when it comes again
         return self.principal(mine.name, kind=mine.kind, credential=mine.credential, expires=mine.expires)
+
+    def _of_claims_again(self, mine: Principal) -> Principal | None:
+        """The same user of claims by what ``[access]`` and the other users are now; None when no role is left."""
+        roles = self._let_in(mine.role_names)
+        return replace(mine, roles=roles, shared=self._of_others(mine.name, mine.userid)) if roles else None
+
+    def _let_in(self, names: Iterable[str]) -> Role:
+        """Roles of claims, without those that ``[access]`` does not let in over the web."""
+        return roles_of(name for name in names if _allows(self._access, ROLE_NAMES[name]))
+
+    def _of_others(self, name: str, userid: int) -> bool:
+        """Whether a userid of claims is the instance owner's, or another user's than ``name``."""
+        return userid == os.geteuid() or any(
+            entry.userid == userid for other, entry in self._by_name.items() if other != name
+        )
 
     def by_certificate(self, names: Iterable[str]) -> str | None:
         """The user that a certificate with these names (``certificates.names``) is; None when it is nobody's.
@@ -100,11 +118,9 @@ class Users:
         userid, claimed = claims.get("userid"), claims.get("roles")
         if type(userid) is not int or not 0 <= userid < USERID_UNKNOWN:
             raise _no_role(f"user {name[:64]!r}: the claim userid is no userid")
-        known = [each for each in _texts(claimed) if each in ROLE_NAMES]
-        roles = roles_of(each for each in known if _allows(self._access, ROLE_NAMES[each]))
+        roles = self._let_in(each for each in _texts(claimed) if each in ROLE_NAMES)
         if not roles:
             raise _no_role(f"user {name[:64]!r}: the claim roles holds none that is let in")
-        others = {os.geteuid(), *(entry.userid for other, entry in self._by_name.items() if other != name)}
         return Principal(
             name=name,
             userid=userid,
@@ -112,7 +128,7 @@ class Users:
             kind="jwt",
             credential=credential,
             expires=expires,
-            shared=userid in others,
+            shared=self._of_others(name, userid),
         )
 
 

@@ -44,6 +44,8 @@ log = logging.getLogger("headgate")
 NAME: Final = "gateway"
 SESSIONS_MAX: Final = 1000
 """Rows of one answer: some 300 bytes each."""
+COUNT_MAX: Final = 1 << 32
+"""Of a limit or an offset: more than there are rows, and the sum of two is an index still."""
 LINK_TOPICS: Final = frozenset(
     ("event.subscribe", "event.unsubscribe", "event.publish", "service.add", "service.remove")
 )
@@ -94,7 +96,7 @@ def call(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> A
     method, mask = found
     if not caller.roles & mask:
         raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {' or '.join(_names(mask))}")
-    if hub.ask_others is not None and name in EVERYWHERE and not _here(hub, arguments.get("session")):
+    if hub.ask_others is not None and name in EVERYWHERE and not _here(hub, name, arguments):
         return _everywhere(hub, caller, name, arguments)
     return method(hub, caller, arguments)
 
@@ -113,8 +115,10 @@ def answered(hub: Hub, question: bytes) -> bytes:
     return msgspec.json.encode({"answer": answer})
 
 
-def _here(hub: Hub, wanted: object) -> bool:
-    return isinstance(wanted, str) and wanted in hub.sessions
+def _here(hub: Hub, name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a method is about one session, and that is of this process."""
+    wanted = arguments.get("session")
+    return name != "sessions" and isinstance(wanted, str) and wanted in hub.sessions
 
 
 async def _everywhere(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -247,8 +251,8 @@ def _find(hub: Hub, wanted: object) -> Session:
 
 def _count(arguments: Mapping[str, Any], field: str, default: int) -> int:
     value = arguments.get(field, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ProtocolError(f"{field}: expected a count")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
+        raise ProtocolError(f"{field}: expected a count up to {COUNT_MAX}")
     return value
 
 

@@ -130,8 +130,12 @@ class Siblings:
                 question = await reader.read(-1)
                 writer.write(self._answered(question) if question else msgspec.json.encode(self._own()))
                 await writer.drain()
-        except (OSError, TimeoutError) as error:
-            log.debug("a sibling did not take our counts: %s", error)
+        except (
+            OSError,
+            TimeoutError,
+            ValueError,
+        ) as error:  # ValueError: no question, or one that has no answer
+            log.debug("a sibling was not answered: %s", error)
         finally:
             writer.close()
 

@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
+import os
+import signal
 
 import pytest
 
 from broker.wire.message import request
+from gateway.closes import INTERNAL, REVOKED
 from gateway.principal import Denied
+from gateway.process import Leaving
 from gateway.sessions.decisions import Decision
 from gateway.sessions.refusals import DENIED_MAX
 from tests.unit.gateway.sessions.desk import principal, run
@@ -203,6 +207,36 @@ def test_a_fault_with_one_session_keeps_no_other_from_hearing_of_the_loss(caplog
 
     run(script, join=False, faults=1)
     assert "a fault of ours" in caplog.text
+
+
+def test_a_fault_with_one_session_leaves_no_other_its_old_rights(caplog):
+    async def script(desk):
+        first, second = desk.client(), desk.client()
+
+        def again(mine):
+            if mine is first.session.principal:
+                raise RuntimeError("a fault of ours")
+
+        desk.hub.set_access(desk.hub.access, again)
+        assert (first.code, second.code) == (INTERNAL, REVOKED)
+
+    run(script, join=False, faults=1)
+    assert "a fault of ours" in caplog.text
+
+
+async def test_a_fault_while_reloading_on_a_signal_is_logged(caplog):
+    class Broken:
+        async def reload(self):
+            raise RuntimeError("a fault of ours")
+
+        async def stop(self):
+            """Nothing runs."""
+
+    async with Leaving(Broken()):
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(20):
+            while "reload: a fault" not in caplog.text:
+                await asyncio.sleep(0.01)
 
 
 def test_a_failing_task_is_logged_and_costs_nothing_else(caplog):

@@ -131,3 +131,34 @@ def test_a_claimed_userid_of_somebody_else_is_shared():
     assert of_claims({"userid": 7, "roles": ["user"]}).shared
     assert of_claims({"userid": os.geteuid(), "roles": ["user"]}).shared
     assert not of_claims({"userid": 9, "roles": ["user"]}).shared
+
+
+# ---------------------------------------------------------------- other users, read again
+
+
+def claimed(*roles):
+    former = users(allow_admin=True, allow_owner=True)
+    claims = {"userid": 9, "roles": list(roles)}
+    return former, former.of_claims("new", claims, credential="jwt:1", expires=9.0)
+
+
+def test_claims_lose_the_roles_that_are_not_let_in_any_more():
+    former, mine = claimed("admin")
+    assert users(allow_admin=True).again(mine, former) == mine
+    left = users().again(mine, former)
+    assert (left.roles, left.expires, left.shared) == (Role.USER, 9.0, False)
+    former, mine = claimed("owner")
+    assert users(allow_admin=True).again(mine, former) is None
+
+
+def test_claims_share_their_userid_once_another_user_has_it():
+    former, mine = claimed("user")
+    made = users(UserEntry(name="a", userid=9))
+    shared = made.again(mine, former)
+    assert (mine.shared, shared.shared) == (False, True)
+    assert users().again(shared, made) == mine
+
+
+def test_claims_end_once_the_name_is_a_configured_users():
+    former, mine = claimed("user")
+    assert users(UserEntry(name="new", userid=9)).again(mine, former) is None

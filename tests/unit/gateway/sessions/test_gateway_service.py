@@ -9,6 +9,7 @@ from broker.client import connect
 from broker.errors import RpcError
 from broker.wire import message as wire
 from gateway.principal import Denied
+from gateway.sessions.service import COUNT_MAX, answered
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 CALLS = rule(["user"], ["broker.ping"], ["call"])
@@ -51,8 +52,29 @@ def test_admins_see_all_sessions_in_pages():
         page = await admin.rpc("gateway.sessions", {"limit": 2, "offset": 1})
         assert [row["session"] for row in page["sessions"]] == [web.session.id for web in webs[1:]]
         assert page["total"] == 4
-        assert (await admin.refused("gateway.sessions", {"limit": -1}))[0] == errno.EPROTO
+        for odd in ({"limit": -1}, {"offset": 2**63}, {"limit": 2**64}, {"offset": True}):
+            assert (await admin.refused("gateway.sessions", odd))[0] == errno.EPROTO
+        assert (await admin.rpc("gateway.sessions", {"offset": COUNT_MAX, "limit": COUNT_MAX}))["total"] == 4
         assert (await admin.refused("gateway.reload"))[0] == errno.EPERM
+
+    run(script, join=False)
+
+
+def test_the_sessions_of_all_workers_are_listed_whatever_else_the_question_names():
+    async def script(desk):
+        asked = []
+
+        async def others(question):
+            asked.append(question)
+            return [answered(desk.hub, question)]
+
+        desk.hub.ask_others = others
+        admin = desk.client(principal("eve", 1003, ("admin",)))
+        page = await admin.rpc("gateway.sessions", {"session": admin.session.id})
+        assert (page["total"], len(asked)) == (2, 1)
+        assert (await admin.refused("gateway.sessions", {"offset": 2**63}))[0] == errno.EPROTO
+        assert (await admin.rpc("gateway.session", {"session": admin.session.id}))["user"] == "eve"
+        assert len(asked) == 1
 
     run(script, join=False)
 

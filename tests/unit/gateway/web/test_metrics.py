@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -146,6 +147,20 @@ async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypa
     await other.stop()
     silent.close()
     await asyncio.sleep(0.05)
+
+
+async def test_a_question_that_is_none_costs_no_traceback(rundir, caplog):
+    def answer(question):
+        return msgspec.json.decode(question, type=dict)
+
+    first = Siblings(str(rundir), "first", lambda: counted(5), answer)
+    second = Siblings(str(rundir), "second", lambda: counted(1))
+    for worker in (first, second):
+        await worker.start()
+    assert await second.ask(b"no question") == []
+    for worker in (first, second):
+        await worker.stop()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_only_counters_outlive_a_process():
