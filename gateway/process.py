@@ -40,6 +40,7 @@ def run(
     worker: tuple[str, str] | None = None,
     ready: Callable[[Gateway], None] | None = None,
     reread: Reread | None = None,
+    reload_all: Callable[[], None] | None = None,
 ) -> int:
     """Run one gateway until it is told to leave; returns the exit code of the process.
 
@@ -49,14 +50,22 @@ def run(
         sockets: bound already.
         worker: name of this worker, and the directory it shares with its siblings.
         ready: called once the doors are open.
-        reread: as of ``Gateway``.
+        reread: as of ``Gateway``, like the next.
+        reload_all: see there.
     """
     set_up_logging(settings.gateway.log_level, f"gateway {worker[0]}" if worker else "gateway")
     supervision.raise_descriptor_limit()
     shrink_tls_buffers()
 
     def make() -> Gateway:
-        return Gateway(settings, upstream=upstream, sockets=sockets, worker=worker, reread=reread)
+        return Gateway(
+            settings,
+            upstream=upstream,
+            sockets=sockets,
+            worker=worker,
+            reread=reread,
+            reload_all=reload_all,
+        )
 
     try:
         return asyncio.run(_serve(make, ready))

@@ -80,6 +80,7 @@ class Gateway:
         sockets: bound already, one per ``[[listen]]`` and the one of ``metrics_listen`` last; None binds here.
         worker: name of this worker process among its siblings, and the directory they share.
         reread: reads the settings again, for ``reload``; None: they stay.
+        reload_all: makes the supervisor and all its workers reload, too; for ``gateway.reload``.
 
     Attributes:
         settings: as given, but no more connections than file descriptors allow.
@@ -99,8 +100,10 @@ class Gateway:
         sockets: Sequence[socket.socket] | None = None,
         worker: tuple[str, str] | None = None,
         reread: Reread | None = None,
+        reload_all: Callable[[], None] | None = None,
     ) -> None:
         self._reread = reread
+        self._reload_all = reload_all
         self._asked = settings.limits
         limits = fitted(settings.limits, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.settings = settings = replace(settings, limits=limits)
@@ -255,8 +258,11 @@ class Gateway:
         return []
 
     async def _reload_called(self) -> dict[str, Any]:
-        """What ``gateway.reload`` answers."""
-        return {"problems": await self.reload()}
+        """What ``gateway.reload`` answers: the problems of this worker, for all of them read the same files."""
+        problems = await self.reload()
+        if self._reload_all is not None:
+            self._reload_all()
+        return {"problems": problems}
 
     def _among(self, name: str, folder: str) -> Siblings:
         siblings = Siblings(folder, name, self._own_samples, functools.partial(service.answered, self.hub))

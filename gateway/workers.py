@@ -13,6 +13,7 @@ Concurrency: one thread, no event loop; the signals are blocked and taken one by
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -194,6 +195,7 @@ class Supervisor:
                 worker=(worker.name, self._folder),
                 ready=ready,
                 reread=self._reread,
+                reload_all=functools.partial(_hang_up, supervisor),
             )
         except BaseException as error:
             print(f"headgate gateway: worker {worker.index}: {error!r}", file=sys.stderr)  # noqa: T201
@@ -336,3 +338,9 @@ def _follow(supervisor: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.getppid() != supervisor:
         os._exit(process.EXIT_FAILED)
+
+
+def _hang_up(supervisor: int) -> None:
+    """From a worker: let the supervisor read its settings again, and pass that on to every worker."""
+    if os.getppid() == supervisor:  # else it is gone, and its number may be another process's
+        os.kill(supervisor, signal.SIGHUP)

@@ -12,7 +12,8 @@
                                                   an owner's only an owner revokes
     gateway.reload    {}                       -> what was read again, and what was not
 
-With several worker processes each answers for itself; sessions are shown and ended wherever they are.
+With several worker processes each answers for itself; sessions are shown and ended wherever they are, and a reload
+reaches all of them: the answer has the problems of one, the others follow a moment later.
 """
 
 from __future__ import annotations

@@ -58,6 +58,16 @@ def listening(pid, port):
     return {inode for inode in wanted if f"socket:[{inode}]" in held}
 
 
+def saved(tmpdir):
+    """Sessions over HTTP in the counts that living workers have saved."""
+    found = 0
+    for path in tmpdir.glob("headgate-workers-*/[0-9]-*.json"):
+        for name, _kind, _help, values in json.loads(path.read_bytes()):
+            if name == "sessions_opened":
+                found += sum(value for labels, value in values if labels == {"kind": "http"})
+    return found
+
+
 async def metrics(http, running):
     async with http.get(f"{running.urls[0]}/metrics", headers=running.bearer()) as answer:
         assert answer.status == 200
@@ -76,7 +86,7 @@ async def call(http, running):
 
 
 @pytest.mark.patient
-def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker):
+def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker, monkeypatch):
     async def work(http):
         port = int(running.urls[0].rpartition(":")[2])
         first = children(running.process.pid)
@@ -87,7 +97,9 @@ def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker):
         for _ in range(6):  # whichever worker answers
             assert (await metrics(http, running))["headgate_gateway_sessions_opened_total", "http"] == 20
         assert (await metrics(http, running))["headgate_gateway_workers",] == 2
-        await asyncio.sleep(2.5)  # a killed worker takes its last second with it; twice that is time to save
+        await asyncio.to_thread(
+            eventually, lambda: saved(rundir) == 20
+        )  # a killed worker takes the rest with it
         os.kill(first[0], signal.SIGKILL)
         await asyncio.to_thread(eventually, lambda: len(set(children(running.process.pid)) - {first[0]}) == 2)
         second = children(running.process.pid)
@@ -102,6 +114,7 @@ def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker):
             await call(http, running)
         assert (await metrics(http, running))["headgate_gateway_sessions_opened_total", "http"] == 25
 
+    monkeypatch.setenv("TMPDIR", str(rundir))  # where workers save their counts
     with gateway_process(rundir, broker.uri, WORKERS) as running:
         going(work)
         assert any("ended with -9" in line for line in running.lines())
@@ -325,3 +338,51 @@ def test_an_admin_sees_and_ends_the_sessions_of_every_worker(rundir, broker):
 
     with gateway_process(rundir, broker.uri, WORKERS) as running:
         going(work)
+
+
+@pytest.mark.patient
+def test_a_reload_by_call_counts_in_every_worker_and_in_those_that_come_later(rundir, broker):
+    bob = '[[users]]\nname = "bob"\nuserid = 1002\nroles = ["user"]\n'
+    file = rundir / "gateway.toml"
+
+    async def status(http):
+        async with http.get(f"{running.urls[0]}/v1/session", headers=running.bearer("bob")) as answer:
+            return answer.status
+
+    async def work(http):
+        async with contextlib.AsyncExitStack() as stack:
+            opened = []
+            for _ in range(12):
+                sock = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
+                opened.append(await stack.enter_async_context(sock))
+                assert (await opened[-1].receive_json())["type"] == "welcome"
+            assert bob in file.read_text()
+            file.write_text(file.read_text().replace(bob, ""))
+            url = f"{running.urls[0]}/v1/rpc/gateway.reload"
+            async with http.post(url, json={}, headers=running.bearer()) as answer:
+                assert await answer.json() == {"problems": []}
+            for sock in opened:
+                said = await sock.receive_json()
+                assert (said["type"], said["code"]) == ("error", 4506)
+        first = children(running.process.pid)
+        for pid in first:
+            os.kill(pid, signal.SIGKILL)
+        port = int(running.urls[0].rpartition(":")[2])
+        await asyncio.to_thread(eventually, lambda: len(serving(port) - set(first)), 2, 30.0)
+        for _ in range(6):
+            assert await status(http) == 403
+
+    def serving(port):
+        return {pid for pid in children(running.process.pid) if listens(pid, port)}
+
+    with gateway_process(rundir, broker.uri, WORKERS) as running:
+        going(work)
+        assert running.stop() == 0
+
+
+def listens(pid, port):
+    """Whether ``pid`` listens at ``port``; not, when it has ended meanwhile."""
+    try:
+        return bool(listening(pid, port))
+    except OSError:
+        return False
