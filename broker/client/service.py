@@ -248,10 +248,9 @@ class Service:
         self._senders.setdefault(asked.message.front, set()).add(asked)
         self._postponed.append((asked, method))
         if self._catching_up is None:
-            task = asyncio.get_running_loop().create_task(self._catch_up(), name=f"service {self.name}")
-            self._catching_up = task
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._catching_up = asyncio.get_running_loop().create_task(
+                self._catch_up(), name=f"service {self.name}"
+            )
 
     async def _catch_up(self) -> None:
         try:

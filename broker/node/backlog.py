@@ -105,6 +105,16 @@ class Backlog:
         if not self._broker.pressure.held(port):
             self._put(rest)
 
+    def put_back(self, port: Port, messages: list[Message]) -> None:
+        """``messages`` of ``port`` had been set aside: they are in front of what waits of it. Not in its turn."""
+        rest = self._waiting.get(port)
+        if rest is None:
+            self.add(port.link, port, messages, 0)
+        else:
+            rest.messages[rest.at : rest.at] = messages
+            if not self._broker.pressure.held(port):
+                self.requeue(port)
+
     def requeue(self, port: Port) -> None:
         """``port``, of which something is here, may go on if it was held."""
         rest = self._waiting[port]
@@ -113,6 +123,8 @@ class Backlog:
 
     def last(self, port: Port, error: LinkError) -> bool:
         """The link of ``port`` ended: True when the broker is told again once what waits here is handled."""
+        if port in self._broker.pressure.aside and not self._broker.in_turn(port):
+            self.put_back(port, self._broker.pressure.take_aside(port))
         rest = self._waiting.get(port)
         if rest is None:
             return False
@@ -128,10 +140,14 @@ class Backlog:
     def _turn(self, rest: _Rest) -> None:
         start, port = rest.at, rest.port
         stop = min(start + self.batch_msgs, len(rest.messages))
+        rest.queued = (
+            True  # what happens on the way, the end of this link, too, does not queue it a second time
+        )
         rest.at = self._broker.run(port, rest.messages, start, stop)
+        rest.queued = False
         self._msgs += rest.at - start
         if rest.at < len(rest.messages):
-            if not rest.queued and not self._broker.pressure.held(port):
+            if not self._broker.pressure.held(port):
                 self._put(rest)
             return
         del self._waiting[port]
@@ -150,15 +166,15 @@ class Backlog:
         self._scheduled = False
         self._begin()
         clients, tree = self._clients, self._tree
-        while (clients or tree) and self._done() < TURNS * self.batch_msgs:
-            tree_next = bool(tree) and (self._tree_first or not clients)
-            self._tree_first = not tree_next
-            rest = (tree if tree_next else clients).popleft()
-            rest.queued = False
-            self._turn(rest)
-        self._begin()
-        if clients or tree:
-            self._schedule()
+        try:
+            while (clients or tree) and self._done() < TURNS * self.batch_msgs:
+                tree_next = bool(tree) and (self._tree_first or not clients)
+                self._tree_first = not tree_next
+                self._turn((tree if tree_next else clients).popleft())
+        finally:
+            self._begin()
+            if clients or tree:
+                self._schedule()
         many = len(clients) + len(tree) >= MANY_LINKS
         self._broker.flusher.read_bytes = SMALL_READ_BYTES if many else 0
 

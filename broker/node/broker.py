@@ -114,7 +114,7 @@ class Broker:
         done = 0
         if self.backlog.takes(port, count):
             done = self.run(port, messages, 0, min(count, self.backlog.batch_msgs))
-        if done < count:
+        if done < len(messages):
             self.backlog.add(link, port, messages, done)
 
     def link_ended(self, link: Link, error: LinkError) -> None:
@@ -141,6 +141,8 @@ class Broker:
         blocked = flow.blocked
         if blocked:
             stop = self.pressure.admit(port, messages, start, stop)
+        elif self.pressure.aside and port in self.pressure.aside:
+            stop = self.pressure.rejoin(port, messages, start, stop)
         flusher.batch = True
         self._active = port
         index = start
@@ -262,6 +264,10 @@ class Broker:
             port.link.data = port
             if port.link.receiver is None:
                 port.link.start(self)
+
+    def in_turn(self, port: Port) -> bool:
+        """True while a batch of ``port`` is handled."""
+        return port is self._active
 
     def depart(self, port: Port, error: LinkError) -> None:
         """The link of ``port`` is gone: its affairs are settled after the message under way."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 
 UNLIMITED: Final = 1 << 20
-"""What counts as the limit where there is none: the kernel's own default (fs.nr_open)."""
+"""What counts as the limit where there is none, or a larger one: the kernel's own default (fs.nr_open)."""
 KEPT_SHARE: Final = 8
 """An eighth of the descriptors is kept ..."""
 KEPT_MAX: Final = 4096
@@ -28,7 +28,7 @@ USER_SHARE: Final = 4
 def allowed() -> int:
     """Descriptors that this process may open."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    return UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED)
 
 
 def reserve_of(limits: LimitsSection, descriptors: int) -> Reserve:

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import ConfigError
 from broker.node import probes
@@ -128,10 +128,14 @@ def user_samples(node: Node) -> list[Sample]:
             f"user_{name}",
             "gauge",
             text,
-            [({"userid": str(user["userid"])}, float(user[key])) for user in shown],
+            [(_whose(user), float(user[key])) for user in shown],
         )
         for name, text, key in kinds
     ]
+
+
+def _whose(user: Mapping[str, Any]) -> dict[str, str]:
+    return {"userid": str(user["userid"]), "owner": "yes" if user["owner"] else "no"}
 
 
 def journal_samples(capture: Capture) -> list[Sample]:

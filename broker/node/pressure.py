@@ -18,6 +18,7 @@ Sequence of a publisher that is too fast::
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -40,13 +41,35 @@ The user is the one that an owner's link names, as the gateway does for web user
 PATIENCE_S: Final = 2.0
 """Publishers wait for a subscriber above high water so long, and up to one ``sweep`` longer. Who reads 3 072 events or
 768 KiB in that time is below low water again; one that is slower costs itself: it is ended, or misses events."""
+CALM_SHARE: Final = 0.25
+"""Of the time in which nobody waits for it, so much is taken off what was waited: who drips is not waited for again and
+again."""
+ASIDE_BYTES: Final = 16 << 20
+"""What users of one owner's link may have said beyond their shares, as of ``flow.cost``, before the link is held."""
 UNTRUSTED_S: Final = 60.0
 """Nobody waits for the subscribers of that user again for so long, or a few that do not read could stop publishers."""
 _PUBLISH: Final = encode_part(b"event.publish")
 
 
+class Aside:
+    """What users of one link said beyond their shares, in order; and what it costs (``flow.cost``)."""
+
+    def __init__(self) -> None:
+        self.users: dict[int, list[Message]] = {}
+        self.load = 0
+
+    def add(self, userid: int, message: Message) -> None:
+        """Set a message aside."""
+        self.users.setdefault(userid, []).append(message)
+        self.load += cost(message)
+
+
 class Pressure:
-    """Back-pressure of one broker."""
+    """Back-pressure of one broker.
+
+    Attributes:
+        aside: what users said beyond their shares over owners' links.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -55,8 +78,10 @@ class Pressure:
         self._held: dict[Port, None] = {}
         self._shares: dict[int, int] = {}
         self._progress: dict[Port, tuple[int, float]] = {}
-        self._waited_for: dict[Port, float] = {}
-        self._untrusted: dict[int, float] = {}
+        self._waited_for: dict[Port, Port | int] = {}
+        self._waits: dict[Port | int, float] = {}
+        self._untrusted: dict[Port | int, float] = {}
+        self.aside: dict[Port, Aside] = {}
         self._told_missed: dict[Port, int] = {}
 
     def paused(self, port: Port) -> bool:
@@ -100,21 +125,61 @@ class Pressure:
 
     def admit(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
         """Events are blocked: the end of what ``port`` may say of ``messages[start:stop]``; the rest is held."""
-        if port.kind != CLIENT or port.link is None or port.link.ended is not None:
+        if port.kind != CLIENT or port.link is None:
             return stop
+        if port.link.ended is not None:
+            return self.rejoin(port, messages, start, stop)
+        if port.owner:
+            return self._admit_users(port, messages, start, stop)
+        for index in range(start, stop):
+            if _publishes(messages[index]) and not self._share(port.cred.userid, messages[index]):
+                return self._hold(port, index)
+        return stop
+
+    def _share(self, userid: int, message: Message) -> bool:
+        """Whether the user may still say that; what it may say is less then."""
+        used = self._shares.get(userid, 0) + cost(message)
+        if used <= SHARE_BYTES:
+            self._shares[userid] = used
+        return used <= SHARE_BYTES
+
+    def _hold(self, port: Port, index: int) -> int:
+        self._held[port] = None
+        port.link.pause()
+        return index
+
+    def _admit_users(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
+        """An owner's link speaks for many users: what one says beyond its share is taken out of ``messages`` and
+        set aside, so that the others are heard. When too much is, or it is the owner itself, the link is held.
+        """
+        aside = self.aside.get(port) or Aside()
+        kept: list[Message] = []
         for index in range(start, stop):
             message = messages[index]
             if _publishes(message):
-                userid = message.userid if port.owner else USERID_UNKNOWN
+                userid = message.userid
                 if userid == USERID_UNKNOWN:
                     userid = port.cred.userid
-                used = self._shares.get(userid, 0) + cost(message)
-                if used > SHARE_BYTES:
-                    self._held[port] = None
-                    port.link.pause()
-                    return index
-                self._shares[userid] = used
+                if userid in aside.users or not self._share(userid, message):
+                    if userid == port.cred.userid or aside.load + cost(message) > ASIDE_BYTES:
+                        stop = self._hold(port, index)
+                        break
+                    aside.add(userid, message)
+                    self.aside[port] = aside
+                    continue
+            kept.append(message)
+        messages[start:stop] = kept
+        return start + len(kept)
+
+    def rejoin(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
+        """What was set aside of ``port`` comes in front of ``messages[start:]``; returns the end of the batch."""
+        messages[start:start] = self.take_aside(port)
         return stop
+
+    def take_aside(self, port: Port) -> list[Message]:
+        """What was set aside of ``port``, each user's in order; nothing is any more."""
+        aside = self.aside.pop(port, None)
+        return [] if aside is None else [message for said in aside.users.values() for message in said]
 
     def held(self, port: Port) -> bool:
         """True while the rest of what ``port`` said waits until events move on; of a link that ended nothing does."""
@@ -125,12 +190,21 @@ class Pressure:
         held, self._held = self._held, {}
         for port in held:
             self._resume(port)
+        if self.aside:  # nobody may have more to say; who has, says first what was set aside (``rejoin``)
+            asyncio.get_running_loop().call_soon(self._release_aside)
+
+    def _release_aside(self) -> None:
+        for port in list(self.aside):
+            self._broker.backlog.put_back(port, self.take_aside(port))
 
     def _wait_for(self, port: Port, choked: bool) -> None:
         """The outbox of a client crossed a water mark: publishers wait for a subscriber that may not miss events."""
         wanted = choked and bool(port.subscriptions) and not port.link.outbox.drops
-        if wanted and port.cred.userid not in self._untrusted:
-            self._waited_for[port] = 0.0
+        whose = (
+            port if port.owner else port.cred.userid
+        )  # an owner's programs have nothing to do with each other
+        if wanted and whose not in self._untrusted:
+            self._waited_for[port] = whose
             self._broker.router.events.flow.wait_for(port, True)
         elif self._waited_for.pop(port, None) is not None:
             self._broker.router.events.flow.wait_for(port, False)
@@ -139,11 +213,14 @@ class Pressure:
         self._untrusted = {
             userid: left - elapsed_s for userid, left in self._untrusted.items() if left > elapsed_s
         }
-        for port, waited in list(self._waited_for.items()):
-            self._waited_for[port] = waited + elapsed_s
-            if waited + elapsed_s > PATIENCE_S:
+        gain_s = CALM_SHARE * elapsed_s
+        self._waits = {whose: waited - gain_s for whose, waited in self._waits.items() if waited > gain_s}
+        for whose in set(self._waited_for.values()):
+            self._waits[whose] = self._waits.get(whose, 0.0) + elapsed_s + gain_s
+        for port, whose in list(self._waited_for.items()):
+            if self._waits[whose] > PATIENCE_S + gain_s:
                 log.warning("%s reads too slowly: events go on without waiting for it", port.name)
-                self._untrusted[port.cred.userid] = UNTRUSTED_S
+                self._untrusted[whose] = UNTRUSTED_S
                 self._wait_for(port, False)
 
     # -- outboxes ------------------------------------------------------------------------------
@@ -176,6 +253,7 @@ class Pressure:
         self._waited_for.pop(port, None)
         self._told_missed.pop(port, None)
         self._held.pop(port, None)
+        self.aside.pop(port, None)
         self._release(port)
         if self._paused.pop(port, None) is not None:
             for waiters in self._waiters.values():

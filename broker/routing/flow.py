@@ -24,6 +24,7 @@ the window, what waits at one by the windows of all who publish.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,8 @@ from broker.wire.message import Message, control
 
 if TYPE_CHECKING:
     from broker.routing.port import Port
+
+log = logging.getLogger("headgate")
 
 OPEN: Final = 0x100
 """Control messages, by their first word; the second one is n, modulo 2**32. Deployed software numbers from 0."""
@@ -152,7 +155,11 @@ class Flow:
         if window is None or not window.speaks:
             return
         sent = self.up if port is self._parent else self.down - window.base
-        window.handled = sent - ((sent - count) & _WORD)
+        under_way = (sent - count) & _WORD
+        if under_way > _WORD >> 1:  # it has counted what was never sent: it cannot be behind
+            log.warning("%s has handled more events than it was sent, it says", port.name)
+            under_way = 0
+        window.handled = sent - under_way
         window.shut = shut
         was_behind = window.behind
         self._judge(window, sent)

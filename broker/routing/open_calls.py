@@ -58,6 +58,7 @@ class Repeat(OpenCalls):
             if calls.target is port:
                 if decision.once or error:
                     del self.waiting[index]
+                    self.origin.repeats -= bool(self.waiting)
                     if not any(other is calls for other, _decision in self.waiting):
                         del calls.open[key]
                 return decision
@@ -104,7 +105,7 @@ def _unlist(calls: OpenCalls) -> None:
 
 def track_unusual(port: Port, calls: OpenCalls, decision: Decision, key: bytes) -> str:
     """Keep an open call with matchtag 0, with one that is in use, or beyond the cap: "", or why it is refused."""
-    if len(port.pending) + len(port.untagged) >= port.pending_max:
+    if port.open_calls >= port.pending_max:
         return f"more than {port.pending_max} calls are open on this link"
     if key[-4:] == NO_TAG:
         port.untagged.setdefault(calls.front, {})[calls.target] = (decision, True)
@@ -115,6 +116,7 @@ def track_unusual(port: Port, calls: OpenCalls, decision: Decision, key: bytes) 
         if len(repeat.waiting) >= REPEATS_MAX:
             return f"matchtag is in use by {len(repeat.waiting)} open calls"
         repeat.waiting.append((calls, decision))
+        port.repeats += 1
         port.pending[key] = repeat
     calls.open[key] = decision
     return ""
@@ -163,8 +165,10 @@ def _end_tagged(calls: OpenCalls, key: bytes, ended: Ended) -> None:
         del pending[key]
         return
     ended.extend((key, decision) for each, decision in entry.waiting if each is calls)
-    entry.waiting = [waiting for waiting in entry.waiting if waiting[0] is not calls]
-    if not entry.waiting:
+    left = [waiting for waiting in entry.waiting if waiting[0] is not calls]
+    calls.origin.repeats -= len(entry.waiting) - max(len(left), 1)
+    entry.waiting = left
+    if not left:
         del pending[key]
 
 
@@ -191,5 +195,6 @@ def leave(port: Port) -> None:
     port.asked = {}
     port.rotation.clear()
     port.pending = {}
+    port.repeats = 0
     port.untagged = {}
     port.forget_decisions()

@@ -165,6 +165,7 @@ class Port:
         "provided",
         "rank",
         "received",
+        "repeats",
         "rotation",
         "send",
         "serial",
@@ -216,6 +217,8 @@ class Port:
         self.peer: int = 0
         self.marks: dict[bytes, bytes] = {}
         self.pending: dict[bytes, OpenCalls] = {}
+        self.repeats: int = 0
+        """Calls that wait behind one with the same matchtag."""
         self.pending_max: int = 0
         """Calls it may have open; the router sets it."""
         self.untagged: dict[bytes, dict[Port, tuple[Decision, bool]]] = {}
@@ -239,6 +242,11 @@ class Port:
         """A neighbour of the tree that tells how many of our events it has handled, see ``flow``."""
         self.window: Window | None = None
         """Of a neighbour of the tree."""
+
+    @property
+    def open_calls(self) -> int:
+        """How many calls it made that are not answered; of a sender with matchtag 0 the latest by each way counts."""
+        return len(self.pending) + self.repeats + len(self.untagged)
 
     def forget_decisions(self) -> None:
         """Decide anew about whatever this port asks next."""

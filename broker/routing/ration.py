@@ -25,7 +25,7 @@ def ration(router: Router) -> int:
 
 
 def _hold(ports: Iterable[Port], most: int) -> int:
-    counts = [len(port.pending) + len(port.untagged) for port in ports]
+    counts = [port.open_calls for port in ports]
     total = sum(counts)
     if total > most:
         share = max(1, most // sum(count > 0 for count in counts))

@@ -143,7 +143,8 @@ class Router:
         elif self.parent is port:
             self.parent = None
         self.events.detach(port)
-        self.users.detach(port)
+        if port.kind == CLIENT:
+            self.users.detach(port)
         if port.kind != CLIENT or port.provided:
             self.invalidate()
 

@@ -95,5 +95,6 @@ class Users:
         """It has gone; what it held is taken back by whoever keeps it."""
         user = port.user
         user.ports.pop(port, None)
-        if not user.ports:
-            self._users.pop((user.userid, user.owner), None)
+        key = (user.userid, user.owner)
+        if not user.ports and self._users.get(key) is user:
+            del self._users[key]

@@ -49,8 +49,10 @@ class Streams(Generic[Interest]):
         """
         if request.message.flags & NORESPONSE:
             return
-        self.end(request.sender, request.message.matchtag)
-        self._refuse_more(request)
+        if request.message.matchtag in self._by_sender.get(request.sender, {}):
+            self.end(request.sender, request.message.matchtag)
+        else:
+            self._refuse_more(request)
         self._by_sender.setdefault(request.sender, {})[request.message.matchtag] = (request, interest)
         self._count += 1
         if not request.owner:

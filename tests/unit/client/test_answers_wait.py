@@ -162,6 +162,27 @@ def test_requests_that_wait_for_the_link_are_bounded_cancelled_and_forgotten():
     small(script, service_waiting=5)
 
 
+def test_who_catches_up_takes_no_place_of_a_handler():
+    """With one place, a request that came meanwhile was never begun."""
+
+    async def script(h, peer):
+        async with h.service("x", {"get": at_once, "later": answered}):
+            await paused(peer)
+            while h.roomy:
+                h.send(wire.event("filler", ANSWER))
+            peer.call("x.get", tag=1)
+            await settle()
+            peer.call("x.later", tag=2)
+            await settle()
+            peer.link.resume()
+            tags = set()
+            while len(tags) < 2:
+                each = await peer.next()
+                tags |= {each.matchtag} if each.type == wire.RESPONSE else set()
+
+    small(script, service_tasks=1)
+
+
 def test_leaving_while_requests_wait_answers_them():
     async def script(h, peer):
         async with h.service("x", {"get": at_once}):

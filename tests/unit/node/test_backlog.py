@@ -211,6 +211,30 @@ async def most_in_one_tick(count, wanted):
     return most
 
 
+def test_a_link_that_ends_in_its_own_last_turn_keeps_nobody_from_theirs():
+    """It was queued a second time, and whoever stood behind it was never read again."""
+
+    async def script():
+        desk, errors = Desk(batch_msgs=10), []
+        leaver, other = desk.peer(), desk.peer()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+
+        def leave(message):
+            if message.topic == "probe.last":
+                leaver.end()
+
+        desk.on_deliver = leave
+        leaver.say(*(ask("probe.x", tag) for tag in range(1, 12)), ask("probe.last", 12))
+        other.say(*(ask("probe.y", tag) for tag in range(1, 101)))
+        await ticks(200)
+        assert [m.matchtag for m in other.responses] == list(range(1, 101))
+        assert other.link.reading
+        assert not leaver.port.live
+        assert errors == []
+
+    run(script())
+
+
 def test_however_many_links_wait_one_iteration_handles_a_few_batches():
     """Found here: every link that waited had its batch before anything was read again."""
 

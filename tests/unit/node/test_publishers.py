@@ -3,6 +3,7 @@
 import pytest
 
 from broker.identity import Credentials, Role
+from broker.node import pressure
 from broker.node.pressure import PATIENCE_S, SHARE_BYTES, UNTRUSTED_S
 from broker.routing.flow import OPEN, SHUT, WINDOW_BYTES, cost
 from broker.routing.port import CHILD, CLIENT, PARENT
@@ -125,6 +126,94 @@ def test_an_owners_link_that_names_users_has_a_share_for_each():
         gateway.say(*(event("e.0", userid=7, rolemask=2) for _ in range(200)))
         await ticks()
         assert len(neighbour.events) == 300 + SHARE - 1
+
+    run(script())
+
+
+def loud(first, last, userid=5001):
+    return [event(f"e.{number}", userid=userid, rolemask=2) for number in range(first, last)]
+
+
+def test_what_one_user_says_too_much_is_set_aside_and_the_others_are_heard():
+    async def script():
+        desk, neighbour = shut_desk()
+        gateway = desk.peer(OWNER)
+        gateway.say(*loud(0, 1000), ask("probe.a", 1), *loud(2000, 2003, userid=5002))
+        await ticks(20)
+        assert gateway.errnums == [0]
+        assert numbers(neighbour) == [*range(SHARE), 2000, 2001, 2002]
+        assert gateway.link.reading
+        gateway.say(*loud(1000, 1003))
+        neighbour.tells()
+        await ticks(20)
+        await neighbour.reads()
+        assert numbers(neighbour) == [*range(SHARE), 2000, 2001, 2002, *range(SHARE, 1003)]
+
+    run(script())
+
+
+def test_what_was_set_aside_is_published_when_its_link_ends():
+    async def script():
+        desk, neighbour = shut_desk()
+        gateway = desk.peer(OWNER)
+        gateway.say(*loud(0, 300))
+        gateway.end()
+        await ticks(20)
+        assert numbers(neighbour) == list(range(300))
+        assert not gateway.port.live
+
+    run(script())
+
+
+def test_when_too_much_is_set_aside_the_link_is_held(monkeypatch):
+    monkeypatch.setattr(pressure, "ASIDE_BYTES", 100 * cost(event("e.1000")))
+
+    async def script():
+        desk, neighbour = shut_desk()
+        gateway = desk.peer(OWNER)
+        gateway.say(*loud(0, SHARE + 300), ask("probe.a", 1))
+        await ticks(20)
+        assert gateway.errnums == []
+        assert not gateway.link.reading
+        neighbour.tells()
+        await ticks(20)
+        await neighbour.reads()
+        assert gateway.errnums == [0]
+        assert numbers(neighbour) == list(range(SHARE + 300))
+        assert gateway.link.reading
+
+    run(script())
+
+
+def test_who_is_behind_again_and_again_is_waited_for_no_longer_than_who_stays_behind():
+    async def script():
+        desk = Desk(limits=SMALL)
+        reader, flow = desk.peer(GUEST), desk.broker.router.events.flow
+        reader.subscribe()
+        blocked = 0
+        for _ in range(40):
+            desk.broker.pressure.mark(reader.port, True)
+            desk.broker.pressure.sweep(1.0, 1000.0)
+            blocked += flow.blocked
+            desk.broker.pressure.mark(reader.port, False)
+        assert blocked <= PATIENCE_S + 1
+
+    run(script())
+
+
+def test_programs_of_the_owner_are_waited_for_one_by_one():
+    async def script():
+        desk = Desk(limits=SMALL)
+        stopped, gateway = desk.peer(OWNER), desk.peer(OWNER)
+        flow = desk.broker.router.events.flow
+        for peer in (stopped, gateway):
+            peer.subscribe()
+        desk.broker.pressure.mark(stopped.port, True)
+        for _ in range(5):
+            desk.broker.pressure.sweep(1.0, 1000.0)
+        assert not flow.blocked
+        desk.broker.pressure.mark(gateway.port, True)
+        assert flow.blocked
 
     run(script())
 

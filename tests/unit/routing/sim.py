@@ -228,6 +228,8 @@ class Tree:
                 for decision, _ in providers.values()
             ]
             assert all(key[:-4] == calls.front and key in calls.open for key, calls in waiting)
+            more = [len(entry.waiting) - 1 for entry in port.pending.values() if isinstance(entry, Repeat)]
+            assert port.repeats == sum(more)
             opened = {(key, calls) for calls in listed for key in calls.open if key[-4:] != NO_TAG}
             assert opened == {(key, calls) for key, calls in waiting if key[-4:] != NO_TAG}
 

@@ -38,6 +38,28 @@ def test_links_of_one_user_are_found_together_until_the_last_has_gone():
     assert not list(users)
 
 
+def test_a_neighbour_that_goes_takes_no_user_with_it():
+    tree = Tree(2)
+    mine = tree.client(cred=OWNER)
+    tree.cut(1)
+    assert [list(user.ports) for user in tree[0].router.users] == [[mine.port]]
+    later = tree.client(cred=OWNER)
+    assert later.port.user is mine.port.user
+
+
+def test_calls_that_share_a_matchtag_count_like_others():
+    tree = Tree(1, pending_max=10)
+    service, greedy = tree.client(services=["mute"]), tree.client(cred=GUEST)
+    for _ in range(30):
+        greedy.ask("mute.x", tag=1)
+    ask(greedy, 30, 2)
+    assert len(service.requests) <= 20
+    assert greedy.port.open_calls == len(service.requests)
+    for asked in service.requests:
+        service.answer(asked)
+    assert greedy.port.open_calls == 0
+
+
 def test_calls_of_one_guest_are_capped_over_its_links():
     tree = Tree(1, user_limits=UserLimits(calls=40))
     tree.client(services=["mute"])
