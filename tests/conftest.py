@@ -46,13 +46,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Keep the tests with one Spark session in one worker (`--dist loadgroup`): each session takes a gigabyte."""
+    """Keep some tests in one worker (`--dist loadgroup`): those with one Spark session, which takes a gigabyte, and the
+    runs of oslo.messaging's own suite, whose metrics have one port.
+    """
     if config.getoption("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith("tests/interop/test_oslo_suite.py"):
+                return "oslo suite"
             if not nodeid.startswith("tests/spark/"):
                 return nodeid
             return "spark: tables" if nodeid.startswith("tests/spark/test_tables") else "spark: the rest"
