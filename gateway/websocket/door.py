@@ -43,7 +43,7 @@ class Door:
 
     Attributes:
         check: the task that checks the credential, once there is one to check.
-        slot: among those who have shown none; a newer one may end this.
+        slot: among those who have shown none; a newer one may end this, also while a refused client's close lingers.
     """
 
     __slots__ = ("_address", "_deadline", "_held", "_house", "check", "link", "slot")
@@ -56,7 +56,7 @@ class Door:
         self._deadline = loop.call_later(house.hub.settings.limits.handshake_s, link.close_with, AUTH_TIMEOUT)
         self.link = link
         self.check: asyncio.Task[None] | None = None
-        self.slot = Slot(self._give_way)
+        self.slot = link.slot = Slot(self._give_way)
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """Messages may only follow the auth object."""
@@ -79,9 +79,10 @@ class Door:
             self.link.close_with(BAD_CREDENTIAL, "the first message must be an auth object")
 
     def link_ended(self, link: Link, error: LinkError) -> None:
-        """The client left, or was refused: nothing of it stays."""
+        """The client left, or was refused: nothing of it stays but its connection, which counts until it has gone."""
         self._deadline.cancel()
-        self.slot.leave()
+        if not self.slot.idle:
+            self.slot.rests()
         self._held = []
         self._house.doors.discard(self)
         if self.check is not None and self.check is not asyncio.current_task():
@@ -111,6 +112,7 @@ class Door:
             return
         self._deadline.cancel()
         self.slot.leave()
+        link.slot = None
         self._house.doors.discard(self)
         held, self._held = self._held, []
         link.replay(held)

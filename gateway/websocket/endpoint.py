@@ -11,6 +11,7 @@ takes one auth object within ``handshake_s`` and frames up to ``preauth_bytes``.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 from dataclasses import replace
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiohttp import web
 
+from broker.errors import LinkClosed
 from broker.identity import PeerInfo
 from broker.transport.outbox import OutboxLimits
 from gateway.closes import INTERNAL, SHUTDOWN
 from gateway.codecs import CODECS, choose, control, new_codec
 from gateway.principal import Denied
-from gateway.web.admission import Admission, key_of
+from gateway.web.admission import Admission, Slot, key_of
 from gateway.web.errors import Refusal, of_denied
 from gateway.websocket import handshake
 from gateway.websocket.door import Door
@@ -120,6 +122,8 @@ class Endpoint:
             except Exception:
                 log.exception("%s: a fault while opening its session", link.peer.address)
                 link.close_with(INTERNAL)
+            if link.ended is not None and link.slot is None:
+                self._count_refused(link, address)
             link.begin(taken.tail, full=taken.full)
         return handshake.Switched()
 
@@ -169,6 +173,12 @@ class Endpoint:
             self._strangers.enter(door.slot, key_of(address))
         elif self.enter(link, address, principal):
             link.resume()
+
+    def _count_refused(self, link: WebSocketLink, address: str) -> None:
+        """While its client may still read why, the connection ends for a newer one."""
+        ended = LinkClosed(f"{link.peer.address}: ended for a newer connection")
+        link.slot = Slot(functools.partial(link.abort, ended))
+        self._strangers.enter(link.slot, key_of(address))
 
     def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
         """Make ``link`` a session of ``principal`` and welcome it; False when the hub refused and it was closed."""

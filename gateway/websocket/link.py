@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from broker.identity import PeerInfo
     from gateway.codecs.contract import Codec
     from gateway.events.run import Run
+    from gateway.web.admission import Slot
 
 log = logging.getLogger("headgate")
 
@@ -58,6 +59,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         code: the close code with which this side ended the connection; 0 until then, or when the other side did.
         reader: its ``max_bytes`` rises once the client is known.
         place: where ``Keepalive`` has it; the link takes itself out when it ends.
+        slot: of a connection that is no session's; it leaves when the connection has gone, not at the end before that.
     """
 
     __slots__ = (
@@ -73,6 +75,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         "codec",
         "place",
         "reader",
+        "slot",
     )
 
     receiver: WebReceiver | None
@@ -88,6 +91,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         self._signs = 0  # of life
         self._unsent = 0  # bytes that a full transport held when somebody asked last
         self.place: set[Any] | None = None
+        self.slot: Slot | None = None
         self._transport: asyncio.Transport | None = transport
         self._buffer = shared_buffer()
         self._paused = False  # the transport takes no more
@@ -403,6 +407,8 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
             self._linger = None
         where = self.peer.address
         self._end(LinkBroken(f"{where}: {exc}") if exc else LinkEnded(f"{where}: the connection was lost"))
+        if self.slot is not None:
+            self.slot.leave()
 
     def _end(self, error: LinkError) -> None:
         self._full = True

@@ -179,6 +179,38 @@ async def test_of_more_clients_at_the_door_than_allowed_the_oldest_goes(open_hou
     assert not house.endpoint._strangers
 
 
+@pytest.mark.parametrize("where", ["handshake", "door", "hub"])
+async def test_a_refused_client_that_does_not_leave_ends_for_a_newer_one(open_house, where, monkeypatch):
+    monkeypatch.setattr("gateway.websocket.link.LINGER_S", 3600.0)
+    house = await open_house(anonymous=2)
+    if where == "hub":
+        house.hub.refusal = Denied("too many", public="no more than 3", status=429, close=TOO_MANY)
+    peers = []
+    for _ in range(4):
+        peer = await house.raw()
+        head = {"handshake": {"cookie": "bad"}, "door": {}, "hub": {"Authorization": "Bearer good"}}[where]
+        peer.write(request_head(**head) + (masked(TEXT, AUTH % b"bad") if where == "door" else b""))
+        assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
+        assert (await peer.closing())[1] >= 4500
+        peers.append(peer)
+    assert len(house.endpoint._strangers) == 2
+    assert not house.endpoint.doors
+    for peer in peers[:2]:  # which did not answer the close frame
+        assert await peer.ended()
+    for peer in peers[2:]:
+        peer.write(masked(CLOSE, b"\x11\x94"))
+        assert await peer.ended()
+    await house.until(lambda: not house.endpoint._strangers)
+
+
+async def test_the_slot_of_a_stranger_is_not_kept_for_its_session(house):
+    peer = await house.connect(token=None)
+    peer.write(masked(TEXT, AUTH % b"good"))
+    assert (await peer.control())["type"] == "welcome"
+    assert house.hub.opened[0].link.slot is None
+    assert not house.endpoint._strangers
+
+
 async def test_nothing_of_aiohttp_is_kept_for_a_connection(house):
     peer = await house.raw()
     await house.until(lambda: house.server.handler.connections)
