@@ -44,7 +44,7 @@ PATIENCE_S: Final = 2.0
 CALM_SHARE: Final = 0.25
 """Of the time in which nobody waits for it, so much is taken off what was waited: who drips is not waited for again and
 again."""
-ASIDE_BYTES: Final = 16 << 20
+ASIDE_BYTES: int = 16 << 20
 """What users of one owner's link may have said beyond their shares, as of ``flow.cost``, before the link is held."""
 UNTRUSTED_S: Final = 60.0
 """Nobody waits for the subscribers of that user again for so long, or a few that do not read could stop publishers."""
