@@ -35,7 +35,7 @@ from broker.routing.topology import NO_PARENT, Topology, parse
 from broker.routing.users import UserLimits
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
-from broker.settings import HostEntry, Settings
+from broker.settings import HostEntry, LimitsSection, Settings
 from broker.transport.budget import Budget
 from broker.transport.link import Listener, Options
 from broker.transport.outbox import OutboxLimits
@@ -48,6 +48,21 @@ log = logging.getLogger("headgate")
 
 SWEEP_S = 1.0
 """How often stalled readers, quiet links and the total of open calls are looked at."""
+
+
+def router_limits(limits: LimitsSection, descriptors: int) -> dict[str, Any]:
+    """The keyword arguments of ``Router`` for a process that may open so many descriptors."""
+    return {
+        "pending_max": limits.pending_per_link,
+        "pending_total": limits.pending_total,
+        "routes_max": limits.routes_max,
+        "user_limits": UserLimits(
+            limits.calls_per_user,
+            limits.services_per_user,
+            limits.subscriptions_per_user,
+            connections_of(limits, descriptors),
+        ),
+    }
 
 
 class Node:
@@ -75,17 +90,7 @@ class Node:
             self.owner,
             batch_msgs=limits.batch_msgs,
             batch_deliveries=limits.batch_deliveries,
-            limits={
-                "pending_max": limits.pending_per_link,
-                "pending_total": limits.pending_total,
-                "routes_max": limits.routes_max,
-                "user_limits": UserLimits(
-                    limits.calls_per_user,
-                    limits.services_per_user,
-                    limits.subscriptions_per_user,
-                    connections_of(limits, descriptors),
-                ),
-            },
+            limits=router_limits(limits, descriptors),
         )
         self.capture = _capture(self.broker, settings)
         self.lifecycle = Lifecycle(asyncio.get_running_loop().time)

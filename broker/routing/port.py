@@ -135,6 +135,7 @@ class Port:
             the notice, front below the port's hop).
         peer: its number in a recording; 0 for none. marks: credentials of its events as received -> mark in front of
             them in a recording.
+        window: of a neighbour of the tree.
         provided: it registered a service once: others may wait for it, decisions may lead to it.
     """
 
@@ -241,7 +242,6 @@ class Port:
         self.windowed: bool = False
         """A neighbour of the tree that tells how many of our events it has handled, see ``flow``."""
         self.window: Window | None = None
-        """Of a neighbour of the tree."""
 
     @property
     def open_calls(self) -> int:
