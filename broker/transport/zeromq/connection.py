@@ -28,14 +28,20 @@ def inode(fd: int) -> int:
         return 0
 
 
-def shut_down(fd: int, number: int) -> None:
-    """Shut down the connection ``fd`` of libzmq, if it is still the socket ``number``; libzmq then sees its end."""
+def shut_down(fd: int, number: int) -> bool:
+    """Shut down the connection ``fd`` of libzmq, if it is still the socket ``number``; libzmq then sees its end.
+
+    Returns:
+        Whether it was.
+    """
     try:
         with socket.socket(fileno=os.dup(fd)) as same:
             if inode(same.fileno()) == number:
                 same.shutdown(socket.SHUT_RDWR)
+                return True
     except OSError as error:
         log.debug("connection of descriptor %d is already gone: %s", fd, error)
+    return False
 
 
 def silent_s(fd: int, number: int) -> float:

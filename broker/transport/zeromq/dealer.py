@@ -64,7 +64,7 @@ class DealerLink(ZeromqLink):
         opened: resolves when the handshake is over; a LinkError when it failed.
     """
 
-    __slots__ = ("_leaving", "_loop", "_monitor", "opened")
+    __slots__ = ("_hub", "_leaving", "_monitor", "opened")
 
     def __init__(self, the_hub: Hub, endpoint: Endpoint, uri: str, options: Options) -> None:
         curve: CurveClient | None = options.extra.get("curve")
@@ -74,7 +74,7 @@ class DealerLink(ZeromqLink):
         pump = Pump(the_hub, sock, self)
         pump.paused = True
         super().__init__(peer, options, options.extra.get("identity") or str(uuid.uuid4()).encode(), pump)
-        self._loop = the_hub.loop
+        self._hub = the_hub
         self._leaving: LinkError | None = None
         self.opened: asyncio.Future[None] = the_hub.loop.create_future()
         self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
@@ -105,23 +105,28 @@ class DealerLink(ZeromqLink):
 
     def abort(self, error: LinkError) -> None:
         """End at once with ``error``."""
-        if self.ended is None:
+        if self.ended is not None:
+            return
+        if self.fd < 0 or self._leaving is not None:
             self.release(0)
-            self.finish(error)
+        else:
+            self._pump.stop()
+            self._hub.close_connected(self._sock, self._monitor.stop(), self.fd, self.inode)
+        self.finish(error)
 
     def let_go(self, error: LinkError) -> None:
         """See ``ZeromqLink.let_go``."""
         self._monitor.close()
         self._pump.paused = True
         if self._farewell:
-            self._loop.call_later(LINGER_MS / 1000, self._linger)
+            self._hub.loop.call_later(LINGER_MS / 1000, self._linger)
         else:
             self.gone()
         self.finish(error)
 
     def _linger(self) -> None:
         if self._farewell and self.lingers():
-            self._loop.call_later(LINGER_MS / 1000, self._linger)
+            self._hub.loop.call_later(LINGER_MS / 1000, self._linger)
         else:
             self.gone()
 

@@ -111,15 +111,18 @@ class Pump:
 
     def close(self, linger_ms: int) -> None:
         """Close the socket; libzmq goes on sending for ``linger_ms``."""
-        if self.closed:
-            return
+        if not self.closed:
+            self.stop()
+            self._hub.close(self.sock, linger_ms)
+
+    def stop(self) -> None:
+        """Take no more turns; the socket stays open."""
         self.closed = True
         self.waiting.clear()
         for handle in (self._handle, self._timer):
             if handle is not None:
                 handle.cancel()
         self._hub.loop.remove_reader(self._fd)
-        self._hub.close(self.sock, linger_ms)
 
     def _read(self) -> bool:
         """Whether nothing is left; EVENTS is asked even when paused, or the descriptor would stay readable."""

@@ -13,10 +13,14 @@ from weakref import WeakKeyDictionary
 
 import zmq
 
+from broker.transport.zeromq.connection import shut_down
+from broker.transport.zeromq.monitor import EVENT
 from broker.transport.zeromq.zap import Judge, Zap
 
 _MAX_SOCKETS: Final = 16_384
 """libzmq's own default is 1023; a link needs three with its monitor."""
+_BREAK_MS: Final = 1_000
+"""How long a connection that was shut down is waited for: libzmq sees that at once, unless its thread gets no time."""
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
@@ -28,6 +32,7 @@ class Hub:
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         self._open = 0
+        self._closing: list[threading.Thread] = []
         self._zap: Zap | None = None
 
     def open(self, kind: int) -> zmq.Socket[bytes]:
@@ -39,7 +44,26 @@ class Hub:
     def close(self, sock: zmq.Socket[bytes], linger_ms: int) -> None:
         """Close ``sock``; libzmq goes on sending for ``linger_ms``. The last one ends the context."""
         sock.close(linger_ms)
-        self._open -= 1
+        self._closed(1)
+
+    def close_connected(
+        self, sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes], fd: int, number: int
+    ) -> None:
+        """Close ``sock`` and what monitors it, in a thread: first its one connection, ``fd`` of inode ``number``.
+
+        libzmq 4.3.5 aborts the process when a connection breaks that took half a message and whose socket is closed
+        just then. So it has to be gone before.
+        """
+        closing = threading.Thread(
+            target=_break_and_close, args=(sock, monitor, fd, number), name="zeromq-close"
+        )
+        self._closing = [each for each in self._closing if each.is_alive()]
+        self._closing.append(closing)
+        closing.start()
+        self._closed(2)
+
+    def _closed(self, sockets: int) -> None:
+        self._open -= sockets
         if self._open == 0:
             self._retire()
 
@@ -61,8 +85,28 @@ class Hub:
             del _hubs[self.loop]
         if self._zap is not None:
             self._zap.close()
-        # term waits for lingering sockets, at most LINGER_MS: off the loop, and joined at the process's end
-        threading.Thread(target=self._context.term, name="zeromq-term").start()
+        # it waits for lingering sockets, at most LINGER_MS: off the loop, and joined at the process's end
+        threading.Thread(target=self._end, name="zeromq-term").start()
+
+    def _end(self) -> None:
+        for closing in self._closing:
+            closing.join()
+        self._context.term()
+
+
+def _break_and_close(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes], fd: int, number: int) -> None:
+    shut_down(fd, number)
+    poller = zmq.Poller()
+    for each in (sock, monitor):
+        poller.register(each, zmq.POLLIN)
+    while ready := dict(poller.poll(_BREAK_MS)):
+        if monitor in ready and EVENT.unpack(monitor.recv_multipart()[0])[0] == zmq.EVENT_DISCONNECTED:
+            break
+        if sock in ready:  # as long as it is full, libzmq does not look at its connection
+            sock.recv_multipart()
+    sock.disable_monitor()
+    monitor.close(0)
+    sock.close(0)
 
 
 def hub() -> Hub:

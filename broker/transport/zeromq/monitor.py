@@ -19,7 +19,7 @@ from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
 if TYPE_CHECKING:
     from broker.transport.zeromq.hub import Hub
 
-_EVENT = Struct("=HI")
+EVENT = Struct("=HI")
 _numbers = itertools.count(1)
 FAILED: Final = int(
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -36,6 +36,7 @@ class Monitor:
     ) -> None:
         self._hub = hub
         self._watched = sock
+        self._stopped = False
         self._report = report
         place = f"inproc://monitor-{next(_numbers)}"
         self._sock = hub.open(zmq.PAIR)
@@ -54,14 +55,20 @@ class Monitor:
     def drain(self) -> None:
         """Report everything that has happened up to now."""
         sock = self._sock
-        while not sock.closed and int(sock.get(EVENTS)) & POLLIN:
-            event, value = _EVENT.unpack(sock.recv(NOBLOCK))
+        while not self._stopped and int(sock.get(EVENTS)) & POLLIN:
+            event, value = EVENT.unpack(sock.recv(NOBLOCK))
             sock.recv(NOBLOCK)  # the endpoint; always there, as the second part of the same message
             self._report(event, value)
 
     def close(self) -> None:
         """Stop; to be called before the watched socket is closed."""
-        if not self._sock.closed:
-            self._hub.loop.remove_reader(self._fd)
+        if not self._stopped:
+            self.stop()
             self._watched.disable_monitor()
             self._hub.close(self._sock, 0)
+
+    def stop(self) -> zmq.Socket[bytes]:
+        """Report nothing any more; the socket that has libzmq's reports goes to the caller."""
+        self._stopped = True
+        self._hub.loop.remove_reader(self._fd)
+        return self._sock

@@ -84,6 +84,8 @@ class ZeromqListener(Listener):
         self._leaving: dict[RouterLink, LinkError] = {}
         self._cutting: dict[RouterLink, asyncio.TimerHandle] = {}
         self._parting: set[RouterLink] = set()
+        self._broken: set[int] = set()  # descriptors that were shut down and libzmq has not yet let go of
+        self._all_gone = asyncio.Event()
         self._gone: deque[str] = deque(maxlen=_REMEMBERED)
         self._touched: list[RouterLink] = []
         self._stopped: asyncio.Future[None] | None = None
@@ -166,7 +168,21 @@ class ZeromqListener(Listener):
         await self._unbind()
 
     async def _unbind(self) -> None:
+        """Stop listening. libzmq 4.3.5 aborts the process when a connection breaks that it is about to unbind and that
+        took half a message: so those that were shut down have to be gone first.
+        """
         self._stopped = self._hub.loop.create_future()
+        for link, cut in self._cutting.items():
+            cut.cancel()
+            self._shut_down(link)
+        self._cutting.clear()
+        try:
+            async with asyncio.timeout(_UNBIND_S):
+                while self._broken:
+                    self._all_gone.clear()
+                    await self._all_gone.wait()
+        except TimeoutError:
+            log.warning("%s: libzmq keeps %d connections that were ended", self.address, len(self._broken))
         self.pump.sock.unbind(self._bound)
         try:
             async with asyncio.timeout(_UNBIND_S):
@@ -267,7 +283,7 @@ class ZeromqListener(Listener):
 
     def _cut_later(self, link: RouterLink, linger_ms: int) -> None:
         if linger_ms == 0:
-            shut_down(link.fd, link.inode)
+            self._shut_down(link)
         else:
             self._cutting[link] = self._hub.loop.call_later(linger_ms / 1000, self._cut, link)
 
@@ -276,8 +292,12 @@ class ZeromqListener(Listener):
         if link.lingers():
             self._cut_later(link, LINGER_MS)
             return
-        shut_down(link.fd, link.inode)
+        self._shut_down(link)
         link.gone()
+
+    def _shut_down(self, link: RouterLink) -> None:
+        if shut_down(link.fd, link.inode):
+            self._broken.add(link.fd)
 
     def _happened(self, event: int, value: int) -> None:
         if event == zmq.EVENT_LISTENING:
@@ -318,6 +338,9 @@ class ZeromqListener(Listener):
 
     def _disconnected(self, fd: int) -> None:
         self._connected.discard(fd)
+        self._broken.discard(fd)
+        if not self._broken:
+            self._all_gone.set()
         self._strangers.pop(fd, None)
         link = self._by_fd.get(fd)
         if link is not None:
