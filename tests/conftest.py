@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.live import guard
+from tests.live.own_log import own_log
 
 OPTIONAL = "optional:"
 """How the reason of a skip begins that even CI may pass over."""
@@ -141,6 +142,13 @@ def pytest_make_collect_report(collector: pytest.Collector):
     report = yield
     refuse_skip(report)
     return report
+
+
+@pytest.fixture(autouse=True)
+def log_of_one_test() -> Iterator[None]:
+    """What a command sets up for its process, such as a gate for floods, ends with the test that ran it in this one."""
+    with own_log():
+        yield
 
 
 @contextlib.contextmanager

@@ -310,7 +310,7 @@ def test_any_server_means_one_that_has_room(run_node):
 
 
 def test_what_waits_goes_elsewhere_when_its_listener_ends(run_node, monkeypatch):
-    monkeypatch.setattr(call, "ORPHAN_S", 0.1)
+    monkeypatch.setattr(call, "ORPHAN_S", 0.5)
     node = run_node(**NARROW)
     client = node.client()
     with child_of(node, "call", "t", "frozen") as child:
