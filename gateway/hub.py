@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.identity import USERID_UNKNOWN, Credentials, Role
 from broker.transport.link import Options
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
+GONE: Final = "the credential was revoked, or its user is gone or another one"
 Reload = Callable[[], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
 """Reads certificates, tokens and keys again; returns what was read and what stayed as it was."""
 
@@ -124,12 +125,14 @@ class Hub:
             address: where the client is, for people.
 
         Raises:
-            Denied: the gateway leaves, too many connections, or too many of this user.
+            Denied: the gateway leaves, too many connections, or too many of this user; or ``principal``, who may have
+                been checked a while ago, counts no more.
         """
         if not self.accepting:
             raise self._refused(kind, "the gateway leaves", status=503, close=SHUTDOWN)
         if len(self.sessions) >= self.settings.limits.connections:
             raise self._refused(kind, "too many connections (limits.connections)", status=503, close=BUSY)
+        principal = self._present(principal, kind)
         session = Session(self, principal, link, kind, address)
         while session.id in self.sessions:
             session = Session(self, principal, link, kind, address)
@@ -158,9 +161,18 @@ class Hub:
         """Where its connection is counted: plain calls are short and many, the shared file is not for them."""
         return self._exchanges if session.kind == "http" else self.places
 
-    def _refused(self, kind: str, text: str, *, status: int, close: int) -> Denied:
+    def _present(self, mine: Principal, kind: str) -> Principal:
+        """Who that is now: users may have been read again, and credentials revoked, since its body began to come."""
+        if self.identity is None:
+            return mine
+        now = None if self.identity.revoked(mine) else self.identity.again(mine)
+        if now is None:
+            raise self._refused(kind, GONE, status=401, close=REVOKED, errno=1)
+        return now
+
+    def _refused(self, kind: str, text: str, *, status: int, close: int, errno: int = 11) -> Denied:
         self.counters.refusals[f"{kind}: {status}"] += 1
-        return Denied(text, public=text, status=status, close=close, errno=11)
+        return Denied(text, public=text, status=status, close=close, errno=errno)
 
     def supersede(self, former: str, session: Session) -> None:
         """A client came back as ``session``: its former connection, if it is still there half open, ends."""
@@ -270,26 +282,20 @@ class Hub:
 
     # -- rights --------------------------------------------------------------------------------
 
-    def set_access(
-        self, access: Access, again: Callable[[Principal], Principal | None] = lambda mine: mine
-    ) -> None:
-        """Other rules from now on, and other users: every session gives up what is not allowed any more.
-
-        Args:
-            access: the rules.
-            again: who the user of a session is now; None ends the session.
-        """
+    def set_access(self, access: Access) -> None:
+        """Other rules from now on, and perhaps other users: every session gives up what is not allowed any more."""
         self.access = access
         self.fanout.invalidate()
         for session in list(self.sessions.values()):
             try:
-                self._judge_again(session, again(session.principal))
+                self._judge_again(session)
             except Exception as error:
                 self.fault(session, error)
 
-    def _judge_again(self, session: Session, mine: Principal | None) -> None:
+    def _judge_again(self, session: Session) -> None:
+        mine = session.principal if self.identity is None else self.identity.again(session.principal)
         if mine is None:
-            session.end(REVOKED, "this user is gone, or another one")
+            session.end(REVOKED, GONE)
         elif mine == session.principal:
             session.recheck()
         else:

@@ -39,6 +39,7 @@ class Principal:
         expires: wall clock seconds since 1970; None never ends.
         shared: several people share this userid, or it is the instance owner's: without the role owner, nobody with it
             receives private events.
+        certificates: of its entry in ``[[users]]``; None for who has none, as users of claims and login links.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Principal:
     credential: str
     expires: float | None = None
     shared: bool = False
+    certificates: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse the stamps that an owner link would turn into OWNER (RFC 12).

@@ -250,11 +250,11 @@ class Gateway:
             return []
         try:
             settings = renewed(self.settings, self._reread())
-            again = self.identity.set_users(settings)
+            self.identity.set_users(settings)
         except ConfigError as error:
             return ["; ".join(str(error).splitlines())]
         self.settings = settings
-        self.hub.set_access(Access(settings.rules), again)
+        self.hub.set_access(Access(settings.rules))
         return []
 
     async def _reload_called(self) -> dict[str, Any]:

@@ -135,15 +135,18 @@ class Authenticator:
         problems = [each.text for each in await self._ring.refresh()]
         return [self.tokens.problem, *problems] if self.tokens.problem else problems
 
-    def set_users(self, settings: GatewaySettings) -> Callable[[Principal], Principal | None]:
-        """Take up other users; returns who somebody that was let in before is now, None for nobody.
+    def set_users(self, settings: GatewaySettings) -> None:
+        """Take up other users; `again` says who those are now that were let in before.
 
         Raises:
             ConfigError: a user is not what it must be; those of before stay.
         """
-        former, self.users = self.users, Users(settings)
+        self.users = Users(settings)
         self._settings = settings
-        return lambda mine: self.users.again(mine, former)
+
+    def again(self, principal: Principal) -> Principal | None:
+        """Who a principal that was let in before is by the users of now; None when that is nobody, or another one."""
+        return self.users.again(principal)
 
     def close(self) -> None:
         """Give back this worker's counts, read no keys any more; the store is its maker's to close."""

@@ -62,18 +62,19 @@ class Users:
             credential=credential,
             expires=expires,
             shared=entry.userid in self._shared,
+            certificates=entry.certificates,
         )
 
-    def again(self, mine: Principal, former: Users) -> Principal | None:
-        """Who somebody is now that ``former`` users let in; None when that is nobody, or another one."""
-        entry, before = self._by_name.get(mine.name), former._by_name.get(mine.name)
+    def again(self, mine: Principal) -> Principal | None:
+        """Who somebody is now that other users let in; None when that is nobody, or another one."""
+        entry = self._by_name.get(mine.name)
         if mine.kind == "cookie":  # of a login link
             return mine
-        if entry is None and before is None:
+        if entry is None and mine.certificates is None:
             return self._of_claims_again(mine)
-        if entry is None or before is None or entry.userid != mine.userid:
+        if entry is None or mine.certificates is None or entry.userid != mine.userid:
             return None
-        if mine.kind == "tls" and entry.certificates != before.certificates:
+        if mine.kind == "tls" and entry.certificates != mine.certificates:
             return None  # whose it is now, its client shows when it comes again
         return self.principal(mine.name, kind=mine.kind, credential=mine.credential, expires=mine.expires)
 

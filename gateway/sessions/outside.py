@@ -46,6 +46,9 @@ class Identity(Protocol):
     def revoked(self, principal: Principal) -> bool:
         """Whether the credential of ``principal`` counts no more."""
 
+    def again(self, principal: Principal) -> Principal | None:
+        """Who ``principal`` is by the users of now; None when that is nobody, or another one."""
+
 
 class Places(Protocol):
     """Connections of each user, over all worker processes (``identity.leases.Connections``)."""

@@ -213,11 +213,13 @@ def test_a_fault_with_one_session_leaves_no_other_its_old_rights(caplog):
     async def script(desk):
         first, second = desk.client(), desk.client()
 
-        def again(mine):
-            if mine is first.session.principal:
-                raise RuntimeError("a fault of ours")
+        class Identity:
+            def again(self, mine):
+                if mine is first.session.principal:
+                    raise RuntimeError("a fault of ours")
 
-        desk.hub.set_access(desk.hub.access, again)
+        desk.hub.identity = Identity()
+        desk.hub.set_access(desk.hub.access)
         assert (first.code, second.code) == (INTERNAL, REVOKED)
 
     run(script, join=False, faults=1)

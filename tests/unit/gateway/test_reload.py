@@ -1,5 +1,6 @@
 """Users and rules are read again while sessions are open: each keeps what it still may."""
 
+import asyncio
 import logging
 
 import aiohttp
@@ -8,6 +9,7 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import REVOKED
+from gateway.identity.tokens import TokenFile, token_path
 from gateway.settings.schema import UserEntry
 
 JSON = ("flux.v1.json",)
@@ -92,3 +94,59 @@ async def test_a_bad_file_leaves_all_as_it_was_and_says_so_once(live, enter, cap
     assert (gateway.settings, gateway.hub.access, gateway.identity.users) == before
     assert len(gateway.hub.sessions) == 1
     assert len(caplog.records) == 1
+
+
+class Half:
+    """A call of ``user`` over HTTP whose body has half come: its credential was accepted, its session is not open."""
+
+    def __init__(self, live, http, user):
+        self._rest = asyncio.Event()
+        headers = live.bearer(user) | {"Content-Type": "application/json"}
+        call = http.post(f"{live.url}/v1/rpc/gateway.session", data=self._body(), headers=headers)
+        self._call = asyncio.get_running_loop().create_task(call, name="half a call")
+
+    async def _body(self):
+        yield b"{"
+        await self._rest.wait()
+        yield b"}"
+
+    async def finish(self):
+        self._rest.set()
+        async with await self._call as answer:
+            return answer.status, await answer.json()
+
+
+@pytest.fixture
+async def begin(live):
+    users = live.gateway.admission.users
+    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+
+        async def begin(user):
+            before, half = users.of(user), Half(live, http, user)
+            while users.of(user) == before:
+                await asyncio.sleep(0.01)
+            return half
+
+        yield begin
+
+
+async def test_a_call_whose_body_came_over_a_reload_has_the_rights_of_now(live, begin):
+    halves = {name: await begin(name) for name in ("ada", "bob", "eve")}
+    users = {user.name: user for user in live.gateway.settings.users}
+    changed = msgspec.structs.replace
+    reread(live, users=(changed(users["bob"], roles=("admin",)), changed(users["eve"], userid=77)))
+    assert await live.gateway.reload() == []
+    assert await live.gateway.reload() == []
+    status, mine = await halves["bob"].finish()
+    assert (status, mine["roles"]) == (200, ["user", "admin"])
+    for gone in ("ada", "eve"):
+        status, problem = await halves[gone].finish()
+        assert (status, problem["name"]) == (401, "EPERM")
+
+
+async def test_a_call_whose_body_came_over_a_revocation_has_none(live, begin):
+    half, other = await begin("bob"), await begin("eve")
+    token = live.tokens["bob"].split("_")[1]
+    assert TokenFile(token_path(live.gateway.settings)).remove(lambda each: each.id == token)
+    assert (await half.finish())[0] == 401
+    assert (await other.finish())[0] == 200

@@ -139,26 +139,36 @@ def test_a_claimed_userid_of_somebody_else_is_shared():
 def claimed(*roles):
     former = users(allow_admin=True, allow_owner=True)
     claims = {"userid": 9, "roles": list(roles)}
-    return former, former.of_claims("new", claims, credential="jwt:1", expires=9.0)
+    return former.of_claims("new", claims, credential="jwt:1", expires=9.0)
 
 
 def test_claims_lose_the_roles_that_are_not_let_in_any_more():
-    former, mine = claimed("admin")
-    assert users(allow_admin=True).again(mine, former) == mine
-    left = users().again(mine, former)
+    mine = claimed("admin")
+    assert users(allow_admin=True).again(mine) == mine
+    left = users().again(mine)
     assert (left.roles, left.expires, left.shared) == (Role.USER, 9.0, False)
-    former, mine = claimed("owner")
-    assert users(allow_admin=True).again(mine, former) is None
+    mine = claimed("owner")
+    assert users(allow_admin=True).again(mine) is None
 
 
 def test_claims_share_their_userid_once_another_user_has_it():
-    former, mine = claimed("user")
+    mine = claimed("user")
     made = users(UserEntry(name="a", userid=9))
-    shared = made.again(mine, former)
+    shared = made.again(mine)
     assert (mine.shared, shared.shared) == (False, True)
-    assert users().again(shared, made) == mine
+    assert users().again(shared) == mine
 
 
 def test_claims_end_once_the_name_is_a_configured_users():
-    former, mine = claimed("user")
-    assert users(UserEntry(name="new", userid=9)).again(mine, former) is None
+    mine = claimed("user")
+    assert users(UserEntry(name="new", userid=9)).again(mine) is None
+
+
+def test_a_certificate_is_shown_again_once_its_entry_has_others_however_often_users_were_read():
+    entry = UserEntry(name="a", userid=1, certificates=("CN=a",))
+    mine = users(entry).principal("a", kind="tls", credential="tls:1", expires=None)
+    assert users(entry).again(mine) == mine
+    other = UserEntry(name="a", userid=1, certificates=("CN=b",))
+    assert users(other).again(users(entry).again(mine)) is None
+    assert users(other).again(principal(users(entry), "a")).name == "a"
+    assert users().again(mine) is None

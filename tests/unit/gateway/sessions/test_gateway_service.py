@@ -174,11 +174,11 @@ def test_nobody_revokes_what_is_above_its_own_role():
                 gone.append(who.name)
 
         gone = []
-        desk.hub.identity = Identity()
         owner = desk.client(principal("ida", 1004, ("owner",), credential="token:ida"))
         second = desk.client(principal("ola", 1005, ("owner",), credential="token:ola"))
         peer = desk.client(principal("pat", 1006, ("admin",), credential="token:pat"))
         admin = desk.client(principal("eve", 1003, ("admin",)))
+        desk.hub.identity = Identity()
         for each in (owner, second):
             errnum, text = await admin.refused("gateway.end", {"session": each.session.id, "revoke": True})
             assert (errnum, text) == (
