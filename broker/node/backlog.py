@@ -153,7 +153,7 @@ class Backlog:
         del self._waiting[port]
         if rest.ended is not None:
             self._broker.depart(port, rest.ended)
-        elif not self._broker.pressure.paused(port):
+        elif not self._broker.pressure.held(port):
             rest.link.resume()
 
     def _schedule(self) -> None:

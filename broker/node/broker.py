@@ -54,6 +54,8 @@ log = logging.getLogger("headgate")
 FLUSH_MSGS = 64
 """What a long batch has forwarded leaves after so many messages: the next process, on another core, begins with it
 while the rest is handled here. Fewer would cost more in system calls than it gains."""
+OWN_LOAD = 32 * EVENT_BYTES
+"""What a request for a built-in service weighs in a batch: the time of so many deliveries, 25 us."""
 STAMPS_MAX = 64
 """Credentials remembered per port as (received -> stamped); an owner link that speaks for many users fills it."""
 
@@ -139,10 +141,8 @@ class Broker:
         request, response, event, flow = router.request, router.response, events.receive, events.flow
         load = events.load + self.backlog.batch_deliveries * EVENT_BYTES
         blocked = flow.blocked
-        if blocked:
-            stop = self.pressure.admit(port, messages, start, stop)
-        elif self.pressure.aside and port in self.pressure.aside:
-            stop = self.pressure.rejoin(port, messages, start, stop)
+        if blocked or self.pressure.aside:
+            stop = self.pressure.admit(port, messages, start, stop, blocked)
         flusher.batch = True
         self._active = port
         index = start
@@ -152,9 +152,11 @@ class Broker:
                 if index == pause:
                     flusher.flush()
                     pause += FLUSH_MSGS
+                    if self.pressure.paused(port):
+                        break
                     if flow.blocked and not blocked:
                         blocked = True
-                        stop = self.pressure.admit(port, messages, index, stop)
+                        stop = self.pressure.admit(port, messages, index, stop, blocked)
                         continue
                 message = messages[index]
                 index += 1
@@ -178,6 +180,8 @@ class Broker:
             index = len(messages)
         finally:
             self._work()
+            if port.window is not None:
+                flow.ran(port, port.window, index - start)
             self._active = None
             flusher.batch = False
             flusher.flush()
@@ -231,6 +235,7 @@ class Broker:
         """Something was routed to this broker itself: for a service, in answer to its own call, or by subscription."""
         kind = message.head[3]
         if kind == REQUEST:
+            self.router.events.load += OWN_LOAD
             self.post(self.deliver, message)
         elif kind == RESPONSE:
             self.post(self.calls.answered, message)
@@ -262,6 +267,8 @@ class Broker:
             callback(port)
         if port.link is not None:
             port.link.data = port
+            if port.windowed:
+                port.link.outbox.handled(port.link.outbox.sent)
             if port.link.receiver is None:
                 port.link.start(self)
 

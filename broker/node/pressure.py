@@ -84,19 +84,23 @@ class Pressure:
         self.aside: dict[Port, Aside] = {}
         self._told_missed: dict[Port, int] = {}
 
+    def held(self, port: Port) -> bool:
+        """True while ``port`` is not heard, what was read of it neither; of a link that ended the rest is."""
+        return (port in self._paused or port in self._held) and port.link.ended is None
+
     def paused(self, port: Port) -> bool:
-        """True while ``port`` waits for somebody's outbox."""
-        return port in self._paused or port in self._held
+        """True while ``port`` waits for the one that it calls."""
+        return port in self._paused and port.link.ended is None
 
     # -- requests ------------------------------------------------------------------------------
 
     def congested(self, origin: Port, target: Port) -> bool:
-        """``target`` is above high water: pause a pure caller and let its request pass; False means EAGAIN.
+        """``target`` is choked: pause a pure caller and let its request pass; False means EAGAIN.
 
-        Its request has been read, and so have those behind it and those of others: they do not all find room.
+        Its request has been read, and so have a few behind it and those of others: they do not all find room.
         """
         if origin.kind != CLIENT or origin.services or origin.link is None:
-            return False
+            return not target.link.outbox.full
         if not target.link.outbox.has_room_for_requests:
             return False
         waiters = self._waiters.setdefault(target, set())
@@ -123,8 +127,12 @@ class Pressure:
 
     # -- events --------------------------------------------------------------------------------
 
-    def admit(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
-        """Events are blocked: the end of what ``port`` may say of ``messages[start:stop]``; the rest is held."""
+    def admit(self, port: Port, messages: list[Message], start: int, stop: int, blocked: bool) -> int:
+        """Events are ``blocked``: the end of what ``port`` may say of ``messages[start:stop]``; the rest is held. When
+        they are not any more, what was set aside comes first.
+        """
+        if not blocked:
+            return self.rejoin(port, messages, start, stop)
         if port.kind != CLIENT or port.link is None:
             return stop
         if port.link.ended is not None:
@@ -180,10 +188,6 @@ class Pressure:
         """What was set aside of ``port``, each user's in order; nothing is any more."""
         aside = self.aside.pop(port, None)
         return [] if aside is None else [message for said in aside.users.values() for message in said]
-
-    def held(self, port: Port) -> bool:
-        """True while the rest of what ``port`` said waits until events move on; of a link that ended nothing does."""
-        return port in self._held and port.link.ended is None
 
     def release_held(self) -> None:
         """Events move on, or shares are new: whoever waits for that is heard again, in the order in which they came."""
@@ -278,11 +282,11 @@ class Pressure:
 
     def _resume(self, origin: Port) -> None:
         """Hear ``origin`` again, unless it waits for something else, too; what was read of it, before it is read."""
-        if not origin.live or origin.link.ended is not None or origin in self._held:
+        if not origin.live or origin.link.ended is not None or self.held(origin):
             return
         if origin in self._broker.backlog:
             self._broker.backlog.requeue(origin)
-        elif origin not in self._paused:
+        else:
             origin.link.resume()
 
 

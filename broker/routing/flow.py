@@ -6,8 +6,9 @@ look into and in which requests, answers and keepalives stand, too, then the out
 So each Headgate broker tells its neighbours of the tree how much of their events it has handled, and whether it
 wants more::
 
-    either end  --OPEN n-->  the other     n bytes of your events are handled since we joined
+    either end  --OPEN n-->     the other  n bytes of your events are handled since we joined
                 --SHUT n-->                the same; and for now nobody who publishes should add to them
+                --HANDLED n-->             n of your messages, whatever they are, are handled
 
 A neighbour is *behind* when it said SHUT, when more than ``WINDOW_BYTES`` of what it was sent are not handled yet, or
 when its outbox is above high water (which is all that is known of deployed flux-core). Two things follow::
@@ -20,6 +21,10 @@ So a broker that is behind stops publishers everywhere: its SHUT goes up to rank
 cannot become a circle: ``_below`` follows from the leaves upward, ``blocked`` from rank 0 downward, and the links of
 the tree are read, and their events handed on, whatever is blocked. What is under way between two brokers is bounded by
 the window, what waits at one by the windows of all who publish.
+
+HANDLED is for requests: a neighbour that has more than a window of messages to handle makes its outbox choked (see
+``transport.outbox``), and callers that can be paused wait. Only callers of this broker are: the next one on the way has
+windows of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ log = logging.getLogger("headgate")
 OPEN: Final = 0x100
 """Control messages, by their first word; the second one is n, modulo 2**32. Deployed software numbers from 0."""
 SHUT: Final = 0x101
+HANDLED: Final = 0x102
 EVENT_BYTES: Final = 4096
 """What handling an event costs beside its bytes: the time in which so many are copied."""
 WINDOW_BYTES: Final = 1 << 20
@@ -47,6 +53,8 @@ across 1 ms of network that is far more than a broker can handle. A neighbour th
 handled."""
 TOLD_BYTES: Final = WINDOW_BYTES // 8
 """How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
+TOLD_MSGS: Final = 32
+"""The same in messages: an eighth of the window."""
 _NEVER: Final = 1 << 62
 _WORD: Final = 0xFFFFFFFF
 
@@ -62,10 +70,21 @@ class Window:
     Attributes:
         speaks: it tells us, and wants to be told. base: ``Flow.down`` when it joined, for a child; 0 for the parent.
         handled: of what it was sent. shut, choked: it said SHUT; its outbox is above high water. behind: see above.
-        received: from it. due: when ``received`` is at this, it is told.
+        received: from it. due: when ``received`` is at this, it is told. messages, messages_due: the same in messages.
     """
 
-    __slots__ = ("base", "behind", "choked", "due", "handled", "received", "shut", "speaks")
+    __slots__ = (
+        "base",
+        "behind",
+        "choked",
+        "due",
+        "handled",
+        "messages",
+        "messages_due",
+        "received",
+        "shut",
+        "speaks",
+    )
 
     def __init__(self, speaks: bool, base: int) -> None:
         self.speaks: bool = speaks
@@ -76,6 +95,8 @@ class Window:
         self.behind: bool = False
         self.received: int = 0
         self.due: int = TOLD_BYTES if speaks else _NEVER
+        self.messages: int = 0
+        self.messages_due: int = TOLD_MSGS if speaks else _NEVER
 
 
 class Flow:
@@ -148,6 +169,14 @@ class Flow:
     def handled(self, port: Port, window: Window) -> None:
         """``received`` came to what was ``due``: tell it."""
         self._tell(port, window, self.blocked if port is not self._parent else self._below)
+
+    def ran(self, port: Port, window: Window, count: int) -> None:
+        """``count`` messages of a neighbour are handled."""
+        window.messages += count
+        if window.messages >= window.messages_due:
+            window.messages_due = window.messages + TOLD_MSGS
+            self._tally.sent_controls += 1
+            port.send(control(HANDLED, window.messages & _WORD))
 
     def told(self, port: Port, count: int, shut: bool) -> None:
         """OPEN or SHUT of a neighbour."""

@@ -55,12 +55,13 @@ class InprocLink(Link):
             outbox.fresh = []
             other._deliver_soon(fresh[:room])
             outbox.sent += len(fresh[:room])
+            outbox.moved()
             for message in fresh[room:]:
                 outbox.park(message, message.size, message.type)
         elif outbox.parked and room > 0:
             taken = [outbox.unpark() for _ in range(min(room, len(outbox.parked)))]
             outbox.sent += len(taken)
-            outbox.progress += 1
+            outbox.moved()
             other._deliver_soon(taken)
             outbox.settle()
 

@@ -19,7 +19,7 @@ from broker.node.overlay.config import Hooks, Objection, OverlayConfig
 from broker.node.overlay.liveness import SYNC_MAX_S, Watch
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
-from broker.routing.flow import OPEN, SHUT
+from broker.routing.flow import HANDLED, OPEN, SHUT
 from broker.routing.port import CHILD, PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Listener
@@ -289,6 +289,8 @@ class Overlay:
     def _controlled(self, port: Port, message: Message) -> None:
         if port.kind in (CHILD, PARENT) and message.aux1 in (OPEN, SHUT):
             self._broker.router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
+        elif port.kind in (CHILD, PARENT) and message.aux1 == HANDLED:
+            port.link.outbox.handled(message.aux2)
         elif port.kind == CHILD:
             self._children.controlled(port, message)
         elif port.kind == PARENT and self._parent is not None:

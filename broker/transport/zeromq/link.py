@@ -129,7 +129,7 @@ class ZeromqLink(Link):
         elif outbox.fresh:
             self._flush_fresh()
         if outbox.sent != before:
-            outbox.progress += 1
+            outbox.moved()
         elif outbox.parked:
             self._look_for_progress()
         self._pump.sent()

@@ -4,6 +4,8 @@ import asyncio
 
 from broker.identity import PeerInfo
 from broker.node.backlog import FEW_MSGS, MANY_LINKS, READS, SMALL_READ_BYTES, TURNS
+from broker.node.broker import OWN_LOAD
+from broker.routing.flow import EVENT_BYTES
 from broker.routing.port import CHILD
 from broker.transport import inproc
 from broker.transport.budget import Budget
@@ -71,16 +73,30 @@ def test_events_published_by_request_count_as_deliveries():
     """Found here: 256 requests with 500 subscribers were one turn of 128 000 deliveries."""
 
     async def script():
-        desk = Desk(batch_deliveries=100)
+        desk = Desk(batch_deliveries=80 + 2 * OWN_LOAD // EVENT_BYTES)
         ears = [desk.peer() for _ in range(30)]
         for ear in ears:
             ear.subscribe()
         speaker = desk.peer()
         speaker.say(*(ask("event.publish", tag, b"p") for tag in range(1, 51)))
-        assert len(ears[0].events) == 4
+        assert len(ears[0].events) == 3
         await ticks(60)
         assert [m.matchtag for m in speaker.responses] == list(range(1, 51))
         assert len(ears[-1].events) == 50
+
+    run(script())
+
+
+def test_a_request_for_a_built_in_service_weighs_more_than_one_that_is_passed_on():
+    async def script():
+        desk = Desk(batch_msgs=100, batch_deliveries=10 * OWN_LOAD // EVENT_BYTES)
+        service, caller = desk.peer(services=["echo"]), desk.peer()
+        caller.say(*(ask("probe.x", tag) for tag in range(1, 90)))
+        assert len(caller.responses) == 11
+        await ticks(20)
+        assert len(caller.responses) == 89
+        caller.say(*(ask("echo.x", tag) for tag in range(1, 90)))
+        assert len(service.requests) == 89
 
     run(script())
 
@@ -157,9 +173,13 @@ def test_a_paused_caller_is_not_read_again_because_its_backlog_is_done():
         caller.say(*(ask("echo.x", tag) for tag in range(1, 13)))
         await ticks(20)
         assert not caller.link.reading
-        assert len(service.link.outbox.parked) == 12
+        assert len(service.link.outbox.parked) == 4, "nor is the rest of what was read of it handled"
+        service.link.full = False
         desk.broker.link_choked(service.link, False)
+        await ticks(4)
         assert caller.link.reading
+        service.link.drain()
+        assert [m.matchtag for m in service.requests] == list(range(1, 13))
 
     run(script())
 

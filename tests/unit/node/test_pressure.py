@@ -7,6 +7,7 @@ import pytest
 
 from broker.errors import LinkBroken
 from broker.ingress.admission import Access
+from broker.node.broker import FLUSH_MSGS
 from broker.routing.port import CHILD, PARENT
 from broker.transport.budget import Budget
 from broker.transport.outbox import OutboxLimits
@@ -54,6 +55,61 @@ def test_tree_links_are_never_paused(kind):
         assert tree.link.reading
         assert tree.errnums == [errno.EAGAIN]
         assert tree.responses[0].payload == b"provider does not keep up with its requests\0"
+
+    run(script())
+
+
+def behind(desk, **more):
+    """A neighbour of the tree that takes all it is sent and has not handled it."""
+    child = desk.peer(kind=CHILD, windowed=True, **more)
+    child.link.outbox.sent = child.link.outbox.window_end + 1
+    child.link.outbox.moved()
+    return child
+
+
+def test_callers_of_a_rank_that_is_behind_wait_and_all_others_pass():
+    async def script():
+        desk = Desk(size=3)
+        child = behind(desk)
+        caller, provider, tree = desk.peer(), desk.peer(services=["x"]), desk.peer(kind=PARENT)
+        ping = ask("broker.ping", nodeid=1)
+        caller.say(ping)
+        assert not caller.link.reading
+        provider.say(ping.copy())
+        assert provider.link.reading
+        assert tree.link.reading
+        assert [len(child.requests), provider.errnums] == [2, []], "nobody is told EAGAIN: there is room"
+        child.link.outbox.handled(child.link.outbox.sent)
+        assert caller.link.reading
+
+    run(script())
+
+
+def test_of_what_was_read_of_a_caller_little_is_sent_to_a_rank_that_is_behind():
+    async def script():
+        desk = Desk(size=3)
+        child, caller = behind(desk), desk.peer()
+        caller.say(*(ask("broker.ping", tag, nodeid=1) for tag in range(1, 1000)))
+        await ticks(20)
+        assert len(child.requests) <= FLUSH_MSGS
+        child.link.outbox.handled(child.link.outbox.sent)
+        await ticks(20)
+        assert [m.matchtag for m in child.requests] == list(range(1, 1000))
+        assert caller.link.reading
+
+    run(script())
+
+
+def test_what_was_read_of_a_caller_that_left_is_not_kept_for_a_rank_that_is_behind():
+    async def script():
+        desk = Desk(size=3)
+        child, caller = behind(desk), desk.peer()
+        caller.say(*(ask("broker.ping", tag, nodeid=1) for tag in range(1, 1000)))
+        caller.end()
+        await ticks(20)
+        assert caller.port not in desk.broker.router.ports
+        assert caller.port not in desk.broker.backlog
+        assert len(child.requests) >= 999
 
     run(script())
 
@@ -189,6 +245,7 @@ def test_responses_are_never_dropped_but_their_reader_may_be():
         caller = desk.peer()
         caller.link.full = True
         caller.say(*(ask("probe.x", tag, b"") for tag in range(1, 400)))
+        await ticks()
         assert caller.link.ended is not None
         assert "the cap is 6000" in str(caller.link.ended)
         await ticks()
@@ -326,7 +383,7 @@ def test_a_flood_of_requests_to_a_provider_that_does_not_read_stops_at_its_calle
             provider.link.pause()
             sent = 3000
             caller.say(*(ask("echo.x", tag, b"x" * 1000) for tag in range(1, sent + 1)))
-            await until(lambda: desk.broker.pressure.paused(ports[False]))
+            await until(lambda: desk.broker.pressure.held(ports[False]))
             await ticks(50)
             assert ports[True].link.outbox.parked_bytes < 50_000 + 2 * 131_072 + 10_000
             provider.link.resume()

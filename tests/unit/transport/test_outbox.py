@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import LinkBroken
 from broker.transport.budget import Budget
-from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, Outbox, OutboxLimits
+from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, WINDOW_MSGS, Outbox, OutboxLimits
 from broker.wire.message import EVENT, RESPONSE, event
 
 MIB = 1 << 20
@@ -15,12 +15,13 @@ class Owner:
 
     def __init__(self, budget=None, user=None, user_bytes=0, **limits):
         self.ended = None
+        self.said = []
         self.outbox = Outbox(self, OutboxLimits(**limits), budget or Budget())
         if user is not None:
             self.outbox.charge_to(user, user_bytes)
 
     def choked(self, choked):
-        pass
+        self.said.append(choked)
 
     def abort(self, error):
         assert self.ended is None
@@ -126,6 +127,46 @@ def test_events_that_may_be_dropped_are_owed_to_nobody(policy, owes):
 
 
 # -- all links -------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_does_not_say_what_it_handled_is_never_behind():
+    assert Outbox(Owner(), OutboxLimits(), Budget()).window_end > 1 << 60
+
+
+@pytest.mark.parametrize("before", [0, (1 << 32) - 100], ids=["new", "the count begins anew"])
+def test_a_peer_is_behind_beyond_a_window_and_until_half_of_it(before):
+    owner = Owner(high_msgs=2)
+    outbox = owner.outbox
+    outbox.sent = before
+    outbox.handled(before & 0xFFFFFFFF)
+    assert outbox.window_end == before + WINDOW_MSGS
+    outbox.sent = before + WINDOW_MSGS + 1
+    outbox.moved()
+    outbox.moved()
+    for size in (1, 1, 1):
+        owner.park(size)
+    assert (owner.said, outbox.full) == ([True], True)
+    outbox.handled((before + WINDOW_MSGS) & 0xFFFFFFFF)
+    assert owner.said == [True], "it is full"
+    while outbox.parked:
+        outbox.unpark()
+    outbox.settle()
+    assert owner.said == [True, False]
+    outbox.sent += WINDOW_MSGS
+    outbox.moved()
+    outbox.handled((outbox.sent - WINDOW_MSGS // 2 - 1) & 0xFFFFFFFF)
+    assert owner.said == [True, False, True]
+    outbox.handled((outbox.sent - WINDOW_MSGS // 2) & 0xFFFFFFFF)
+    assert owner.said == [True, False, True, False]
+
+
+def test_a_peer_that_handled_more_than_it_was_sent_is_not_behind():
+    owner = Owner()
+    owner.outbox.handled(0)
+    owner.outbox.sent = WINDOW_MSGS + 1
+    owner.outbox.moved()
+    owner.outbox.handled(WINDOW_MSGS + 9)
+    assert owner.said == [True, False]
 
 
 def test_the_budget_spares_whoever_holds_one_message():

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from broker.node.overlay.hello import Ours
-from broker.routing.flow import OPEN, SHUT, TOLD_BYTES, WINDOW_BYTES, cost
-from broker.wire.message import CONTROL, control, event
+from broker.routing.flow import HANDLED, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
+from broker.transport.outbox import WINDOW_MSGS
+from broker.wire.message import CONTROL, control, event, request
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.downward import run as run_parent
 from tests.unit.node.overlay.trees import Tree, until
@@ -37,6 +38,46 @@ def test_a_child_is_heeded_and_told_if_it_said_that_it_does_the_same(windows):
         assert not flow.blocked
 
     run_parent(story)
+
+
+def handled(client):
+    return [m.aux2 for m in client.inbox if m.type == CONTROL and m.aux1 == HANDLED]
+
+
+@pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
+def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
+    async def story(parent):
+        child = await parent.join(HELLO._replace(ours=Ours(True, windows=windows)))
+        for _ in range(2 * TOLD_MSGS):
+            say(child, control(0))
+        await until(lambda: parent.broker.router.tally.controls == 2 * TOLD_MSGS)
+        await asyncio.sleep(0)
+        told = handled(child)
+        assert (told[:1] >= [TOLD_MSGS] and told[-1] <= 2 * TOLD_MSGS) if windows else not told
+
+    run_parent(story)
+
+
+def test_calls_across_a_real_tree_leave_little_under_way():
+    """Ten windows of calls at once, from rank 0 to rank 3, all of which are answered."""
+
+    async def story():
+        async with Tree(4) as tree:
+            client = tree.ranks[0].client()
+            count = 10 * WINDOW_MSGS
+            for tag in range(1, count + 1):
+                client.link.send(request("groups.info", nodeid=3, matchtag=tag))
+            client.link.flush()
+            down = next(iter(tree.ranks[0].broker.router.children.values())).link.outbox
+            most = 0
+            while len(client.inbox) < count:
+                await asyncio.sleep(0)
+                most = max(most, down.sent - down.window_end)
+            assert down.window_end < 1 << 60, "it says what it has handled"
+            assert most <= 2 * WINDOW_MSGS, "and that is heeded"
+            assert not down.choked
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("ours", [OURS, Ours(), Ours(True)], ids=["ours", "deployed", "older"])
