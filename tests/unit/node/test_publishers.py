@@ -302,7 +302,10 @@ def test_who_waits_for_a_provider_and_for_events_is_read_when_both_are_there():
         await neighbour.reads()
         assert not mouth.link.reading
         provider.link.drain()
+        await ticks()
+        await neighbour.reads()
         assert mouth.link.reading
+        assert numbers(neighbour) == list(range(200))
 
     run(script())
 
