@@ -62,7 +62,8 @@ class Hub:
     Attributes, to be set by the composition root before the first session:
         upstream: where sessions send. identity: checks fresh tokens and revocations.
         places: connections per user. reload: what ``gateway.reload`` does.
-        ask_others: asks the other worker processes (``service.answered``); None: there are none.
+        ask_others: asks the other worker processes (``service.answered``), b"" for who does not answer; None: there are
+            none.
 
     Attributes:
         access, fanout, history, registrations, deadlines, replays, refusals, reports, counters: what they say.

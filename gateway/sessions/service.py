@@ -13,7 +13,8 @@
     gateway.reload    {}                       -> what was read again, and what was not
 
 With several worker processes each answers for itself; sessions are shown and ended wherever they are, and a reload
-reaches all of them: the answer has the problems of one, the others follow a moment later.
+reaches all of them: the answer has the problems of one, the others follow a moment later. A worker that does not answer
+is told of: ``"silent"`` is how many did not show their sessions, and ETIMEDOUT says that one may be there or not.
 """
 
 from __future__ import annotations
@@ -78,6 +79,13 @@ class _Question(msgspec.Struct):
     arguments: dict[str, Any]
 
 
+class _Reply(msgspec.Struct, omit_defaults=True):
+    """What it is told: one of these."""
+
+    answer: dict[str, Any] | None = None
+    refused: tuple[int, str] | None = None
+
+
 EVERYWHERE: Final = frozenset(("session", "sessions", "end"))
 """Methods that other worker processes are asked for, too."""
 Answer: TypeAlias = "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"
@@ -103,7 +111,7 @@ def call(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> A
 
 
 def answered(hub: Hub, question: bytes) -> bytes:
-    """For the other worker processes: what this one has to say about its sessions; b"" for nothing."""
+    """For the other worker processes: what this one has to say about its sessions."""
     asked = msgspec.json.decode(question, type=_Question)
     try:
         if asked.method == "sessions":
@@ -111,8 +119,7 @@ def answered(hub: Hub, question: bytes) -> bytes:
         else:
             answer = METHODS[asked.method][0](hub, Caller(asked.name, asked.roles, None), asked.arguments)
     except (RpcError, ProtocolError) as error:
-        refused = [error.errno, str(error)]
-        return b"" if error.errno == errno.ENOENT else msgspec.json.encode({"refused": refused})
+        return msgspec.json.encode(_Reply(refused=(error.errno, str(error))))
     return msgspec.json.encode({"answer": answer})
 
 
@@ -124,25 +131,41 @@ def _here(hub: Hub, name: str, arguments: Mapping[str, Any]) -> bool:
 
 async def _everywhere(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Ask the other workers, too: for a session that is not here, or for all of them."""
-    if name != "sessions" and ("session" not in arguments or not caller.roles & _ADMIN):
-        return await _settled(METHODS[name][0](hub, caller, arguments))
-    limit, offset = _count(arguments, "limit", SESSIONS_MAX), _count(arguments, "offset", 0)
     if name == "sessions":
-        limit = min(limit, SESSIONS_MAX)
-        arguments = {"limit": offset + limit}
-    question = msgspec.json.encode(_Question(name, caller.name, caller.roles, dict(arguments)))
-    assert hub.ask_others is not None
-    said = [msgspec.json.decode(each) for each in await hub.ask_others(question)]
-    for refused in (each["refused"] for each in said if "refused" in each):
-        raise RpcError(*refused)
-    if name != "sessions":
-        return said[0]["answer"] if said else await _settled(METHODS[name][0](hub, caller, arguments))
-    pages = [_page(hub, offset + limit, 0), *(each["answer"] for each in said)]
+        return await _all_sessions(hub, caller, arguments)
+    if "session" in arguments and caller.roles & _ADMIN:
+        replies, silent = await _ask(hub, caller, name, arguments)
+        for reply in replies:
+            if reply.answer is not None:
+                return reply.answer
+            if reply.refused is not None and reply.refused[0] != errno.ENOENT:
+                raise RpcError(*reply.refused)
+        if silent:
+            text = f"{silent} of the worker processes did not answer, and the session may be there: ask again"
+            raise RpcError(errno.ETIMEDOUT, text)
+    return await _settled(METHODS[name][0](hub, caller, arguments))
+
+
+async def _all_sessions(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    limit, offset = _count(arguments, "limit", SESSIONS_MAX), _count(arguments, "offset", 0)
+    limit = min(limit, SESSIONS_MAX)
+    replies, silent = await _ask(hub, caller, "sessions", {"limit": offset + limit})
+    pages = [_page(hub, offset + limit, 0), *(each.answer for each in replies if each.answer is not None)]
     rows = sorted((row for page in pages for row in page["sessions"]), key=lambda row: row["opened_at"])
     return {
         "sessions": rows[offset : offset + limit],
         "total": sum(page["total"] for page in pages),
+        "silent": silent,
     }
+
+
+async def _ask(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> tuple[list[_Reply], int]:
+    """What the other workers reply, and how many do not."""
+    assert hub.ask_others is not None
+    said = await hub.ask_others(
+        msgspec.json.encode(_Question(name, caller.name, caller.roles, dict(arguments)))
+    )
+    return [msgspec.json.decode(each, type=_Reply) for each in said if each], said.count(b"")
 
 
 async def _settled(answer: Answer) -> Mapping[str, Any]:

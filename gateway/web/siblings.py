@@ -30,6 +30,8 @@ SAVE_S: Final = 1.0
 ASK_S: Final = 2.0
 """How long a sibling may take to answer: its loop stands still no longer, or its file speaks."""
 ENDED: Final = "ended.json"
+_GONE: Final = (ConnectionRefusedError, FileNotFoundError)
+"""Nobody listens: that worker has ended, and its sessions with it."""
 
 
 class _Ended(msgspec.Struct):
@@ -97,11 +99,11 @@ class Siblings:
         return [self._own(), *kept, ended.samples]
 
     async def ask(self, question: bytes) -> list[bytes]:
-        """What every other worker that lives answers to ``question``."""
+        """What every other worker that lives answers to ``question``; b"" for one that does not answer in time."""
         found = await asyncio.gather(
             *(self._hear(name, question) for name in self._others()), return_exceptions=True
         )
-        return [each for each in found if isinstance(each, bytes) and each]
+        return [each if isinstance(each, bytes) else b"" for each in found if not isinstance(each, _GONE)]
 
     def _others(self) -> list[str]:
         names = [path.stem for path in self._folder.glob("*.json") if path.name != ENDED]

@@ -10,7 +10,7 @@ from broker.errors import RpcError
 from broker.wire import message as wire
 from gateway.principal import Denied
 from gateway.sessions.service import COUNT_MAX, answered
-from tests.unit.gateway.sessions.desk import principal, rule, run, until
+from tests.unit.gateway.sessions.desk import Desk, principal, rule, run, until
 
 CALLS = rule(["user"], ["broker.ping"], ["call"])
 
@@ -75,6 +75,38 @@ def test_the_sessions_of_all_workers_are_listed_whatever_else_the_question_names
         assert (await admin.refused("gateway.sessions", {"offset": 2**63}))[0] == errno.EPROTO
         assert (await admin.rpc("gateway.session", {"session": admin.session.id}))["user"] == "eve"
         assert len(asked) == 1
+
+    run(script, join=False)
+
+
+def test_a_session_that_a_silent_worker_may_have_is_not_said_to_be_gone():
+    async def script(desk):
+        other = Desk(desk.rundir, desk.hub.settings)
+        there = other.client()
+        said = []
+
+        async def others(question):
+            return [each if isinstance(each, bytes) else answered(each, question) for each in said]
+
+        desk.hub.ask_others = others
+        admin = desk.client(principal("eve", 1003, ("admin",)))
+        for method in ("session", "end"):
+            asked = {"session": there.session.id}
+            for said[:], errnum in (
+                ([], errno.ENOENT),
+                ([desk.hub], errno.ENOENT),
+                ([b""], errno.ETIMEDOUT),
+                ([desk.hub, b""], errno.ETIMEDOUT),
+            ):
+                assert (await admin.refused(f"gateway.{method}", asked))[0] == errnum
+            said[:] = [b"", other.hub]
+            await admin.rpc(f"gateway.{method}", asked)
+        assert there.code == 4006
+        _, text = await admin.refused("gateway.end", {"session": "0"})
+        assert text == "1 of the worker processes did not answer, and the session may be there: ask again"
+        page = await admin.rpc("gateway.sessions")
+        assert (page["total"], page["silent"]) == (1, 1)
+        await other.close()
 
     run(script, join=False)
 

@@ -144,9 +144,11 @@ async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypa
     other = Siblings(str(rundir), "other", lambda: counted(1))
     await other.start()
     assert total(await other.snapshots()) == 6
-    await other.stop()
+    assert await other.ask(b"who") == [b""]
     silent.close()
-    await asyncio.sleep(0.05)
+    await silent.wait_closed()
+    assert await other.ask(b"who") == [], "nobody listens: it has ended"
+    await other.stop()
 
 
 async def test_a_question_that_is_none_costs_no_traceback(rundir, caplog):
@@ -157,7 +159,7 @@ async def test_a_question_that_is_none_costs_no_traceback(rundir, caplog):
     second = Siblings(str(rundir), "second", lambda: counted(1))
     for worker in (first, second):
         await worker.start()
-    assert await second.ask(b"no question") == []
+    assert await second.ask(b"no question") == [b""]
     for worker in (first, second):
         await worker.stop()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
