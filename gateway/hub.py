@@ -30,6 +30,7 @@ from gateway.principal import Denied, Principal
 from gateway.sessions import service
 from gateway.sessions.counters import Counters
 from gateway.sessions.deadlines import Deadlines
+from gateway.sessions.listing import Order
 from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, UpstreamLike
 from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
@@ -67,7 +68,7 @@ class Hub:
 
     Attributes:
         access, fanout, history, registrations, deadlines, replays, refusals, reports, counters: what they say.
-        sessions: by id, oldest first. fronts: by route stack.
+        sessions: by id. order: the same by age. fronts: by route stack.
         cred: on answers of the gateway itself.
         accepting: False once the gateway leaves.
     """
@@ -99,6 +100,7 @@ class Hub:
         self.replays = Replays(self)
         self.counters = Counters()
         self.sessions: dict[str, Session] = {}
+        self.order = Order()
         self.fronts: dict[bytes, Session | Registrations] = {self.registrations.front: self.registrations}
         self.refusals = Refusals(self)
         self.reports = Reports(self)
@@ -144,6 +146,7 @@ class Hub:
             raise self._refused(kind, text, status=429, close=close)
         link.outbox.charge_to(principal.name, 0)
         self.sessions[session.id] = session
+        self.order.add(session)
         self.fronts[session.front] = session
         self.counters.opened[kind] += 1
         self.deadlines.watch(session)
@@ -152,6 +155,7 @@ class Hub:
     def forget(self, session: Session) -> None:
         """For Session: it is gone."""
         del self.sessions[session.id]
+        self.order.remove(session)
         del self.fronts[session.front]
         self._paused.discard(session)
         self.fanout.forget(session)

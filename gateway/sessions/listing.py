@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+import math
+from bisect import bisect_left, bisect_right, insort
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from gateway.hub import Hub
     from gateway.sessions.session import Session
+
+NAMES_A_ROW: Final = 16
+"""So many subscriptions in a row cost a page what a further row does."""
+Place: TypeAlias = tuple[float, str]
+"""Of a session among those of all worker processes: when it was opened, and its id."""
+
+
+class Order:
+    """The open sessions of one process by their places: a page costs the same however many stand in front of it."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[float, str, Session]] = []
+
+    def add(self, one: Session) -> None:
+        """It was opened."""
+        insort(self._rows, (one.opened_at, one.id, one))
+
+    def remove(self, one: Session) -> None:
+        """It is gone."""
+        del self._rows[bisect_left(self._rows, (one.opened_at, one.id))]
+
+    def behind(self, place: Place) -> Iterator[Session]:
+        """The sessions behind ``place``, oldest first; only until one is opened or gone."""
+        first = bisect_right(self._rows, place, key=lambda row: row[:2])
+        return (self._rows[index][2] for index in range(first, len(self._rows)))
 
 
 def session(one: Session) -> dict[str, Any]:
@@ -36,9 +66,49 @@ def session(one: Session) -> dict[str, Any]:
     }
 
 
-def sessions(hub: Hub, limit: int, offset: int) -> list[dict[str, Any]]:
-    """At most ``limit`` rows, oldest session first."""
-    return [session(one) for one in islice(hub.sessions.values(), offset, offset + limit)]
+def sessions(hub: Hub, limit: int, after: Place) -> dict[str, Any]:
+    """Rows of the sessions of this process behind ``after``, oldest first, at most ``limit``; whether more follow."""
+    rows: list[dict[str, Any]] = []
+    page = {"sessions": rows, "more": False, "total": len(hub.sessions)}
+    for one in hub.order.behind(after) if limit else ():
+        if limit <= 0:
+            page["more"] = True
+            break
+        rows.append(session(one))
+        limit -= 1 + len(one.subscriptions) // NAMES_A_ROW
+    return page
+
+
+def joined(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One page of those of several processes, up to where the first ends that has more; and where the next begins."""
+    ends = [_place(page["sessions"][-1]) for page in pages if page["more"]]
+    rows = sorted((row for page in pages for row in page["sessions"]), key=_place)
+    found: dict[str, Any] = {"sessions": rows, "total": sum(page["total"] for page in pages)}
+    if ends:
+        found["sessions"] = [row for row in rows if _place(row) <= min(ends)]
+        opened_at, name = min(ends)
+        found["next"] = f"{opened_at!r}:{name}"
+    return found
+
+
+def place_of(text: str) -> Place:
+    """The place that ``next`` says.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> place_of("12.5:89abcdef")
+    (12.5, '89abcdef')
+    """
+    said, _, name = text.partition(":")
+    opened_at = float(said)
+    if not (math.isfinite(opened_at) and name.isascii()):
+        raise ValueError(text)
+    return opened_at, name
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return row["opened_at"], row["session"]
 
 
 def stats(hub: Hub) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 ::
 
     gateway.session   {["session"]}            -> the row of a session: the caller's own when none is named
-    gateway.sessions  {["limit"], ["offset"]}  -> {"sessions": [row], "total"}
+    gateway.sessions  {["limit"], ["after"]}   -> {"sessions": [row], "total", ["next"]}: a page, the oldest first; next
+                                                  is the after of the next one, where more follow
     gateway.stats     {}                       -> counters and states of this process
     gateway.denied    {["limit"]}              -> {"denied": [record], "total"}: the newest refusals, oldest first
     gateway.rules     {"kind", "topic"}        -> {"allowed", "roles"}: may the caller, and which roles may
@@ -47,7 +48,7 @@ NAME: Final = "gateway"
 SESSIONS_MAX: Final = 1000
 """Rows of one answer: some 300 bytes each."""
 COUNT_MAX: Final = 1 << 32
-"""Of a limit or an offset: more than there are rows, and the sum of two is an index still."""
+"""Of a limit: more than there are rows, and an index still."""
 LINK_TOPICS: Final = frozenset(
     ("event.subscribe", "event.unsubscribe", "event.publish", "service.add", "service.remove")
 )
@@ -115,7 +116,7 @@ def answered(hub: Hub, question: bytes) -> bytes:
     asked = msgspec.json.decode(question, type=_Question)
     try:
         if asked.method == "sessions":
-            answer: Answer = _page(hub, asked.arguments["limit"], 0)
+            answer: Answer = listing.sessions(hub, asked.arguments["limit"], tuple(asked.arguments["after"]))
         else:
             answer = METHODS[asked.method][0](hub, Caller(asked.name, asked.roles, None), asked.arguments)
     except (RpcError, ProtocolError) as error:
@@ -147,16 +148,12 @@ async def _everywhere(hub: Hub, caller: Caller, name: str, arguments: Mapping[st
 
 
 async def _all_sessions(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    limit, offset = _count(arguments, "limit", SESSIONS_MAX), _count(arguments, "offset", 0)
-    limit = min(limit, SESSIONS_MAX)
-    replies, silent = await _ask(hub, caller, "sessions", {"limit": offset + limit})
-    pages = [_page(hub, offset + limit, 0), *(each.answer for each in replies if each.answer is not None)]
-    rows = sorted((row for page in pages for row in page["sessions"]), key=lambda row: row["opened_at"])
-    return {
-        "sessions": rows[offset : offset + limit],
-        "total": sum(page["total"] for page in pages),
-        "silent": silent,
-    }
+    """A page of all: each worker gives its share of it, so that it costs all of them together what it costs one."""
+    limit, after = _asked_page(arguments)
+    share = -(-limit // hub.settings.gateway.workers)
+    replies, silent = await _ask(hub, caller, "sessions", {"limit": share, "after": after})
+    pages = [each.answer for each in replies if each.answer is not None]
+    return listing.joined([listing.sessions(hub, share, after), *pages]) | {"silent": silent}
 
 
 async def _ask(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> tuple[list[_Reply], int]:
@@ -200,12 +197,16 @@ def _session(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
 
 
 def _sessions(hub: Hub, _caller: Caller, arguments: Mapping[str, Any]) -> Answer:
-    limit, offset = _count(arguments, "limit", SESSIONS_MAX), _count(arguments, "offset", 0)
-    return _page(hub, min(limit, SESSIONS_MAX), offset)
+    return listing.joined([listing.sessions(hub, *_asked_page(arguments))])
 
 
-def _page(hub: Hub, limit: int, offset: int) -> Mapping[str, Any]:
-    return {"sessions": listing.sessions(hub, limit, offset), "total": len(hub.sessions)}
+def _asked_page(arguments: Mapping[str, Any]) -> tuple[int, listing.Place]:
+    after = arguments.get("after", "0:")
+    try:
+        place = listing.place_of(after)
+    except (AttributeError, ValueError):
+        raise ProtocolError("after: expected what next of the page before says") from None
+    return min(_count(arguments, "limit", SESSIONS_MAX), SESSIONS_MAX), place
 
 
 def _stats(hub: Hub, _caller: Caller, _arguments: Mapping[str, Any]) -> Answer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,8 @@ from broker.client import connect
 from broker.errors import RpcError
 from broker.wire import message as wire
 from gateway.principal import Denied
+from gateway.sessions import listing
+from gateway.sessions.listing import NAMES_A_ROW, Order
 from gateway.sessions.service import COUNT_MAX, answered
 from tests.unit.gateway.sessions.desk import Desk, principal, rule, run, until
 
@@ -45,16 +48,40 @@ def test_what_is_not_for_users_names_who_may(method):
     run(script, join=False)
 
 
+async def pages(admin, limit):
+    """The ids of all sessions, page for page."""
+    found, asked = [], {"limit": limit}
+    while True:
+        page = await admin.rpc("gateway.sessions", asked)
+        found.append([row["session"] for row in page["sessions"]])
+        if "next" not in page:
+            return found
+        asked["after"] = page["next"]
+
+
 def test_admins_see_all_sessions_in_pages():
     async def script(desk):
         webs = [desk.client() for _ in range(3)]
         admin = desk.client(principal("eve", 1003, ("admin",)))
-        page = await admin.rpc("gateway.sessions", {"limit": 2, "offset": 1})
-        assert [row["session"] for row in page["sessions"]] == [web.session.id for web in webs[1:]]
-        assert page["total"] == 4
-        for odd in ({"limit": -1}, {"offset": 2**63}, {"limit": 2**64}, {"offset": True}):
+        names = [web.session.id for web in (*webs, admin)]
+        assert await pages(admin, 3) == [names[:3], names[3:]]
+        webs[1].leave()  # between two pages: a place is one, too, when nobody is there
+        page = await admin.rpc("gateway.sessions", {"limit": 2})
+        webs[2].leave()
+        rest = await admin.rpc("gateway.sessions", {"limit": 2, "after": page["next"]})
+        assert [row["session"] for row in rest["sessions"]] == names[3:]
+        assert (rest["total"], "next" in rest) == (2, False)
+        for odd in (
+            {"limit": -1},
+            {"limit": 2**64},
+            {"after": 1},
+            {"after": ":"},
+            {"after": "a:b"},
+            {"after": "nan:"},
+        ):
             assert (await admin.refused("gateway.sessions", odd))[0] == errno.EPROTO
-        assert (await admin.rpc("gateway.sessions", {"offset": COUNT_MAX, "limit": COUNT_MAX}))["total"] == 4
+        assert (await admin.rpc("gateway.sessions", {"limit": COUNT_MAX}))["total"] == 2
+        assert (await admin.rpc("gateway.sessions", {"limit": 0}))["sessions"] == []
         assert (await admin.refused("gateway.reload"))[0] == errno.EPERM
 
     run(script, join=False)
@@ -72,11 +99,63 @@ def test_the_sessions_of_all_workers_are_listed_whatever_else_the_question_names
         admin = desk.client(principal("eve", 1003, ("admin",)))
         page = await admin.rpc("gateway.sessions", {"session": admin.session.id})
         assert (page["total"], len(asked)) == (2, 1)
-        assert (await admin.refused("gateway.sessions", {"offset": 2**63}))[0] == errno.EPROTO
+        assert (await admin.refused("gateway.sessions", {"after": 2**63}))[0] == errno.EPROTO
         assert (await admin.rpc("gateway.session", {"session": admin.session.id}))["user"] == "eve"
         assert len(asked) == 1
 
     run(script, join=False)
+
+
+def test_a_page_costs_all_workers_together_its_rows_however_deep_it_is(monkeypatch):
+    async def script(desk):
+        others = [Desk(desk.rundir, desk.hub.settings) for _ in range(2)]
+
+        async def ask(question):
+            return [answered(each.hub, question) for each in others]
+
+        desk.hub.ask_others = ask
+        admin = desk.client(principal("eve", 1003, ("admin",)))
+        there = [(desk, *others)[n * n % 3].client() for n in range(30)]
+        made = []
+        one = listing.session
+        monkeypatch.setattr(listing, "session", lambda each: made.append(each) or one(each))
+        found = await pages(admin, 6)
+        assert [name for page in found for name in page] == [web.session.id for web in (admin, *there)]
+        assert max(map(len, found)) <= 6
+        assert len(made) <= 6 * len(found)
+        for each in others:
+            await each.close()
+
+    run(script, limits={"connections_per_user": 99}, gateway={"workers": 3}, join=False)
+
+
+def test_a_row_with_many_subscriptions_counts_for_several():
+    async def script(desk):
+        for _ in range(3):
+            session = desk.client().session
+            for n in range(2 * NAMES_A_ROW):
+                desk.hub.fanout.subscribe(session, b"a.%d" % n)
+        admin = desk.client(principal("eve", 1003, ("admin",)))
+        assert list(map(len, await pages(admin, 3))) == [1, 1, 1, 1]
+        assert list(map(len, await pages(admin, 4))) == [2, 2]
+
+    run(script, join=False)
+
+
+def test_a_deep_page_is_found_as_fast_as_the_first():
+    class Age(float):
+        def __eq__(self, other):
+            compared.append(self)
+            return float(self) == float(other)
+
+        __hash__ = float.__hash__
+
+    order, compared = Order(), []
+    for n in range(1000):
+        order.add(SimpleNamespace(opened_at=Age(n), id="a"))
+    compared.clear()
+    assert [next(order.behind((float(n), "a"))).opened_at for n in range(998)] == list(range(1, 999))
+    assert 998 < len(compared) <= 998 * 12
 
 
 def test_a_session_that_a_silent_worker_may_have_is_not_said_to_be_gone():
