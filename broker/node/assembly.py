@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.errors import ConfigError
 from broker.identity import PeerInfo
+from broker.memory import Trim
 from broker.node import drain
 from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
@@ -93,6 +94,7 @@ class Node:
             limits=router_limits(limits, descriptors),
         )
         self.capture = _capture(self.broker, settings)
+        self._trim = Trim()
         self.lifecycle = Lifecycle(asyncio.get_running_loop().time)
         self.options = Options(
             flusher=self.broker.flusher,
@@ -250,6 +252,7 @@ class Node:
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
         self.keepalives.sweep(loop.time())
         ration(self.broker.router)
+        self._trim.look()
         if self.capture is not None:
             self.capture.sweep()
 

@@ -127,20 +127,20 @@ def table(runs: Iterable[Mapping[str, Any]], fuzz: Mapping[str, Any]) -> str:
     return "\n".join(["| proved | figure | what |", "| --- | ---: | --- |", *lines])
 
 
-def write_table(readme: Path, text: str) -> bool:
+def write_table(readme: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> bool:
     """Put the table between its markers; returns whether that changed the file.
 
     Raises:
         ValueError: the markers are not there, or not once each and in order.
     """
-    old = readme.read_text()
-    if old.count(BEGIN) != 1 or old.count(END) != 1 or old.index(BEGIN) > old.index(END):
+    old, (begin, end) = readme.read_text(), marks
+    if old.count(begin) != 1 or old.count(end) != 1 or old.index(begin) > old.index(end):
         raise ValueError(
-            f"{readme}: the markers '{BEGIN}' and '{END}' must stand there, once each, in this order"
+            f"{readme}: the markers '{begin}' and '{end}' must stand there, once each, in this order"
         )
-    head, _, rest = old.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    new = f"{head}{BEGIN}\n{text}\n{END}{tail}"
+    head, _, rest = old.partition(begin)
+    tail = rest.partition(end)[2]
+    new = f"{head}{begin}\n{text}\n{end}{tail}"
     if new != old:
         readme.write_text(new)
     return new != old

@@ -1,0 +1,69 @@
+"""Memory that a burst took goes back to the system: by itself glibc's allocator returns what lies at the end only.
+
+A leaf like ``supervision``. After a flood of large messages a process would else keep hundreds of MiB of free pages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+GROWN_BYTES: Final = 16 << 20
+"""Free pages are looked for while the process is larger by so much than it has been."""
+REST_LOOKS: Final = 4, 256
+"""How many looks that is not done again: from the first to the second, twice as many whenever it found nothing."""
+FOUND_BYTES: Final = 1 << 20
+"""Less than that is nothing."""
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process; 0 where ``/proc`` does not tell (proc(5), ``statm``)."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def give_back() -> None:
+    """Let the allocator return every page that is free (malloc_trim(3)); nothing where it has no such function."""
+    import ctypes  # half a MiB, which a process without bursts does not need
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+class Trim:
+    """Looks about once a second whether there is something to give back.
+
+    Args:
+        resident: bytes of the process. give_back: does it.
+    """
+
+    def __init__(
+        self, resident: Callable[[], int] = resident_bytes, give_back: Callable[[], object] = give_back
+    ) -> None:
+        self._resident = resident
+        self._give_back = give_back
+        self._least = self._latest = 0
+        self._rest = self._pause = 0
+
+    def look(self) -> None:
+        """Give back what is free if the process is larger than it has been."""
+        now = self._resident()
+        self._least = min(self._least or now, now)
+        if now <= self._least + GROWN_BYTES:
+            return
+        if now > self._latest + GROWN_BYTES:  # a burst, as it seems
+            self._rest = self._pause = 0
+        if self._rest:
+            self._rest -= 1
+            return
+        self._give_back()
+        self._latest = self._resident()
+        first, last = REST_LOOKS
+        found = now - self._latest >= FOUND_BYTES
+        self._rest = self._pause = first if found else min(max(2 * self._pause, first), last)

@@ -1,0 +1,59 @@
+"""Free pages go back to the system after a burst, and a process that needs its memory is not asked all the time."""
+
+from broker.memory import GROWN_BYTES, REST_LOOKS, Trim, give_back, resident_bytes
+
+MIB = 1 << 20
+
+
+class Process:
+    """One with so much in use, and so much free that the allocator keeps."""
+
+    def __init__(self):
+        self.used, self.free, self.trims = 100 * MIB, 0, 0
+        self.trim = Trim(lambda: self.used + self.free, self.give_back)
+        self.trim.look()
+
+    def give_back(self):
+        self.free = 0
+        self.trims += 1
+
+    def looks(self, count):
+        for _ in range(count):
+            self.trim.look()
+        return self.trims
+
+
+def test_what_a_burst_left_is_given_back_at_the_next_look():
+    process = Process()
+    process.free = GROWN_BYTES
+    assert process.looks(100) == 0, "that little is not worth it"
+    process.free += 1
+    assert process.looks(1) == 1
+    assert process.looks(100) == 1
+
+
+def test_what_is_freed_after_a_look_is_given_back_later():
+    process = Process()
+    process.used += 64 * MIB
+    assert process.looks(1) == 1, "in vain: it is in use"
+    process.used, process.free = process.used - 64 * MIB, 64 * MIB
+    assert process.looks(REST_LOOKS[0] + 1) == 2
+    assert process.free == 0
+
+
+def test_a_process_that_grew_for_good_is_asked_ever_less_often():
+    process = Process()
+    process.used += 64 * MIB
+    assert process.looks(10 * REST_LOOKS[1]) <= 17
+    process.free = 2 * GROWN_BYTES
+    before = process.trims
+    assert process.looks(1) == before + 1, "but a new burst is noticed"
+
+
+def test_the_pages_of_this_process():
+    before = resident_bytes()
+    assert before > MIB
+    kept = [bytes(50_000) for _ in range(4000)]
+    del kept[:-1]
+    give_back()
+    assert resident_bytes() < before + 64 * MIB
