@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from broker.wire.message import Message
     from gateway.principal import Principal
@@ -48,6 +48,15 @@ class Identity(Protocol):
 
     def again(self, principal: Principal) -> Principal | None:
         """Who ``principal`` is by the users of now; None when that is nobody, or another one."""
+
+
+class Roomy(Protocol):
+    """The outbox of a web client, as replays see it (``websocket.waiting.Waiting``)."""
+
+    parked_bytes: int
+
+    def when_room(self, room_bytes: int, told: Callable[[], None]) -> None:
+        """Call ``told`` once, when no more than ``room_bytes`` wait any more."""
 
 
 class Places(Protocol):

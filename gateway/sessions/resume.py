@@ -21,7 +21,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from broker.wire.audience import Prefixes
 from broker.wire.parts import part_data
@@ -32,6 +32,7 @@ from gateway.events.run import Run, send_run
 if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.principal import Principal
+    from gateway.sessions.outside import Roomy
     from gateway.sessions.session import Session
 
 BEHIND_S: Final = 2.0
@@ -40,8 +41,6 @@ PORTION_BYTES: Final = 64 << 10
 """Events looked at in one turn; less where a client's outbox is smaller. It takes about a millisecond."""
 PORTION_MSGS: Final = 128
 """The same in events."""
-DRAIN_S: Final = 0.02
-"""Pause before the outbox of a client that does not keep up is looked at again."""
 _MAC_CHARS: Final = 43
 
 
@@ -97,7 +96,7 @@ class Resumption:
         self._done = done
         self._replayed = 0
         self._over = False
-        self._queued = False  # it waits for its turn, or for the timer that asks for one
+        self._queued = False  # it waits for its turn, or for what asks for one: a timer, or room
         self._timer: asyncio.TimerHandle | None = None
         self._until = self._hub.clock() + BEHIND_S
         wanted = list(dict.fromkeys(prefixes))
@@ -138,7 +137,7 @@ class Resumption:
             replay()
 
     def cancel(self) -> None:
-        """The session is gone."""
+        """The session is gone, and its outbox tells nobody of room."""
         self._over = True
         self._hub.deadlines.resumptions.discard(self)
         self._hub.replays.remove(self)
@@ -155,20 +154,20 @@ class Resumption:
         self._timer = None
         self._hub.replays.add(self)
 
-    def _pause(self, seconds: float) -> None:
-        self._queued = True
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._queue)
-
     def _replay(self) -> None:
         """Hand over a portion of what is missing; the rest after the client has read, in further turns."""
         session, hub = self.session, self._hub
-        if session.link.outbox.parked_bytes > self._share:
-            self._pause(DRAIN_S)
+        outbox = cast("Roomy", session.link.outbox)
+        if outbox.parked_bytes > self._share:
+            self._queued = True
+            outbox.when_room(self._share, self._queue)
             return
         portion = self._portion(hub.history.since(self._cursor, PORTION_MSGS))
         granted = hub.replays.grant(session.principal, len(portion))
         if not granted:
-            self._pause(hub.replays.wait_s(session.principal))
+            self._queued = True
+            wait_s = hub.replays.wait_s(session.principal)
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._queue)
             return
         mine = [message for message in portion[:granted] if self._wants(message)]
         if mine:

@@ -7,6 +7,7 @@ dropped until those that wait are at low water, a quarter: so a gap has one begi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.transport.budget import Budget
@@ -41,13 +42,27 @@ class Waiting(Outbox[Any]):
         gap: what was dropped since the last notice; None when nothing was.
     """
 
-    __slots__ = ("_close_with", "_event_limit", "gap")
+    __slots__ = ("_close_with", "_event_limit", "_room_bytes", "_told", "gap")
 
     def __init__(self, owner: Closable, limits: OutboxLimits, budget: Budget) -> None:
         super().__init__(owner, limits, budget)
         self._close_with = owner.close_with
         self._event_limit = limits.event_bytes
+        self._room_bytes = 0
+        self._told: Callable[[], None] | None = None
         self.gap: Gap | None = None
+
+    def when_room(self, room_bytes: int, told: Callable[[], None]) -> None:
+        """Call ``told`` once, when no more than ``room_bytes`` wait any more; one such wish at a time."""
+        self._room_bytes, self._told = room_bytes, told
+
+    def settle(self) -> None:
+        """After a drain, as ``Outbox.settle``; and tell who waits for room."""
+        super().settle()
+        told = self._told
+        if told is not None and self.parked_bytes <= self._room_bytes:
+            self._told = None
+            told()
 
     def park_form(self, form: bytes) -> None:
         """Let a response or control object wait; this may end the link."""

@@ -7,7 +7,8 @@ import pytest
 
 from broker.wire import message as wire
 from gateway.events.run import Run
-from gateway.sessions.resume import BEHIND_S, PORTION_MSGS, session_of, token_for
+from gateway.sessions.replays import Replays
+from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, session_of, token_for
 from tests.unit.gateway.sessions.desk import KEY, principal, rule, run, until
 from tests.unit.routing.operations import bytecodes
 
@@ -297,14 +298,27 @@ def test_a_long_replay_goes_as_fast_as_the_client_reads():
         where = place(desk)
         await publish_many(desk, 1501)
         web = desk.client()
-        plain = stuck_after_the_first_event(web)
+        plain, asked = stuck_after_the_first_event(web), []
+
+        class Counted(Replays):
+            __slots__ = ()
+
+            def add(self, resumption):
+                asked.append(resumption)
+                super().add(resumption)
+
+        desk.hub.replays.__class__ = Counted
         resume(web, old, *where)
-        await until(lambda: web.topics)
+        await until(lambda: len(asked) == 2)
         await asyncio.sleep(0.05)
         assert len(web.topics) == PORTION_MSGS
         assert not web.told("resumed")
+        web.near.outbox.parked_bytes = PORTION_BYTES + 1
+        web.near.outbox.settle()
+        assert len(asked) == 2, "it waits to be told"
         web.near.__class__ = plain
-        web.near.outbox.parked_bytes = 0
+        web.near.outbox.parked_bytes = PORTION_BYTES
+        web.near.outbox.settle()
         assert (await resumed(web))["recovered"] is True
         assert len(web.topics) == 1501
         numbers = [one.sequence for one in web.of(wire.EVENT)]
@@ -325,6 +339,7 @@ def test_events_that_fall_out_of_the_history_during_the_replay_are_a_loss():
         assert len(web.topics) == PORTION_MSGS
         await publish_many(desk, 601, "job.a")
         web.near.outbox.parked_bytes = 0
+        web.near.outbox.settle()
         assert (await resumed(web))["recovered"] is False
 
     run(script, rules=[NEWS], gateway={"history_msgs": 650})
