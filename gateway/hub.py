@@ -203,7 +203,7 @@ class Hub:
         """Events in order; the history has them already."""
         self.fanout.publish(messages)
         if self.deadlines.resumptions:
-            self.deadlines.advance()
+            self.deadlines.arrived(messages)
 
     def cut(self, front: bytes, reason: str) -> None:
         """The link that carried the calls of one session ended: they are answered."""
@@ -227,8 +227,7 @@ class Hub:
         """The upstream is there, or events were missed: clients are told, what waited for it goes on."""
         self.counters.missed += 0 if epoch_changed else missed or 0
         self._tell_upstream(lost=None if epoch_changed else missed)
-        self.deadlines.go_live()
-        self.deadlines.advance()
+        self.deadlines.joined()
 
     def upstream_choked(self, choked: bool) -> None:
         """The upstream reads slowly (sessions are paused as they send), or does again."""

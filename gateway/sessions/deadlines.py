@@ -42,7 +42,7 @@ class Deadlines:
     """The deadlines of one process.
 
     Attributes:
-        resumptions: those under way.
+        resumptions: those that wait, by the number of the event that they wait for.
     """
 
     __slots__ = ("_expires", "_hub", "_subscriptions", "_timer", "resumptions")
@@ -51,7 +51,7 @@ class Deadlines:
         self._hub = hub
         self._expires: dict[Session, float] = {}
         self._subscriptions: dict[Session, list[_Waiting]] = {}
-        self.resumptions: set[Resumption] = set()
+        self.resumptions: dict[int, set[Resumption]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, session: Session) -> None:
@@ -79,20 +79,39 @@ class Deadlines:
         row.append(_Waiting(self._hub.clock() + LIVE_S, message, prefix[: PREFIX_MAX_BYTES + 1]))
         self._run()
 
-    def go_live(self) -> None:
-        """The upstream is there, or a resumption has ended: make live what can be."""
-        for session in [one for one in self._subscriptions if one.ready]:
-            for waiting in self._subscriptions.pop(session):
+    def go_live(self, session: Session) -> None:
+        """The resumption of ``session`` has ended, or the upstream is there: make live what waits of it."""
+        if session.ready:
+            for waiting in self._subscriptions.pop(session, ()):
                 requests.subscribe_now(session, waiting.message, waiting.prefix)
 
-    def resume(self, resumption: Resumption) -> None:
-        """Take ``resumption`` up; it is advanced whenever something may have changed for it."""
-        self.resumptions.add(resumption)
+    def joined(self) -> None:
+        """The upstream is there: make live what can be."""
+        for session in list(self._subscriptions):
+            self.go_live(session)
+        self.advance()
+
+    def wait_seen(self, resumption: Resumption) -> None:
+        """Advance ``resumption`` once the event that it waits for has come, the upstream has, or time has passed."""
+        self.resumptions.setdefault(resumption.cursor, set()).add(resumption)
         self._run()
 
+    def seen(self, resumption: Resumption) -> None:
+        """It waits no more; harmless when it does not."""
+        row = self.resumptions.get(resumption.cursor, set())
+        row.discard(resumption)
+        if not row:
+            self.resumptions.pop(resumption.cursor, None)
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Events came: who waits for one of them goes on. Numbers that never come are left to time."""
+        for message in messages:
+            for resumption in list(self.resumptions.get(message.sequence, ())):
+                resumption.advance()
+
     def advance(self) -> None:
-        """Events came, the upstream joined, or time passed: resumptions may go on."""
-        for resumption in list(self.resumptions):
+        """The upstream joined, or time passed: all that wait look whether they may go on."""
+        for resumption in [one for row in self.resumptions.values() for one in row]:
             resumption.advance()
 
     def forget(self, session: Session) -> None:

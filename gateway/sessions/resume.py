@@ -84,6 +84,7 @@ class Resumption:
 
     Attributes:
         session: as above.
+        cursor: number of the last event that the client has, or need not have.
     """
 
     def __init__(
@@ -92,11 +93,10 @@ class Resumption:
         self.session = session
         self._hub = session.hub
         self._epoch = epoch
-        self._cursor = sequence
+        self.cursor = sequence
         self._done = done
         self._replayed = 0
         self._over = False
-        self._queued = False  # it waits for its turn, or for what asks for one: a timer, or room
         self._timer: asyncio.TimerHandle | None = None
         self._until = self._hub.clock() + BEHIND_S
         wanted = list(dict.fromkeys(prefixes))
@@ -114,24 +114,26 @@ class Resumption:
         return self._hub.access.allows_pattern(self.session.roles, prefix)
 
     def advance(self) -> None:
-        """Go on as far as possible now; called again when something may have changed."""
-        if not self._over and not self._queued:
-            self._go_on(self._queue)
+        """Go on as far as possible now; called again when what it waits for may have happened."""
+        self._hub.deadlines.seen(self)
+        self._go_on(self._queue)
 
     def turn(self) -> None:
         """Hand over a portion: it is its turn among all replays."""
-        self._queued = False
-        if not self._over:
-            self._go_on(self._replay)
+        self._go_on(self._replay)
 
     def _go_on(self, replay: Callable[[], None]) -> None:
         history = self._hub.history
+        if self._over:
+            return
         if not self._hub.upstream.joined or self._is_behind():
             if self._hub.clock() >= self._until:
                 self._finish(recovered=False)
-        elif not history.covers(self._epoch, self._cursor):
+            else:
+                self._hub.deadlines.wait_seen(self)
+        elif not history.covers(self._epoch, self.cursor):
             self._finish(recovered=False)
-        elif not distance(self._cursor, history.last):
+        elif not distance(self.cursor, history.last):
             self._finish(recovered=True)
         else:
             replay()
@@ -139,7 +141,7 @@ class Resumption:
     def cancel(self) -> None:
         """The session is gone, and its outbox tells nobody of room."""
         self._over = True
-        self._hub.deadlines.resumptions.discard(self)
+        self._hub.deadlines.seen(self)
         self._hub.replays.remove(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -147,10 +149,9 @@ class Resumption:
     def _is_behind(self) -> bool:
         """Whether this process has not yet seen the event that the client saw last."""
         history = self._hub.history
-        return history.epoch == self._epoch and 0 < distance(history.last, self._cursor) <= AHEAD
+        return history.epoch == self._epoch and 0 < distance(history.last, self.cursor) <= AHEAD
 
     def _queue(self) -> None:
-        self._queued = True
         self._timer = None
         self._hub.replays.add(self)
 
@@ -159,13 +160,11 @@ class Resumption:
         session, hub = self.session, self._hub
         outbox = cast("Roomy", session.link.outbox)
         if outbox.parked_bytes > self._share:
-            self._queued = True
             outbox.when_room(self._share, self._queue)
             return
-        portion = self._portion(hub.history.since(self._cursor, PORTION_MSGS))
+        portion = self._portion(hub.history.since(self.cursor, PORTION_MSGS))
         granted = hub.replays.grant(session.principal, len(portion))
         if not granted:
-            self._queued = True
             wait_s = hub.replays.wait_s(session.principal)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._queue)
             return
@@ -173,7 +172,7 @@ class Resumption:
         if mine:
             send_run(session.link, Run(mine))
             self._replayed += len(mine)
-        self._cursor = portion[granted - 1].sequence
+        self.cursor = portion[granted - 1].sequence
         self._go_on(self._queue)
 
     def _wants(self, message: Message) -> bool:
@@ -202,7 +201,6 @@ class Resumption:
         """Go live, and say so."""
         self._over = True
         session, hub = self.session, self._hub
-        hub.deadlines.resumptions.discard(self)
         session.resumption = None
         for text in self._allowed:
             prefix = self._names[text]
@@ -210,4 +208,4 @@ class Resumption:
                 self._denied.append(text)
         history = hub.history
         self._done(Resumed(recovered, history.epoch, history.last, self._replayed, self._denied))
-        hub.deadlines.go_live()
+        hub.deadlines.go_live(session)

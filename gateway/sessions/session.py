@@ -321,7 +321,6 @@ class Session:
         """
         self.resumed = True
         self.resumption = Resumption(self, epoch, sequence, prefixes, done)
-        self.hub.deadlines.resume(self.resumption)
         self.resumption.advance()
 
     def tell(self, obj: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from broker.wire import message as wire
 from gateway.events.run import Run
+from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.replays import Replays
 from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, session_of, token_for
 from tests.unit.gateway.sessions.desk import KEY, principal, rule, run, until
@@ -457,6 +458,60 @@ def test_a_client_that_goes_while_it_waits_for_its_turn_takes_none():
             resume(web, old, *where)
             web.session.end(4006, "enough")
         assert desk.hub.replays._rows == {}
+
+    run(script, rules=[NEWS])
+
+
+def waiting(desk, old, count, ahead):
+    """So many clients that wait for an event that has not come yet, each with a subscription behind that."""
+    epoch, sequence = place(desk)
+    for n in range(count):
+        web = desk.client(principal(f"late-{n}"))
+        resume(web, web, epoch, sequence + ahead)
+        web.send("event.subscribe", {"topic": "news.d"})
+
+
+@pytest.mark.parametrize("work", ["end of a resumption", "events"])
+def test_what_others_wait_for_costs_nobody_else(work):
+    async def script(desk):
+        costs, now = [], desk.hub.clock()
+        desk.hub.clock = lambda: now
+        for count in (1, 50):
+            old = desk.client()
+            waiting(desk, old, count, 1000)
+            await desk.settled()
+            if work == "events":
+                await publish(desk, "job.a")
+                events = desk.hub.history.since(place(desk)[1] - 1, 1)
+                costs.append(bytecodes(lambda events=events: desk.hub.published(events)))
+            else:
+                web = desk.client()
+                costs.append(bytecodes(lambda web=web, old=old: resume(web, old, *place(desk))))
+                assert web.told("resumed")
+        assert len([one for row in desk.hub.deadlines.resumptions.values() for one in row]) == 51
+        assert costs[1] <= 1.1 * costs[0]
+
+    run(script, rules=[NEWS])
+
+
+def test_whoever_waits_for_a_number_that_never_comes_is_found_by_time():
+    async def script(desk):
+        old, now = desk.client(), desk.hub.clock()
+        desk.hub.clock = lambda: now
+        epoch, sequence = place(desk)
+        web = desk.client()
+        resume(web, old, epoch, sequence + 1)
+        await web.settled()
+
+        class Unheard(Deadlines):  # as when the event with the number is lost on its way
+            __slots__ = ()
+
+            def arrived(self, messages):
+                """Nobody is told."""
+
+        desk.hub.deadlines.__class__ = Unheard
+        await publish(desk, "news.a", "news.b")
+        assert (await resumed(web))["recovered"] is True
 
     run(script, rules=[NEWS])
 
