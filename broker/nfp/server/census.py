@@ -1,14 +1,16 @@
 """The connections of one ROUTER by key, those included that have not spoken.
 
 Without ZMQ_ROUTER_HANDOVER libzmq ignores a connection whose identity another one still has, goes on ignoring it when
-that one ends, and tells nobody. So a peer that closes its socket and opens the next at once could hang for ever. Three
+that one ends, and tells nobody. So a peer that closes its socket and opens the next at once could hang for ever. Four
 things are done about it, and all need to know which keys are there:
 
 * the gate lets a connection wait while another one of its key is there, until that one is put away (``has``, ``gone``);
 * an earlier connection of a key whose machine has left even TCP's keep-alive unanswered, while another of the same key
   waits, is dead and is cut;
 * when a connection ends, those of its key that were let in before and have not spoken since are cut: libzmq makes them
-  anew within 0.1 s, and an idle one loses nothing by it.
+  anew within 0.1 s, and an idle one loses nothing by it;
+* when a connection ends that never spoke, or was turned away, nobody knows or cares what its identity was: those of all
+  keys that came after it and have not spoken since are cut.
 
 libzmq does not say which of the accepted connections asks at the gate. The one that has waited longest, of those from
 the same host, is taken for it; the first message of a connection corrects that.
@@ -39,10 +41,12 @@ SETTLE_S: Final = 0.02
 class _Seen:
     """A connection. ``key`` is None until the gate has seen it."""
 
-    __slots__ = ("fd", "host", "inode", "key", "spoke")
+    __slots__ = ("fd", "host", "inode", "key", "number", "refused", "spoke")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, number: int) -> None:
         self.fd = fd
+        self.number = number
+        self.refused = False
         self.inode = inode(fd)
         self.host = _host(fd)
         self.key: str | None = None
@@ -74,6 +78,9 @@ class Census:
         self._keys: Counter[str] = Counter()
         self._checking: set[str] = set()
         self._timers: set[asyncio.TimerHandle] = set()
+        self._count = 0
+        self._stranger = 0
+        """The oldest of the strangers that have just ended; 0: none has."""
         self.cut = 0
 
     def __contains__(self, fd: int) -> bool:
@@ -91,7 +98,8 @@ class Census:
     def accepted(self, fd: int) -> None:
         """A connection was made."""
         self.ended(fd)
-        seen = self._seen[fd] = _Seen(fd)
+        self._count += 1
+        seen = self._seen[fd] = _Seen(fd, self._count)
         self._unjudged[seen] = None
 
     def granted(self, address: str, key: str) -> None:
@@ -115,6 +123,12 @@ class Census:
         self._no_longer_silent(seen)
         self._check_later(key)
 
+    def refused(self, fd: int) -> None:
+        """What the connection ``fd`` said first was a name that is not its own."""
+        seen = self._seen.get(fd)
+        if seen is not None:
+            seen.refused = True
+
     def ended(self, fd: int) -> None:
         """The connection ``fd`` is gone, and everything that came over it was read."""
         seen = self._seen.pop(fd, None)
@@ -127,7 +141,23 @@ class Census:
         self._later(SETTLE_S, lambda: self._put_away(key))
         if not seen.spoke:
             self._no_longer_silent(seen)
+        if seen.refused or not seen.spoke:
+            self._stranger_ended(seen)
         elif stuck := list(self._silent.get(key, ())):
+            self._later(SPEAKS_S, lambda: self._release(stuck))
+
+    def _stranger_ended(self, seen: _Seen) -> None:
+        if self._stranger:
+            self._stranger = min(self._stranger, seen.number)
+        else:
+            self._stranger = seen.number
+            self._later(SETTLE_S, self._suspect)
+
+    def _suspect(self) -> None:
+        """Whoever came after the stranger and is silent may have its identity."""
+        oldest, self._stranger = self._stranger, 0
+        stuck = [seen for same in self._silent.values() for seen in same if seen.number > oldest]
+        if stuck:
             self._later(SPEAKS_S, lambda: self._release(stuck))
 
     def close(self) -> None:

@@ -262,6 +262,7 @@ class NfpRouter:
             if self.gate.turned_away is not None:
                 self.gate.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")
             self._refuse(tag)
+            self.census.refused(fd)
             shut_down(fd, inode(fd))
             return None
         peer = RouterPeer(self, identity, tag, principal, address, fd)

@@ -132,3 +132,34 @@ def test_addresses():
     assert module._plain("::ffff:127.0.0.1") == "127.0.0.1"
     assert module._plain("fe80::1:2:3") == "fe80::1:2:3"
     assert module._plain("::1") == "::1"
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["turned away", "silent"])
+def test_who_came_after_a_stranger_and_does_not_speak_may_wait_for_its_name(on, refused):
+    async def story(census, gone, cut):
+        for fd, key in ((1, "idle"), (2, "stranger"), (3, "stuck"), (4, "speaks")):
+            census.accepted(fd)
+            census.granted("10.0.0.1", key)
+        if refused:
+            census.spoke(2, "stranger")
+            census.refused(2)
+        census.ended(2)
+        census.spoke(4, "speaks")
+        await until(lambda: cut == [3])
+        await asyncio.sleep(0.05)
+        assert cut == [3]
+
+    on(story)
+
+
+def test_who_came_after_one_that_was_welcome_does_not_wait_for_its_name(on):
+    async def story(census, gone, cut):
+        for fd, key in ((1, "welcome"), (2, "other")):
+            census.accepted(fd)
+            census.granted("10.0.0.1", key)
+        census.spoke(1, "welcome")
+        census.ended(1)
+        await asyncio.sleep(0.08)
+        assert cut == []
+
+    on(story)
