@@ -29,7 +29,7 @@ REQUEST_TIMEOUT_S = 5.0
 """A scraper sends a few hundred bytes at once; whoever does not is cut off."""
 
 REQUESTS_MAX: Final = 32
-"""So many at a time: descriptors are for the broker's peers."""
+"""So many at a time: descriptors are for the broker's peers. For one more the oldest ends: honest ones are brief."""
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
 
@@ -179,7 +179,7 @@ class MetricsListener:
         self._node = node
         self._place = place
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def start(self) -> None:
         """Listen.
@@ -201,24 +201,29 @@ class MetricsListener:
             raise ConfigError(f"broker.metrics_listen {self._place}: {error}") from error
 
     async def stop(self) -> None:
-        """Close the socket."""
+        """Close the socket, and who still asks there."""
         if self._server is not None:
             self._server.close()
+            for writer in self._open:
+                writer.transport.abort()
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self._open[writer] = None
+        if len(self._open) > REQUESTS_MAX:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         try:
-            if self._open > REQUESTS_MAX:
-                return
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._answer(*head.split(b" ", 2)[:2]))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             log.debug("metrics: %s", error)
+            writer.transport.abort()  # what it did not read would keep it open
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
 
     def _answer(self, verb: bytes, target: bytes = b"") -> bytes:

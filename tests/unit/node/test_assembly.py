@@ -67,20 +67,21 @@ def test_a_node_serves_and_leaves_nothing_behind(rundir):
     run(script())
 
 
-def test_scrapers_that_say_nothing_do_not_take_the_descriptors(rundir):
+def test_scrapers_that_say_nothing_take_neither_the_descriptors_nor_the_port(rundir):
     async def script():
         node = Node(node_of(rundir, f'metrics_listen = "unix://{rundir}/m"\n'))
         await node.start()
         silent = [await asyncio.open_unix_connection(rundir / "m") for _ in range(REQUESTS_MAX + 3)]
-        for reader, writer in silent[REQUESTS_MAX:]:
-            assert await reader.read() == b"", "closed at once"
-            writer.close()
-        reader, writer = silent[0]
-        writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-        for _reader, writer in silent:
+        for reader, _writer in silent[:3]:
+            assert await reader.read() == b"", "the oldest end for those that come"
+        for reader, writer in (silent[-1], silent[4], await asyncio.open_unix_connection(rundir / "m")):
+            writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
             writer.close()
         await node.stop()
+        for reader, writer in silent:
+            assert await reader.read() == b"", "it leaves with the broker"
+            writer.close()
 
     run(script())
 

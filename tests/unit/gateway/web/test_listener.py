@@ -388,6 +388,21 @@ async def test_the_listener_for_metrics_is_one_of_its_own(open_live, rundir):
                 await other.get(f"{live.url}/livez")
 
 
+async def test_who_is_silent_at_the_listener_for_metrics_keeps_nobody_out(open_live, rundir):
+    path = rundir / "metrics.sock"
+    limits = "[limits]\nanonymous = 8\nanonymous_per_address = 8\n"
+    await open_live(f'[gateway]\nmetrics_listen = "unix://{path}"\n{limits}')
+    silent = [await asyncio.open_unix_connection(path) for _ in range(40)]
+    await gone(*silent[:32])
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
+        http.get("http://localhost/metrics") as answer,
+    ):
+        assert answer.status == 200
+    for _reader, writer in silent:
+        writer.close()
+
+
 async def test_a_login_link_names_the_listener_as_bound(open_live):
     live = await open_live('[access]\nlogin_links = "owner"\n')
     assert live.gateway.login_link().startswith(f"{live.url}/login#once=")
