@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.routing.tally import Tally
-from broker.wire.message import Message, control
+from broker.wire.message import HANDLED, Message, control
 
 if TYPE_CHECKING:
     from broker.routing.port import Port
@@ -44,7 +44,6 @@ log = logging.getLogger("headgate")
 OPEN: Final = 0x100
 """Control messages, by their first word; the second one is n, modulo 2**32. Deployed software numbers from 0."""
 SHUT: Final = 0x101
-HANDLED: Final = 0x102
 EVENT_BYTES: Final = 4096
 """What handling an event costs beside its bytes: the time in which so many are copied."""
 WINDOW_BYTES: Final = 1 << 20
@@ -169,6 +168,12 @@ class Flow:
     def handled(self, port: Port, window: Window) -> None:
         """``received`` came to what was ``due``: tell it."""
         self._tell(port, window, self.blocked if port is not self._parent else self._below)
+
+    def tell_handled(self, port: Port) -> None:
+        """A client wants to be told how many of its messages are handled, from now on."""
+        if port.window is None:
+            port.window = Window(False, 0)
+            port.window.messages_due = TOLD_MSGS
 
     def ran(self, port: Port, window: Window, count: int) -> None:
         """``count`` messages of a neighbour are handled."""

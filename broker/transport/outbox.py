@@ -236,7 +236,7 @@ class Outbox(Generic[Form]):
             self._judge()
 
     def moved(self) -> None:
-        """The transport took something; called where the peer may be a broker, instead of counting ``progress``."""
+        """The transport took something."""
         self.progress += 1
         if self.sent > self.window_end and not self.behind:
             self.behind = True

@@ -176,7 +176,7 @@ class UnixLink(Link):
             self._shut(kind(f"writing to {self.peer.address}: {error.strerror}", error.errno))
             return -1
         if sent:
-            self.outbox.progress += 1
+            self.outbox.moved()
         return sent
 
     def _writable(self) -> None:

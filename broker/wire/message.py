@@ -30,6 +30,10 @@ RESPONSE: Final = 2
 EVENT: Final = 4
 CONTROL: Final = 8
 
+HANDLED: Final = 0x102
+"""First word of a control message of ours: the second says how many messages of its receiver are handled, modulo 2**32.
+An owner's link that sends one, whatever it says, is told from then on. Deployed software numbers such words from 0."""
+
 TOPIC: Final = 0x01
 PAYLOAD: Final = 0x02
 NORESPONSE: Final = 0x04

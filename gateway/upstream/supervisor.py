@@ -341,7 +341,9 @@ class Upstream:
 
     def _joined(self, trunk: Trunk, epoch: str, sequence: int) -> None:
         self.handle = trunk
-        if not self.headgate:
+        if self.headgate:
+            trunk.ask_handled()
+        else:
             options = replace(self._options, limits=OutboxLimits(cap_bytes=OWN_CAP_BYTES))
             self._deployed = Deployed(self.uri, options, trunk, self._centre)
         self.joined = True

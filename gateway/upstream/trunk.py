@@ -66,6 +66,7 @@ class Trunk(Handle):
         self._watch: _Watch | None = None
         self.numbering = Numbering(centre, on_doubt)
         self.reads = 0
+        self._asked_at = 0
         self.faults = 0
         super().__init__(link, limits)
 
@@ -104,8 +105,19 @@ class Trunk(Handle):
                     self._calls.answered(message)
             elif kind == wire.REQUEST and not self._centre.requested(message):
                 self._services.requested(message)
+            elif kind == wire.CONTROL and message.aux1 == wire.HANDLED:
+                self.link.outbox.handled(self._asked_at + message.aux2)
         except Exception as error:
             self._fault(message, error)
+
+    def ask_handled(self) -> None:
+        """Have the upstream, a broker of ours, say how many messages it has handled: sessions wait here, and not in the
+        system's buffers, where each would stand behind all others.
+        """
+        self.link.send(wire.control(wire.HANDLED))
+        outbox = self.link.outbox
+        self._asked_at = outbox.sent + len(outbox.fresh) + len(outbox.parked or ())
+        outbox.handled(self._asked_at)
 
     def _published(self, messages: list[Message]) -> None:
         try:

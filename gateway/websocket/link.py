@@ -136,11 +136,11 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next read goes."""
-        return self._buffer
+        return self._buffer.room(self.reader.missing_bytes)
 
     def buffer_updated(self, nbytes: int) -> None:
         """A read of ``nbytes`` is in the buffer."""
-        self._take(bytes(self._buffer[:nbytes]))
+        self._take(self._buffer.take(nbytes))
 
     def _take(self, data: bytes) -> None:
         self._signs += 1

@@ -103,6 +103,11 @@ class Reader:
         """Bytes held of frames and messages that are not complete."""
         return len(self._head) + len(self._partial or b"") + len(self._message or b"")
 
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of the present frame that have not come; 0 between frames, and while its length is not known."""
+        return 0 if self._partial is None else self._need - len(self._partial)
+
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Return what ``data`` completes, in order, as (opcode, payload): TEXT and BINARY are whole messages.
 

@@ -1,4 +1,4 @@
-"""What the links of web clients read into, and who gets what they read."""
+"""What the links of web clients read into, how much at a time, and who gets what they read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from weakref import WeakKeyDictionary
 from broker.transport.link import Receiver
 
 READ_BYTES: Final = 128 << 10
-"""One read at most, as on UNIX sockets."""
+"""One read at most, as on UNIX sockets: of a large message, which costs little but its bytes."""
+TURN_BYTES: Final = 16 << 10
+"""What a turn of the loop takes in small messages before others get their part: some 150 calls, 5 ms ..."""
+SHORT_BYTES: Final = 2 << 10
+"""... and what each link may read after that in the same turn."""
 
-_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
+_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, ReadBuffer] = WeakKeyDictionary()
 
 
 class WebReceiver(Receiver, Protocol):
@@ -21,10 +25,36 @@ class WebReceiver(Receiver, Protocol):
         """A control object of the client, in order with its messages."""
 
 
-def shared_buffer() -> memoryview:
-    """The receive buffer that all links of this loop share: links keep only their partial frames."""
+class ReadBuffer:
+    """The receive buffer that all links of a loop share: links keep only their partial frames."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._whole = memoryview(bytearray(READ_BYTES))
+        self._turn, self._short = self._whole[:TURN_BYTES], self._whole[:SHORT_BYTES]
+        self._taken = 0
+
+    def room(self, missing: int) -> memoryview:
+        """Where the next read of a link goes, of whose present message ``missing`` bytes have not come."""
+        if missing >= TURN_BYTES:
+            return self._whole
+        return self._turn if self._taken < TURN_BYTES else self._short
+
+    def take(self, count: int) -> bytes:
+        """The bytes of a read."""
+        if not self._taken:
+            self._loop.call_soon(self._begin)
+        self._taken += count
+        return bytes(self._whole[:count])
+
+    def _begin(self) -> None:
+        self._taken = 0
+
+
+def shared_buffer() -> ReadBuffer:
+    """The buffer of the running loop."""
     loop = asyncio.get_running_loop()
     buffer = _buffers.get(loop)
     if buffer is None:
-        buffer = _buffers[loop] = memoryview(bytearray(READ_BYTES))
+        buffer = _buffers[loop] = ReadBuffer(loop)
     return buffer

@@ -19,11 +19,11 @@ from broker.node.overlay.config import Hooks, Objection, OverlayConfig
 from broker.node.overlay.liveness import SYNC_MAX_S, Watch
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
-from broker.routing.flow import HANDLED, OPEN, SHUT
-from broker.routing.port import CHILD, PARENT, Port
+from broker.routing.flow import OPEN, SHUT
+from broker.routing.port import CHILD, CLIENT, PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Listener
-from broker.wire.message import Message
+from broker.wire.message import HANDLED, Message
 from broker.wire.parts import encode_part
 
 log = logging.getLogger("headgate")
@@ -291,6 +291,8 @@ class Overlay:
             self._broker.router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
         elif port.kind in (CHILD, PARENT) and message.aux1 == HANDLED:
             port.link.outbox.handled(message.aux2)
+        elif port.kind == CLIENT and port.owner and message.aux1 == HANDLED:
+            self._broker.router.events.flow.tell_handled(port)
         elif port.kind == CHILD:
             self._children.controlled(port, message)
         elif port.kind == PARENT and self._parent is not None:

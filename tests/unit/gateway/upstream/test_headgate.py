@@ -12,6 +12,7 @@ from broker import settings as broker_settings
 from broker.client import LATER
 from broker.node.assembly import Node
 from broker.transport.link import Options
+from broker.transport.outbox import WINDOW_MSGS
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
 from gateway.upstream.supervisor import Upstream
@@ -152,6 +153,26 @@ def test_a_slow_broker_is_told_and_its_recovery_too():
             ("choked", True),
             ("choked", False),
         ]
+
+    run(script)
+
+
+def test_a_broker_of_ours_has_little_under_way_to_it():
+    """It says what it has handled: sessions are told to wait long before any buffer is full."""
+
+    async def script(node, centre, upstream):
+        (gateway,) = ports(node)
+        await until(lambda: gateway.window is not None, "the wish to be told")
+        gateway.link.pause()
+        sent = 0
+        while not upstream.choked and sent < 10 * WINDOW_MSGS:
+            sent += 1
+            upstream.send(session_request(hop("a"), "broker.ping", encode_json({"seq": 1}), matchtag=sent))
+            upstream.handle.link.flusher.flush()
+        assert sent == WINDOW_MSGS + 1
+        gateway.link.resume()
+        await until(lambda: len(centre.answers) == sent, "all answers")
+        assert not upstream.choked
 
     run(script)
 

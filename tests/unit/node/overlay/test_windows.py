@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from broker.node.overlay.hello import Ours
-from broker.routing.flow import HANDLED, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
+from broker.routing.flow import OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
 from broker.transport.outbox import WINDOW_MSGS
-from broker.wire.message import CONTROL, control, event, request
+from broker.wire.message import CONTROL, HANDLED, control, event, request
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.downward import run as run_parent
 from tests.unit.node.overlay.trees import Tree, until
