@@ -123,7 +123,7 @@ class Gateway:
         self.hub.identity = self.identity
         self.hub.places = self.identity.connections
         self.hub.reload = self._reload_called
-        self.endpoint = Endpoint(self.hub, self.identity, self.admission.strangers)
+        self.endpoint = Endpoint(self.hub, self.identity, self.admission)
         self._siblings = self._among(*worker) if worker else None
         self.history = History(settings.history.warehouse, settings.history.max_days)
         self.front = Front(

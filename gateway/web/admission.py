@@ -3,7 +3,7 @@
 Who connects is a *stranger* until a credential was accepted: on a socket, behind a PROXY header, in a TLS handshake,
 over HTTP, or as a WebSocket whose auth object has not come. Strangers are capped in all and for each address. With a
 credential an HTTP connection goes over to the pool of users, which is capped for each user; a WebSocket goes over to
-the hub, which counts sessions.
+the hub, which counts sessions, and when its session has ended, but its connection has not, to the pool of users, too.
 
 No cap stops accepting: the newcomer gets in, and the oldest idle connection of the pool that is full ends, for it most
 likely does nothing for anybody. So whoever opens many connections and says nothing ends its own, and the room for
@@ -194,7 +194,7 @@ class Admission:
 
     Attributes:
         strangers: connections without a credential, by address (`key_of`); who is at a WebSocket's door, too.
-        users: HTTP connections whose last credential was accepted, by user.
+        users: HTTP connections whose last credential was accepted, by user; WebSockets whose session has ended.
         sockets: accepted and not closed yet, whoever has them.
         ended: name of a limit -> connections that ended for it.
         pauses: times accepting rested for want of descriptors.

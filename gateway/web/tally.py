@@ -54,7 +54,13 @@ def samples(
         ),
         _labelled("dropped", COUNTER, "Messages dropped.", "reason", counters.dropped),
         _labelled("sessions", GAUGE, "Open sessions.", "kind", Counter(each.kind for each in sessions)),
-        _labelled("connections", GAUGE, "Connections without a credential, and HTTP of users.", "of", open_),
+        _labelled(
+            "connections",
+            GAUGE,
+            "Connections without a credential; HTTP and closing ones of users.",
+            "of",
+            open_,
+        ),
         _labelled(
             "connections_ended", COUNTER, "Ended for newer ones, by the limit.", "limit", admission.ended
         ),

@@ -52,19 +52,19 @@ class Endpoint:
     Args:
         hub: sessions are opened here; its settings count.
         identity: who is it.
-        strangers: where clients without a credential are counted, and end for newer ones; None is a pool of their own.
+        admission: where connections are counted that are no session's, and end for newer ones; None is one of its own.
 
     Attributes:
-        doors: clients without a credential yet.
+        admission: as above. doors: clients without a credential yet.
         keepalive: pings all links, also those.
     """
 
-    def __init__(self, hub: Hub, identity: Authenticator, strangers: Pool | None = None) -> None:
+    def __init__(self, hub: Hub, identity: Authenticator, admission: Admission | None = None) -> None:
         limits = hub.settings.limits
         self.hub = hub
         self.identity = identity
         self.doors: set[Door] = set()
-        self._strangers = Admission(limits).strangers if strangers is None else strangers
+        self.admission = Admission(limits) if admission is None else admission
         self.keepalive = Keepalive(limits.ping_s, limits.pong_s)
         self._options: dict[str, Options] = {
             policy: replace(
@@ -122,8 +122,6 @@ class Endpoint:
             except Exception:
                 log.exception("%s: a fault while opening its session", link.peer.address)
                 link.close_with(INTERNAL)
-            if link.ended is not None and link.slot is None:
-                self._count_refused(link, address)
             link.begin(taken.tail, full=taken.full)
         return handshake.Switched()
 
@@ -155,6 +153,7 @@ class Endpoint:
         link = WebSocketLink(
             transport, codec, peer, options, max_bytes=self.hub.settings.limits.preauth_bytes
         )
+        link.lingers = functools.partial(self._count, self.admission.strangers, key_of(address))
         link.place = self.keepalive.add(link)
         return link
 
@@ -170,15 +169,16 @@ class Endpoint:
             door = Door(self, link, address)
             self.doors.add(door)
             link.start(door)
-            self._strangers.enter(door.slot, key_of(address))
+            self.admission.strangers.enter(door.slot, key_of(address))
         elif self.enter(link, address, principal):
             link.resume()
 
-    def _count_refused(self, link: WebSocketLink, address: str) -> None:
-        """While its client may still read why, the connection ends for a newer one."""
+    def _count(self, pool: Pool, key: str | None, link: WebSocketLink) -> None:
+        """The link has ended: while its client may still read why, the connection ends for a newer one."""
         ended = LinkClosed(f"{link.peer.address}: ended for a newer connection")
         link.slot = Slot(functools.partial(link.abort, ended))
-        self._strangers.enter(link.slot, key_of(address))
+        if not pool.enter(link.slot, key):
+            link.abort(ended)
 
     def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
         """Make ``link`` a session of ``principal`` and welcome it; False when the hub refused and it was closed."""
@@ -187,6 +187,7 @@ class Endpoint:
         except Denied as denied:
             link.close_with(denied.close, denied.public)
             return False
+        link.lingers = functools.partial(self._count, self.admission.users, principal.name)
         link.reader.max_bytes = self.hub.settings.limits.message_bytes
         link.receiver = session
         link.tell(session.welcome())

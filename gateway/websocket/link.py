@@ -30,6 +30,8 @@ from gateway.websocket.receiving import WebReceiver, shared_buffer
 from gateway.websocket.waiting import Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.identity import PeerInfo
     from gateway.codecs.contract import Codec
     from gateway.events.run import Run
@@ -60,6 +62,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         reader: its ``max_bytes`` rises once the client is known.
         place: where ``Keepalive`` has it; the link takes itself out when it ends.
         slot: of a connection that is no session's; it leaves when the connection has gone, not at the end before that.
+        lingers: counts the link from its end on until its connection has gone, unless it has a slot.
     """
 
     __slots__ = (
@@ -73,6 +76,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         "_unsent",
         "code",
         "codec",
+        "lingers",
         "place",
         "reader",
         "slot",
@@ -92,6 +96,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         self._unsent = 0  # bytes that a full transport held when somebody asked last
         self.place: set[Any] | None = None
         self.slot: Slot | None = None
+        self.lingers: Callable[[WebSocketLink], None] | None = None
         self._transport: asyncio.Transport | None = transport
         self._buffer = shared_buffer()
         self._paused = False  # the transport takes no more
@@ -387,6 +392,8 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
     def _expire_later(self) -> None:
         if self._linger is None:
             self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._expire)
+            if self.slot is None and self.lingers is not None:
+                self.lingers(self)
 
     def _expire(self) -> None:
         self._linger = None

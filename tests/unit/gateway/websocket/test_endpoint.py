@@ -2,14 +2,16 @@
 
 import asyncio
 import gc
+import socket
 import weakref
 
 import msgspec
 import pytest
 
-from gateway.closes import BUSY, SHUTDOWN, TOO_MANY
+from gateway.closes import BUSY, REVOKED_SESSION, SHUTDOWN, TOO_MANY
 from gateway.principal import Denied
-from tests.unit.gateway.websocket.house import AUTH, flux, masked, request_head
+from gateway.web.admission import Slot
+from tests.unit.gateway.websocket.house import AUTH, SMALL_BUFFER, flux, masked, request_head
 
 BINARY, TEXT, CLOSE, PING = 2, 1, 8, 9
 
@@ -176,7 +178,7 @@ async def test_of_more_clients_at_the_door_than_allowed_the_oldest_goes(open_hou
     for peer in (second, third):
         peer.write(masked(TEXT, AUTH % b"good"))
         assert (await peer.control())["type"] == "welcome"
-    assert not house.endpoint._strangers
+    assert not house.endpoint.admission.strangers
 
 
 @pytest.mark.parametrize("where", ["handshake", "door", "hub"])
@@ -193,14 +195,60 @@ async def test_a_refused_client_that_does_not_leave_ends_for_a_newer_one(open_ho
         assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
         assert (await peer.closing())[1] >= 4500
         peers.append(peer)
-    assert len(house.endpoint._strangers) == 2
+    assert len(house.endpoint.admission.strangers) == 2
     assert not house.endpoint.doors
     for peer in peers[:2]:  # which did not answer the close frame
         assert await peer.ended()
     for peer in peers[2:]:
         peer.write(masked(CLOSE, b"\x11\x94"))
         assert await peer.ended()
-    await house.until(lambda: not house.endpoint._strangers)
+    await house.until(lambda: not house.endpoint.admission.strangers)
+
+
+async def deaf(house):
+    """A client that reads nothing, and its link, whose connection cannot end in peace for what is still unsent."""
+    peer = await house.connect()
+    peer.writer.transport.pause_reading()
+    link = house.hub.opened[-1].link
+    link._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+    link.tell({"type": "filler", "text": "x" * 250_000})
+    link.flush()
+    return peer, link
+
+
+@pytest.mark.parametrize("end", ["ours", "the client's"])
+async def test_a_connection_that_outlives_its_session_counts_for_its_user(open_house, end, monkeypatch):
+    monkeypatch.setattr("gateway.websocket.link.LINGER_S", 3600.0)
+    house = await open_house(connections_per_user=1)
+    users, peers = house.endpoint.admission.users, []
+    for count in (1, 2, 2, 2):
+        peer, link = await deaf(house)
+        if end == "ours":
+            house.hub.opened[-1].link.close_with(REVOKED_SESSION)
+        else:
+            peer.write(masked(CLOSE, b"\x03\xe8"))
+            await house.until(lambda link=link: link.ended)
+        assert (users.of("alice"), len(users)) == (count, count)
+        peers.append((peer, link))
+    assert not house.endpoint.admission.strangers
+    await house.until(lambda: peers[1][1]._transport is None)
+    assert [link._transport is None for _, link in peers] == [True, True, False, False]
+    for peer, _link in peers[2:]:
+        peer.writer.transport.abort()
+    await house.until(lambda: not users)
+
+
+async def test_where_all_connections_of_a_user_are_at_work_none_outlives_its_session(open_house):
+    house = await open_house(connections_per_user=1)
+    users = house.endpoint.admission.users
+    for _ in range(2):
+        busy = Slot(lambda: None)
+        busy.idle = False
+        assert users.enter(busy, "alice")
+    _peer, link = await deaf(house)
+    link.close_with(REVOKED_SESSION)
+    await house.until(lambda: link._transport is None)
+    assert users.of("alice") == 2
 
 
 async def test_the_slot_of_a_stranger_is_not_kept_for_its_session(house):
@@ -208,7 +256,7 @@ async def test_the_slot_of_a_stranger_is_not_kept_for_its_session(house):
     peer.write(masked(TEXT, AUTH % b"good"))
     assert (await peer.control())["type"] == "welcome"
     assert house.hub.opened[0].link.slot is None
-    assert not house.endpoint._strangers
+    assert not house.endpoint.admission.strangers
 
 
 async def test_nothing_of_aiohttp_is_kept_for_a_connection(house):
