@@ -47,8 +47,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Keep some tests in one worker (`--dist loadgroup`): those with one Spark session, which takes a gigabyte, and the
-    runs of oslo.messaging's own suite, whose metrics have one port.
+    """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real peers
+    for minutes, and those with one Spark session, which takes a gigabyte. A file whose fixture has several ways is one
+    group for each.
     """
     if config.getoption("dist") != "loadgroup":
         return None
@@ -56,10 +57,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith("tests/interop/test_oslo_suite.py"):
-                return "oslo suite"
-            if not nodeid.startswith("tests/spark/"):
-                return nodeid
+            file = nodeid.partition("::")[0]
+            if file == "tests/interop/test_oslo_trickier.py":
+                return nodeid.rpartition("-")[0]
+            if not file.startswith("tests/spark/"):
+                return file
             return "spark: tables" if nodeid.startswith("tests/spark/test_tables") else "spark: the rest"
 
     return Grouped(config, log)
