@@ -47,9 +47,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real peers
-    for minutes, and those with one Spark session, which takes a gigabyte. A file whose fixture has several ways is one
-    group for each.
+    """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real
+    peers for minutes, and those with one Spark session, which takes a gigabyte. A file whose fixture has several ways
+    is one group for each.
     """
     if config.getoption("dist") != "loadgroup":
         return None
