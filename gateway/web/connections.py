@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
+LINGER_S = 5.0
+"""How long a client may take to read the end of a stream whose session has ended."""
 REASON_CHARS = 120
 """How much of a parser's reason is told."""
 
@@ -82,6 +84,15 @@ class Connection(web.RequestHandler):
         if not self._slot.move(users, user):
             text = f"{users.of(user)} HTTP connections of {user} are at work (limits.connections_per_user)"
             raise Refusal(429, text, errno.EAGAIN)
+
+    def lingers(self) -> None:
+        """The session of its request has ended: the client has a while to read the last of it, and may lose that to a
+        newcomer.
+        """
+        self._expect_nothing()
+        if self._wire is not None:
+            self._slot.rests()
+            self._deadline = self._loop.call_later(LINGER_S, self.cut)
 
     def cut(self) -> None:
         """End it at once, whether or not its client reads."""

@@ -9,6 +9,7 @@ socket.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from broker.errors import LinkClosed, LinkError
@@ -22,10 +23,11 @@ class ExchangeLink(Link):
     """The link of one HTTP request.
 
     Attributes:
+        over: called when it ends.
         code: the close code with which the session ended the exchange; 0 while it lives or when nobody said one.
     """
 
-    __slots__ = ("_news", "_reading", "code")
+    __slots__ = ("_news", "_reading", "code", "over")
 
     outbox: Waiting
 
@@ -35,6 +37,7 @@ class ExchangeLink(Link):
         self._news = asyncio.Event()
         self._reading = asyncio.Event()
         self.code = 0
+        self.over: Callable[[], None] | None = None
 
     # -- from the session ----------------------------------------------------------------------
 
@@ -71,6 +74,8 @@ class ExchangeLink(Link):
 
     def abort(self, error: LinkError) -> None:
         """End with ``error``; whoever waits in ``take`` hears of it."""
+        if self.ended is None and self.over is not None:
+            self.over()
         self.finish(error)
         self._news.set()
         self._reading.set()

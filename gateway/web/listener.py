@@ -30,6 +30,8 @@ BACKLOG: Final = 512
 """Connections that may wait for accept: a burst of reconnecting clients."""
 KEEPALIVE_S: Final = 75.0
 """An idle HTTP connection is closed after this long; longer than the 60 s of common proxies."""
+SHUTDOWN_S: Final = 0.5
+"""How long handlers may take, and cancelled as long again, when the gateway ends: their sessions ended before."""
 HEAD_BYTES: Final = 16384
 """Longest request line and header field."""
 
@@ -139,7 +141,7 @@ class Listener:
         self._shared = sock is not None
         self._tls = tls
         self._head_s = head_s
-        self._runner = web.AppRunner(app, handler_cancellation=True)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
         self._acceptor: Acceptor | None = None
 
     @property

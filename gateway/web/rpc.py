@@ -29,6 +29,7 @@ from gateway.principal import Denied, Principal
 from gateway.sessions.calls import unanswered
 from gateway.sessions.service import LINK_TOPICS
 from gateway.web import bodies
+from gateway.web.connections import Connection
 from gateway.web.errors import Refusal, described, of_denied, of_response
 from gateway.web.exchange import ExchangeLink
 from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
@@ -86,26 +87,27 @@ async def exchange(request: web.Request, kind: str = "http") -> AsyncIterator[Ex
     Raises:
         Refusal: 429 or 503, too many connections.
     """
-    front = request.app[FRONT]
-    address = request[ADDRESS]
-    link = ExchangeLink(PeerInfo(address), options_of(front))
-    open_session(front, request[PRINCIPAL], link, kind, address)
+    link = ExchangeLink(PeerInfo(request[ADDRESS]), options_of(request.app[FRONT]))
+    open_session(request, link, kind)
     try:
         yield link
     finally:
         link.close("the exchange is over")
 
 
-def open_session(front: Front, principal: Principal, link: ExchangeLink, kind: str, address: str) -> Session:
-    """Open a session at the hub and start its link.
+def open_session(request: web.Request, link: ExchangeLink, kind: str) -> Session:
+    """Open a session at the hub for this request and start its link.
 
     Raises:
         Refusal: it must not be.
     """
     try:
-        session = front.hub.open(principal, link, kind=kind, address=address)
+        hub = request.app[FRONT].hub
+        session = hub.open(request[PRINCIPAL], link, kind=kind, address=request[ADDRESS])
     except Denied as denied:
         raise of_denied(denied) from None
+    if isinstance(request.protocol, Connection):
+        link.over = request.protocol.lingers
     link.start(session)
     return session
 

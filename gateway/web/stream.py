@@ -46,7 +46,7 @@ async def events(request: web.Request) -> web.StreamResponse:
     if position is not None:
         _charge_replay(front, principal)
     link = StreamLink(PeerInfo(request[ADDRESS]), options, lambda: front.hub.history.epoch)
-    session = open_session(front, principal, link, "sse", request[ADDRESS])
+    session = open_session(request, link, "sse")
     try:
         if position is None:
             await _subscribe(link, prefixes)

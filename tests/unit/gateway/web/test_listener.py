@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from broker.errors import ConfigError
+from gateway.closes import REVOKED_SESSION
 from gateway.settings.places import place_of
 from gateway.web.listener import bind, place_bound
 from tests.unit.gateway.identity.authority import Authority
@@ -270,6 +271,52 @@ async def test_connections_at_work_of_one_user_are_limited(open_live):
                 assert status == 200 or "limits.connections_per_user" in (await answer.json())["text"]
     for _reader, writer in held:
         writer.transport.abort()
+
+
+async def deaf_stream(live):
+    """A stream whose client does not read, so that nothing more can be written, and its session."""
+    ask = (
+        f"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: {live.bearer('bob')['Authorization']}\r\n\r\n"
+    )
+    reader, writer = await dial(live.url)
+    writer.write(ask.encode())
+    assert b" 200 OK" in await asyncio.wait_for(reader.readuntil(b"event: welcome"), 20)
+    writer.transport.pause_reading()
+    (session,) = live.gateway.hub.sessions.values()
+    session.tell({"type": "filler", "text": "x" * (8 << 20)})
+    while session.link.outbox.parked:
+        await asyncio.sleep(0)
+    return writer, session
+
+
+async def test_a_stream_that_outlives_its_session_ends_for_a_newer_one_of_its_user(open_live):
+    live = await open_live("[limits]\nconnections_per_user = 1\n")
+    writers = []
+    for _ in range(4):
+        writer, session = await deaf_stream(live)
+        writers.append(writer)
+        session.end(REVOKED_SESSION, "enough")
+        assert not live.gateway.hub.sessions
+    assert live.gateway.admission.users.of("bob") == 2
+    for writer in writers:
+        writer.transport.abort()
+
+
+async def test_a_stream_that_outlives_its_session_ends_soon(live, monkeypatch):
+    monkeypatch.setattr("gateway.web.connections.LINGER_S", 0.0)
+    writer, session = await deaf_stream(live)
+    session.end(REVOKED_SESSION, "enough")
+    async with asyncio.timeout(20):
+        while live.gateway.admission.sockets:
+            await asyncio.sleep(0.005)
+    writer.transport.abort()
+
+
+async def test_a_stream_whose_client_does_not_read_keeps_no_gateway_from_its_end(live):
+    writer, _session = await deaf_stream(live)
+    async with asyncio.timeout(20):  # aiohttp waits for two minutes, if it may
+        await live.gateway.stop()
+    writer.transport.abort()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\n"])
