@@ -119,12 +119,13 @@ class Half:
 @pytest.fixture
 async def begin(live):
     users = live.gateway.admission.users
-    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+    async with aiohttp.ClientSession() as http:
 
         async def begin(user):
             before, half = users.of(user), Half(live, http, user)
-            while users.of(user) == before:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(20):
+                while users.of(user) == before:
+                    await asyncio.sleep(0.01)
             return half
 
         yield begin

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -48,6 +49,11 @@ def test_what_is_not_for_users_names_who_may(method):
     run(script, join=False)
 
 
+def ticks():
+    """A wall clock that shows another second whenever it is looked at: none is as old as another."""
+    return itertools.count(1.0).__next__
+
+
 async def pages(admin, limit):
     """The ids of all sessions, page for page."""
     found, asked = [], {"limit": limit}
@@ -84,7 +90,7 @@ def test_admins_see_all_sessions_in_pages():
         assert (await admin.rpc("gateway.sessions", {"limit": 0}))["sessions"] == []
         assert (await admin.refused("gateway.reload"))[0] == errno.EPERM
 
-    run(script, join=False)
+    run(script, wall=ticks(), join=False)
 
 
 def test_the_sessions_of_all_workers_are_listed_whatever_else_the_question_names():
@@ -108,7 +114,7 @@ def test_the_sessions_of_all_workers_are_listed_whatever_else_the_question_names
 
 def test_a_page_costs_all_workers_together_its_rows_however_deep_it_is(monkeypatch):
     async def script(desk):
-        others = [Desk(desk.rundir, desk.hub.settings) for _ in range(2)]
+        others = [Desk(desk.rundir, desk.hub.settings, wall=wall) for _ in range(2)]
 
         async def ask(question):
             return [answered(each.hub, question) for each in others]
@@ -126,7 +132,8 @@ def test_a_page_costs_all_workers_together_its_rows_however_deep_it_is(monkeypat
         for each in others:
             await each.close()
 
-    run(script, limits={"connections_per_user": 99}, gateway={"workers": 3}, join=False)
+    wall = ticks()
+    run(script, limits={"connections_per_user": 99}, gateway={"workers": 3}, wall=wall, join=False)
 
 
 def test_a_row_with_many_subscriptions_counts_for_several():
