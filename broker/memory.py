@@ -11,7 +11,7 @@ from typing import Final
 
 GROWN_BYTES: Final = 16 << 20
 """Free pages are looked for while the process is larger by so much than it has been."""
-REST_LOOKS: Final = 4, 256
+REST_LOOKS: Final = 2, 256
 """How many looks that is not done again: from the first to the second, twice as many whenever it found nothing."""
 FOUND_BYTES: Final = 1 << 20
 """Less than that is nothing."""

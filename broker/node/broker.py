@@ -299,6 +299,8 @@ class Broker:
             log.warning("%s: disconnected: %s", port.name, str(error).removeprefix(f"{port.name}: "))
         for callback in self.on_departed:
             callback(port, error)
+        if port.link is not None:
+            port.link.data = None  # no circle of the two waits for the collector, with all that they have
 
 
 def stamp(port: Port, received: bytes) -> bytes:

@@ -11,16 +11,12 @@ from tests.overload.run import open_arena, possible
 from tests.overload.table import TABLE, way_of
 
 SECONDS = 0.2
-LEFT_OUT = {
-    "curve.events-large": "who publishes over CURVE is not made to wait, and calls of others get EAGAIN",
-}
-"""Load -> why it is not for every run yet."""
 BELOW = ["disconnects", "departures", "streams", "events-large", "events-small"]
 """What is tried from a child rank in every run; the others wait for the whole one."""
 
 
 def loads_of(way):
-    return [name for name in TABLE if way_of(name) == way and name not in LEFT_OUT]
+    return [name for name in TABLE if way_of(name) == way]
 
 
 def broken_by(loads):

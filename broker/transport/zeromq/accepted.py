@@ -115,6 +115,12 @@ class RouterLink(ZeromqLink):
                 LinkBroken(f"{self.peer.address} sent {self._held_bytes} bytes while its reading was paused")
             )
 
+    def finish(self, error: LinkError) -> None:
+        """See ``Link.finish``: what was held back has no reader any more, and is not kept for as long as the link is."""
+        self._held, self._arrived = [], []
+        self._held_bytes = self._held_largest = 0
+        super().finish(error)
+
     def _room(self) -> bool:
         try:
             self._sock.send(self.identity, MORE_NOBLOCK)

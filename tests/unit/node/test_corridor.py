@@ -83,6 +83,21 @@ def test_work_is_done_after_its_message_and_before_the_next():
     run(script())
 
 
+def test_a_link_that_ended_and_its_port_do_not_hold_each_other():
+    """Found here: what a link still held, 64 MiB of a CURVE client, waited for the collector of circles."""
+
+    async def script():
+        desk = Desk()
+        peer = desk.peer()
+        assert peer.link.data is peer.port
+        peer.end()
+        await ticks()
+        assert peer.link.data is None
+        assert peer.port not in desk.broker.router.ports
+
+    run(script())
+
+
 def test_deep_chains_do_not_recurse():
     """A service that asks itself 20 000 times: what handling produces is queued, not called."""
 

@@ -217,6 +217,7 @@ def test_a_paused_peer_of_a_router_is_held_up_to_a_cap():
             assert len(recorder.messages) == 1
             send_all(link, numbered(20, 1000))
             assert "while its reading was paused" in str(await recorder.end())
+            assert not far._held, "nor is it kept with the link"
             link.close()
 
     asyncio.run(check())
