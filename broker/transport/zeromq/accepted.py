@@ -116,7 +116,7 @@ class RouterLink(ZeromqLink):
             )
 
     def finish(self, error: LinkError) -> None:
-        """See ``Link.finish``: what was held back has no reader any more, and is not kept for as long as the link is."""
+        """See ``Link.finish``: what was held back has no reader any more, and is not kept with the link."""
         self._held, self._arrived = [], []
         self._held_bytes = self._held_largest = 0
         super().finish(error)
