@@ -14,6 +14,7 @@ One message's journey, room by room::
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
     supervision  what a process says to its service manager, and the form of its log
+    memory       what a burst of messages took goes back to the system
     flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own
     nesting      how deep JSON from outside may be nested: its readers

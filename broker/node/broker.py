@@ -180,8 +180,8 @@ class Broker:
             index = len(messages)
         finally:
             self._work()
-            if port.window is not None:
-                flow.ran(port, port.window, index - start)
+            if port.window is not None or flow.owing:
+                flow.ran(port, index - start)
             self._active = None
             flusher.batch = False
             flusher.flush()

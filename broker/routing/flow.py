@@ -52,8 +52,10 @@ across 1 ms of network that is far more than a broker can handle. A neighbour th
 handled."""
 TOLD_BYTES: Final = WINDOW_BYTES // 8
 """How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
-TOLD_MSGS: Final = 32
-"""The same in messages: an eighth of the window."""
+TOLD_MSGS: Final = 64
+"""The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
+LATE_MSGS: Final = 128
+"""... and after so many in any case: half of the window."""
 _NEVER: Final = 1 << 62
 _WORD: Final = 0xFFFFFFFF
 
@@ -103,6 +105,7 @@ class Flow:
 
     Attributes:
         blocked: whoever publishes here has to wait. on_open: called when it is no longer so.
+        owing: who is to be told what is handled.
         down, up: sent to every child that was there, and to the parent since it is the parent. marks: above
             ``down_mark`` or ``up_mark`` somebody may be behind, see ``look``.
     """
@@ -117,6 +120,7 @@ class Flow:
         "down",
         "down_mark",
         "on_open",
+        "owing",
         "up",
         "up_mark",
     )
@@ -124,6 +128,7 @@ class Flow:
     def __init__(self, tally: Tally) -> None:
         self.blocked: bool = False
         self.on_open: Callable[[], None] | None = None
+        self.owing: dict[Port, None] = {}
         self.down: int = 0
         self.up: int = 0
         self.down_mark: int = _NEVER
@@ -159,6 +164,7 @@ class Flow:
         if port.window is not None:
             port.window = None
             self._children.pop(port, None)
+            self.owing.pop(port, None)
             if port is self._parent:
                 self._parent = None
             self.look()
@@ -175,13 +181,27 @@ class Flow:
             port.window = Window(False, 0)
             port.window.messages_due = TOLD_MSGS
 
-    def ran(self, port: Port, window: Window, count: int) -> None:
-        """``count`` messages of a neighbour are handled."""
-        window.messages += count
-        if window.messages >= window.messages_due:
-            window.messages_due = window.messages + TOLD_MSGS
-            self._tally.sent_controls += 1
-            port.send(control(HANDLED, window.messages & _WORD))
+    def ran(self, port: Port, count: int) -> None:
+        """A batch of ``port`` is over, ``count`` messages: neighbours that are owed it and are sent something are told
+        what is handled.
+        """
+        window = port.window
+        if window is not None:
+            window.messages += count
+            late = window.messages - window.messages_due
+            if late >= LATE_MSGS - TOLD_MSGS:
+                self._tell_handled(port, window)
+            elif late >= 0:
+                self.owing[port] = None
+        for each in list(self.owing):
+            if each.window is not None and (each.link is None or each.link.outbox.fresh):
+                self._tell_handled(each, each.window)
+
+    def _tell_handled(self, port: Port, window: Window) -> None:
+        self.owing.pop(port, None)
+        window.messages_due = window.messages + TOLD_MSGS
+        self._tally.sent_controls += 1
+        port.send(control(HANDLED, window.messages & _WORD))
 
     def told(self, port: Port, count: int, shut: bool) -> None:
         """OPEN or SHUT of a neighbour."""

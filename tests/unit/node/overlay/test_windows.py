@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from broker.node.overlay.hello import Ours
-from broker.routing.flow import OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
+from broker.routing.flow import LATE_MSGS, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
 from broker.transport.outbox import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, control, event, request
 from tests.unit.node.overlay.downward import HELLO, say
@@ -48,12 +48,17 @@ def handled(client):
 def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
     async def story(parent):
         child = await parent.join(HELLO._replace(ours=Ours(True, windows=windows)))
-        for _ in range(2 * TOLD_MSGS):
+        for _ in range(LATE_MSGS):
             say(child, control(0))
-        await until(lambda: parent.broker.router.tally.controls == 2 * TOLD_MSGS)
+        await until(lambda: parent.broker.router.tally.controls == LATE_MSGS)
         await asyncio.sleep(0)
-        told = handled(child)
-        assert (told[:1] >= [TOLD_MSGS] and told[-1] <= 2 * TOLD_MSGS) if windows else not told
+        assert handled(child) == ([LATE_MSGS] if windows else [])
+        for _ in range(TOLD_MSGS):
+            say(child, request("groups.info", nodeid=0, matchtag=1))
+        await until(lambda: len(child.inbox) > TOLD_MSGS + windows)
+        assert handled(child) == ([LATE_MSGS, LATE_MSGS + TOLD_MSGS] if windows else []), (
+            "beside what it is sent"
+        )
 
     run_parent(story)
 
