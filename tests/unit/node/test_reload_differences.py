@@ -27,7 +27,7 @@ userid = 7
     [
         ('"a.cert"', '"b.cert"', "tree.curve_cert", True),
         (KEY.public_key, curve.generate().public_key, "hosts[rank 0].public_key", True),
-        (":1", ":2", "hosts[rank 0].address", False),
+        (':1"', ':2"', "hosts[rank 0].address", False),
         ("userid = 7", "userid = 8", f"clients.{OTHER.public_key}", True),
         ("[tree]", "[access]\nallow_guest_user = true\n[tree]", "access.allow_guest_user", True),
         ("[tree]", '[broker]\nlog_level = "debug"\n[tree]', "broker.log_level", True),
