@@ -181,13 +181,23 @@ class Broker:
         finally:
             self._work()
             if port.window is not None or flow.owing:
-                flow.ran(port, index - start)
+                self._handled(port, index - start)
             self._active = None
             flusher.batch = False
             flusher.flush()
             if self._settle is not None:
                 self._settle()
         return index
+
+    def _handled(self, port: Port, count: int) -> None:
+        """A batch is over: neighbours are told what is handled of theirs, most of them beside what they are sent."""
+        flow = self.router.events.flow
+        if port.window is not None:
+            flow.ran(port, port.window, count)
+        if flow.owing:
+            for link in self.flusher.touched:
+                if link.data in flow.owing:
+                    flow.tell_along(link.data)
 
     def _control(self, port: Port, message: Message) -> None:
         """Control messages concern the direct peer only: the tree, or a CMB1 peer's sign of life, which has been

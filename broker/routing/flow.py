@@ -181,27 +181,23 @@ class Flow:
             port.window = Window(False, 0)
             port.window.messages_due = TOLD_MSGS
 
-    def ran(self, port: Port, count: int) -> None:
-        """A batch of ``port`` is over, ``count`` messages: neighbours that are owed it and are sent something are told
-        what is handled.
-        """
+    def ran(self, port: Port, window: Window, count: int) -> None:
+        """``count`` messages of ``port`` are handled: it is told when there is something else for it, or late."""
+        window.messages += count
+        late = window.messages - window.messages_due
+        if late >= LATE_MSGS - TOLD_MSGS:
+            self.tell_along(port)
+        elif late >= 0:
+            self.owing[port] = None
+
+    def tell_along(self, port: Port) -> None:
+        """There is something else for ``port``: what is handled goes with it."""
+        self.owing.pop(port, None)
         window = port.window
         if window is not None:
-            window.messages += count
-            late = window.messages - window.messages_due
-            if late >= LATE_MSGS - TOLD_MSGS:
-                self._tell_handled(port, window)
-            elif late >= 0:
-                self.owing[port] = None
-        for each in list(self.owing):
-            if each.window is not None and (each.link is None or each.link.outbox.fresh):
-                self._tell_handled(each, each.window)
-
-    def _tell_handled(self, port: Port, window: Window) -> None:
-        self.owing.pop(port, None)
-        window.messages_due = window.messages + TOLD_MSGS
-        self._tally.sent_controls += 1
-        port.send(control(HANDLED, window.messages & _WORD))
+            window.messages_due = window.messages + TOLD_MSGS
+            self._tally.sent_controls += 1
+            port.send(control(HANDLED, window.messages & _WORD))
 
     def told(self, port: Port, count: int, shut: bool) -> None:
         """OPEN or SHUT of a neighbour."""
