@@ -296,7 +296,9 @@ class ZeromqListener(Listener):
         link.gone()
 
     def _shut_down(self, link: RouterLink) -> None:
-        if shut_down(link.fd, link.inode):
+        if (
+            shut_down(link.fd, link.inode) and link.fd in self._connected
+        ):  # else libzmq told of its end already
             self._broken.add(link.fd)
 
     def _happened(self, event: int, value: int) -> None:

@@ -223,6 +223,24 @@ def test_a_paused_peer_of_a_router_is_held_up_to_a_cap():
     asyncio.run(check())
 
 
+def test_a_listener_whose_peers_left_first_stops_at_once(caplog):
+    """Found here: it waited a second for connections whose end it had been told of."""
+
+    async def check():
+        async with listener(listening()) as (address, accepting):
+            for number in range(3):
+                link = await zeromq.transport.dial(address, dialling())
+                link.start(Recorder())
+                send_all(link, [control(0)])
+                _, recorder = await accepting.link(number)
+                await recorder.count(1)
+                link.close()
+                await recorder.end()
+
+    asyncio.run(check())
+    assert "keeps" not in caplog.text
+
+
 def test_a_farewell_longer_than_libzmqs_queue_arrives():
     """``close`` right after more messages than SNDHWM: what libzmq has no room for follows as room comes."""
     farewell = numbered(2000, 100)  # a ROUTER is tried again every 10 ms: that takes it longer than LINGER_MS
