@@ -52,6 +52,7 @@ class Ground:
         self.sent = 0
         self._lines: list[Line] = []
         self._context: zmq.Context[Any] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 16_384)
 
     def __enter__(self) -> Self:
         return self
