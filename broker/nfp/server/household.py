@@ -21,6 +21,10 @@ log = logging.getLogger("headgate")
 PATIENCE_S: Final = 1.0
 """How long what they are doing may take once the broker leaves: a transfer is resumed from the next one."""
 
+SETTLED_S: Final = 1.5
+"""How long a broker that starts waits for them: it is usable without, and a signal ends it within two seconds."""
+_POLL_S: Final = 0.01
+
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 """Before a worker that ended is started again: twice as long each time, up to this; who lived longer begins anew."""
@@ -67,6 +71,15 @@ class Household:
             worker.drain_s = PATIENCE_S
             worker.resident = True
             self._tasks.append(loop.create_task(self._keep(worker), name=worker.name))
+
+    async def settled(self) -> None:
+        """Wait until all of them are registered, at most ``SETTLED_S``: before that the broker lacks their services."""
+        until = asyncio.get_running_loop().time() + SETTLED_S
+        while not all(worker.connected for worker in self._workers):
+            if asyncio.get_running_loop().time() > until:
+                log.warning("the file service is not there yet: see its own lines")
+                return
+            await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
         """End, within ``PATIENCE_S`` or a little more. Harmless twice."""

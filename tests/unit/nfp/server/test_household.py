@@ -6,7 +6,7 @@ import msgspec
 
 from broker.nfp.names import MMI_WORKER, Command, Sender
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.server import household, local
+from broker.nfp.server import household, local, process
 from tests.live.nfp import request, running, section
 from tests.unit.nfp.server.stage import until
 
@@ -129,3 +129,14 @@ def test_a_broker_that_stops_takes_nobody_back(rundir, monkeypatch):
         await channel.close()
 
     asyncio.run(story())
+
+
+def test_a_broker_that_says_it_is_ready_has_their_services(rundir):
+    seen = []
+
+    def ready(broker) -> None:
+        seen.append(alive(broker))
+        broker.leave(restart=False, reason="seen")
+
+    assert asyncio.run(process.serve(section(rundir), ready=ready)) == "stop"
+    assert seen == [NAMES]
