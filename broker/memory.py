@@ -11,6 +11,7 @@ from typing import Final
 
 GROWN_BYTES: Final = 16 << 20
 """Free pages are looked for while the process is larger by so much than it has been."""
+LOOK_S: Final = 1.0
 REST_LOOKS: Final = 2, 256
 """How many looks that is not done again: from the first to the second, twice as many whenever it found nothing."""
 FOUND_BYTES: Final = 1 << 20
@@ -37,7 +38,7 @@ def give_back() -> None:
 
 
 class Trim:
-    """Looks about once a second whether there is something to give back.
+    """Looks now and then whether there is something to give back: about once a second is meant.
 
     Args:
         resident: bytes of the process. give_back: does it.
@@ -50,6 +51,11 @@ class Trim:
         self._give_back = give_back
         self._least = self._latest = 0
         self._rest = self._pause = 0
+
+    def watch(self, call_later: Callable[..., object]) -> None:
+        """Look now and, by ``call_later``, every second. It ends with the loop."""
+        self.look()
+        call_later(LOOK_S, self.watch, call_later)
 
     def look(self) -> None:
         """Give back what is free if the process is larger than it has been."""

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Self
 
 from broker import supervision
 from broker.errors import ConfigError, HeadgateError
+from broker.memory import Trim
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
 
@@ -152,6 +153,7 @@ class Leaving:
         call_later = asyncio.get_running_loop().call_later
         supervision.announce(call_later, "READY=1")
         supervision.watch(call_later)
+        Trim().watch(call_later)
         await self._told.wait()
         supervision.leaving(self._gateway.settings.gateway.drain_s + END_S)
 

@@ -94,13 +94,13 @@ class Pressure:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def congested(self, origin: Port, target: Port) -> bool:
-        """``target`` is choked: pause a pure caller and let its request pass; False means EAGAIN.
+    def congested(self, origin: Port, target: Port, size: int) -> bool:
+        """``target`` is choked: pause a pure caller and let its request of ``size`` bytes pass; False means EAGAIN.
 
         Its request has been read, and so have a few behind it and those of others: they do not all find room.
         """
         if origin.kind != CLIENT or origin.services or origin.link is None:
-            return not target.link.outbox.full
+            return bool(target.link.outbox.has_room_for_request(size))
         if not target.link.outbox.has_room_for_requests:
             return False
         waiters = self._waiters.setdefault(target, set())

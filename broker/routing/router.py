@@ -49,8 +49,8 @@ from broker.wire.message import (
 )
 from broker.wire.parts import encode_part, part_data
 
-Congested = Callable[[Port, Port], bool]
-"""``congested(origin, target)``: target's outbox is full; True when origin was paused, so that the request may pass."""
+Congested = Callable[[Port, Port, int], bool]
+"""``congested(origin, target, size)``: target is choked; whether a request of ``size`` bytes may pass all the same."""
 
 NO_ERROR: Final = b"\0\0\0\0"
 CACHE_MAX: Final = 512
@@ -239,7 +239,12 @@ class Router:
             return None
         notice = topic.endswith(NOTICE)
         owed = notice and disarm(port, message, topic)
-        if target.busy and target is not port and not owed and not self._congested(port, target):
+        if (
+            target.busy
+            and target is not port
+            and not owed
+            and not self._congested(port, target, message.size)
+        ):
             self.answer(port, message, errno.EAGAIN, f"{target.name} does not keep up with its requests")
             return None
         received = seen[5:13]

@@ -12,7 +12,8 @@ and counted. Parked bytes drive these rules:
 
 What a transport took may still be far from the peer: in libzmq's queues and in two kernels', where nobody can look. A
 peer that says how many messages it has *handled* is *behind* when more than ``WINDOW_MSGS`` are under way, and until it
-is half of that; then the outbox is choked, too, though not full. It holds nothing back for that: answers go on.
+is half of that, or more than ``WINDOW_BYTES`` of large requests; then the outbox is choked, too, though not full. It
+holds nothing back for that: answers go on.
 
 Events and the rest have limits apart, so that neither takes the other's room: a link whose policy is ``drop`` is never
 ended because of events, and a long answer costs nobody an event. Each of the two limits may be exceeded by one message,
@@ -41,6 +42,8 @@ sent it. Smaller ones are counted for each link."""
 
 WINDOW_MSGS: Final = 256
 """A broker handles so many small requests in 5 to 10 ms; in 1 ms of network it does not."""
+WINDOW_BYTES: Final = 1 << 20
+"""The same of large requests, in bytes."""
 _COUNTED: Final = 0xFFFFFFFF
 """Messages are told modulo 2**32."""
 _NEVER: Final = 1 << 62
@@ -86,6 +89,7 @@ class Outbox(Generic[Form]):
         parked_bytes: their sizes; of them, events: ``event_bytes``.
         charged_bytes: what the account is charged for them.
         sent: messages that left completely. behind: see above. window_end: when ``sent`` is above it, it is behind.
+        large_bytes: of large requests that are under way.
         choked: full, or behind.
         progress: count of flushes in which the transport took at least one byte; stall detection compares it.
         dropped_events: events dropped by policy ``drop`` since the link began.
@@ -100,6 +104,7 @@ class Outbox(Generic[Form]):
         "_budget",
         "_ended",
         "_large",
+        "_large_sent",
         "_left",
         "_limits",
         "_owner",
@@ -112,6 +117,7 @@ class Outbox(Generic[Form]):
         "event_bytes",
         "fresh",
         "full",
+        "large_bytes",
         "parked",
         "parked_bytes",
         "progress",
@@ -137,6 +143,8 @@ class Outbox(Generic[Form]):
         self._beyond_bytes = self._beyond_event_bytes = 0
         self.full = self.behind = self.choked = False
         self.window_end = _NEVER
+        self.large_bytes = 0
+        self._large_sent: deque[tuple[int, int]] = deque()  # when each has left: ``sent``, bytes
         self.progress = 0
         self.sent = 0
         self.dropped_events = 0
@@ -169,6 +177,14 @@ class Outbox(Generic[Form]):
     def has_room_for_requests(self) -> bool:
         """Whether more requests may wait: half of the cap is kept for responses, so that no request ends a link."""
         return self.owed_bytes - self._beyond_bytes <= self._limits.cap_bytes // 2
+
+    def has_room_for_request(self, size: int) -> bool:
+        """Whether a request whose sender cannot wait may: a small one behind large ones, too."""
+        return not self.full or (
+            size <= LARGE_BYTES // 4
+            and len(self.parked or ()) <= self._limits.high_msgs
+            and self.has_room_for_requests
+        )
 
     @property
     def single_bytes(self) -> int:
@@ -230,10 +246,23 @@ class Outbox(Generic[Form]):
         under_way = (self.sent - count) & _COUNTED
         if under_way > _COUNTED >> 1:  # those of the greeting count differently at either end
             under_way = 0
-        self.window_end = self.sent - under_way + WINDOW_MSGS
-        if self.behind and under_way <= WINDOW_MSGS // 2:
+        done = self.sent - under_way
+        while self._large_sent and self._large_sent[0][0] <= done:
+            self.large_bytes -= self._large_sent.popleft()[1]
+        self.window_end = done + WINDOW_MSGS if self.large_bytes <= WINDOW_BYTES else -1
+        if self.behind and under_way <= WINDOW_MSGS // 2 and self.large_bytes <= WINDOW_BYTES:
             self.behind = False
             self._judge()
+
+    def sends_large(self, size: int) -> bool:
+        """The next message to leave is a request of ``size`` bytes; True: ask the peer to say when it is handled."""
+        if self.window_end == _NEVER:
+            return False
+        self._large_sent.append((self.sent + 1, size))
+        self.large_bytes += size
+        if self.large_bytes > WINDOW_BYTES:
+            self.window_end = -1
+        return self.window_end < 0
 
     def moved(self) -> None:
         """The transport took something."""

@@ -43,7 +43,7 @@ def stamp(port: Port, received: bytes) -> bytes:
     return stamped
 
 
-def never_congested(_origin: Port, _target: Port) -> bool:
+def never_congested(_origin: Port, _target: Port, _size: int) -> bool:
     return False
 
 

@@ -1,6 +1,6 @@
 """Free pages go back to the system after a burst, and a process that needs its memory is not asked all the time."""
 
-from broker.memory import GROWN_BYTES, REST_LOOKS, Trim, give_back, resident_bytes
+from broker.memory import GROWN_BYTES, LOOK_S, REST_LOOKS, Trim, give_back, resident_bytes
 
 MIB = 1 << 20
 
@@ -48,6 +48,17 @@ def test_a_process_that_grew_for_good_is_asked_ever_less_often():
     process.free = 2 * GROWN_BYTES
     before = process.trims
     assert process.looks(1) == before + 1, "but a new burst is noticed"
+
+
+def test_a_loop_looks_every_second():
+    process, later = Process(), []
+    process.trim.watch(lambda *call: later.append(call))
+    process.free = GROWN_BYTES + 1
+    for _ in range(3):
+        after_s, look, *rest = later.pop()
+        assert (after_s, later) == (LOOK_S, [])
+        look(*rest)
+    assert process.trims == 1
 
 
 def test_the_pages_of_this_process():

@@ -95,7 +95,7 @@ class Rank:
         self.router.services.add(b"probe", self.own)
         self.wire: deque = deque()
 
-    def _congested(self, origin, _target):
+    def _congested(self, origin, _target, _size):
         if origin.kind != CLIENT or origin.services:
             return False
         self.busy_origins.append(origin)

@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import LinkBroken
 from broker.transport.budget import Budget
-from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, WINDOW_MSGS, Outbox, OutboxLimits
+from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, WINDOW_BYTES, WINDOW_MSGS, Outbox, OutboxLimits
 from broker.wire.message import EVENT, RESPONSE, event
 
 MIB = 1 << 20
@@ -167,6 +167,39 @@ def test_a_peer_that_handled_more_than_it_was_sent_is_not_behind():
     owner.outbox.moved()
     owner.outbox.handled(WINDOW_MSGS + 9)
     assert owner.said == [True, False]
+
+
+def test_a_peer_that_handles_large_requests_is_behind_beyond_a_window_of_bytes():
+    owner = Owner()
+    outbox = owner.outbox
+    assert not outbox.sends_large(WINDOW_BYTES + 1), "it does not say what it handled"
+    outbox.handled(0)
+    asked = []
+    for size in (WINDOW_BYTES, 1, WINDOW_BYTES):
+        asked.append(outbox.sends_large(size))
+        outbox.sent += 1
+        outbox.moved()
+    assert (asked, owner.said) == ([False, True, True], [True])
+    outbox.handled(1)
+    assert (owner.said, outbox.large_bytes) == ([True], WINDOW_BYTES + 1)
+    outbox.handled(2)
+    assert (owner.said, outbox.window_end) == ([True, False], 2 + WINDOW_MSGS)
+    outbox.handled(3)
+    assert outbox.large_bytes == 0
+
+
+def test_behind_large_requests_there_is_room_for_small_ones_of_those_who_cannot_wait():
+    outbox = Owner(high_bytes=100, high_msgs=3, cap_bytes=4000).outbox
+    assert outbox.has_room_for_request(1 << 30)
+    outbox.park(b"x", 101)
+    assert (outbox.has_room_for_request(16 << 10), outbox.has_room_for_request(17 << 10)) == (True, False)
+    outbox.park(b"x", 2000)
+    assert not outbox.has_room_for_request(1), "half of the cap is for responses"
+    outbox.unpark()
+    outbox.unpark()
+    for _ in range(4):
+        outbox.park(b"x", 26)
+    assert not outbox.has_room_for_request(1), "many are no better"
 
 
 def test_the_budget_spares_whoever_holds_one_message():

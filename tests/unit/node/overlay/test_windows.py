@@ -6,11 +6,12 @@ import pytest
 
 from broker.node.overlay.hello import Ours
 from broker.routing.flow import LATE_MSGS, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
+from broker.transport.outbox import WINDOW_BYTES as OUTBOX_BYTES
 from broker.transport.outbox import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, control, event, request
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.downward import run as run_parent
-from tests.unit.node.overlay.trees import Tree, until
+from tests.unit.node.overlay.trees import QUICK, Tree, shared_certificate, tcp_place, until
 from tests.unit.node.overlay.upward import run as run_child
 
 LARGE = b"x" * 60_000
@@ -81,6 +82,27 @@ def test_calls_across_a_real_tree_leave_little_under_way():
             assert down.window_end < 1 << 60, "it says what it has handled"
             assert most <= 2 * WINDOW_MSGS, "and that is heeded"
             assert not down.choked
+
+    asyncio.run(story())
+
+
+def test_large_calls_across_a_real_tree_leave_little_under_way():
+    """What a window of messages would let pass would be 128 MiB."""
+
+    async def story():
+        async with Tree(4, config=shared_certificate(QUICK), address=tcp_place) as tree:
+            client = tree.ranks[0].client()
+            call = request("groups.info", bytes(512 << 10), nodeid=3, matchtag=1)
+            down = next(iter(tree.ranks[0].broker.router.children.values())).link.outbox
+            for count in (2, 14):
+                for _ in range(count):
+                    client.link.send(call)
+                client.link.flush()
+                while not down.choked:  # looks in every turn of the loop
+                    await asyncio.sleep(0)
+                assert down.large_bytes > OUTBOX_BYTES
+            await until(lambda: len(client.inbox) == 16 and not down.choked)
+            assert down.large_bytes == 0
 
     asyncio.run(story())
 
