@@ -252,6 +252,7 @@ class Node:
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
         self.keepalives.sweep(loop.time())
         ration(self.broker.router)
+        self.broker.router.users.elapse(SWEEP_S)
         self._trim.look()
         if self.capture is not None:
             self.capture.sweep()

@@ -29,6 +29,7 @@ that it was asked for, the hop is popped. A request for a built-in service ends 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -42,7 +43,7 @@ from broker.node.calls import Calls
 from broker.node.pressure import Pressure
 from broker.routing.departure import depart
 from broker.routing.flow import EVENT_BYTES
-from broker.routing.port import OWN, PARENT, Port
+from broker.routing.port import CLIENT, OWN, PARENT, Port
 from broker.routing.recording import Recording
 from broker.routing.router import Router
 from broker.routing.topology import Topology
@@ -307,6 +308,8 @@ class Broker:
             log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
         elif isinstance(error, LinkBroken):
             log.warning("%s: disconnected: %s", port.name, str(error).removeprefix(f"{port.name}: "))
+        if isinstance(error, LinkBroken) and error.errno == errno.ENOBUFS and port.kind == CLIENT:
+            self.router.users.shut_out(port.cred.userid)
         for callback in self.on_departed:
             callback(port, error)
         if port.link is not None:

@@ -9,7 +9,7 @@ wants more::
     either end  --OPEN n-->     the other  n bytes of your events are handled since we joined
                 --SHUT n-->                the same; and for now nobody who publishes should add to them
                 --HANDLED n-->             n of your messages, whatever they are, are handled
-                --HANDLED_ASKED-->         tell me when those up to here are
+                --MARK n-->                a large one was before this: MARKED n says that it is handled
 
 A neighbour is *behind* when it said SHUT, when more than ``WINDOW_BYTES`` of what it was sent are not handled yet, or
 when its outbox is above high water (which is all that is known of deployed flux-core). Two things follow::
@@ -24,8 +24,8 @@ the tree are read, and their events handed on, whatever is blocked. What is unde
 the window, what waits at one by the windows of all who publish.
 
 HANDLED is for requests: a neighbour that has more than a window of messages to handle makes its outbox choked (see
-``transport.outbox``), and callers that can be paused wait; where few large ones fill it, it is asked. Only callers of
-this broker are: the next one on the way has windows of its own.
+``transport.under_way``), and callers that can be paused wait; a few large ones fill it, too. Only callers
+of this broker are: the next one on the way has windows of its own.
 """
 
 from __future__ import annotations
@@ -181,10 +181,6 @@ class Flow:
         if port.window is None:
             port.window = Window(False, 0)
             port.window.messages_due = TOLD_MSGS
-
-    def tell_soon(self, window: Window) -> None:
-        """A neighbour asks: it is told when this batch is over."""
-        window.messages_due = -LATE_MSGS
 
     def ran(self, port: Port, window: Window, count: int) -> None:
         """``count`` messages of ``port`` are handled: it is told when there is something else for it, or late."""

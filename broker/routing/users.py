@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import RpcError
 from broker.identity import Credentials
 
 if TYPE_CHECKING:
     from broker.routing.port import Port
+
+
+SHUT_OUT_S: Final = 5.0
+"""Who was cut for what it sent may not come back sooner: reading that again would be all that is done."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,12 @@ class Users:
         limits: of each guest.
     """
 
-    __slots__ = ("_users", "limits")
+    __slots__ = ("_shut_out", "_users", "limits")
 
     def __init__(self, limits: UserLimits) -> None:
         self.limits: UserLimits = limits
         self._users: dict[tuple[int, bool], User] = {}
+        self._shut_out: dict[int, float] = {}
 
     def __iter__(self) -> Iterator[User]:
         return iter(self._users.values())
@@ -85,11 +90,27 @@ class Users:
 
     def refusal(self, cred: Credentials) -> str:
         """Why somebody with ``cred`` gets no further connection; "" when it may have one."""
-        user = self._users.get((cred.userid, cred.owner))
+        if cred.owner:
+            return ""
+        if cred.userid in self._shut_out:
+            return (
+                f"userid {cred.userid} sent more than could be handled, and was cut within {SHUT_OUT_S:g} s"
+            )
+        user = self._users.get((cred.userid, False))
         held, most = len(user.ports) if user is not None else 0, self.limits.connections
-        if cred.owner or held < most:
+        if held < most:
             return ""
         return f"userid {cred.userid} has {held} connections, limits.connections_per_user allows {most}"
+
+    def shut_out(self, userid: int) -> None:
+        """A link of a guest was cut because its sender could not be held up otherwise: none follows soon."""
+        self._shut_out[userid] = SHUT_OUT_S
+
+    def elapse(self, elapsed_s: float) -> None:
+        """Time has passed."""
+        self._shut_out = {
+            userid: left - elapsed_s for userid, left in self._shut_out.items() if left > elapsed_s
+        }
 
     def detach(self, port: Port) -> None:
         """It has gone; what it held is taken back by whoever keeps it."""

@@ -10,10 +10,8 @@ and counted. Parked bytes drive these rules:
 * anything else beyond ``cap_bytes`` ends the link: responses are never dropped;
 * what waits for all links together is held against a ``Budget`` (see there).
 
-What a transport took may still be far from the peer: in libzmq's queues and in two kernels', where nobody can look. A
-peer that says how many messages it has *handled* is *behind* when more than ``WINDOW_MSGS`` are under way, and until it
-is half of that, or more than ``WINDOW_BYTES`` of large requests; then the outbox is choked, too, though not full. It
-holds nothing back for that: answers go on.
+A peer may be *behind* with what the transport took (see ``under_way``); then the outbox is choked, too, though not
+full. It holds nothing back for that: answers go on.
 
 Events and the rest have limits apart, so that neither takes the other's room: a link whose policy is ``drop`` is never
 ended because of events, and a long answer costs nobody an event. Each of the two limits may be exceeded by one message,
@@ -30,6 +28,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.errors import LinkBroken, LinkError
 from broker.transport.budget import Account, Budget
+from broker.transport.under_way import UnderWay
 from broker.wire.message import EVENT
 
 __all__ = ["LARGE_BYTES", "PROTO_TYPE", "Account", "Budget", "Outbox", "OutboxLimits", "Owner"]
@@ -39,14 +38,6 @@ Form = TypeVar("Form")
 LARGE_BYTES: Final = 64 << 10
 """From this size on a form that several links hold is counted once: it is there once, and whole until the last has
 sent it. Smaller ones are counted for each link."""
-
-WINDOW_MSGS: Final = 256
-"""A broker handles so many small requests in 5 to 10 ms; in 1 ms of network it does not."""
-WINDOW_BYTES: Final = 1 << 20
-"""The same of large requests, in bytes."""
-_COUNTED: Final = 0xFFFFFFFF
-"""Messages are told modulo 2**32."""
-_NEVER: Final = 1 << 62
 
 _EVENT: Final = 1
 _LARGE: Final = 2
@@ -88,8 +79,7 @@ class Outbox(Generic[Form]):
         parked: (form, size, what it is) that the transport did not take yet.
         parked_bytes: their sizes; of them, events: ``event_bytes``.
         charged_bytes: what the account is charged for them.
-        sent: messages that left completely. behind: see above. window_end: when ``sent`` is above it, it is behind.
-        large_bytes: of large requests that are under way.
+        sent: messages that left completely. under_way: those the peer has not handled. behind: it is, with them.
         choked: full, or behind.
         progress: count of flushes in which the transport took at least one byte; stall detection compares it.
         dropped_events: events dropped by policy ``drop`` since the link began.
@@ -104,7 +94,6 @@ class Outbox(Generic[Form]):
         "_budget",
         "_ended",
         "_large",
-        "_large_sent",
         "_left",
         "_limits",
         "_owner",
@@ -117,12 +106,11 @@ class Outbox(Generic[Form]):
         "event_bytes",
         "fresh",
         "full",
-        "large_bytes",
         "parked",
         "parked_bytes",
         "progress",
         "sent",
-        "window_end",
+        "under_way",
     )
 
     def __init__(self, owner: Owner, limits: OutboxLimits, budget: Budget) -> None:
@@ -142,9 +130,7 @@ class Outbox(Generic[Form]):
         self._beyond = self._beyond_event = -1
         self._beyond_bytes = self._beyond_event_bytes = 0
         self.full = self.behind = self.choked = False
-        self.window_end = _NEVER
-        self.large_bytes = 0
-        self._large_sent: deque[tuple[int, int]] = deque()  # when each has left: ``sent``, bytes
+        self.under_way = UnderWay()
         self.progress = 0
         self.sent = 0
         self.dropped_events = 0
@@ -243,31 +229,21 @@ class Outbox(Generic[Form]):
 
     def handled(self, count: int) -> None:
         """The peer has handled ``count`` messages since the link began, modulo 2**32."""
-        under_way = (self.sent - count) & _COUNTED
-        if under_way > _COUNTED >> 1:  # those of the greeting count differently at either end
-            under_way = 0
-        done = self.sent - under_way
-        while self._large_sent and self._large_sent[0][0] <= done:
-            self.large_bytes -= self._large_sent.popleft()[1]
-        self.window_end = done + WINDOW_MSGS if self.large_bytes <= WINDOW_BYTES else -1
-        if self.behind and under_way <= WINDOW_MSGS // 2 and self.large_bytes <= WINDOW_BYTES:
+        self._caught_up(not self.under_way.handled(self.sent, count))
+
+    def marked(self, number: int) -> None:
+        """The peer has handled what was sent up to ``number``, modulo 2**32."""
+        self._caught_up(not self.under_way.marked(self.sent, number))
+
+    def _caught_up(self, yes: bool) -> None:
+        if self.behind and yes:
             self.behind = False
             self._judge()
-
-    def sends_large(self, size: int) -> bool:
-        """The next message to leave is a request of ``size`` bytes; True: ask the peer to say when it is handled."""
-        if self.window_end == _NEVER:
-            return False
-        self._large_sent.append((self.sent + 1, size))
-        self.large_bytes += size
-        if self.large_bytes > WINDOW_BYTES:
-            self.window_end = -1
-        return self.window_end < 0
 
     def moved(self) -> None:
         """The transport took something."""
         self.progress += 1
-        if self.sent > self.window_end and not self.behind:
+        if self.sent > self.under_way.end and not self.behind:
             self.behind = True
             self._judge()
 

@@ -33,8 +33,10 @@ CONTROL: Final = 8
 HANDLED: Final = 0x102
 """First word of a control message of ours: the second says how many messages of its receiver are handled, modulo 2**32.
 An owner's link that sends one, whatever it says, is told from then on. Deployed software numbers such words from 0."""
-HANDLED_ASKED: Final = 0x103
-"""First word of another: its sender wants to be told that soon, when what came before it is handled."""
+MARK: Final = 0x103
+"""First word of another: its sender wants the second one back when what came before is handled ..."""
+MARKED: Final = 0x104
+"""... in one that begins so."""
 
 TOPIC: Final = 0x01
 PAYLOAD: Final = 0x02

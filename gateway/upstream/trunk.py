@@ -107,6 +107,8 @@ class Trunk(Handle):
                 self._services.requested(message)
             elif kind == wire.CONTROL and message.aux1 == wire.HANDLED:
                 self.link.outbox.handled(self._asked_at + message.aux2)
+            elif kind == wire.CONTROL and message.aux1 == wire.MARKED:
+                self.link.outbox.marked(message.aux2)
         except Exception as error:
             self._fault(message, error)
 

@@ -23,7 +23,8 @@ from broker.routing.flow import OPEN, SHUT
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Listener
-from broker.wire.message import HANDLED, HANDLED_ASKED, Message
+from broker.wire.message import HANDLED, MARK, MARKED, Message
+from broker.wire.message import control as control_message
 from broker.wire.parts import encode_part
 
 log = logging.getLogger("headgate")
@@ -291,8 +292,10 @@ class Overlay:
             self._broker.router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
         elif port.kind in (CHILD, PARENT) and message.aux1 == HANDLED:
             port.link.outbox.handled(message.aux2)
-        elif port.window is not None and message.aux1 == HANDLED_ASKED:
-            self._broker.router.events.flow.tell_soon(port.window)
+        elif port.window is not None and message.aux1 == MARK:
+            port.send(control_message(MARKED, message.aux2))
+        elif port.kind in (CHILD, PARENT) and message.aux1 == MARKED:
+            port.link.outbox.marked(message.aux2)
         elif port.kind == CLIENT and port.owner and message.aux1 == HANDLED:
             self._broker.router.events.flow.tell_handled(port)
         elif port.kind == CHILD:

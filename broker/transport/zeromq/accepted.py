@@ -112,7 +112,10 @@ class RouterLink(ZeromqLink):
         self._held_largest = max(self._held_largest, *sizes)
         if self._held_bytes - self._held_largest > self._held_cap:
             self.abort(
-                LinkBroken(f"{self.peer.address} sent {self._held_bytes} bytes while its reading was paused")
+                LinkBroken(
+                    f"{self.peer.address} sent {self._held_bytes} bytes while its reading was paused",
+                    errno.ENOBUFS,
+                )
             )
 
     def finish(self, error: LinkError) -> None:

@@ -35,7 +35,7 @@ from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.tuning import FAREWELL_MS, LINGER_MS, MORE_NOBLOCK, NOBLOCK, STILL_MS
 from broker.wire.decoding import from_parts
 from broker.wire.dialects import Dialect, dialect
-from broker.wire.message import HANDLED_ASKED, REQUEST, Message, control
+from broker.wire.message import MARK, REQUEST, Message, control
 
 log = logging.getLogger("headgate")
 
@@ -54,12 +54,12 @@ class ZeromqLink(Link):
 
     __slots__ = (
         "_arrived",
-        "_asks",
         "_batch_allowed",
         "_decode",
         "_farewell",
         "_form",
         "_lingered_ms",
+        "_marks",
         "_max_bytes",
         "_moved",
         "_pump",
@@ -84,7 +84,7 @@ class ZeromqLink(Link):
         self._batch_allowed = bool(options.extra.get("batch", False)) and spoken.native
         self._arrived: list[list[bytes]] = []
         self._farewell: list[Form] = []
-        self._moved = self._asks = False
+        self._moved = self._marks = False
         self._lingered_ms = self._still_ms = 0
         self.fd, self.inode = -1, 0
         self._taken_bytes, self._taken_s = 0, 0.0
@@ -131,9 +131,9 @@ class ZeromqLink(Link):
             self._flush_fresh()
         if outbox.sent != before:
             outbox.moved()
-            if self._asks:
-                self._asks = False
-                self.send(control(HANDLED_ASKED))
+            if self._marks:
+                self._marks = False
+                self.send(control(MARK, outbox.sent & 0xFFFFFFFF))
         elif outbox.parked:
             self._look_for_progress()
         self._pump.sent()
@@ -229,8 +229,10 @@ class ZeromqLink(Link):
         if isinstance(form, bytes):
             send(form if len(group) == 1 else b"".join(group), NOBLOCK)  # type: ignore[arg-type]  # all bytes, see ``group_end``
         else:
-            if form_type(form) == REQUEST and self.outbox.sends_large(form_size(form)):
-                self._asks = True
+            if form_type(form) == REQUEST and self.outbox.under_way.sends_large(
+                self.outbox.sent + 1, form_size(form)
+            ):
+                self._marks = True
             for part in form[:-1]:
                 send(part, MORE_NOBLOCK)
             send(form[-1], NOBLOCK)

@@ -1,10 +1,12 @@
 """Who comes in gets the port that fits; the keys of the settings; uids that mean several people."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from broker.errors import LinkBroken
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
 from broker.node import doorway as module
@@ -64,6 +66,29 @@ def test_a_known_user_is_stamped_as_such():
         peer = PeerInfo("tcp://x", curve_key="k", user=Credentials(77, Role.USER | Role.ADMIN))
         _, port = come_in(desk, peer, Access(1000))
         assert port.policy.stamp(bytes(8)) == Credentials(77, 10).encode()
+
+    run(script())
+
+
+@pytest.mark.parametrize(("error", "why"), [(errno.ENOBUFS, "was cut within 5 s"), (errno.EPIPE, "")])
+def test_who_was_cut_for_what_it_sent_does_not_come_back_at_once(error, why, caplog):
+    async def script():
+        desk = Desk()
+        access = Access(1000, allow_guest=True)
+        guest, other = PeerInfo("g", uid=2000, local=True), PeerInfo("o", uid=2001, local=True)
+        door, port = come_in(desk, guest, access)
+        port.link.abort(LinkBroken("cut", error))
+        await ticks()
+        assert (door.admit(guest), door.admit(other)) == (errno.EAGAIN if why else 0, 0)
+        assert why in caplog.text
+        desk.broker.router.users.elapse(4)
+        assert bool(door.admit(guest)) is bool(why)
+        desk.broker.router.users.elapse(1)
+        assert door.admit(guest) == 0
+        _, owner = come_in(desk, PeerInfo("me", uid=1000, local=True), access)
+        owner.link.abort(LinkBroken("cut", error))
+        await ticks()
+        assert door.admit(owner.link.peer) == 0, "the owner is never shut out"
 
     run(script())
 

@@ -216,7 +216,9 @@ def test_a_paused_peer_of_a_router_is_held_up_to_a_cap():
             assert far.ended is None
             assert len(recorder.messages) == 1
             send_all(link, numbered(20, 1000))
-            assert "while its reading was paused" in str(await recorder.end())
+            error = await recorder.end()
+            assert "while its reading was paused" in str(error)
+            assert error.errno == errno.ENOBUFS
             assert not far._held, "nor is it kept with the link"
             link.close()
 

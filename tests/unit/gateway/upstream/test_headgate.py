@@ -12,7 +12,7 @@ from broker import settings as broker_settings
 from broker.client import LATER
 from broker.node.assembly import Node
 from broker.transport.link import Options
-from broker.transport.outbox import WINDOW_MSGS
+from broker.transport.under_way import WINDOW_MSGS
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
 from gateway.upstream.supervisor import Upstream

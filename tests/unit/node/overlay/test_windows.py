@@ -6,8 +6,7 @@ import pytest
 
 from broker.node.overlay.hello import Ours
 from broker.routing.flow import LATE_MSGS, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
-from broker.transport.outbox import WINDOW_BYTES as OUTBOX_BYTES
-from broker.transport.outbox import WINDOW_MSGS
+from broker.transport.under_way import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, control, event, request
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.downward import run as run_parent
@@ -74,16 +73,30 @@ def test_calls_across_a_real_tree_leave_little_under_way():
             for tag in range(1, count + 1):
                 client.link.send(request("groups.info", nodeid=3, matchtag=tag))
             client.link.flush()
-            down = next(iter(tree.ranks[0].broker.router.children.values())).link.outbox
+            down = tree.ranks[0].broker.router.children[1].link.outbox
             most = 0
             while len(client.inbox) < count:
                 await asyncio.sleep(0)
-                most = max(most, down.sent - down.window_end)
-            assert down.window_end < 1 << 60, "it says what it has handled"
+                most = max(most, down.sent - down.under_way.end)
+            assert down.under_way.end < 1 << 60, "it says what it has handled"
             assert most <= 2 * WINDOW_MSGS, "and that is heeded"
             assert not down.choked
 
     asyncio.run(story())
+
+
+class Spy:
+    """The receiver of a link, and the large requests under way whenever the link became choked."""
+
+    def __init__(self, link):
+        self.link, self.receiver, self.choked = link, link.receiver, []
+        link.receiver = self
+        self.received, self.link_ended = self.receiver.received, self.receiver.link_ended
+
+    def link_choked(self, link, choked):
+        if choked:
+            self.choked.append(link.outbox.under_way.large_bytes)
+        self.receiver.link_choked(link, choked)
 
 
 def test_large_calls_across_a_real_tree_leave_little_under_way():
@@ -93,16 +106,16 @@ def test_large_calls_across_a_real_tree_leave_little_under_way():
         async with Tree(4, config=shared_certificate(QUICK), address=tcp_place) as tree:
             client = tree.ranks[0].client()
             call = request("groups.info", bytes(512 << 10), nodeid=3, matchtag=1)
-            down = next(iter(tree.ranks[0].broker.router.children.values())).link.outbox
+            spy = Spy(tree.ranks[0].broker.router.children[1].link)
             for count in (2, 14):
                 for _ in range(count):
                     client.link.send(call)
                 client.link.flush()
-                while not down.choked:  # looks in every turn of the loop
-                    await asyncio.sleep(0)
-                assert down.large_bytes > OUTBOX_BYTES
-            await until(lambda: len(client.inbox) == 16 and not down.choked)
-            assert down.large_bytes == 0
+                await until(lambda: len(client.inbox) in (2, 16))
+            down = spy.link.outbox
+            await until(lambda: not down.choked)
+            assert 1 << 20 < spy.choked[0] < 3 << 19
+            assert down.under_way.large_bytes == 0
 
     asyncio.run(story())
 
