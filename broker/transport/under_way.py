@@ -8,7 +8,6 @@ followed by a *mark*, which comes back when it is handled.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 WINDOW_MSGS: Final = 256
@@ -34,7 +33,7 @@ class UnderWay:
         self.end: int = _NEVER
         self.large_bytes: int = 0
         self._done: int = 0
-        self._large: deque[tuple[int, int]] = deque()  # the number of each, modulo 2**32, and its bytes
+        self._large: list[tuple[int, int]] = []  # few: the number of each, modulo 2**32, and its bytes
 
     def handled(self, sent: int, count: int) -> bool:
         """The peer has handled ``count`` messages, modulo 2**32, of ``sent``: whether one that was behind still is."""
@@ -47,7 +46,7 @@ class UnderWay:
     def marked(self, sent: int, number: int) -> bool:
         """The peer has handled what was sent up to ``number``, modulo 2**32: whether one that was behind still is."""
         while self._large and (number - self._large[0][0]) & _COUNTED <= _COUNTED >> 1:
-            self.large_bytes -= self._large.popleft()[1]
+            self.large_bytes -= self._large.pop(0)[1]
         return self._is_late(sent)
 
     def _is_late(self, sent: int) -> bool:
