@@ -38,7 +38,7 @@ def give_back() -> None:
 
 
 class Trim:
-    """Looks now and then whether there is something to give back: about once a second is meant.
+    """Looks whether there is something to give back. ``look`` is to be called about once a second.
 
     Args:
         resident: bytes of the process. give_back: does it.

@@ -6,7 +6,8 @@ Skips. A test may be skipped where something is missing that a person may well n
 
 Time. A test that needs real time is marked `patient` and left to `make test-all`; the few stories without which `make
 test` would not have seen a part of the product are marked `smoke` and run in both. In CI any other test that takes
-longer than `FAST_S` fails; on a machine that is busier than it has cores, as many times longer as it is busier.
+longer than `FAST_S` fails; on a machine that is busier than it has cores, as many times longer as it is busier, and
+from `CROWDED` on twice that.
 """
 
 import contextlib
@@ -118,7 +119,7 @@ def refuse_slow(item: pytest.Item, report: pytest.TestReport) -> None:
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         return  # as long as its examples take; the first one of a run also pays for what hypothesis reads of the code
     busy = crowding()
-    allowed_s = FAST_S if busy < CROWDED else 2 * busy * FAST_S  # there it waits for disks and caches, too
+    allowed_s = FAST_S * busy * (1 if busy < CROWDED else 2)  # there it waits for disks and caches, too
     if report.duration > allowed_s and not any(map(item.get_closest_marker, UNHURRIED)):
         report.outcome = "failed"
         report.longrepr = (

@@ -308,8 +308,9 @@ class Broker:
             log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
         elif isinstance(error, LinkBroken):
             log.warning("%s: disconnected: %s", port.name, str(error).removeprefix(f"{port.name}: "))
-        if isinstance(error, LinkBroken) and error.errno == errno.ENOBUFS and port.kind == CLIENT:
-            self.router.users.shut_out(port.cred.userid)
+        key = port.link.peer.curve_key if port.kind == CLIENT and port.link is not None else None
+        if key and isinstance(error, LinkBroken) and error.errno == errno.ENOBUFS:
+            self.router.users.shut_out(key)
         for callback in self.on_departed:
             callback(port, error)
         if port.link is not None:

@@ -72,7 +72,7 @@ class Doorway:
         return self._has_too_many(peer, admission)
 
     def _has_too_many(self, peer: PeerInfo, admission: Admission) -> int:
-        reason = self._broker.router.users.refusal(admission.policy.cred)
+        reason = self._broker.router.users.refusal(admission.policy.cred, peer.curve_key)
         return self._refuse(peer, errno.EAGAIN, reason) if reason else 0
 
     def _refuse(self, peer: PeerInfo, errnum: int, reason: str) -> int:
@@ -97,7 +97,7 @@ class Doorway:
         admission = self._decide(link.peer)
         policy = admission.policy
         if errnum := self._has_too_many(link.peer, admission):
-            link.abort(LinkBroken(f"{link.peer.address} is one too many", errnum))
+            link.abort(LinkBroken(f"{link.peer.address} may not have a further link now", errnum))
             return
         port = Port(
             CLIENT,

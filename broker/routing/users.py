@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 SHUT_OUT_S: Final = 5.0
-"""Who was cut for what it sent may not come back sooner: reading that again would be all that is done."""
+"""Who was cut for what it sent stays away for so long, to a second: else to read that again is all that is done."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Users:
     def __init__(self, limits: UserLimits) -> None:
         self.limits: UserLimits = limits
         self._users: dict[tuple[int, bool], User] = {}
-        self._shut_out: dict[int, float] = {}
+        self._shut_out: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[User]:
         return iter(self._users.values())
@@ -88,29 +88,25 @@ class Users:
                 errno.EAGAIN, f"userid {user.userid} has {held} {what}, the limit of one user is {most}"
             )
 
-    def refusal(self, cred: Credentials) -> str:
-        """Why somebody with ``cred`` gets no further connection; "" when it may have one."""
+    def refusal(self, cred: Credentials, curve_key: str | None = None) -> str:
+        """Why somebody with ``cred`` and that key gets no further connection; "" when it may have one."""
         if cred.owner:
             return ""
-        if cred.userid in self._shut_out:
-            return (
-                f"userid {cred.userid} sent more than could be handled, and was cut within {SHUT_OUT_S:g} s"
-            )
+        if curve_key in self._shut_out:
+            return f"who has its key sent more than could be handled, and was cut within {SHUT_OUT_S:g} s"
         user = self._users.get((cred.userid, False))
         held, most = len(user.ports) if user is not None else 0, self.limits.connections
         if held < most:
             return ""
         return f"userid {cred.userid} has {held} connections, limits.connections_per_user allows {most}"
 
-    def shut_out(self, userid: int) -> None:
-        """A link of a guest was cut because its sender could not be held up otherwise: none follows soon."""
-        self._shut_out[userid] = SHUT_OUT_S
+    def shut_out(self, curve_key: str) -> None:
+        """A link with that key was cut because its sender could not be held up otherwise: none follows soon."""
+        self._shut_out[curve_key] = SHUT_OUT_S
 
     def elapse(self, elapsed_s: float) -> None:
         """Time has passed."""
-        self._shut_out = {
-            userid: left - elapsed_s for userid, left in self._shut_out.items() if left > elapsed_s
-        }
+        self._shut_out = {key: left - elapsed_s for key, left in self._shut_out.items() if left > elapsed_s}
 
     def detach(self, port: Port) -> None:
         """It has gone; what it held is taken back by whoever keeps it."""

@@ -39,6 +39,9 @@ LARGE_BYTES: Final = 64 << 10
 """From this size on a form that several links hold is counted once: it is there once, and whole until the last has
 sent it. Smaller ones are counted for each link."""
 
+SMALL_BYTES: Final = 1 << 10
+"""Up to this size a request is a small one."""
+
 _EVENT: Final = 1
 _LARGE: Final = 2
 """What is noted with a parked form, bit by bit: it is an event, a large one."""
@@ -165,11 +168,13 @@ class Outbox(Generic[Form]):
         return self.owed_bytes - self._beyond_bytes <= self._limits.cap_bytes // 2
 
     def has_room_for_request(self, size: int) -> bool:
-        """Whether a request whose sender cannot wait may: a small one behind large ones, too."""
+        """Whether a request whose sender cannot wait may: a few small ones behind large ones, too.
+
+        They are no more than what a full outbox may still hold when it is full no longer.
+        """
+        few = self._limits.high_bytes // 4 // SMALL_BYTES
         return not self.full or (
-            size <= LARGE_BYTES // 4
-            and len(self.parked or ()) <= self._limits.high_msgs
-            and self.has_room_for_requests
+            size <= SMALL_BYTES and len(self.parked or ()) < few and self.has_room_for_requests
         )
 
     @property

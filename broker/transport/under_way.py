@@ -2,8 +2,8 @@
 can look. A peer that says how many messages it has *handled* makes it known.
 
 It is *behind* when more than ``WINDOW_MSGS`` are under way, and until it is half of that, or more than ``WINDOW_BYTES``
-of large requests. Of these a few fill the window, and a peer speaks of many messages at a time: the last of them is
-followed by a *mark*, which comes back when it is handled.
+of large requests. Of these a few fill the window, and a peer speaks of many messages at a time: from half a window on
+they are followed by a *mark*, which comes back when they are handled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class UnderWay:
     """The messages between two ends of a link, counted as they are sent.
 
     Attributes:
-        end: the peer is behind when more were sent. large_bytes: of large requests among them.
+        end: the peer is behind when more were sent.
+        large_bytes: of large requests of which no mark has come back.
     """
 
     __slots__ = ("_done", "_large", "end", "large_bytes")
@@ -47,6 +48,7 @@ class UnderWay:
         """The peer has handled what was sent up to ``number``, modulo 2**32: whether one that was behind still is."""
         while self._large and (number - self._large[0][0]) & _COUNTED <= _COUNTED >> 1:
             self.large_bytes -= self._large.pop(0)[1]
+        self._done = max(self._done, sent - ((sent - number) & _COUNTED))
         return self._is_late(sent)
 
     def _is_late(self, sent: int) -> bool:
@@ -62,4 +64,4 @@ class UnderWay:
         self.large_bytes += size
         if self.large_bytes > WINDOW_BYTES:
             self.end = _NOW
-        return self.end == _NOW
+        return self.large_bytes > WINDOW_BYTES // 2

@@ -80,6 +80,7 @@ class Household:
                 log.warning("the file service is not there yet: see its own lines")
                 return
             await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(0)  # what the last one has said is handled, too
 
     async def stop(self) -> None:
         """End, within ``PATIENCE_S`` or a little more. Harmless twice."""

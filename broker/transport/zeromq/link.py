@@ -19,6 +19,7 @@ from broker.errors import (
 from broker.identity import PeerInfo
 from broker.transport.link import Link, Options
 from broker.transport.zeromq.batching import (
+    ALONE_BYTES,
     BATCH_BYTES,
     BATCH_MSGS,
     Form,
@@ -229,13 +230,13 @@ class ZeromqLink(Link):
         if isinstance(form, bytes):
             send(form if len(group) == 1 else b"".join(group), NOBLOCK)  # type: ignore[arg-type]  # all bytes, see ``group_end``
         else:
-            if form_type(form) == REQUEST and self.outbox.under_way.sends_large(
-                self.outbox.sent + 1, form_size(form)
-            ):
-                self._marks = True
             for part in form[:-1]:
                 send(part, MORE_NOBLOCK)
             send(form[-1], NOBLOCK)
+            size = form_size(form)
+            if size > ALONE_BYTES and form_type(form) == REQUEST:
+                outbox = self.outbox
+                self._marks |= outbox.under_way.sends_large(outbox.sent + 1, size)
 
     @abstractmethod
     def _room(self) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 from broker.node.overlay.hello import Ours
 from broker.routing.flow import LATE_MSGS, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
+from broker.transport.under_way import WINDOW_BYTES as LARGE_BYTES
 from broker.transport.under_way import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, control, event, request
 from tests.unit.node.overlay.downward import HELLO, say
@@ -107,15 +108,15 @@ def test_large_calls_across_a_real_tree_leave_little_under_way():
             client = tree.ranks[0].client()
             call = request("groups.info", bytes(512 << 10), nodeid=3, matchtag=1)
             spy = Spy(tree.ranks[0].broker.router.children[1].link)
-            for count in (2, 14):
+            for total, count in ((2, 2), (16, 14)):
                 for _ in range(count):
                     client.link.send(call)
                 client.link.flush()
-                await until(lambda: len(client.inbox) in (2, 16))
+                await until(lambda total=total: len(client.inbox) == total)
             down = spy.link.outbox
             await until(lambda: not down.choked)
             assert 1 << 20 < spy.choked[0] < 3 << 19
-            assert down.under_way.large_bytes == 0
+            assert down.under_way.large_bytes <= LARGE_BYTES
 
     asyncio.run(story())
 
