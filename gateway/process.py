@@ -84,6 +84,7 @@ async def _serve(make: Callable[[], Gateway], ready: Callable[[Gateway], None] |
         if await leaving.unless_left(gateway.start()):
             if ready is not None:
                 ready(gateway)
+            Trim().watch(asyncio.get_running_loop().call_later)
             await leaving.wait()
     return EXIT_OK
 
@@ -153,7 +154,6 @@ class Leaving:
         call_later = asyncio.get_running_loop().call_later
         supervision.announce(call_later, "READY=1")
         supervision.watch(call_later)
-        Trim().watch(call_later)
         await self._told.wait()
         supervision.leaving(self._gateway.settings.gateway.drain_s + END_S)
 

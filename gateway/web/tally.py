@@ -73,22 +73,8 @@ def samples(
             "Calls of clients not answered yet.",
             sum(each.calls.count for each in sessions),
         ),
-        _plain("events", COUNTER, "Events that came from upstream.", hub.fanout.events),
-        _plain(
-            "event_deliveries", COUNTER, "Events handed to sessions, once for each.", hub.fanout.deliveries
-        ),
-        _plain(
-            "events_dropped",
-            COUNTER,
-            "Events that slow clients missed instead of being ended.",
-            counters.events_dropped + sum(each.link.outbox.dropped_events for each in sessions),
-        ),
-        _plain("queued_bytes", GAUGE, "Bytes that wait for slow clients.", hub.options.budget.used_bytes),
-        _plain("history_events", GAUGE, "Events kept for clients that come back.", len(hub.history)),
-        _plain("history_bytes", GAUGE, "Bytes of them.", hub.history.bytes),
-        _plain("upstream_joined", GAUGE, "Workers that are joined to the upstream.", int(upstream.joined)),
-        _plain("upstream_joins", COUNTER, "Times the upstream was joined.", upstream.joins),
-        _plain("upstream_losses", COUNTER, "Times the upstream was lost.", upstream.losses),
+        *_events(hub),
+        *_upstream(upstream),
         _plain("credentials_refused", COUNTER, "Credentials that were refused.", identity.attempts.failed),
         _plain("cpu_seconds", COUNTER, "CPU time.", usage.ru_utime + usage.ru_stime),
         _plain("resident_bytes", GAUGE, "Largest resident set size.", usage.ru_maxrss * 1024),
@@ -98,6 +84,33 @@ def samples(
             _plain("certificate_expires", LEAST, "When the first certificate ends, since 1970.", min(ends))
         )
     return found
+
+
+def _events(hub: Hub) -> Snapshot:
+    return [
+        _plain("events", COUNTER, "Events that came from upstream.", hub.fanout.events),
+        _plain(
+            "event_deliveries", COUNTER, "Events handed to sessions, once for each.", hub.fanout.deliveries
+        ),
+        _plain(
+            "events_dropped",
+            COUNTER,
+            "Events that slow clients missed instead of being ended.",
+            hub.counters.events_dropped
+            + sum(each.link.outbox.dropped_events for each in hub.sessions.values()),
+        ),
+        _plain("queued_bytes", GAUGE, "Bytes that wait for slow clients.", hub.options.budget.used_bytes),
+        _plain("history_events", GAUGE, "Events kept for clients that come back.", len(hub.history)),
+        _plain("history_bytes", GAUGE, "Bytes of them.", hub.history.bytes),
+    ]
+
+
+def _upstream(upstream: Upstream) -> Snapshot:
+    return [
+        _plain("upstream_joined", GAUGE, "Workers that are joined to the upstream.", int(upstream.joined)),
+        _plain("upstream_joins", COUNTER, "Times the upstream was joined.", upstream.joins),
+        _plain("upstream_losses", COUNTER, "Times the upstream was lost.", upstream.losses),
+    ]
 
 
 def _plain(name: str, kind: str, text: str, value: float) -> list[Any]:

@@ -290,12 +290,12 @@ class Overlay:
     def _controlled(self, port: Port, message: Message) -> None:
         if port.kind in (CHILD, PARENT) and message.aux1 in (OPEN, SHUT):
             self._broker.router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
-        elif port.kind in (CHILD, PARENT) and message.aux1 == HANDLED:
+        elif port.windowed and message.aux1 == HANDLED:
             port.link.outbox.handled(message.aux2)
+        elif port.windowed and message.aux1 == MARKED:
+            port.link.outbox.marked(message.aux2)
         elif port.window is not None and message.aux1 == MARK:
             port.send(control_message(MARKED, message.aux2))
-        elif port.kind in (CHILD, PARENT) and message.aux1 == MARKED:
-            port.link.outbox.marked(message.aux2)
         elif port.kind == CLIENT and port.owner and message.aux1 == HANDLED:
             self._broker.router.events.flow.tell_handled(port)
         elif port.kind == CHILD:

@@ -189,7 +189,8 @@ class DealerLink(ZeromqLink):
 def _failure(uri: str, event: int, value: int) -> LinkError:
     """What a connection that never opened died of."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return LinkRefused(f"{uri} refused us: ZAP {value}, our key or user is not on its list", errno.EPERM)
+        why = "our key or user is not on its list, or may not have a connection now"
+        return LinkRefused(f"{uri} refused us: ZAP {value}, {why}", errno.EPERM)
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
             return LinkRefused(f"{uri}: one side speaks CURVE and the other plaintext", errno.EPROTO)

@@ -8,7 +8,7 @@ from broker.node.overlay.hello import Ours
 from broker.routing.flow import LATE_MSGS, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
 from broker.transport.under_way import WINDOW_BYTES as LARGE_BYTES
 from broker.transport.under_way import WINDOW_MSGS
-from broker.wire.message import CONTROL, HANDLED, control, event, request
+from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, control, event, request
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.downward import run as run_parent
 from tests.unit.node.overlay.trees import QUICK, Tree, shared_certificate, tcp_place, until
@@ -60,6 +60,23 @@ def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
         assert handled(child) == ([LATE_MSGS, LATE_MSGS + TOLD_MSGS] if windows else []), (
             "beside what it is sent"
         )
+
+    run_parent(story)
+
+
+@pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
+def test_a_mark_comes_back_and_is_taken_from_those_who_said_that_they_do_the_same(windows):
+    async def story(parent):
+        child = await parent.join(HELLO._replace(ours=Ours(True, windows=windows)))
+        under_way = parent.broker.router.children[1].link.outbox.under_way
+        end = under_way.end
+        for word in (control(MARK, 7), control(MARKED, 0xFFFFFFFF), control(HANDLED, 0x7FFFFFFF)):
+            say(child, word)
+        await until(lambda: parent.broker.router.tally.controls == 3)
+        await until(lambda: (MARKED, 7) in [(m.aux1, m.aux2) for m in child.inbox if m.type == CONTROL])
+        assert under_way.large_bytes == 0
+        if not windows:
+            assert under_way.end == end, "whoever does not count is never behind"
 
     run_parent(story)
 
