@@ -29,6 +29,7 @@ from broker.node.lifecycle import Lifecycle
 from broker.node.metrics import MetricsListener, render, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
+from broker.node.pressure import RENEW_S
 from broker.node.rundir import make_rundir
 from broker.node.succession import Succession
 from broker.routing.ration import ration
@@ -129,7 +130,9 @@ class Node:
         self._listeners: list[Listener] = []
         self._keyed: list[int] = []
         self._metrics: MetricsListener | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.TimerHandle | None = None
+        self.broker.pressure.on_shared = self._renew_later
         self._add_services()
 
     def _add_services(self) -> None:
@@ -192,8 +195,9 @@ class Node:
         for port in list(self.broker.router.ports):
             if port.link is not None:
                 port.link.close("the broker is shutting down")
-        for timer in self._timers:
-            timer.cancel()
+        for timer in (self._sweeping, self._renewing):
+            if timer is not None:
+                timer.cancel()
         if self.capture is not None:
             await asyncio.sleep(0)  # what the ends of the links cause is recorded, too
             self.capture.end()
@@ -248,7 +252,7 @@ class Node:
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timers = [loop.call_later(SWEEP_S, self._sweep)]
+        self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
         self.keepalives.sweep(loop.time())
         ration(self.broker.router)
@@ -256,6 +260,13 @@ class Node:
         self._trim.look()
         if self.capture is not None:
             self.capture.sweep()
+
+    def _renew_later(self) -> None:
+        self._renewing = asyncio.get_running_loop().call_later(RENEW_S, self._renew)
+
+    def _renew(self) -> None:
+        if self.broker.pressure.renew(RENEW_S):
+            self._renew_later()
 
     def _refused(self, peer: PeerInfo, errnum: int, reason: str) -> None:
         """Somebody was not let in."""

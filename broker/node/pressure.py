@@ -13,13 +13,14 @@ Sequence of a publisher that is too fast::
     Flow.blocked       somebody is behind
     Broker.run         asks ``admit`` before each batch
     admit              the user's share is used up: the rest of the batch waits in the Backlog, the link is not read
-    Flow.on_open       nobody is behind any more, or a second has passed, which renews shares: ``release_held``
+    Flow.on_open       nobody is behind any more, or shares have grown again (``renew``): ``release_held``
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import LinkBroken
@@ -36,8 +37,11 @@ log = logging.getLogger("headgate")
 
 SHARE_BYTES: Final = 512 << 10
 """What one user may publish in a second while events are blocked, over all links of one broker, as of ``flow.cost``:
-120 small events. Who says little does not notice that others say too much, and all users together stay below every cap.
+120 small events, at once, and from then on as many as grow again each ``RENEW_S``. Who says little does not notice that
+others say too much, and all users together stay below every cap.
 The user is the one that an owner's link names, as the gateway does for web users."""
+RENEW_S: Final = 0.2
+"""How often shares grow, and so how long whoever has used up its own waits at least."""
 PATIENCE_S: Final = 2.0
 """Publishers wait for a subscriber above high water so long, and up to one ``sweep`` longer. Who reads 3 072 events or
 768 KiB in that time is below low water again; one that is slower costs itself: it is ended, or misses events."""
@@ -69,14 +73,16 @@ class Pressure:
 
     Attributes:
         aside: what users said beyond their shares over owners' links.
+        on_shared: told that shares are used from now on: ``renew`` is to be called each ``RENEW_S`` while it says so.
     """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.on_shared: Callable[[], object] = lambda: None
         self._waiters: dict[Port, set[Port]] = {}
         self._paused: dict[Port, int] = {}
         self._held: dict[Port, None] = {}
-        self._shares: dict[int, int] = {}
+        self._shares: dict[int, int] = {}  # what of its own each user has used
         self._progress: dict[Port, tuple[int, float]] = {}
         self._waited_for: dict[Port, Port | int] = {}
         self._waits: dict[Port | int, float] = {}
@@ -146,9 +152,12 @@ class Pressure:
 
     def _share(self, userid: int, message: Message) -> bool:
         """Whether the user may still say that; what it may say is less then."""
-        used = self._shares.get(userid, 0) + cost(message)
+        shares = self._shares
+        used = shares.get(userid, 0) + cost(message)
         if used <= SHARE_BYTES:
-            self._shares[userid] = used
+            if not shares:
+                self.on_shared()
+            shares[userid] = used
         return used <= SHARE_BYTES
 
     def _hold(self, port: Port, index: int) -> int:
@@ -277,8 +286,14 @@ class Pressure:
                 log.warning("%s took no byte for %g s: disconnected", port.name, stall_s)
                 port.link.abort(LinkBroken(f"took no byte for {stall_s:g} s"))
         self._lose_patience(elapsed_s)
-        self._shares = {}
+
+    def renew(self, elapsed_s: float) -> bool:
+        """``elapsed_s`` later: shares have grown, and whoever waits for that is heard again. True while more may."""
+        grown = int(SHARE_BYTES * elapsed_s)
+        self._shares = {userid: used - grown for userid, used in self._shares.items() if used > grown}
+        more = bool(self._shares)
         self.release_held()
+        return more
 
     def _resume(self, origin: Port) -> None:
         """Hear ``origin`` again, unless it waits for something else, too; what was read of it, before it is read."""

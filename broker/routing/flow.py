@@ -11,8 +11,9 @@ wants more::
                 --HANDLED n-->             n of your messages, whatever they are, are handled
                 --MARK n-->                a large one was before this: MARKED n says that it is handled
 
-A neighbour is *behind* when it said SHUT, when more than ``WINDOW_BYTES`` of what it was sent are not handled yet, or
-when its outbox is above high water (which is all that is known of deployed flux-core). Two things follow::
+A neighbour is *behind* when it said SHUT, or when more than ``WINDOW_BYTES`` of what it was sent are not handled yet.
+Of one that tells nothing, such as deployed flux-core, all that is known is that its outbox is above high water; of the
+others that says nothing about events. Two things follow::
 
     a child is behind, or a subscriber that is waited for   ``_below``    the parent is told SHUT
     that, or the parent is behind                           ``blocked``   the children are told SHUT, and whoever
@@ -244,7 +245,7 @@ class Flow:
         """Whether it is behind; returns what may be sent before it is, or ``_NEVER`` if it is or nobody knows."""
         allowed = WINDOW_BYTES // 2 if window.behind else WINDOW_BYTES
         late = window.speaks and sent - window.handled > allowed
-        window.behind = late or window.shut or window.choked
+        window.behind = late or window.shut or (window.choked and not window.speaks)
         return window.handled + WINDOW_BYTES if window.speaks and not window.behind else _NEVER
 
     def _settle(self) -> None:

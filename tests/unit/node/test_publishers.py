@@ -4,7 +4,7 @@ import pytest
 
 from broker.identity import Credentials, Role
 from broker.node import pressure
-from broker.node.pressure import PATIENCE_S, SHARE_BYTES, UNTRUSTED_S
+from broker.node.pressure import PATIENCE_S, RENEW_S, SHARE_BYTES, UNTRUSTED_S
 from broker.routing.flow import OPEN, SHUT, WINDOW_BYTES, cost
 from broker.routing.port import CHILD, CLIENT, PARENT
 from broker.transport.outbox import OutboxLimits
@@ -105,11 +105,46 @@ def test_many_links_of_one_user_have_one_share_and_each_second_a_new_one():
         await ticks(20)
         for second in range(1, 5):
             assert len(neighbour.events) == second * SHARE
-            desk.broker.pressure.sweep(1.0, 30.0)
+            desk.broker.pressure.renew(1.0)
             await ticks(50)
         await neighbour.reads()
         assert sorted(numbers(neighbour)) == list(range(1000))
         assert all(link.link.reading for link in links)
+
+    run(script())
+
+
+def test_a_share_grows_again_little_by_little_so_that_nobody_waits_for_the_whole_of_it():
+    async def script():
+        desk, neighbour = shut_desk()
+        told = []
+        desk.broker.pressure.on_shared = lambda: told.append(len(neighbour.events))
+        mouth = desk.peer(GUEST)
+        mouth.say(*news(0, SHARE + 60))
+        await ticks(20)
+        assert len(neighbour.events) == SHARE
+        grown = SHARE_BYTES * RENEW_S // cost(event("e.1000"))
+        for turn in range(1, 3):
+            assert desk.broker.pressure.renew(RENEW_S)
+            await ticks(50)
+            assert abs(len(neighbour.events) - SHARE - turn * grown) <= turn
+        await neighbour.reads()
+        assert len(neighbour.events) == SHARE + 60
+        for _ in range(round(1 / RENEW_S)):
+            more = desk.broker.pressure.renew(RENEW_S)
+        assert not more, "nothing is used any more"
+        assert len(told) == 1
+
+    run(script())
+
+
+def test_calls_that_a_neighbour_has_not_handled_hold_no_publisher():
+    async def script():
+        desk = Desk(size=3)
+        neighbour = Neighbour(desk, CHILD)
+        neighbour.tells()
+        desk.broker.pressure.mark(neighbour.port, True)
+        assert not desk.broker.router.events.flow.blocked
 
     run(script())
 
