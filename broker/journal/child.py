@@ -26,7 +26,8 @@ class Child:
     """One writer at a time. Belongs to one thread.
 
     Args:
-        command: what is started; behind it come the number of the child's end of the pair and its options.
+        command: what is started; behind it come the number of the child's end of the pair, its options, and the number
+            of the lock file that it inherits, if it does.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -58,19 +59,21 @@ class Child:
 
     # -- beginning and end ---------------------------------------------------------------------
 
-    def spawn(self, options: str) -> None:
-        """Start one; the former one has been reaped.
+    def spawn(self, options: str, lock_fd: int = -1) -> None:
+        """Start one, which inherits the lock file ``lock_fd`` (-1: it takes the lock itself); the former one has been
+        reaped.
 
         Raises:
             OSError: no descriptor, no memory, no process.
         """
         ours, theirs = socket.socketpair()
+        inherited = [fd for fd in (lock_fd,) if fd >= 0]
         try:
             ours.setblocking(False)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
             self._process = subprocess.Popen(
-                [*self._command, str(theirs.fileno()), options],
-                pass_fds=[theirs.fileno()],
+                [*self._command, str(theirs.fileno()), options, *map(str, inherited)],
+                pass_fds=[theirs.fileno(), *inherited],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is ours to deal with: it ends when we do

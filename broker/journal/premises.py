@@ -26,8 +26,9 @@ LOOK_S: Final = 0.02
 _NUMBER: Final = re.compile(rf"-\d{{20}}{re.escape(SUFFIX)}")
 
 
-def check(options: JournalOptions, patience_s: float = 0.0) -> None:
-    """Make the directory (mode 0700) and see whether a writer can work there.
+def take(options: JournalOptions, patience_s: float = 0.0) -> Lock:
+    """Make the directory (mode 0700), see whether a writer can work there, and take its lock, which the writer is to
+    inherit: nobody comes in between.
 
     Args:
         options: of the writer.
@@ -41,13 +42,16 @@ def check(options: JournalOptions, patience_s: float = 0.0) -> None:
     for library in LIBRARIES[options.codec]:
         if find_spec(library) is None:
             raise ConfigError(f"the journal needs {library}: pip install 'headgate[journal]'")
-    with contextlib.closing(Lock(options, patience_s)):
+    with contextlib.ExitStack() as undo:
+        lock = undo.enter_context(contextlib.closing(Lock(options, patience_s)))
         try:
             check_version(options.directory, options.writer)
         except OSError as error:
             raise ConfigError(
                 f"journal: {error.filename or options.directory}: {error.strerror}", error.errno
             ) from error
+        undo.pop_all()
+    return lock
 
 
 class Lock:
@@ -56,6 +60,7 @@ class Lock:
     Args:
         options: of the writer.
         patience_s: how long a former one may take to leave.
+        held: the lock file, locked already by who started us; -1: it is to be locked.
 
     Attributes:
         fd: the lock file, open for reading and writing.
@@ -65,8 +70,11 @@ class Lock:
             work and does not leave in time.
     """
 
-    def __init__(self, options: JournalOptions, patience_s: float = 0.0) -> None:
+    def __init__(self, options: JournalOptions, patience_s: float = 0.0, held: int = -1) -> None:
         directory = options.directory
+        self.fd = held
+        if held >= 0:
+            return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -80,7 +88,7 @@ class Lock:
             raise ConfigError(text, errno.EBUSY)
 
     def close(self) -> None:
-        """Let another one write."""
+        """Let another one write, unless a process that inherited the lock still holds it."""
         os.close(self.fd)
 
 

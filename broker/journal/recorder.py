@@ -13,6 +13,7 @@ go on; then call ``poll``. Restarts need a clock, so ``poll`` has to be called n
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -43,7 +44,7 @@ from broker.journal.options import JournalOptions
 log = logging.getLogger("headgate")
 
 WRITER: Final = interpreter.command("broker.journal.writer")
-"""The writer's command; behind it come the number of its end of the pair and the options as JSON."""
+"""The writer's command; behind it comes what ``Child`` says."""
 RESTART_S: Final = (0.1, 5.0)
 """Pause before a dead writer is replaced: the first one and the longest; it doubles in between."""
 STILLBORN_MAX: Final = 5
@@ -133,11 +134,12 @@ class Recorder:
             return
         if not self._see_off(time.monotonic() + CLOSE_S):
             raise ConfigError(f"journal {self.options.directory}: the former writer is still at work")
-        premises.check(self.options, 0.0 if self._number else FORMER_S)
+        lock = premises.take(self.options, 0.0 if self._number else FORMER_S)
         self._stillborn = 0
         self._pause_s = RESTART_S[0]
         try:
-            self._spawn()
+            with contextlib.closing(lock):
+                self._spawn(lock.fd)
         except OSError as error:
             text = f"the journal's writer cannot be started: {error.strerror}"
             raise ConfigError(text, error.errno) from error
@@ -323,10 +325,12 @@ class Recorder:
 
     # -- the writer ----------------------------------------------------------------------------
 
-    def _spawn(self) -> None:
-        """Start a writer; one that takes over is told of all peers before anything else."""
+    def _spawn(self, lock_fd: int = -1) -> None:
+        """Start a writer, which inherits the lock if there is one already; one that takes over is told of all peers
+        before anything else.
+        """
         told = msgspec.structs.replace(self.options, log_level=log.getEffectiveLevel())
-        self._child.spawn(msgspec.json.encode(told).decode())
+        self._child.spawn(msgspec.json.encode(told).decode(), lock_fd)
         self._ready = self._closing = False
         self._sent_before = self._number
         if self.introduce is not None and self._number:

@@ -66,15 +66,23 @@ def our_worker(endpoint: str, key: str, folder: Path, name: str = "ours-1", **op
     return worker
 
 
-class Running:
-    """A worker of ours in a thread with a loop of its own."""
+def workers_of(client: Side) -> set[str]:
+    """Whom their broker knows."""
+    shown = client.ask(do="mmi", service="mmi.service.broker", task="show_workers")["results"]
+    return {each["name"] for each in shown}
 
-    def __init__(self, worker: Worker) -> None:
+
+class Running:
+    """A worker of ours in a thread with a loop of its own; ``client``: their broker knows of it, too."""
+
+    def __init__(self, worker: Worker, client: Side | None = None) -> None:
         self.worker = worker
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._work, name=worker.name)
         self.thread.start()
         until(lambda: worker.connected)
+        if client is not None:  # the worker's word and the client's take different ways to the broker
+            until(lambda: worker.name in workers_of(client))
 
     def _work(self) -> None:
         self.loop.run_until_complete(self.worker.run())
@@ -88,8 +96,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(worker: Worker) -> Iterator[Running]:
-    live = Running(worker)
+def running(worker: Worker, client: Side | None = None) -> Iterator[Running]:
+    live = Running(worker, client)
     try:
         yield live
     finally:
@@ -123,7 +131,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("norfab")
     with norfab(folder) as nf:
         stage = Stage(nf, folder)
-        with running(our_worker(stage.endpoint, stage.key, folder / "state", inventory=True)):
+        with running(our_worker(stage.endpoint, stage.key, folder / "state", inventory=True), stage.client):
             yield stage
 
 
@@ -171,8 +179,7 @@ def test_tasks_that_their_tools_expect_of_a_worker(stage: Stage) -> None:
     assert stage.run("get_worker_status")["ours-1"]["result"]["status"] == "active"
     assert stage.run("echo", kwargs={"x": 1})["ours-1"]["result"]["kwargs"] == {"x": 1}
     assert stage.run("job_list", kwargs={"last": 2})["ours-1"]["failed"] is False
-    shown = stage.client.ask(do="mmi", service="mmi.service.broker", task="show_workers")["results"]
-    assert {"ours-1"} == {each["name"] for each in shown}
+    assert workers_of(stage.client) == {"ours-1"}
 
 
 def test_many_jobs_at_once(stage: Stage) -> None:
@@ -202,7 +209,7 @@ def test_a_file_of_theirs_in_the_arguments_of_our_task(stage: Stage) -> None:
     def digest(path: str) -> str:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
-    with running(worker):
+    with running(worker, stage.client):
         found = stage.run("digest", workers=["reader-1"], kwargs={"path": "nf://big.bin"})["reader-1"]
         assert found["errors"] == []
         assert found["result"] == hashlib.sha256(data).hexdigest()
@@ -213,8 +220,8 @@ def test_their_broker_is_killed_and_the_job_that_ran_is_not_lost(stage: Stage, t
     with norfab(tmp_path) as nf:
         broker = nf.broker(endpoint)
         key = broker.ready["key"]
-        with running(our_worker(endpoint, key, tmp_path / "state")) as live:
-            client = nf.client(endpoint, key, "eve")
+        client = nf.client(endpoint, key, "eve")
+        with running(our_worker(endpoint, key, tmp_path / "state"), client) as live:
             marker = tmp_path / "marker"
             client.tell(
                 do="run",
@@ -236,7 +243,7 @@ def test_their_broker_is_killed_and_the_job_that_ran_is_not_lost(stage: Stage, t
 def test_a_worker_of_ours_killed_in_the_middle_runs_its_job_again(stage: Stage, tmp_path: Path) -> None:
     """Deployed NorFab's own worker leaves such a job STARTED for ever."""
     marker = tmp_path / "marker"
-    first = Running(our_worker(stage.endpoint, stage.key, tmp_path, name="ours-2", drain_s=0.0))
+    first = Running(our_worker(stage.endpoint, stage.key, tmp_path, name="ours-2", drain_s=0.0), stage.client)
     stage.client.tell(
         do="run",
         service="dummy",

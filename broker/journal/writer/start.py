@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     """Write until the other end of the socket is closed.
 
     Args:
-        arguments: number of the inherited socket, options as JSON.
+        arguments: number of the inherited socket, options as JSON; number of the lock file, if that is inherited, too.
 
     Returns:
         exit code: 0 when all was written; 1 after a report OFF; 2 without a socket to report to.
@@ -49,17 +49,17 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     supervision.send_to_stderr(log, "journal", logging.INFO)
     try:
-        fd = int(arguments[0])
-        _close_all_but(fd)
+        fd, *locked = map(int, [arguments[0], *arguments[2:3]])
+        _close_all_but(fd, *locked)
         sock = socket.socket(fileno=fd)
     except (IndexError, ValueError, OSError) as error:
-        log.error("journal: usage: python -m broker.journal.writer FD JSON: %s", error)
+        log.error("journal: usage: python -m broker.journal.writer FD JSON [LOCK_FD]: %s", error)
         return USAGE
     with sock:
         try:
             options = read_options(arguments[1] if len(arguments) > 1 else "")
             supervision.send_to_stderr(log, str(options.rank), options.log_level)
-            with contextlib.closing(Lock(options, LOCK_PATIENCE_S)) as lock:
+            with contextlib.closing(Lock(options, LOCK_PATIENCE_S, *locked)) as lock:
                 return _serve(sock, options, lock.fd)
         except ConfigError as error:
             log.error("%s", error)
@@ -73,12 +73,12 @@ def main(arguments: list[str]) -> int:
     return 1
 
 
-def _close_all_but(fd: int) -> None:
+def _close_all_but(*wanted: int) -> None:
     """Whatever else was inherited by accident is closed: it would be held open as long as the writer lives."""
-    if fd < 3:
-        raise ValueError(f"descriptor {fd}, expected one above 2")
+    if min(wanted) < 3:
+        raise ValueError(f"descriptors {wanted}, expected those above 2")
     for other in map(int, os.listdir("/proc/self/fd")):
-        if other > 2 and other != fd:
+        if other > 2 and other not in wanted:
             with contextlib.suppress(OSError):  # the one that listed them
                 os.close(other)
 

@@ -429,9 +429,9 @@ def test_the_writer_of_a_broker_that_was_just_killed_is_waited_for(make, tmp_pat
         assert one.state == "on"
     finally:
         leaving.join()
-    premises.check(make("other").options)
+    premises.take(make("other").options).close()
     with contextlib.closing(premises.Lock(make("third").options)), pytest.raises(ConfigError):
-        premises.check(make("third").options)
+        premises.take(make("third").options)
 
 
 @pytest.mark.parametrize("what", ["mode", "owner", "link"])
@@ -458,7 +458,7 @@ def test_a_segment_of_another_version_is_refused_before_a_writer_starts(make, tm
     segments.write(tmp_path / "j", "other", [segments.note(segments.T0, "x", {})])
     with pytest.raises(ConfigError, match="segment of version 2, this writer knows 1: use another directory"):
         make().start()
-    premises.check(make("other").options)
+    premises.take(make("other").options).close()
 
 
 # -- where the writer comes from ---------------------------------------------------------------------
@@ -497,3 +497,14 @@ def test_a_command_that_is_not_there(make):
 def test_a_run_has_a_name(make):
     assert len(make().options.run) == 32
     assert make(run="ab" * 16).options.run == "ab" * 16
+
+
+def test_a_writer_has_its_lock_before_it_runs(make, tmp_path):
+    """Whoever asks for the same name a moment later is refused, however long the first process takes to begin."""
+    slow = [sys.executable, "-c", "import sys; sys.stdin.read(); import time; time.sleep(60)"]
+    first, second = make(command=slow), make()
+    first.start()
+    with pytest.raises(ConfigError, match="another writer named plain"):
+        second.start()
+    first.close(0.0)
+    second.start()
