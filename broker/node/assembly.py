@@ -58,6 +58,7 @@ def router_limits(limits: LimitsSection, descriptors: int) -> dict[str, Any]:
         "pending_max": limits.pending_per_link,
         "pending_total": limits.pending_total,
         "routes_max": limits.routes_max,
+        "topic_max_bytes": limits.topic_max_bytes,
         "user_limits": UserLimits(
             limits.calls_per_user,
             limits.services_per_user,
@@ -114,7 +115,7 @@ class Node:
         self.keyring = Keyring(settings)
         self.access = access_of(settings, self.owner)
         self.doorways: list[Doorway] = []
-        self.doorway = self._doorway()
+        self.doorway = self._doorway(self.options)
         self.must_exit: Callable[[str], object] = _log_only
         self.overlay = Overlay(self.broker, self._overlay_config(), self._hooks())
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
@@ -214,7 +215,7 @@ class Node:
             log.warning("leaving with %d calls open after %g s", left, drain_s)
 
     async def _open(self, uri: str, options: Options) -> None:
-        doorway = self.doorway if options is self.options else self._doorway(options.dialect != "flux1")
+        doorway = self.doorway if options is self.options else self._doorway(options)
         options.admit, options.max_bytes, options.has_reserve = (
             doorway.admit,
             doorway.max_bytes,
@@ -236,15 +237,17 @@ class Node:
                 failed.append(str(error))
         return failed
 
-    def _doorway(self, cmb1: bool = False) -> Doorway:
+    def _doorway(self, options: Options) -> Doorway:
         limits = self.settings.limits
+        older = options.dialect != "flux1"  # nothing deployed speaks one: the text is all there is to go by
         doorway = Doorway(
             self.broker,
             self.access,
             limits.guest_message_bytes,
             limits.owner_message_bytes,
             user_bytes=limits.user_budget_bytes,
-            cmb1=cmb1,
+            cmb1=older,
+            strict=older or options.strict_rfc3,
         )
         doorway.refused = self._refused
         self.doorways.append(doorway)

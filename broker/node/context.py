@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import ProtocolError
+from broker.errors import ProtocolError, RpcError
 from broker.identity import Credentials
 from broker.node.calls import OwnCall
 from broker.routing.port import KIND_NAMES, Port
@@ -92,6 +93,9 @@ class BrokerContext:
         """Number and distribute an event."""
         if self.rank != 0:
             raise ProtocolError("events are published by rank 0 only")
+        topic_max = self._broker.router.topic_max_bytes
+        if len(topic.encode("utf-8", "surrogateescape")) > topic_max:
+            raise RpcError(errno.EPROTO, f"topic above {topic_max} bytes")
         who = cred or self._broker.own.cred
         message = event(topic, payload, flags=flags, userid=who.userid, rolemask=who.rolemask)
         return self._broker.router.events.publish(message)

@@ -30,7 +30,8 @@ class Doorway:
         broker: where admitted links are attached. access: the rules.
         guest_max_bytes, owner_max_bytes: largest frame of either.
         user_bytes: what may wait for all links of one user who is not the owner; 0: no such limit.
-        cmb1: the listener speaks an older dialect.
+        cmb1: the listener speaks an older dialect. strict: it does what its text says, also where deployed software
+            does otherwise.
 
     Attributes:
         open: False once the broker leaves: nobody is let in.
@@ -46,6 +47,7 @@ class Doorway:
         *,
         user_bytes: int = 0,
         cmb1: bool = False,
+        strict: bool = False,
     ) -> None:
         self._broker = broker
         self._access = access
@@ -53,6 +55,7 @@ class Doorway:
         self._owner_max_bytes = owner_max_bytes
         self._user_bytes = user_bytes
         self._cmb1 = cmb1
+        self._strict = strict
         self.open = True
         self.refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
 
@@ -112,6 +115,7 @@ class Doorway:
             link.outbox.charge_to(policy.cred.userid, self._user_bytes)
         port.shared_uid = admission.shared_uid
         port.cmb1 = self._cmb1
+        port.strict = self._strict
         self._broker.router.tally.connects += 1
         self._broker.attach(port)
 

@@ -21,6 +21,8 @@ from broker.wire.parts import part_data
 
 PREFIXES_MAX: Final = 4096
 """Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
+LONG_HEAD_BYTES: Final = 5
+"""What precedes a topic of 255 bytes or more in its part."""
 MARKS_MAX: Final = 64
 """Marks remembered per port, one for each credentials that its events bear."""
 
@@ -50,6 +52,7 @@ class Events:
         "_stamp",
         "_subscribers",
         "_tally",
+        "_topic_part_max",
         "anew",
         "flow",
         "load",
@@ -58,7 +61,7 @@ class Events:
         "sequence",
     )
 
-    def __init__(self, rank: int, stamp: Stamp, tally: Tally) -> None:
+    def __init__(self, rank: int, stamp: Stamp, tally: Tally, topic_max_bytes: int = 1024) -> None:
         self.rank: int = rank
         self.sequence: int = 0
         self.anew: bool = False
@@ -67,6 +70,7 @@ class Events:
         self.flow: Flow = Flow(tally)
         self._stamp: Stamp = stamp
         self._tally: Tally = tally
+        self._topic_part_max: int = topic_max_bytes + LONG_HEAD_BYTES
         self._parent: Port | None = None
         self._children: tuple[Port, ...] = ()
         self._subscribers: Prefixes[dict[Port, None]] = Prefixes()
@@ -163,6 +167,10 @@ class Events:
                 self.flow.handled(port, window)
         if not message.topic_part:
             self._tally.drop("event without topic")
+            return
+        # what comes from the parent has a number: without it there would be a gap
+        if len(message.topic_part) > self._topic_part_max and port.kind != PARENT:
+            self._tally.drop("event with too long a topic")
             return
         head = message.head
         received = head[5:13]

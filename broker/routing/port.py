@@ -173,6 +173,7 @@ class Port:
         "services",
         "shared_uid",
         "stamps",
+        "strict",
         "subscriptions",
         "untagged",
         "user",
@@ -209,6 +210,8 @@ class Port:
         self.rank: int = rank
         self.cmb1: bool = False
         """The peer speaks an older dialect: its own request to any rank skips itself."""
+        self.strict: bool = False
+        """The peer asked for what its text says, also where deployed software does otherwise (``PROTOCOL.md``)."""
         self.shared_uid: bool = False
         """Several principals share this uid: it never receives private events."""
         self.live: bool = True

@@ -55,10 +55,6 @@ Congested = Callable[[Port, Port, int], bool]
 NO_ERROR: Final = b"\0\0\0\0"
 CACHE_MAX: Final = 512
 """Decisions kept per port; a client that uses more distinct requests than that decides anew."""
-SHORT_STACK_BYTES: Final = 128
-"""Stacks up to this length are not counted hop by hop."""
-TOPIC_MAX_BYTES: Final = 1024
-"""Longer topics are refused: topics are kept with pending calls, decisions and notices, and so bound their memory."""
 HEADS_MAX: Final = 64
 """Response headers remembered per port: they differ in flags, credentials and errnum."""
 
@@ -73,7 +69,8 @@ class Router:
         pending_max: calls one client may have open; those that come over a tree link share no such cap.
         pending_total: open calls of all ports together (see ``ration``).
         user_limits: what the links of one user may hold together.
-        routes_max: hops a client may bring along.
+        routes_max: hops a client may bring along. topic_max_bytes: longest topic of requests and of events without
+            number; at least 255.
     """
 
     def __init__(
@@ -88,6 +85,7 @@ class Router:
         pending_max: int = 65536,
         pending_total: int = 1 << 20,
         routes_max: int = 16,
+        topic_max_bytes: int = 1024,
         user_limits: UserLimits | None = None,
     ) -> None:
         self.rank: int = rank
@@ -97,11 +95,12 @@ class Router:
         self.pending_max: int = pending_max
         self.pending_total: int = pending_total
         self.routes_max: int = routes_max
+        self.topic_max_bytes: int = topic_max_bytes
         self.services: ServiceTable = ServiceTable()
         self.users: Users = Users(user_limits or UserLimits())
         self.tally: Tally = Tally()
         own.pending_max = pending_total
-        self.events: Events = Events(rank, stamp, self.tally)
+        self.events: Events = Events(rank, stamp, self.tally, topic_max_bytes)
         self.parent: Port | None = None
         self.children: dict[int, Port] = {}
         self.ports: set[Port] = {own}
@@ -225,8 +224,8 @@ class Router:
         if name is None:
             self.tally.drop("request without topic")
             return None
-        if len(name) > TOPIC_MAX_BYTES:
-            self.answer(port, message, errno.EPROTO, f"topic above {TOPIC_MAX_BYTES} bytes")
+        if len(name) > self.topic_max_bytes:  # pending calls, decisions and notices keep it
+            self.answer(port, message, errno.EPROTO, f"topic above {self.topic_max_bytes} bytes")
             return None
         topic = bytes(name)
         seen = message.head
@@ -234,8 +233,8 @@ class Router:
         target = resolve(self, port, message, topic)
         if target is None:
             return None
-        if target.kind == CLIENT and b"." not in topic:  # deployed connectors pass no bare name on
-            self.answer(port, message, errno.ENOSYS)
+        if target.kind == CLIENT and b"." not in topic and not (port.strict or target.strict):
+            self.answer(port, message, errno.ENOSYS)  # deployed connectors pass no bare name on
             return None
         notice = topic.endswith(NOTICE)
         owed = notice and disarm(port, message, topic)
@@ -253,7 +252,7 @@ class Router:
         push = self._hop + port.hop if target.kind == CHILD else port.hop
         decision = Decision(port, target, message.topic_part, head, push)
         link_topic = target is self.own and topic in LINK_TOPICS
-        if not flags & NORESPONSE or link_topic:
+        if not flags & NORESPONSE or (link_topic and port.kind == CLIENT and not port.strict):
             decision.calls = find(port, decision, DELIMITER)
         decision.once = link_topic or not flags & STREAMING  # whose answers are single ones in any case
         if self._recording is not None:
@@ -279,11 +278,8 @@ class Router:
     def _stack_below(self, port: Port, message: Message, decision: Decision) -> bytes:
         """The route stack below the origin's own hop; b"" when the request was dropped or answered."""
         front = message.front or DELIMITER
-        if (
-            len(message.front) > SHORT_STACK_BYTES
-            and port.kind == CLIENT
-            and too_deep(front, self.routes_max)
-        ):
+        one_hop = len(front) == front[0] + 2  # a gateway's: no need to count
+        if not one_hop and port.kind == CLIENT and too_deep(front, self.routes_max):
             self.answer(port, message, errno.EPROTO, f"more than {self.routes_max} routes, or too long ones")
             return b""
         if port.kind == PARENT:
@@ -332,8 +328,11 @@ class Router:
             if decision is None:
                 self._stray("response to no open call")
                 return
+            if not 0 < len(message.topic_part) <= self.topic_max_bytes:  # a call beside it may have another
+                message.topic_part = decision.topic_part
         else:
             decision = calls.open[key]
+            message.topic_part = decision.topic_part  # "copied from the request", whatever the provider wrote
             if failed or decision.once:
                 del origin.pending[key]
                 del calls.open[key]
@@ -360,7 +359,8 @@ class Router:
         stamped = port.stamps.get(received) or self._stamp(port, received)
         if len(port.heads) >= HEADS_MAX:
             port.heads = {}
-        known = port.heads[head] = (b"".join((head[:5], stamped, head[13:])), head[13:] != NO_ERROR)
+        forwarded = b"".join((head[:4], bytes((head[4] | TOPIC,)), stamped, head[13:]))
+        known = port.heads[head] = (forwarded, head[13:] != NO_ERROR)
         return known
 
     def answer(self, port: Port, message: Message, errnum: int, text: str = "") -> None:

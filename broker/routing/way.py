@@ -34,7 +34,9 @@ def resolve(router: Router, port: Port, message: Message, topic: bytes) -> Port 
     if port.kind == CLIENT and topic in LINK_TOPICS:
         return router.own
     if message.flags & UPSTREAM and nodeid == router.rank:
-        if router.parent is None:
+        if router.parent is None and port.strict and not router.rank:
+            router.unregistered(port, message, topic)  # the texts: as to any rank, but for the sender's own
+        elif router.parent is None:
             router.answer(port, message, errno.EHOSTUNREACH)
         return router.parent
     if nodeid == NODEID_ANY or message.flags & UPSTREAM:

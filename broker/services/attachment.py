@@ -1,13 +1,15 @@
 """Requests about the sender's own link: what it subscribes to, which services it provides.
 
-The broker a client is attached to answers them, whatever nodeid says, and says no even to those who want no answer.
-Deployed brokers answer them with flag STREAMING clear, so that a call that wants a stream ends; so do we.
+The broker a client is attached to answers them, whatever nodeid says. What deployed connectors answer themselves
+they answer even where no response is wanted; so do we, but for links that asked for their text (RFC 3: responses to
+such a request are suppressed). Deployed brokers answer them with flag STREAMING clear, so that a call that wants a
+stream ends; so do we.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from broker.errors import ProtocolError, RpcError
@@ -31,13 +33,14 @@ def attached(request: Request) -> Sender:
     return sender
 
 
-def settle(request: Request, change: Callable[[Sender], int], *, confirm: bool) -> Done:
+def settle(request: Request, change: Callable[[Sender], int], unasked: Container[int] | None = None) -> Done:
     """Make a change to the sender's link and answer with its errno.
 
     Args:
         request: who asks.
         change: makes the change; returns an errno or raises what a handler may raise.
-        confirm: success is answered even when the request wants no response, as refusals always are.
+        unasked: errnos that are answered even when the request wants no response; None is all of them, success (0)
+            included.
     """
     message = request.message
     message.set_flags(message.flags & ~STREAMING)  # which its answer repeats
@@ -47,5 +50,7 @@ def settle(request: Request, change: Callable[[Sender], int], *, confirm: bool) 
         errnum, text = errno.EPROTO, ""
     except (ProtocolError, RpcError) as error:
         errnum, text = failure_of(error)
-    request.fail(errnum, text, always=confirm or errnum != 0)
+    sender = request.context.sender_of(message)
+    as_deployed = sender is not None and sender.kind == CLIENT and not sender.strict
+    request.fail(errnum, text, always=as_deployed and (unasked is None or errnum in unasked))
     return LATER

@@ -23,6 +23,8 @@ class Sender(Protocol):
     rank: int
     cred: Credentials
     owner: bool
+    strict: bool
+    """It asked for what its text says, also where deployed software does otherwise."""
     services: set[bytes]
     subscriptions: dict[bytes, int]
 
@@ -117,7 +119,7 @@ class Context(Protocol):
         """Number and distribute an event; rank 0 only. Returns its sequence.
 
         Raises:
-            ProtocolError: this is not rank 0.
+            ProtocolError: this is not rank 0. RpcError: EPROTO; the topic is too long.
         """
 
     def call(

@@ -26,14 +26,12 @@ class Event(Service):
     @method("subscribe", allow=Role.USER)
     def subscribe(self, request: Request) -> Done:
         """``{"topic"}``: a plain prefix; "" is everything."""
-        return settle(request, lambda sender: self.context.subscribe(sender, _prefix(request)), confirm=True)
+        return settle(request, lambda sender: self.context.subscribe(sender, _prefix(request)))
 
     @method("unsubscribe", allow=Role.USER)
     def unsubscribe(self, request: Request) -> Done:
         """``{"topic"}``: takes one subscription back; ENOENT when there is none."""
-        return settle(
-            request, lambda sender: self.context.unsubscribe(sender, _prefix(request)), confirm=True
-        )
+        return settle(request, lambda sender: self.context.unsubscribe(sender, _prefix(request)))
 
     @method("publish", allow=Role.USER)
     def publish(self, request: Request) -> Mapping[str, object]:

@@ -6,6 +6,7 @@ Their refusals carry no text, as deployed: only the numbers reach the client.
 from __future__ import annotations
 
 import errno
+from typing import Final
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
@@ -13,6 +14,9 @@ from broker.services.attachment import settle
 from broker.services.context import Sender
 from broker.services.service import Done, Request, Service, method
 from broker.wire.topic import check_service
+
+UNASKED: Final = frozenset((errno.EPROTO, errno.EEXIST, errno.ENOENT))
+"""What a deployed connector refuses itself, and so even where no response is wanted; the rest is its broker's."""
 
 
 class Providers(Service):
@@ -29,7 +33,7 @@ class Providers(Service):
             check_name(name, request.message.userid, request.message.rolemask)
             return self.context.add_service(sender, name.encode())
 
-        return settle(request, change, confirm=False)
+        return settle(request, change, UNASKED)
 
     @method("remove", allow=Role.USER)
     def remove(self, request: Request) -> Done:
@@ -38,7 +42,7 @@ class Providers(Service):
         def change(sender: Sender) -> int:
             return self.context.remove_service(sender, request.field("service", str).encode())
 
-        return settle(request, change, confirm=False)
+        return settle(request, change, UNASKED)
 
 
 def check_name(name: str, userid: int, rolemask: int) -> None:

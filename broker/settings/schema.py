@@ -288,7 +288,12 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     4096. Half of all at most."""
 
     routes_max: Annotated[int, Meta(ge=1, le=255)] = 16
-    """Hops a guest's message may bring along. Default 16: a proxy in front of a proxy needs two."""
+    """Hops a client's request may bring along, of 254 bytes each. Default 16: a proxy in front of a proxy needs two."""
+
+    topic_max_bytes: Annotated[int, Meta(ge=255, le=65535)] = 1024
+    """Longest topic of a request or an event: a longer request is answered EPROTO, a longer event is dropped and
+    counted; a response has the topic of its request. Default 1024: deployed brokers drop requests above 255. Brokers
+    of one tree should agree; what rank 0 has numbered passes everywhere."""
 
     service_tasks_max: Count = 256
     """Asynchronous handlers of one built-in service that run at the same time; beyond it EAGAIN. Default 256."""

@@ -268,7 +268,13 @@ def request(
     userid: int = USERID_UNKNOWN,
     rolemask: int = 0,
 ) -> Message:
-    """A request (RFC 3, "Request Message Type"); ``flags`` may add NORESPONSE, UPSTREAM, STREAMING, USER1."""
+    """A request (RFC 3, "Request Message Type"); ``flags`` may add NORESPONSE, UPSTREAM, STREAMING, USER1.
+
+    Raises:
+        ValueError: ``nodeid`` is neither a rank nor NODEID_ANY; 0xFFFFFFFE is never encoded ("Rank Assignment").
+    """
+    if not 0 <= nodeid <= NODEID_ANY or nodeid == NODEID_UPSTREAM:
+        raise ValueError(f"nodeid {nodeid} is no rank; flag UPSTREAM and the rank to skip ask above it")
     return _build(REQUEST, flags | ROUTE, DELIMITER, topic, payload, (userid, rolemask, nodeid, matchtag))
 
 

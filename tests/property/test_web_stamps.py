@@ -67,11 +67,11 @@ def messages(draw):
     message = wire.request(
         draw(topics),
         payload,
-        nodeid=draw(words),
         matchtag=draw(words),
         userid=draw(words),
         rolemask=draw(words),
     )
+    message.set_aux1(draw(words))
     own = wire.ROUTE | wire.TOPIC | (wire.PAYLOAD if payload is not None else 0)
     flags = (draw(st.integers(0, 255)) & ~(wire.ROUTE | wire.TOPIC | wire.PAYLOAD)) | own
     front = draw(fronts)

@@ -216,6 +216,46 @@ def test_a_provider_skips_itself(peer):
     assert peer.receive().kind == cmb1.REQUEST, "addressed by rank it reaches itself"
 
 
+@texts
+def test_upstream_of_the_root_is_not_implemented(peer):
+    """ "... as if it were addressed to FLUX_NODEID_ANY, except that the message SHALL NOT be delivered on the sending
+    node": nothing is above the root.
+    """
+    seen = peer.ask(b"broker.ping", {}, nodeid=0, flags=cmb1.UPSTREAM)
+    assert seen.words[0] == errno.ENOSYS
+    assert seen.payload == b"No service matching broker.ping is registered\0"
+
+
+@texts
+def test_a_topic_that_is_a_services_name(peer, modern):
+    """ "If topic string begins with a word matching a local comms module ... SHALL be routed to the comms module"."""
+    provide(modern, "bare")
+    peer.request(b"bare", {}, tag=5)
+    asked = modern.take(is_request)
+    assert asked.topic == "bare"
+    modern.tell(response(asked))
+    assert peer.receive().words == (0, 5)
+
+
+def test_the_revision_suppresses_responses(places):
+    """ "... the broker or other responding entity SHALL NOT send a response message"."""
+    with peer_at(places(REVISED), REVISED) as peer:
+        for topic in (
+            b"event.subscribe",
+            b"event.unsubscribe",
+            b"event.unsubscribe",
+            b"service.add",
+            b"no.such",
+        ):
+            peer.request(topic, {"topic": "x"}, flags=cmb1.NORESPONSE)
+        peer.must(b"broker.ping", {})
+
+
+@texts
+def test_topics_beyond_the_alphabet_of_the_grammar(peer):
+    peer.must(b"state-machine.get", {})
+
+
 def test_a_provider_of_v1_does_not_skip_itself(rundir):
     """Flux v1 has the upstream flag for that."""
     with one_place(rundir, "") as place, Speaker(place.broker.uri) as modern:

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from broker.routing.router import TOPIC_MAX_BYTES
 from broker.routing.way import ROUTE_MAX_BYTES
 from broker.wire.message import (
     DELIMITER,
     NODEID_ANY,
+    NODEID_UPSTREAM,
     NORESPONSE,
     STREAMING,
     TOPIC,
@@ -96,12 +96,14 @@ def test_upstream_with_another_rank_is_delivered_here():
     assert client.responses[0].payload == b"3"
 
 
-@pytest.mark.parametrize("nodeid", [7, 99, 0x7FFFFFFF, 0xFFFFFFFD, 0xFFFFFFFE])
+@pytest.mark.parametrize("nodeid", [7, 99, 0x7FFFFFFF, 0xFFFFFFFD, NODEID_UPSTREAM])
 @pytest.mark.parametrize("source", [0, 1, 6])
 def test_a_rank_outside_the_instance_is_unreachable(source, nodeid):
     tree = Tree()
     client = tree.client(source)
-    client.ask("probe.ping", nodeid=nodeid)
+    asked = request("probe.ping", matchtag=1)
+    asked.set_aux1(nodeid)
+    client.router.request(client.port, asked)
     tree.settle()
     assert [(m.errnum, m.payload) for m in client.responses] == [(UNREACHABLE, None)]
     assert not tree.crossed
@@ -232,10 +234,17 @@ def test_topics_about_the_own_link_stay_here_whatever_nodeid_says():
 
 
 @pytest.mark.parametrize(
-    ("size", "reached"), [(TOPIC_MAX_BYTES, True), (TOPIC_MAX_BYTES + 1, False), (70_000, False)]
+    ("limits", "size", "reached"),
+    [
+        ({}, 1024, True),
+        ({}, 1025, False),
+        ({}, 70_000, False),
+        ({"topic_max_bytes": 255}, 255, True),
+        ({"topic_max_bytes": 255}, 256, False),
+    ],
 )
-def test_topics_are_bounded(size, reached):
-    tree = Tree(1)
+def test_topics_are_bounded(limits, size, reached):
+    tree = Tree(1, **limits)
     client = tree.client()
     client.ask("probe." + "x" * (size - 6), flags=0)
     assert bool(tree[0].own_inbox) is reached
@@ -248,6 +257,9 @@ def test_topics_are_bounded(size, reached):
     [
         ([b"r" * 36] * 16, True),
         ([b"r" * 36] * 17, False),
+        ([b"r"] * 16, True),
+        ([b"r"] * 17, False),
+        ([b"r" * 254], True),
         ([b"r" * 254] * 16, True),
         ([b"r" * 254] * 17, False),
         ([b"r" * 70_000], False),

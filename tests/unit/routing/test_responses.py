@@ -6,7 +6,7 @@ import pytest
 
 from broker.routing.open_calls import REPEATS_MAX
 from broker.routing.ration import ration
-from broker.wire.message import DELIMITER, STREAMING, response
+from broker.wire.message import DELIMITER, STREAMING, TOPIC, response
 from broker.wire.parts import encode_part
 from tests.unit.routing.sim import GUEST, Tree, hop, text_of
 
@@ -44,6 +44,31 @@ def test_a_stream_ends_at_the_first_error():
     service.answer(asked, errnum=errno.ENODATA)
     assert client.errnums == [0, 0, 0, errno.ENODATA]
     assert not client.port.pending
+
+
+@pytest.mark.parametrize(
+    ("tag", "topic", "seen"),
+    [
+        (5, "echo.other", "echo.x"),
+        (5, "", "echo.x"),
+        (5, "x" * 70_000, "echo.x"),
+        (0, "echo.other", "echo.other"),  # calls that share a tag are not told apart by it
+        (0, "", "echo.x"),
+        (0, "x" * 70_000, "echo.x"),
+    ],
+)
+def test_a_response_has_the_topic_of_its_request(tag, topic, seen):
+    """RFC 3, "Response Message Type": "a topic string, copied from the request"."""
+    tree = Tree(1)
+    service, client = tree.client(services=["echo"]), tree.client()
+    client.ask("echo.x", tag=tag)
+    answer = response(service.requests[0], b"p")
+    answer.topic_part = encode_part(topic.encode()) if topic else b""
+    if not topic:
+        answer.set_flags(answer.flags & ~TOPIC)
+    tree[0].router.response(service.port, answer)
+    (got,) = client.responses
+    assert (got.topic, got.payload, got.flags & TOPIC) == (seen, b"p", TOPIC)
 
 
 def test_nobody_answers_for_somebody_else():

@@ -34,6 +34,7 @@ class Link:
         self.rank = rank
         self.cred = cred
         self.owner = cred.owner
+        self.strict = False
         self.services: set[bytes] = set()
         self.subscriptions: dict[bytes, int] = {}
 

@@ -38,6 +38,19 @@ def test_answered_even_when_no_response_is_wanted(topic):
     assert me.refused(topic, {}, flags=NORESPONSE) == (71, "")
 
 
+@pytest.mark.parametrize("topic", ["event.subscribe", "event.unsubscribe", "service.add", "service.remove"])
+def test_a_link_that_asked_for_its_text_gets_no_answer_that_it_did_not_want(topic):
+    me = Desk().client()
+    me.link.strict = True
+    for data in ({"topic": "x", "service": "x"}, {"topic": "x", "service": "x"}, {}):
+        me.silent(topic, data, flags=NORESPONSE)
+
+
+@pytest.mark.parametrize("topic", ["event.subscribe", "service.add"])
+def test_brokers_get_no_answer_that_they_did_not_want(topic):
+    Desk().client(OWNER, kind=1).silent(topic, {"topic": "x", "service": "x"}, flags=NORESPONSE)
+
+
 @pytest.mark.parametrize("data", [None, {}, {"topic": 5}, b"", b"{", b'{"topic":"\\ud800"}\0'])
 def test_what_names_no_prefix_is_a_protocol_error(data):
     me = Desk().client()

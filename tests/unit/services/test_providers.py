@@ -46,7 +46,12 @@ def test_a_guests_name_begins_with_its_userid():
     assert me.ask("service.remove", {"service": "1234-mysvc"}).errnum == 0
 
 
-def test_without_response_only_refusals_are_answered():
+def test_without_response_only_what_a_connector_refuses_is_answered():
+    """Deployed connectors look at the payload and at names they know; the rest is their broker's, which is silent."""
+    me = Desk().client(GUEST)
+    for name in ("a.b", "mysvc"):
+        me.silent("service.add", {"service": name}, flags=NORESPONSE)
+    assert me.refused("service.add", {}, flags=NORESPONSE) == (71, "")
     me = Desk().client()
     me.silent("service.add", {"service": "quiet"}, flags=NORESPONSE)
     assert b"quiet" in me.link.services

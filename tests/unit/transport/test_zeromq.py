@@ -107,7 +107,9 @@ def test_a_link_speaks_its_dialect(settings, form):
                 link, recorder = await accepting.link(0)
                 assert await recorder.count(1) == [said]
                 link.enable_batch()  # a batch holds the default form only: no effect
-                send_all(link, [said, request("x", None, nodeid=0xFFFFFFFE), said])
+                unfit = request("x")
+                unfit.set_aux1(0xFFFFFFFE)
+                send_all(link, [said, unfit, said])
                 for _ in range(2):
                     parts = await reply_to(child)
                     assert parts == spoken.encode(said)
