@@ -217,6 +217,7 @@ class Handle:
         Raises:
             RpcError: the response has a nonzero errnum. TimeoutError: no response in time.
             LinkError: the link ended. HeadgateError: EAGAIN, too many calls wait.
+            ValueError: ``nodeid`` is no rank; 0xFFFFFFFE, libflux's FLUX_NODEID_UPSTREAM, is ``upstream`` here.
         """
         flags = (wire.NORESPONSE if noresponse else 0) | (wire.UPSTREAM if upstream else 0)
         message = wire.request(topic, encode(payload), nodeid=nodeid, flags=flags)
@@ -273,7 +274,8 @@ class Handle:
             buffer_msgs: responses buffered for a slow reader; None is ``Limits.stream_msgs``.
 
         Raises:
-            LinkError: on entering the block: the link has ended. ValueError: ``upstream`` without ``nodeid``.
+            LinkError: on entering the block: the link has ended. ValueError: ``upstream`` without ``nodeid``,
+                or ``nodeid`` is no rank.
         """
         if upstream and nodeid == NODEID_ANY:
             raise ValueError("upstream=True needs nodeid: the rank of the broker to skip")

@@ -166,8 +166,9 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     cannot tell them apart."""
 
     strict_rfc3: bool = False
-    """Write the text's form (magic FF EE 00 12, NUL ends, no delimiter on events) in place of the deployed
-    one. Default false: deployed clients expect what deployed Flux writes. Only with flux1."""
+    """Write the text's form (magic FF EE 00 12, NUL ends, no delimiter on events) in place of the deployed one, and do
+    what the text says where deployed Flux does otherwise (`broker/PROTOCOL.md`). Default false: deployed clients expect
+    what deployed Flux writes and does. Only with flux1: the older dialects have their text's form and ways anyway."""
 
     insecure: bool = False
     """Allow plaintext off loopback on this listener. Default false: its traffic, credentials included,

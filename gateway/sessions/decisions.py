@@ -12,7 +12,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.identity import USERID_UNKNOWN, Role
-from broker.wire.message import NORESPONSE, PAYLOAD, PRIVATE, ROUTE, STREAMING, TOPIC, Message
+from broker.wire.message import (
+    NODEID_UPSTREAM,
+    NORESPONSE,
+    PAYLOAD,
+    PRIVATE,
+    ROUTE,
+    STREAMING,
+    TOPIC,
+    Message,
+)
 from broker.wire.parts import part_data
 from broker.wire.topic import NOTICE_MAX_BYTES, service_of
 from gateway.sessions import answers, requests
@@ -27,6 +36,7 @@ CACHE_MAX: Final = 256
 """Decisions kept per session; a client that uses more distinct messages than that decides anew."""
 _FORWARDING: Final = (None, requests.publish, requests.disconnect)
 """What ends in a message to the upstream."""
+UPSTREAM_TEXT: Final = "nodeid 4294967294 is no rank: flag upstream and the rank to skip ask above it"
 NOT_LOCAL: Final = 0xFFFFFFFF & ~int(Role.LOCAL)
 
 
@@ -72,6 +82,9 @@ def of_request(session: Session, message: Message) -> Decision | None:
         return None
     if len(topic) > NOTICE_MAX_BYTES:
         answers.refuse(session, message, errno.EPROTO, f"topic above {NOTICE_MAX_BYTES} bytes")
+        return None
+    if message.nodeid == NODEID_UPSTREAM:  # RFC 3, "Rank Assignment": never encoded
+        answers.refuse(session, message, errno.EPROTO, UPSTREAM_TEXT)
         return None
     act = requests.HANDLED.get(topic)
     if act is None and service_of(topic) == b"gateway":

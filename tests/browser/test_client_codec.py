@@ -16,6 +16,7 @@ from broker.wire.payload import encode_json, encode_text
 from gateway import closes
 from tests import vectors
 
+NO_RANKS = (wire.NODEID_UPSTREAM, 1 << 32, -1, 1.5, "1")
 FOLDER = Path(gateway.__file__).parent / "dashboard"
 
 
@@ -127,6 +128,7 @@ def test_requests_and_answers(node):
         {"doing": "answer", "data": frame(asked).hex(), "payload": "no", "errnum": 1},
         {"doing": "request", "topic": "a.b", "payload": [1]},
         {"doing": "request", "topic": "a.b", "payload": "with \0"},
+        *({"doing": "request", "topic": "a.b", "options": {"nodeid": nodeid}} for nodeid in NO_RANKS),
     )
     assert found == [
         frame(wire.request("attr.get", encode_json({"name": "é"}), nodeid=2, matchtag=5)).hex(),
@@ -137,6 +139,7 @@ def test_requests_and_answers(node):
         frame(wire.response(asked, encode_text("no"), errnum=1)).hex(),
         {"error": "TypeError"},
         {"error": "TypeError"},
+        *({"error": "RangeError"} for _ in NO_RANKS),
     ]
 
 

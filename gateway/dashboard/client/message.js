@@ -177,8 +177,11 @@ export class Message {
  * @param {*} payload  see `Payload.of`
  * @param {{nodeid?: number, matchtag?: number, flags?: number}} [options]
  * @returns {Message}
+ * @throws {RangeError} nodeid is neither a rank nor NODEID_ANY; 0xfffffffe is never encoded
  */
 export function request(topic, payload, { nodeid = NODEID_ANY, matchtag = 0, flags = 0 } = {}) {
+  const rank = Number.isInteger(nodeid) && nodeid >= 0 && nodeid < NODEID_ANY - 1;
+  if (!rank && nodeid !== NODEID_ANY) throw new RangeError(`nodeid ${nodeid} is no rank`);
   return new Message({ type: REQUEST, topic, payload: Payload.of(payload), flags, aux1: nodeid, aux2: matchtag });
 }
 

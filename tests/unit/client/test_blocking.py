@@ -43,6 +43,9 @@ def test_calls(uri):
             h.rpc("odd.hang", timeout_s=0.01)
         h.log("info", "hello")
         assert h.request(wire.request("attr.get", b'{"name":"size"}\0')).result(5).errnum == 0
+        for ask in (h.rpc, h.stream, h.attr):
+            with pytest.raises(ValueError, match="is no rank"):
+                ask("broker.ping", nodeid=wire.NODEID_UPSTREAM)
         h.send(wire.request("attr.get", b'{"name":"size"}\0'))
         assert h.ended is None
     assert isinstance(h.ended, LinkClosed)

@@ -199,6 +199,27 @@ def test_upstream_fills_in_our_own_rank():
     talk(script)
 
 
+NO_RANKS = pytest.mark.parametrize("nodeid", [0xFFFFFFFE, 1 << 32, -1])
+
+
+@NO_RANKS
+def test_what_is_no_rank_is_never_sent(nodeid):
+    """RFC 3, "Rank Assignment": 0xFFFFFFFE SHALL NOT appear in an encoded message."""
+
+    async def script(h, peer):
+        for ask in (h.rpc, h.attr):
+            with pytest.raises(ValueError, match=f"nodeid {nodeid} is no rank"):
+                await ask("a.b", nodeid=nodeid)
+        for flags in ({"noresponse": True}, {"upstream": True}, {"timeout_s": 1}):
+            with pytest.raises(ValueError, match="is no rank"):
+                await h.rpc("a.b", nodeid=nodeid, **flags)
+        with pytest.raises(ValueError, match="is no rank"):
+            h.stream("a.b", nodeid=nodeid)
+        assert not peer.log
+
+    talk(script)
+
+
 def test_the_brokers_end_fails_pending_calls_and_later_ones():
     async def script(h, peer):
         calls = [soon(h.rpc("x.y")) for _ in range(3)]

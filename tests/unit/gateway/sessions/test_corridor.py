@@ -2,6 +2,8 @@
 
 import errno
 
+import pytest
+
 from broker.client import LATER
 from broker.identity import Role
 from broker.wire import message as wire
@@ -151,6 +153,22 @@ def test_a_topic_that_no_notice_could_be_made_from_is_answered():
         owner.say(nameless)
         await owner.settled()
         assert desk.hub.counters.dropped["request without topic"] == 1
+
+    run(script)
+
+
+@pytest.mark.parametrize("topic", ["calc.add", "event.publish", "service.add"])
+def test_the_pseudo_rank_upstream_is_refused(topic):
+    """RFC 3, "Rank Assignment": it is never encoded."""
+
+    async def script(desk):
+        owner = desk.owner()
+        asked = wire.request(topic, matchtag=9)
+        asked.set_aux1(wire.NODEID_UPSTREAM)
+        owner.say(asked)
+        answer = await owner.answer(9)
+        assert answer.errnum == errno.EPROTO
+        assert any_text(answer.payload).startswith("nodeid 4294967294 is no rank")
 
     run(script)
 
