@@ -242,12 +242,14 @@ def test_a_frozen_server_costs_only_its_own_messages(rig: Rig) -> None:
         assert rig.receive(sender) == [b"\1" + NOVA]
         os.kill(child.pid, signal.SIGSTOP)
         well = server(rig, "nova", RCVHWM=0)
-        total = PUBLISH_MSGS + 5_000
+        total, seen = PUBLISH_MSGS + 5_000, []
         for number in range(total):
             publish(rig, sender, bytes(500))
             if not number % 50:
                 rig.turn()
-        seen = [decode(rig.receive(well)[1]).word for _ in range(total)]
+            while len(seen) < number - PUBLISH_MSGS // 2:  # its own thread keeps up, however busy the machine is
+                seen.append(decode(rig.receive(well)[1]).word)
+        seen += [decode(rig.receive(well)[1]).word for _ in range(total - len(seen))]
         assert seen == list(range(1, total + 1))
         assert rig.room.told()["exit"]["waiting"] == 0
     finally:
