@@ -282,6 +282,8 @@ class Broker:
                 port.link.outbox.handled(port.link.outbox.sent)
             if port.link.receiver is None:
                 port.link.start(self)
+        if port.kind == PARENT:
+            self.router.events.send_held()
 
     def in_turn(self, port: Port) -> bool:
         """True while a batch of ``port`` is handled."""

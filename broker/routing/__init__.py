@@ -10,6 +10,7 @@
 ``users``         what the links of one user hold together
 ``ration``        the caps on open calls of many links together
 ``events``        numbering, order, subscriptions, private events
+``held``          events that wait for a parent
 ``flow``          whether events may go on: what is on its way to brokers and subscribers
 ``recording``     what the router sees of a recorder of traffic, and the records that are rare
 ``departure``     what is owed when a port goes: answers, disconnect notices

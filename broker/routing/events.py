@@ -2,22 +2,34 @@
 
 An event travels unnumbered up to rank 0, which numbers it and sends it down to every broker; subscriptions are
 filtered only where a client is attached. Prefixes are plain strings ("" is everything, "foo" matches "foobar").
+
+Order. A link carries events and all else in one queue. So the answer to ``event.publish``, which rank 0 sends once it
+has distributed the event, is behind that event on every link of its way; and what its receiver asks next is behind the
+event on every way through the tree: whichever broker gets that request has sent the event to its subscribers before.
+That costs nothing and keeps nothing. An event *message* has no answer: what its sender asks next of its own broker
+overtakes it on its way to rank 0 and back.
+
+While there is no parent, events wait for one (``held``).
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from broker.identity import USERID_UNKNOWN
 from broker.routing.flow import EVENT_BYTES, Flow, cost
+from broker.routing.held import Held
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.recording import IN, OUT, Recording
 from broker.routing.tally import Tally
 from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data
+
+log = logging.getLogger("headgate")
 
 PREFIXES_MAX: Final = 4096
 """Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
@@ -43,6 +55,7 @@ class Events:
         "_both",
         "_children",
         "_confidants",
+        "_held",
         "_matches",
         "_out_count",
         "_out_mark",
@@ -73,6 +86,7 @@ class Events:
         self._topic_part_max: int = topic_max_bytes + LONG_HEAD_BYTES
         self._parent: Port | None = None
         self._children: tuple[Port, ...] = ()
+        self._held: Held = Held()
         self._subscribers: Prefixes[dict[Port, None]] = Prefixes()
         self._confidants: Confidants[Port] = Confidants()
         self._matches: Audiences[Port] = Audiences()
@@ -195,7 +209,31 @@ class Events:
             if flow.up > flow.up_mark:
                 flow.look()
         else:
-            self._tally.drop("event while no parent is connected")
+            self._hold(message, mark)
+
+    def _hold(self, message: Message, mark: bytes) -> None:
+        """There is no parent: keep what would have gone there."""
+        if self._held.add(message):
+            self._record(mark, message)
+            return
+        self._tally.drop("event beyond what waits for a parent")
+        if self._held.refused == 1:
+            log.warning("no parent: no more events are kept for it, the next ones of some users are lost")
+
+    def send_held(self) -> None:
+        """A parent was attached: what waited for one goes before anything else."""
+        parent = self._parent
+        assert parent is not None
+        messages = self._held.take()
+        if not messages:
+            return
+        log.info("%d events that waited for a parent go up", len(messages))
+        self._tally.delivered_events += len(messages)
+        for message in messages:
+            self._record_out(message, parent.peer, 1)
+            parent.send(message)
+            self.flow.up += cost(message)
+        self.flow.look()
 
     def publish(self, message: Message, mark: bytes = b"") -> int:
         """Number a stamped event and distribute it; rank 0 only. Returns its sequence.

@@ -135,7 +135,7 @@ def check_deliveries(witness, records):
 
 
 def check_entries(witness, records):
-    """IN and DENIED are what the ports handed in, in order, each once, but for strays and events without a parent."""
+    """IN and DENIED are what the ports handed in, in order, each once, but for strays and events that cannot wait."""
     came = iter([r for r in records if r.direction in (IN, DENIED)])
     strays = homeless = 0
     got = {(s.port.peer, s.message.framed()) for s in witness.sights if not s.inward}
@@ -155,7 +155,7 @@ def check_entries(witness, records):
     tally = witness.tally
     assert (strays, homeless) == (
         tally.stray_responses,
-        tally.drops.get("event while no parent is connected", 0),
+        tally.drops.get("event beyond what waits for a parent", 0),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from broker.errors import LinkBroken, LinkEnded
 from broker.node.broker import FLUSH_MSGS, Broker
+from broker.routing.port import PARENT
 from broker.wire.message import EVENT, NORESPONSE, REQUEST, RESPONSE, control, event, response
 from tests.unit.node.desk import GUEST, Desk, ask, run, ticks
 
@@ -36,6 +37,27 @@ def test_an_event_precedes_the_response_to_its_publication():
         kinds = [(m.type, m.sequence if m.type == EVENT else m.matchtag) for m in peer.link.flushed]
         assert kinds == [pair for tag in range(1, 51) for pair in ((EVENT, tag), (RESPONSE, tag))]
         assert [m.payload for m in ear.events] == [b"%d" % tag for tag in range(1, 51)]
+
+    run(script())
+
+
+def test_what_waited_for_a_parent_is_the_first_that_it_gets():
+    async def script():
+        desk = Desk(size=3, rank=1)
+        peer = desk.peer()
+        peer.say(event("a"), ask("probe.x", 1), event("b"))
+        assert peer.errnums == [0], "nobody is held up"
+        first, second = desk.peer(kind=PARENT), desk.peer()
+        second.say(event("c"))
+        await ticks()
+        assert [m.topic for m in first.events] == ["a", "b", "c"]
+        first.end()
+        await ticks()
+        peer.say(event("d"), ask("event.publish", 2, nodeid=0))
+        assert peer.errnums == [0, errno.EHOSTUNREACH], "a request has an answer"
+        again = desk.peer(kind=PARENT)
+        await ticks()
+        assert [m.topic for m in again.events] == ["d"]
 
     run(script())
 

@@ -154,6 +154,7 @@ class Tree:
         down.windowed = up.windowed = self.windowed
         parent.router.attach(down)
         child.router.attach(up)
+        child.router.events.send_held()
 
     def _down(self, above, rank):
         def send(message):

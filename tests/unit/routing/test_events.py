@@ -5,7 +5,9 @@ import errno
 import pytest
 
 from broker.identity import Credentials, Role
+from broker.routing import held
 from broker.routing.events import PREFIXES_MAX
+from broker.routing.flow import WINDOW_BYTES
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER, EVENT, PRIVATE, TOPIC, USER1, event
 from tests.unit.routing.sim import GUEST, Tree
@@ -217,11 +219,69 @@ def test_events_go_down_whoever_subscribed():
     ]
 
 
-def test_an_event_without_a_way_up_is_counted():
+def test_events_without_a_way_up_wait_for_one_and_go_first():
+    tree = Tree(7)
+    ear = subscriber(tree, 0)
+    near, below = tree.client(1), tree.client(3)
+    tree.cut(1)
+    near.publish("a")
+    below.publish("b")
+    tree.settle()
+    near.publish("c")
+    assert (ear.events, tree[1].router.tally.drops) == ([], {})
+    tree.join(1)
+    near.publish("d")
+    tree.settle()
+    assert [(m.topic, m.sequence) for m in ear.events] == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    assert tree[1].router.tally.delivered_events == tree[3].router.tally.delivered_events + 3 + 2 * 4
+    tree.cut(1)
+    tree.join(1)
+    tree.settle()
+    assert len(ear.events) == 4, "once"
+
+
+def test_what_waits_for_a_parent_is_bounded_for_each_user_and_for_all(monkeypatch, caplog):
+    monkeypatch.setattr(held, "HELD_BYTES", 5 * 4500)
+    monkeypatch.setattr(held, "USER_BYTES", 2 * 4500)
+    tree = Tree(3)
+    ear = subscriber(tree, 0)
+    tree.cut(1)
+    users = [tree.client(1, Credentials(2000 + number, int(Role.USER))) for number in range(3)]
+    for turn in range(3):
+        for number, user in enumerate(users):
+            user.publish(f"{number}.{turn}")
+    assert tree[1].router.tally.drops == {"event beyond what waits for a parent": 4}
+    assert len(caplog.messages) == 1
+    tree.join(1)
+    tree.settle()
+    assert [m.topic for m in ear.events] == ["0.0", "1.0", "2.0", "0.1", "1.1"]
+    tree.cut(1)
+    for _ in range(3):
+        users[0].publish("again")
+    tree.join(1)
+    tree.settle()
+    assert len(ear.events) == 7, "the room is there again"
+
+
+def test_an_event_larger_than_a_users_room_is_not_kept(monkeypatch):
+    monkeypatch.setattr(held, "USER_BYTES", 5000)
     tree = Tree(3)
     tree.cut(1)
-    tree.client(1).publish("lost")
-    assert tree[1].router.tally.drops == {"event while no parent is connected": 1}
+    tree.client(1).publish("large", payload=bytes(1000))
+    assert tree[1].router.tally.drops == {"event beyond what waits for a parent": 1}
+
+
+def test_what_waited_counts_as_under_way():
+    tree = Tree(3, windowed=True)
+    tree.cut(1)
+    for _ in range(4):
+        tree.client(1).publish("a", payload=bytes(WINDOW_BYTES // 4))
+    flow = tree[1].router.events.flow
+    assert not flow.blocked
+    tree.join(1)
+    assert flow.blocked, "whoever publishes here waits until the parent has handled it"
+    tree.settle()
+    assert not flow.blocked
 
 
 def test_an_event_without_topic_is_counted():

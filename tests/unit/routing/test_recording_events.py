@@ -62,10 +62,22 @@ def test_a_duplicate_of_the_parent_is_evidence():
     ]
 
 
-def test_an_event_without_topic_or_parent_is_none():
+def test_an_event_that_waits_for_a_parent_came_when_it_came_and_left_when_it_left():
     here = Recorded(size=3, rank=1)
     client = here.client(rank=1)
     here.tree.cut(1)
-    client.publish("lost")
+    client.publish("kept")
+    assert [(r.direction, r.peer) for r in here.records] == [(IN, client.port.peer)]
+    here.tree.join(1)
+    _down, up = here.tree.links[1]
+    here.number(up)
+    _came, left, back, *_ = here.records
+    assert (left.direction, left.message.sequence, left.via) == (OUT, 0, 1)
+    assert (back.direction, back.peer, back.message.sequence) == (IN, up.peer, 1)
+
+
+def test_an_event_without_topic_is_none():
+    here = Recorded(size=3, rank=1)
+    client = here.client(rank=1)
     here.router.events.receive(client.port, Message(DELIMITER, b"", b"", event("x").head, b"\0\0\0\0"))
     assert not [r for r in here.records if r.message.type == EVENT]
