@@ -238,9 +238,11 @@ class Handle:
         )
         return Stream(stream, self._loop)
 
-    def publish(self, topic: str, payload: Payload = None, *, private: bool = False) -> int:
-        """Publish an event and return its sequence number."""
-        return self._loop.run(self._handle.publish(topic, payload, private=private))
+    def publish(
+        self, topic: str, payload: Payload = None, *, private: bool = False, delivered: bool = True
+    ) -> int:
+        """Publish an event; once it is delivered, return its sequence number: what is called next comes after it."""
+        return self._loop.run(self._handle.publish(topic, payload, private=private, delivered=delivered))
 
     def publish_nowait(self, topic: str, payload: Payload = None, *, private: bool = False) -> None:
         """Publish an event without an answer from the broker."""

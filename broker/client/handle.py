@@ -286,15 +286,31 @@ class Handle:
 
     # -- events --------------------------------------------------------------------------------
 
-    async def publish(self, topic: str, payload: Payload = None, *, private: bool = False) -> int:
-        """Publish an event and return its sequence number (``event.publish`` at rank 0).
+    async def publish(
+        self, topic: str, payload: Payload = None, *, private: bool = False, delivered: bool = True
+    ) -> int:
+        """Publish an event; once it is delivered, return its sequence number (``event.publish`` at rank 0).
 
-        A private event reaches its sender's userid and the owner only. A subscription of this handle gets
-        the event before this returns its number.
+        Order. When this returns, our broker has sent the event to all its subscribers, this handle's own among them,
+        and whatever is called next comes after it, at every broker: a request passes no broker before the event did.
+        So publish the change, then tell by RPC. A real flux-core keeps that order, too.
+
+        Args:
+            topic: what subscribers choose by; at most 1024 bytes unless the broker is told otherwise.
+            payload: as for ``rpc``.
+            private: for its sender's userid and the owner only.
+            delivered: False sends an event message as ``publish_nowait`` does, once we are ``writable``, and returns 0.
+                That is faster for many events, but the event goes to rank 0 for its number first, and what is called
+                next on our own broker overtakes it.
 
         Raises:
-            RpcError, LinkError: as ``rpc``.
+            RpcError: EHOSTUNREACH: the way to rank 0 is lost, also while we wait; nobody knows then whether it was
+                published. The others as ``rpc``. LinkError: as ``rpc``.
         """
+        if not delivered:
+            await self.writable()
+            self.publish_nowait(topic, payload, private=private)
+            return 0
         content: dict[str, object] = {"topic": topic, "flags": wire.PRIVATE if private else 0}
         data = encode(payload)
         if data is not None:
@@ -302,7 +318,11 @@ class Handle:
         return (await self.rpc("event.publish", content, nodeid=0)).json(_Published).seq
 
     def publish_nowait(self, topic: str, payload: Payload = None, *, private: bool = False) -> None:
-        """Publish an event without an answer: nobody tells its number, nor whether it was refused.
+        """Publish an event without an answer: nobody tells its number, nor when it is delivered or that it was refused.
+
+        Events of one handle stay in order among themselves, but a call made after this may be ahead of the event: see
+        ``publish``. A broker that has lost its parent keeps it until it is back; what is beyond 4 MiB of a user,
+        counting 4 KiB more for each event, is lost and counted there.
 
         Never waits; who publishes much awaits ``writable()`` now and then, because an outbox that overflows ends
         its link.

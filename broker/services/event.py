@@ -1,7 +1,8 @@
 """Subscriptions of attached clients, and publishing by request (``event.subscribe``, ``unsubscribe``, ``publish``).
 
 The broker a client is attached to answers the first two, whatever nodeid says and even when no response is wanted, as
-deployed brokers do. Publishing is rank 0's: events are numbered there.
+deployed brokers do. Publishing is rank 0's: events are numbered there, and the answer follows the event on the same
+links (see ``routing.events``): who has it knows that the own broker has delivered the event to its subscribers.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ export class Client extends EventTarget {
    * @param {string} topic
    * @param {object | string | Uint8Array | null} [payload]
    * @param {{private?: boolean, timeoutMs?: number}} [options]  private: for the own user and the owner only
-   * @returns {Promise<number>} the event's sequence number
+   * @returns {Promise<number>} the event's sequence number, once it is delivered: what is called next comes after it
    */
   async publish(topic, payload, { private: hidden = false, timeoutMs } = {}) {
     const { bytes } = Payload.of(payload);

@@ -9,7 +9,8 @@ and deployed services tell senders apart by their hop. But if it is killed, only
 those of the others, ``rexec`` processes among them, would go on for ever. So a session that opens a streaming call
 gets a link of its own, and its calls end with the process that held them. From then on all its calls take that link,
 so that they keep their order; what is sent while it is still being dialled waits. If it cannot be had, the session
-stays on the shared one.
+stays on the shared one. ``event.publish`` always takes the shared one, by which events come: its answer is behind its
+event there.
 
 Headgate's router has neither habit and needs none of this.
 """
@@ -24,11 +25,11 @@ from broker.errors import HeadgateError, LinkClosed, LinkError
 from broker.transport.registry import dial
 from broker.wire.message import DELIMITER, NORESPONSE, REQUEST, RESPONSE, STREAMING, Message
 from broker.wire.parts import encode_part
+from gateway.upstream.trunk import PUBLISH, Trunk
 
 if TYPE_CHECKING:
     from broker.transport.link import Link, Options
     from gateway.upstream.centre import Centre
-    from gateway.upstream.trunk import Trunk
 
 log = logging.getLogger("headgate")
 
@@ -72,6 +73,9 @@ class Deployed:
             return
         if message.topic_part in OF_THE_CONNECTOR:
             self._to_connector(message)
+            return
+        if message.topic_part == PUBLISH:
+            self._trunk.send(message)
             return
         own = self._links.get(front)
         if own is None and head[4] & STREAMING and len(self._links) < LINKS_MAX:

@@ -335,7 +335,7 @@ class Upstream:
         else:
             return
         self.epoch = epoch
-        trunk.numbering.settle(epoch, sequence)
+        trunk.settle(epoch, sequence)
 
     # -- what changed --------------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class Upstream:
         )
         self.epoch = epoch
         self._here.set()
-        trunk.numbering.settle(epoch, sequence)
+        trunk.settle(epoch, sequence)
         self._centre.reregister()
 
     def _choked(self, choked: bool) -> None:

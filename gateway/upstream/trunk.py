@@ -4,6 +4,8 @@ Theory of operation. What comes up the link is told apart by its route stack: a 
 call of our own, one with a hop on top belongs to the session whose hop that is. Requests for a name that a session
 registered are the session's, those for a service of this handle its own. Events go to the numbering and on to the
 centre in runs; a run is always handed over before the message behind it, so that everybody sees the upstream's order.
+Where events are held back because their numbers are in doubt, the answers to ``event.publish`` wait behind them: who
+has one may rely on the event being there (see ``broker.routing.events``).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from broker.client.calls import is_last
 from broker.client.handle import Handle
 from broker.wire import message as wire
 from broker.wire.message import DELIMITER, Message
+from broker.wire.parts import encode_part
 from broker.wire.payload import encode_json
 from gateway.upstream.numbering import Numbering
 
@@ -31,6 +34,8 @@ log = logging.getLogger("headgate")
 
 WAY_LOST: Final = (errno.EHOSTUNREACH, errno.ECONNRESET)
 """How a broker ends the calls that went a way that is broken now."""
+PUBLISH: Final = encode_part(b"event.publish")
+"""Topic part of the requests whose answer tells that the event is delivered."""
 
 
 class Trunk(Handle):
@@ -67,6 +72,7 @@ class Trunk(Handle):
         self.numbering = Numbering(centre, on_doubt)
         self.reads = 0
         self._asked_at = 0
+        self._behind: list[Message] = []  # answers that wait for the events in front of them
         self.faults = 0
         super().__init__(link, limits)
 
@@ -100,6 +106,9 @@ class Trunk(Handle):
         try:
             if kind == wire.RESPONSE:
                 if len(message.front) > len(DELIMITER):
+                    if message.topic_part == PUBLISH and self.numbering.in_doubt and not message.errnum:
+                        self._behind.append(message)
+                        return
                     self._centre.answered(message)
                 else:
                     self._calls.answered(message)
@@ -146,6 +155,13 @@ class Trunk(Handle):
         super().link_choked(link, choked)
         if self.ended is None:
             self._on_choked(choked)
+
+    def settle(self, epoch: str, sequence: int) -> None:
+        """End the doubt about the events' numbers (``Numbering.settle``); what waited behind events follows them."""
+        self.numbering.settle(epoch, sequence)
+        behind, self._behind = self._behind, []
+        for message in behind:
+            self._one(message)
 
     # -- for sessions --------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""``POST /v1/events/{topic}``: publish one event; its body is the payload. Answers with the number rank 0 gave it."""
+"""``POST /v1/events/{topic}``: publish one event; its body is the payload.
+
+Answers with the number rank 0 gave it, once the event is delivered: what is asked next comes after it.
+"""
 
 from __future__ import annotations
 

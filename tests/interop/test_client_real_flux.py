@@ -266,6 +266,7 @@ def test_events_with_their_real_form(instance):
             first = await h.publish("hg.a", {"n": 1})
             assert events.ready == narrow.ready == 1, "the event precedes the answer of event.publish"
             assert await far.publish("hg.b", "text") == first + 1
+            assert far_events.ready == 2, "so it does below rank 0: what is called next comes after it"
             h.publish_nowait("hg.c", b"\x00raw")
             h.publish_nowait("hg.d", private=True)
             await h.publish("hg.e", private=True)

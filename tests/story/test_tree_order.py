@@ -1,10 +1,17 @@
 """Between all ranks of a tree nothing is lost, repeated or out of order, batched or not."""
 
+import asyncio
+import contextlib
 import itertools
 
 import pytest
 
+import broker.client
+from broker.client import blocking
+from broker.identity import Role
+from broker.transport.link import Options
 from tests.live.brokers import eventually, tree
+from tests.live.gateways import gateway_process
 from tests.live.load import Caller, Provider, Publisher, Subscriber, stop_all
 
 pytestmark = pytest.mark.story
@@ -53,3 +60,49 @@ def test_a_large_message_does_not_overtake_or_delay_for_good(rundir):
         small.finish()
         large.finish()
         stop_all([provider])
+
+
+@pytest.mark.patient
+def test_what_is_called_after_a_publication_comes_after_its_event(rundir):
+    """From any rank, by any client, at any rank."""
+    with tree(rundir, SIZE) as running, gateway_process(rundir, running.ranks[3].uri) as gateway:
+        uris = [rank.uri for rank in running.ranks]
+        web = Options(extra={"token": gateway.tokens["ada"]})
+
+        async def script():
+            async with contextlib.AsyncExitStack() as stack:
+                handles = [await stack.enter_async_context(broker.client.connect(uri)) for uri in uris]
+                browser = await stack.enter_async_context(broker.client.connect(gateway.ws, options=web))
+                names = []
+                for number, handle in enumerate((*handles, browser)):
+                    events = await stack.enter_async_context(handle.subscribe("change."))
+                    names.append(f"svc{number}")
+                    await handle.serve(names[-1], {"seen": (latest(events), Role.USER)})
+                for turn in range(20):
+                    for number, handle in enumerate((*handles, browser)):
+                        topic = f"change.{turn}.{number}"
+                        await handle.publish(topic, delivered=True)
+                        for rank, name in zip((0, 1, 2, 3, 3), names, strict=True):
+                            said = (await handle.rpc(f"{name}.seen", nodeid=rank)).json()
+                            assert said == {"topic": topic}, (number, name)
+                await asyncio.to_thread(from_a_thread, uris[3], names[3])
+
+        asyncio.run(script())
+
+
+def from_a_thread(uri, name):
+    with blocking.connect(uri) as h:
+        h.publish("change.last", delivered=True)
+        assert h.rpc(f"{name}.seen").json() == {"topic": "change.last"}
+
+
+def latest(events):
+    """A method that tells the newest event which had come when it was called."""
+    last = {"topic": ""}
+
+    async def seen(request):
+        while events.ready:
+            last["topic"] = (await anext(events)).topic
+        return dict(last)
+
+    return seen

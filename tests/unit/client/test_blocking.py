@@ -81,6 +81,9 @@ def test_events(uri):
             events.next(timeout_s=0.01)
         h.publish_nowait("a.z")
         assert events.next(timeout_s=5).topic == "a.z"
+        assert h.publish("a.z", delivered=False) == 0
+        assert h.publish("a.z", delivered=True) == 604
+        assert [events.next(timeout_s=5).sequence for _ in range(2)] == [603, 604]
         assert events.lost == 0
 
 

@@ -32,6 +32,33 @@ def test_publish_asks_rank_0_and_returns_the_sequence():
     talk(script)
 
 
+def test_publish_without_delivery_is_an_event_message_sent_when_there_is_room():
+    async def script(h, peer):
+        h.link_choked(h.link, True)
+        call = soon(h.publish("t.x", "hi", private=True, delivered=False))
+        await settle()
+        assert not peer.seen
+        h.link_choked(h.link, False)
+        sent = await peer.next()
+        assert (sent.type, sent.topic, sent.payload, sent.flags & wire.PRIVATE) == (
+            wire.EVENT, "t.x", b"hi\0", wire.PRIVATE,
+        )  # fmt: skip
+        assert await call == 0
+
+    talk(script)
+
+
+def test_who_waits_for_a_delivery_hears_that_the_way_is_lost():
+    async def script(h, peer):
+        call = soon(h.publish("t.x", delivered=True))
+        peer.answer(await peer.next(), errnum=113)
+        with pytest.raises(RpcError) as caught:
+            await call
+        assert caught.value.errno == 113
+
+    talk(script)
+
+
 def test_publish_nowait_is_an_event_message():
     async def script(h, peer):
         h.publish_nowait("t.x", "hi", private=True)

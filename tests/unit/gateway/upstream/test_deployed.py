@@ -119,6 +119,20 @@ def test_events_answers_and_plain_calls_take_the_shared_link():
     run(script)
 
 
+def test_what_a_session_that_streams_publishes_is_answered_behind_its_event():
+    async def script(flux, centre, upstream):
+        upstream.send(session_request(B, "odd.plain"))
+        upstream.send(session_request(A, "groups.get", flags=STREAM))
+        await until(lambda: len(flux.came) == 2, "a link of its own")
+        asked = wire_json({"topic": "t.x", "flags": 0})
+        upstream.send(session_request(A, "event.publish", asked, matchtag=4))
+        await until(lambda: ("answered", "event.publish") in centre.told, "the answer")
+        assert flux.ways("a")[1] == flux.ways("b")[0] != flux.ways("a")[0]
+        assert centre.told[-2:] == [("published", [2]), ("answered", "event.publish")]
+
+    run(script)
+
+
 def test_a_link_that_ends_by_itself_cuts_its_session_only():
     async def script(flux, centre, upstream):
         upstream.send(session_request(A, "groups.get", flags=STREAM))

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from broker.wire import message as wire
-from tests.unit.gateway.upstream.recorder import until
+from tests.unit.gateway.upstream.recorder import hop, session_request, until
 from tests.unit.gateway.upstream.standin import StandIn, joined, run
 
 
@@ -26,6 +26,28 @@ def test_behind_another_rank_the_way_to_rank_0_is_watched():
             assert centre.told[-2:] == [("joined", True, None), ("published", [1, 2, 3])]
             assert (upstream.losses, centre.reregistered) == (0, 1)
             assert len(standin.watches) == 1
+
+    run(script)
+
+
+def test_in_doubt_the_answer_to_a_publication_waits_behind_its_event():
+    async def script():
+        async with joined(StandIn(rank=1)) as (standin, centre, upstream):
+            standin.lose_root()
+            await until(lambda: upstream.handle.numbering.in_doubt, "doubt")
+            centre.told.clear()
+            trunk = upstream.handle
+            asked = session_request(hop("a"), "event.publish", matchtag=1)
+            done, refused = wire.response(asked, b'{"seq":2}\0'), wire.response(asked, errnum=113)
+            standin.number += 1
+            trunk.received(trunk.link, [wire.event("t", sequence=standin.number), done, refused])
+            assert centre.answers == [refused], "who is refused need not wait"
+            standin.root_lost = False
+            await until(lambda: len(centre.answers) == 2, "the answer")
+            assert centre.kinds() == ["answered", "joined", "published", "answered"]
+            assert centre.topics()[-2:] == ["t", "gateway.online"]
+            trunk.received(trunk.link, [done])
+            assert centre.answers[1:] == [done, done], "nothing waits any more"
 
     run(script)
 
