@@ -6,6 +6,7 @@
 #   make lint       ruff, mypy, imports, deploy    make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make fuzz       every decoder, SECONDS_EACH   make coverage, make licences   reports
+#   make example    a transport of another package
 #   make wheel-compiled   the wheel that people install, its hot modules compiled with mypyc (needs a C compiler)
 #
 #   LOCKED=1        install exactly the versions of requirements.lock (CI does)
@@ -35,10 +36,10 @@ PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help run test test-all test-patient interop soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
+.PHONY: help run test test-all test-patient interop example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,13p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,14p'
 
 # ---------------------------------------------------------------- environment: a stamp per set of packages
 
@@ -109,6 +110,13 @@ test-patient: $(VENV)/.stamp-test system-packages
 
 interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
 	$(PYTEST) --dist loadgroup -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
+
+# a transport that is a distribution of its own, installed beside ours: the contract, our checks of trees, a tree with a gateway
+TLS := docs/examples/headgate-tls
+example: $(VENV)/.stamp-test
+	@$(PIP_INSTALL) --no-deps --upgrade --target build/headgate-tls ./$(TLS)
+	cd $(TLS) && PYTHONPATH=$(CURDIR)/build/headgate-tls PYTHONDONTWRITEBYTECODE= $(CURDIR)/$(PY) -m pytest --timeout 120 $(PYTEST_ARGS)
+	HEADGATE_TEST_TREE=tls_tree PYTHONPATH=build/headgate-tls:$(TLS)/tests $(PYTEST) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-spark system-packages
 	@$(PIP_INSTALL) --editable '.[test-deploy]'

@@ -13,6 +13,8 @@ One message's journey, room by room::
     client/      the other end of a link: rpc, streams, subscriptions, services
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
+    testing/     for authors of transports: the checks that every transport passes
+    schemes      which transport an address has, and what that transport can do
     supervision  what a process says to its service manager, and the form of its log
     memory       what a burst of messages took goes back to the system
     flood        how many lines of a kind a log takes, and how long they may be
@@ -25,8 +27,8 @@ One message's journey, room by room::
     journal/     what passed, on disk: written beside the corridor by a process of its own, read without Spark
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
-The pure rooms do no input or output and read no clock. ``errors``, ``identity`` and ``nesting`` are what every room may
-use.
+The pure rooms do no input or output and read no clock. ``errors``, ``identity``, ``schemes`` and ``nesting``
+are what every room may use.
 """
 
 __version__ = "0.1.0"

@@ -39,6 +39,23 @@ class Credentials(NamedTuple):
         return bool(self.rolemask & Role.OWNER)
 
 
+class PeerKey(NamedTuple):
+    """What a key stands for: a broker of the tree."""
+
+    rank: int | None = None
+    """Its rank; None when brokers share a key, as in deployed Flux: hello says which one it is."""
+
+
+class ClientKey(NamedTuple):
+    """What a key stands for: a client."""
+
+    user: Credentials
+    """What its messages are stamped with."""
+
+
+Key = PeerKey | ClientKey
+
+
 class PeerInfo(NamedTuple):
     """What the transport knows about the peer of a link before any message came."""
 
@@ -50,11 +67,11 @@ class PeerInfo(NamedTuple):
     """Peer gid from SO_PEERCRED; None off UNIX sockets."""
     pid: int | None = None
     """Peer pid, for log lines only: it may be reused."""
-    curve_key: str | None = None
-    """Z85 public key that the CURVE handshake proved; None off CURVE links."""
+    key: str | None = None
+    """The key that the handshake proved, as ``Options.keys`` has it (CURVE: Z85); None where none was."""
     user: Credentials | None = None
     """Credentials a listener has already established (a known CURVE client, a web session)."""
     rank: int | None = None
-    """Tree peer: the rank bound to its key; None for clients."""
+    """Tree peer: the rank bound to its key; None for clients. It makes its bearer a trusted broker."""
     local: bool = False
     """True when the peer runs on this host's kernel (LOCAL role may be assigned)."""

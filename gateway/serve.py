@@ -8,6 +8,7 @@ finish, the upstream last.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import logging
 import resource
@@ -33,7 +34,7 @@ from gateway.sessions import service
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
-from gateway.upstream.keys import keys_of
+from gateway.upstream.keys import keys_of, options_for
 from gateway.upstream.supervisor import Upstream
 from gateway.web import app as pages
 from gateway.web.admission import Admission, fitted
@@ -115,7 +116,7 @@ class Gateway:
         self.upstream = Upstream(
             uri,
             self.hub,
-            self.hub.options,
+            dataclasses.replace(self.hub.options, settings=options_for(settings.gateway, uri)),
             rejoin_max_s=settings.gateway.rejoin_max_s,
             keys=keys_of(settings.gateway, uri),
         )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.exits import UsageError
 from broker.errors import ConfigError, LinkRefused
+from broker.schemes import capabilities_of, scheme_of
 from broker.settings.schema import default_rundir
-from broker.transport.registry import scheme_of
 
 if TYPE_CHECKING:
     from broker.transport.curve import CurveClient
@@ -24,6 +24,8 @@ CERT: Final = "HEADGATE_CERT"
 """Environment: path of the certificate to show to a broker over ``tcp://`` or ``ipc://``."""
 SERVER_KEY: Final = "HEADGATE_SERVER_KEY"
 """Environment: the public key that broker must have, 40 characters of Z85, or the path of its certificate."""
+OPTIONS: Final = "HEADGATE_OPTIONS"
+"""Environment: ``KEY=VALUE ...`` for the transport of another package, the keys of its ``options`` table."""
 KEYS_HELP: Final = f"""\
 A broker over tcp:// is reached with CURVE: ${CERT} is our certificate, whose key has roles = ["owner"] in
 [[clients]] there, ${SERVER_KEY} that broker's public key or a file with it. Both are read at the start."""
@@ -106,16 +108,21 @@ def curve_client(cert: str, server: str) -> CurveClient:
     return curve.CurveClient(curve.load(cert), key)
 
 
-def link_options(uri: str, environ: Mapping[str, str] = os.environ) -> Options:
-    """What a process that keeps a link to the broker at ``uri`` tells the transport. The keys of the environment are
-    for ``tcp://`` and ``ipc://``; at any other address they are not looked at.
+def link_options(uri: str, environ: Mapping[str, str] = os.environ, **more: Any) -> Options:
+    """What the dialer of ``uri`` tells the transport: the keys of the environment for ``tcp://`` and ``ipc://``, its
+    options for the transport of another package; at other addresses neither is looked at. ``more`` of ``Options``.
 
     Raises:
-        ConfigError: as of ``extra``.
+        ConfigError: as of ``extra``, or the options are wrong.
     """
+    from broker.settings.transport_options import from_words
     from broker.transport.link import Options
 
-    return Options(extra=extra(environ) if _takes_keys(uri) else {})
+    if _takes_keys(uri):
+        return Options(extra=extra(environ), **more)
+    if capabilities_of(uri).options is not None:
+        return Options(settings=from_words(environ.get(OPTIONS, ""), uri), **more)
+    return Options(**more)
 
 
 @contextlib.contextmanager

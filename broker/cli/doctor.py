@@ -17,9 +17,10 @@ from broker.cli.exits import CONFIG, NO_CONNECTION, OK
 from broker.cli.screen import Screen
 from broker.client import Handle, connect
 from broker.errors import ConfigError, HeadgateError, LinkRefused, RpcError
+from broker.schemes import scheme_of
 from broker.settings import Settings, load
 from broker.transport.link import Options
-from broker.transport.registry import dial, scheme_of, transport_for
+from broker.transport.registry import dial, transport_for
 from broker.transport.unix import path_of
 
 EXAMPLES = (
@@ -71,7 +72,8 @@ def way_to(uri: str, extra: dict[str, Any]) -> Iterator[Finding]:
 async def conversation(uri: str, extra: dict[str, Any]) -> AsyncIterator[Finding]:
     """Connect as every client does and ask the broker about itself."""
     try:
-        async with connect(uri, options=Options(connect_timeout_s=WAIT_S, extra=extra), retries=0) as handle:
+        options = address.link_options(uri, connect_timeout_s=WAIT_S)
+        async with connect(uri, options=options, retries=0) as handle:
             async for finding in _questions(handle):
                 yield finding
     except LinkRefused as error:
@@ -206,7 +208,7 @@ def _this_host(report: Report, settings: Settings) -> bool:
     if parent is None:
         return True
     number, uri, extra = parent
-    if report.walk(diagnosis.zeromq(uri, curve="curve" in extra)):
+    if scheme_of(uri) in ("tcp", "ipc") and report.walk(diagnosis.zeromq(uri, curve="curve" in extra)):
         report.add(asyncio.run(_handshake(number, uri, extra)))
         if not report.failed and not _running(settings):
             report.add(asyncio.run(_same_version(number, uri, extra, settings)))

@@ -57,9 +57,8 @@ async def ask_broker(uri: str, question: Question, timeout_s: float) -> Verdict:
 
 async def _asked(uri: str, question: Question, timeout_s: float) -> Verdict:
     from broker.client import connect
-    from broker.transport.link import Options
 
-    options = Options(connect_timeout_s=timeout_s, extra=address.extra())
+    options = address.link_options(uri, connect_timeout_s=timeout_s)
     try:
         async with connect(uri, options=options, retries=0) as handle:
             if question == "live":

@@ -10,7 +10,6 @@ from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.client import Handle, connect
-from broker.transport.link import Options
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -47,7 +46,7 @@ class Session:
         return asyncio.run(self._run(work))
 
     async def _run(self, work: Work) -> int:
-        options = Options(connect_timeout_s=self.timeout_s or CONNECT_S, extra=address.extra())
+        options = address.link_options(self.uri, connect_timeout_s=self.timeout_s or CONNECT_S)
         async with connect(self.uri, options=options) as handle:
             code = await work(handle)
         return OK if code is None else code

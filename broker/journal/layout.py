@@ -92,6 +92,8 @@ UNIX: Final = 2
 WEBSOCKET: Final = 3
 PLAIN: Final = 4
 INPROC: Final = 5
+OTHER: Final = 6
+"""A transport that another package brings: a reader names it by the scheme of the peer's address."""
 TRANSPORT_NAMES: Final = {
     0: "none",
     CURVE: "curve",
@@ -99,6 +101,7 @@ TRANSPORT_NAMES: Final = {
     WEBSOCKET: "websocket",
     PLAIN: "plain",
     INPROC: "inproc",
+    OTHER: "other",
 }
 
 IN: Final = 0

@@ -3,6 +3,7 @@
 ``broker``    the corridor: a batch of messages from a link, through ingress and routing, to the outboxes
 ``rundir``    the directory of its sockets
 ``doorway``   a new link: admission, credentials, its port
+``listening`` where clients come in, and new keys for that
 ``descriptors`` how many there are, and whose they are
 ``backlog``   fairness: what one batch leaves over waits for its turn
 ``pressure``  full outboxes: who is paused, who stalls, who must go

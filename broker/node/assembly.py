@@ -26,6 +26,7 @@ from broker.node.doorway import Doorway, access_of
 from broker.node.keepalive import Keepalives
 from broker.node.keyring import Keyring
 from broker.node.lifecycle import Lifecycle
+from broker.node.listening import Listeners
 from broker.node.metrics import MetricsListener, render, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
@@ -35,13 +36,14 @@ from broker.node.succession import Succession
 from broker.routing.ration import ration
 from broker.routing.topology import NO_PARENT, Topology, parse
 from broker.routing.users import UserLimits
+from broker.schemes import Capabilities, capabilities_of
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
 from broker.settings import HostEntry, LimitsSection, Settings
+from broker.settings.transport_options import typed
 from broker.transport.budget import Budget
-from broker.transport.link import Listener, Options
+from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
-from broker.transport.registry import listen, scheme_of
 
 if TYPE_CHECKING:
     from broker.node.capture import Capture
@@ -128,8 +130,7 @@ class Node:
         self.context.capture = self.capture
         self.succession = Succession(self.context, self.overlay, self.lifecycle)
         self.dispatcher = Dispatcher(self.context, limits.service_tasks_max)
-        self._listeners: list[Listener] = []
-        self._keyed: list[int] = []
+        self.listeners = Listeners()
         self._metrics: MetricsListener | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._renewing: asyncio.TimerHandle | None = None
@@ -185,8 +186,7 @@ class Node:
         self.lifecycle.enter("shutdown")
         await self._finish()
         self.lifecycle.enter("finalize")
-        for listener in self._listeners:
-            await listener.stop()
+        await self.listeners.stop()
         if self._metrics is not None:
             await self._metrics.stop()
         await self.overlay.stop()
@@ -221,21 +221,19 @@ class Node:
             doorway.max_bytes,
             doorway.is_owner,
         )
-        listener = await listen(uri, doorway.accept, options)
-        if "curve" in options.extra:
-            self._keyed.append(len(self._listeners))
-        self._listeners.append(listener)
-        log.info("rank %d listens at %s", self.rank, listener.contact_address)
+        log.info("rank %d listens at %s", self.rank, await self.listeners.open(uri, doorway.accept, options))
 
-    def renew_listeners(self) -> list[str]:
-        """Show clients the certificate of the keyring from now on; returns a line for each listener that cannot."""
-        failed = []
-        for index in self._keyed:
+    def renew_own(self) -> None:
+        """Have transports with a protection of their own read their files again; who cannot goes on as before."""
+        failed = self.listeners.renew_own()
+        own = self.settings.host(self.rank)
+        if own is not None and capabilities_of(own.address).protection == "own":
             try:
-                self._listeners[index] = self._listeners[index].renew(self.keyring.served())
+                self.overlay.renew({}, {})
             except ConfigError as error:
                 failed.append(str(error))
-        return failed
+        for text in failed:
+            log.error("%s; it goes on as before", text)
 
     def _doorway(self, options: Options) -> Doorway:
         limits = self.settings.limits
@@ -315,9 +313,7 @@ class Node:
     # -- options -------------------------------------------------------------------------------
 
     def _listen_options(self, entry: Any) -> Options:
-        extra: dict[str, Any] = {}
-        if scheme_of(entry.uri) in ("tcp", "ipc"):
-            extra = self.keyring.listen_options(peers=False)
+        can = capabilities_of(entry.uri)
         return Options(
             flusher=self.options.flusher,
             budget=self.options.budget,
@@ -325,7 +321,9 @@ class Node:
             dialect=entry.dialect,
             strict_rfc3=entry.strict_rfc3,
             insecure=entry.insecure,
-            extra=extra,
+            keys=self.keyring.clients,
+            settings=typed(entry.options, can),
+            extra=self.keyring.options() if can.protection == "curve" else {},
             reserve=self.options.reserve,
             refused=self._refused,
         )
@@ -342,8 +340,8 @@ class Node:
         return OverlayConfig(
             listen_uri=(own.bind or own.address) if own is not None and has_children else None,
             parent_uri=parent.address if parent is not None else None,
-            listen=self._tree_options(keyring.listen_options(peers=True) if has_children else {}),
-            dial=self._tree_options(keyring.dial_options(parent) if parent is not None else {}),
+            listen=self._tree_options(own if has_children else None, lambda _own: keyring.options()),
+            dial=self._tree_options(parent, keyring.dial_options),
             version=settings.broker.version_announced,
             hostname=hostname(settings, self.rank) if own is not None and own.hostname else "",
             hostnames={host.rank: host.hostname for host in settings.hosts if host.hostname},
@@ -354,8 +352,10 @@ class Node:
             hello_timeout_s=tree.connect_timeout_s,
         )
 
-    def _tree_options(self, extra: dict[str, Any]) -> Options:
+    def _tree_options(self, host: HostEntry | None, extra: Callable[[HostEntry], dict[str, Any]]) -> Options:
+        """For links at the address of ``host``, ours or the parent's; None: there are none."""
         options = self.options
+        can = capabilities_of(host.address) if host is not None else Capabilities()
         limits = OutboxLimits(
             high_bytes=options.limits.high_bytes,
             high_msgs=options.limits.high_msgs,
@@ -369,7 +369,10 @@ class Node:
             insecure=options.insecure,
             connect_timeout_s=options.connect_timeout_s,
             max_bytes=lambda _peer: self.settings.limits.owner_message_bytes,
-            extra=extra,
+            keys=self.keyring.peers,
+            tree=True,
+            settings=typed(self.settings.tree.options, can),
+            extra=extra(host) if host is not None and can.protection == "curve" else {},
             reserve=options.reserve,
             has_reserve=lambda _peer: True,
             refused=self._refused,

@@ -310,7 +310,7 @@ class Broker:
             log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
         elif isinstance(error, LinkBroken):
             log.warning("%s: disconnected: %s", port.name, str(error).removeprefix(f"{port.name}: "))
-        key = port.link.peer.curve_key if port.kind == CLIENT and port.link is not None else None
+        key = port.link.peer.key if port.kind == CLIENT and port.link is not None else None
         if key and isinstance(error, LinkBroken) and error.errno == errno.ENOBUFS:
             self.router.users.shut_out(key)
         for callback in self.on_departed:

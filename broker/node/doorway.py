@@ -24,7 +24,7 @@ log = logging.getLogger("headgate")
 
 
 class Doorway:
-    """Admits clients: UNIX peers by uid, CURVE clients by key, in-process ones by what their dialer says.
+    """Admits clients: UNIX peers by uid, clients of other transports by key, in-process ones by what their dialer says.
 
     Args:
         broker: where admitted links are attached. access: the rules.
@@ -69,13 +69,15 @@ class Doorway:
         """The errno a connecting peer is told, 0 to come in; a refusal is one log line."""
         if not self.open:
             return errno.ECONNREFUSED  # shutting down
+        if peer.rank is not None:
+            return self._refuse(peer, errno.EPERM, "a broker of the tree does not come in by a client's door")
         admission = self._decide(peer)
         if admission.errnum:
             return self._refuse(peer, admission.errnum, admission.reason)
         return self._has_too_many(peer, admission)
 
     def _has_too_many(self, peer: PeerInfo, admission: Admission) -> int:
-        reason = self._broker.router.users.refusal(admission.policy.cred, peer.curve_key)
+        reason = self._broker.router.users.refusal(admission.policy.cred, peer.key)
         return self._refuse(peer, errno.EAGAIN, reason) if reason else 0
 
     def _refuse(self, peer: PeerInfo, errnum: int, reason: str) -> int:
@@ -99,7 +101,7 @@ class Doorway:
         """
         admission = self._decide(link.peer)
         policy = admission.policy
-        if errnum := self._has_too_many(link.peer, admission):
+        if errnum := self.admit(link.peer):
             link.abort(LinkBroken(f"{link.peer.address} may not have a further link now", errnum))
             return
         port = Port(

@@ -1,7 +1,7 @@
-"""Certificates and keys from the settings, in the form the ZeroMQ transport wants them, and what becomes of links whose
-key is no longer there.
+"""Keys from the settings: who may connect by which, our own CURVE certificate, and what becomes of links whose key is
+no longer there.
 
-ZeroMQ and its libraries are loaded only by brokers that have a tree or such a listener.
+ZeroMQ and its libraries are loaded only by brokers that have such a tree or listener.
 
 A rank that changes its key as it should (``next_key`` first, then its certificate, then ``public_key``) keeps the links
 that were made with the former one: that key has *retired*. A key that simply disappears is revoked, and its links end.
@@ -12,37 +12,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import ConfigError
-from broker.identity import Credentials, PeerInfo, Role
+from broker.identity import ClientKey, Credentials, Key, PeerInfo, PeerKey, Role
 from broker.settings import Settings
 
 if TYPE_CHECKING:
     from broker.settings.schema import ClientEntry, HostEntry
-    from broker.transport.curve import Certificate, ClientKey, PeerKey
+    from broker.transport.curve import Certificate
 
 _ROLES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN | Role.USER}
 """An admin is a user, too, as at the local socket and at a gateway: the masks of most methods ask for USER alone."""
 
 
 class Keyring:
-    """The keys of one broker, loaded when first asked for.
+    """The keys of one broker.
 
     Args:
         settings: as of ``Settings.at_rank``.
 
     Attributes:
-        certificate: our own; None while nothing here speaks CURVE.
+        peers: the brokers of the tree, by key. clients: the clients. Both follow every ``change``.
+        certificate: our own of CURVE, loaded when first asked for; None while nothing here speaks CURVE.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._peers: dict[str, PeerKey | ClientKey] = {}
-        self._clients: dict[str, PeerKey | ClientKey] = {}
         self._retired: set[tuple[str, int]] = set()
+        self.peers: dict[str, Key] = keys_of(settings)
+        self.clients: dict[str, Key] = keys_of(settings, peers=False)
         self.certificate: Certificate | None = None
 
-    def listen_options(self, *, peers: bool) -> dict[str, Any]:
-        """``Options.extra`` of a ZeroMQ listener for brokers of the tree (``peers``) or for clients; without a
-        certificate it is plaintext, which is loopback only. Its ``keys`` follow every ``change``.
+    def options(self) -> dict[str, Any]:
+        """``Options.extra`` of a ZeroMQ listener; without a certificate it is plaintext, which is loopback only.
 
         Raises:
             ConfigError: our certificate cannot be used.
@@ -50,7 +50,6 @@ class Keyring:
         extra: dict[str, Any] = {"batch": self._settings.tree.batch}
         if self._in_use():
             extra |= self.served()
-            extra["keys"] = self._peers if peers else self._clients
         return extra
 
     def dial_options(self, parent: HostEntry) -> dict[str, Any]:
@@ -86,8 +85,6 @@ class Keyring:
             from broker.transport.curve import load
 
             self.certificate = load(path)
-            self._peers.update(keys_of(self._settings))
-            self._clients.update(keys_of(self._settings, peers=False))
         return bool(path)
 
     # -- change --------------------------------------------------------------------------------
@@ -114,29 +111,24 @@ class Keyring:
     def change(self, settings: Settings, certificate: Certificate | None) -> None:
         """Go over to the keys of ``settings`` and to ``certificate`` (of ``look``) for all new links."""
         before, self._settings = self._settings, settings
-        if certificate is None:
-            return
         self.certificate = certificate
         # a key that its rank has got back is one to be revoked again: it retired from nothing
         now = {(key, host.rank) for host in settings.hosts for key in _keys(host)}
         self._retired = (self._retired - now) | retired(before, settings)
-        for known, found in (
-            (self._peers, keys_of(settings)),
-            (self._clients, keys_of(settings, peers=False)),
-        ):
+        for known, found in ((self.peers, keys_of(settings)), (self.clients, keys_of(settings, peers=False))):
             known.clear()
             known.update(found)
 
     def objection(self, peer: PeerInfo, rank: int | None = None) -> str:
-        """Why a present link of ``peer``, known by a CURVE key, has to end; "" when it may stay.
+        """Why a present link of ``peer``, known by a key, has to end; "" when it may stay.
 
         Args:
             peer: who it is, as of the handshake.
             rank: who hello said it is; None for a client and before hello.
         """
-        key = peer.curve_key or ""
+        key = peer.key or ""
         if peer.user is not None:
-            known = self._clients.get(key)
+            known = self.clients.get(key)
             if known is None:
                 return "its key has been taken out of [[clients]]"
             return (
@@ -146,7 +138,7 @@ class Keyring:
             )
         if rank is not None and (key, rank) in self._retired:
             return ""
-        known = self._peers.get(key)
+        known = self.peers.get(key)
         if known is None:
             return "its key has been taken out of [[hosts]]"
         bound: int | None = getattr(known, "rank", None)
@@ -169,13 +161,11 @@ def _keys(host: HostEntry) -> tuple[str, ...]:
     return tuple(key for key in (host.public_key, host.next_key) if key)
 
 
-def keys_of(settings: Settings, *, peers: bool = True) -> dict[str, PeerKey | ClientKey]:
-    """Who may connect, by Z85 key: the brokers of the tree (``peers``), or the clients.
+def keys_of(settings: Settings, *, peers: bool = True) -> dict[str, Key]:
+    """Who may connect, by key: the brokers of the tree (``peers``), or the clients.
 
     A key that several hosts share is bound to no rank: their hello says which one they are.
     """
-    from broker.transport.curve import ClientKey, PeerKey
-
     if not peers:
         return {client.public_key: ClientKey(credentials(client)) for client in settings.clients}
     ranks: dict[str, list[int]] = {}

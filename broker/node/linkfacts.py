@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
-from broker.journal.layout import CURVE, INPROC, PLAIN, UNIX, WEBSOCKET
+from broker.journal.layout import CURVE, INPROC, OTHER, PLAIN, UNIX, WEBSOCKET
 from broker.routing.port import Port
 from broker.transport.link import Link
 
@@ -18,7 +18,7 @@ _TRANSPORTS: Final = {
     "ws": WEBSOCKET,
     "wss": WEBSOCKET,
 }
-"""By the scheme of a link's address; a key that CURVE proved goes before it."""
+"""By the scheme of a link's address; what is plain without a key is CURVE with one."""
 _CAUSES: Final = (
     (LinkClosed, "closed"),
     (LinkEnded, "ended"),
@@ -29,17 +29,18 @@ _CAUSES: Final = (
 
 def transport_of(link: Link | None) -> int:
     """By which transport a port's messages come; 0 of the broker's own port."""
-    return 0 if link is None else transport_by(link.peer.address, link.peer.curve_key)
+    return 0 if link is None else transport_by(link.peer.address, link.peer.key)
 
 
 def transport_by(address: str, key: str | None) -> int:
-    """The transport of an address whose peer proved that CURVE key, or none."""
-    return CURVE if key else _TRANSPORTS.get(address.partition("://")[0], 0)
+    """The transport of an address whose peer proved that key, or none."""
+    found = _TRANSPORTS.get(address.partition("://")[0], OTHER)
+    return CURVE if key and found == PLAIN else found
 
 
 def known_of(peer: PeerInfo) -> dict[str, Any]:
     """What the transport knows of a peer, as far as the dictionary keeps it."""
-    facts = {"address": peer.address, "pid": peer.pid, "key": peer.curve_key}
+    facts = {"address": peer.address, "pid": peer.pid, "key": peer.key}
     return {name: each for name, each in facts.items() if each}
 
 

@@ -54,9 +54,9 @@ class Refusals:
             return
         self.tell_left_out()
         facts: dict[str, Any] = {"address": peer.address, "uid": peer.uid, "errno": errnum, "reason": reason}
-        if peer.curve_key:
-            facts["key"] = peer.curve_key
-        transport = transport_by(peer.address, peer.curve_key)
+        if peer.key:
+            facts["key"] = peer.key
+        transport = transport_by(peer.address, peer.key)
         self._tell(DENIED_LINK, facts, direction=DENIED, reason=errnum, transport=transport)
 
     def tell_left_out(self) -> None:

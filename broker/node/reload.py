@@ -141,6 +141,7 @@ class Reload:
         node.settings, node.access = plan.settings, plan.access
         # first of all: whatever fails below, nobody stays who may not
         ended = self._end_clients() + node.overlay.revoke(self._objection)
+        node.renew_own()
         if plan.certificate is not None and former is not None:
             new = plan.certificate.public_key != former.public_key
             self._keys(new=new)
@@ -157,12 +158,13 @@ class Reload:
     def _keys(self, *, new: bool) -> None:
         """Links to come are made with the keys of the keyring; ``new``: our own has changed, too."""
         node = self._node
-        for text in node.renew_listeners() if new else ():
+        for text in node.listeners.renew(node.keyring.served()) if new else ():
             log.error("%s; its former certificate is shown there until the broker is restarted", text)
         parent = node.parent_entry()
         try:
             node.overlay.renew(
-                node.keyring.served() if new else {}, node.keyring.shown(parent) if parent is not None else {}
+                node.keyring.served() if new else None,
+                node.keyring.shown(parent) if parent is not None else {},
             )
         except ConfigError as error:
             log.error("%s; children find its former certificate until the broker is restarted", error)
@@ -191,7 +193,7 @@ class Reload:
 
     def _client_objection(self, port: Port) -> str:
         peer = port.link.peer
-        if peer.curve_key is not None:
+        if peer.key is not None:
             return self._node.keyring.objection(peer)
         now = admit(peer, self._node.access)
         if now.errnum:
@@ -200,7 +202,7 @@ class Reload:
         return "" if vars_of(port.policy) == vars_of(now.policy) else "its roles have changed"
 
     def _objection(self, peer: PeerInfo, rank: int | None) -> str:
-        return self._node.keyring.objection(peer, rank) if peer.curve_key is not None else ""
+        return self._node.keyring.objection(peer, rank) if peer.key is not None else ""
 
 
 def vars_of(policy: Any) -> tuple[Any, ...]:

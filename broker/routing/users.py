@@ -88,11 +88,11 @@ class Users:
                 errno.EAGAIN, f"userid {user.userid} has {held} {what}, the limit of one user is {most}"
             )
 
-    def refusal(self, cred: Credentials, curve_key: str | None = None) -> str:
+    def refusal(self, cred: Credentials, key: str | None = None) -> str:
         """Why somebody with ``cred`` and that key gets no further connection; "" when it may have one."""
         if cred.owner:
             return ""
-        if curve_key in self._shut_out:
+        if key in self._shut_out:
             return f"who has its key sent more than could be handled, and was cut within {SHUT_OUT_S:g} s"
         user = self._users.get((cred.userid, False))
         held, most = len(user.ports) if user is not None else 0, self.limits.connections
@@ -100,9 +100,9 @@ class Users:
             return ""
         return f"userid {cred.userid} has {held} connections, limits.connections_per_user allows {most}"
 
-    def shut_out(self, curve_key: str) -> None:
+    def shut_out(self, key: str) -> None:
         """A link with that key was cut because its sender could not be held up otherwise: none follows soon."""
-        self._shut_out[curve_key] = SHUT_OUT_S
+        self._shut_out[key] = SHUT_OUT_S
 
     def elapse(self, elapsed_s: float) -> None:
         """Time has passed."""

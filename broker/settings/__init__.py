@@ -6,8 +6,10 @@
     oslo      the section of the node proxy for oslo.messaging and its entries, likewise
     journal   the section about what passes, on disk, likewise
     ranges    types of values that several sections share
-    addresses what a URI of the configuration says, and whether it stays on this machine
+    addresses what the URI of a wing's or of the metrics' endpoint says, and whether it stays on this machine
     faults    a fault, and the checks of keys and URIs
+    shape     what types can say: a table held against the struct that describes it
+    transport_options   the tables that only one transport knows
     rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`,
               ``oslo_rules`` of `[oslo]`, ``journal_rules`` of `[journal]`
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line

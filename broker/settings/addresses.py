@@ -1,18 +1,11 @@
 """What a URI of the configuration says: its scheme, its host and port, and whether it stays on this machine.
 
-Only what the configuration has to check before anything is opened; each transport parses its own URIs again.
+For what is no address of a transport: NFP's, oslo's and the metrics' endpoints; of transports `broker.schemes` knows.
 """
 
-import ipaddress
 from typing import NamedTuple
 
-BUILT_IN_SCHEMES = ("inproc", "ipc", "local", "tcp")
-"""The transports of this distribution; others come from the entry-point group below."""
-
-TRANSPORT_GROUP = "headgate.transports"
-
-UNIX_PATH_BYTES = 107
-"""What `sun_path` of a Linux UNIX socket holds besides its NUL."""
+from broker.schemes import UNIX_PATH_BYTES, is_loopback
 
 
 class Address(NamedTuple):
@@ -57,20 +50,4 @@ def _with_port(scheme: str, rest: str) -> Address:
 
 def is_exposed(address: Address) -> bool:
     """Tell whether other machines may reach this address: `tcp` anywhere but on a loopback address."""
-    return address.scheme in ("tcp", "http") and not _is_loopback(address.host)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # a name: it may resolve to anything, and to something else tomorrow
-
-
-def known_schemes() -> list[str]:
-    """List every scheme that a transport is registered for, by this distribution or by another."""
-    from importlib.metadata import entry_points  # late: only an unusual scheme asks
-
-    return sorted({*BUILT_IN_SCHEMES, *entry_points(group=TRANSPORT_GROUP).names})
+    return address.scheme in ("tcp", "http") and not is_loopback(address.host)

@@ -6,10 +6,14 @@ Nothing is opened, resolved or read: a file for another machine can be checked h
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.settings.addresses import BUILT_IN_SCHEMES, Address, known_schemes, split_uri
+from broker.errors import ConfigError
+from broker.schemes import Capabilities, capabilities_of, nobody
+from broker.settings.addresses import split_uri
 from broker.settings.lines import KeyPath
 
 Z85_KEY_CHARS = 40
+UNKNOWN = Capabilities(is_exposed=nobody)
+"""What is known of an address for which there is no transport."""
 _Z85_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
@@ -45,24 +49,34 @@ def check_key(path: KeyPath, key: str) -> Iterator[Problem]:
             return
 
 
-def check_uri(path: KeyPath, uri: str, schemes: tuple[str, ...] | None) -> Iterator[Problem]:
-    """Check the form and the scheme of a URI; `schemes` None allows every scheme with a transport."""
+def check_uri(path: KeyPath, uri: str, schemes: tuple[str, ...]) -> Iterator[Problem]:
+    """Check the form and the scheme of a URI that no transport opens."""
     try:
         scheme = split_uri(uri).scheme
     except ValueError as error:
         yield Problem(path, f"saw {uri[:64]!r}, {error}")
         return
-    if schemes is None:
-        allowed = list(BUILT_IN_SCHEMES) if scheme in BUILT_IN_SCHEMES else known_schemes()
-    else:
-        allowed = list(schemes)
-    if scheme not in allowed:
-        yield saw(path, uri, f"one of the schemes {', '.join(allowed)}")
+    if scheme not in schemes:
+        yield saw(path, uri, f"one of the schemes {', '.join(schemes)}")
 
 
-def split_or_none(uri: str | None) -> Address | None:
-    """The parts of a URI; None for none, and for one that ``check_uri`` finds fault with."""
+def check_address(path: KeyPath, uri: str) -> Iterator[Problem]:
+    """Check the form of an address, and that there is a transport for it."""
+    if not all(uri.partition("://")):
+        yield Problem(path, f"saw {uri[:64]!r}, expected SCHEME://ADDRESS")
+        return
     try:
-        return None if uri is None else split_uri(uri)
-    except ValueError:
-        return None
+        expected = capabilities_of(uri).check_address(uri)
+    except ConfigError as error:
+        yield Problem(path, f"saw {uri[:64]!r}, {error}")
+    else:
+        if expected:
+            yield saw(path, uri, expected)
+
+
+def can(uri: str) -> Capabilities:
+    """What the transport of ``uri`` can do; ``UNKNOWN`` where there is none, of which ``check_address`` tells."""
+    try:
+        return capabilities_of(uri)
+    except ConfigError:
+        return UNKNOWN

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from broker.settings.addresses import UNIX_PATH_BYTES, Address, is_exposed, split_uri
+from broker.schemes import UNIX_PATH_BYTES
+from broker.settings.addresses import Address, is_exposed, split_uri
 from broker.settings.faults import Problem, check_key, saw
 from broker.settings.lines import KeyPath
 from broker.settings.oslo import OsloSection

@@ -8,13 +8,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from broker.settings.addresses import UNIX_PATH_BYTES, is_exposed, split_uri
-from broker.settings.faults import Problem, check_key, check_uri, saw, split_or_none
+from broker.schemes import UNIX_PATH_BYTES, Capabilities
+from broker.settings.addresses import is_exposed, split_uri
+from broker.settings.faults import UNKNOWN, Problem, can, check_address, check_key, check_uri, saw
 from broker.settings.journal_rules import journal_problems
 from broker.settings.lines import KeyPath
 from broker.settings.nfp_rules import nfp_problems
 from broker.settings.oslo_rules import oslo_problems
-from broker.settings.schema import HostEntry, Settings
+from broker.settings.schema import HostEntry, ListenEntry, Settings
+from broker.settings.transport_options import option_problems
 
 __all__ = ["Problem", "problems"]
 
@@ -86,34 +88,51 @@ def _ranks(settings: Settings) -> Iterator[Problem]:
 
 
 def _host_addresses(settings: Settings) -> Iterator[Problem]:
-    plaintext = settings.tree.curve_cert is None
     for name in FIELD.findall(settings.tree.curve_cert or ""):
         if name not in ("{rank}", "{hostname}"):
             yield saw(("tree", "curve_cert"), name, "no field but {rank} and {hostname}")
     for index, host in enumerate(settings.hosts):
-        path = ("hosts", index, "address")
-        yield from check_uri(path, host.address, ("tcp", "ipc"))
-        if host.address.startswith("tcp://*") or host.address.endswith(":*"):
-            yield saw(
-                path, host.address, "a host and port that children can dial (a wildcard belongs into bind)"
+        for name, uri in (("address", host.address), ("bind", host.bind)):
+            if uri is not None:
+                yield from _tree_address(("hosts", index, name), uri, settings)
+        if host.address.partition("://")[2].startswith("*") or host.address.endswith(":*"):
+            expected = "a host and port that children can dial (a wildcard belongs into bind)"
+            yield saw(("hosts", index, "address"), host.address, expected)
+        if host.bind is not None and host.bind.partition("://")[0] != host.address.partition("://")[0]:
+            yield saw(("hosts", index, "bind"), host.bind, "the scheme of address")
+        if host.public_key is None and can(host.address).proves_keys(_curve(settings)):
+            why = (
+                "a Z85 key since tree.curve_cert is set"
+                if _curve(settings)
+                else "the key that its handshake proves"
             )
-        if host.bind is not None:
-            yield from check_uri(("hosts", index, "bind"), host.bind, ("tcp", "ipc"))
-        if plaintext and not settings.tree.insecure:
-            yield from _plaintext(index, host)
-        if not plaintext and host.public_key is None:
-            yield Problem(
-                ("hosts", index, "public_key"), "missing, expected a Z85 key since tree.curve_cert is set"
-            )
+            yield Problem(("hosts", index, "public_key"), f"missing, expected {why}")
+    yield from _tree_options(settings)
 
 
-def _plaintext(index: int, host: HostEntry) -> Iterator[Problem]:
-    for name, uri in (("address", host.address), ("bind", host.bind)):
-        address = split_or_none(uri)
-        if address is not None and is_exposed(address):
-            yield saw(
-                ("hosts", index, name), uri, "a loopback address, or tree.curve_cert, or tree.insecure = true"
-            )
+def _tree_address(path: KeyPath, uri: str, settings: Settings) -> Iterator[Problem]:
+    yield from check_address(path, uri)
+    found = can(uri)
+    if not found.tree and found is not UNKNOWN:
+        yield saw(path, uri, "an address of a transport that can join brokers")
+    if found.is_plaintext(uri, _curve(settings)) and not settings.tree.insecure:
+        yield saw(path, uri, f"{_protected(found)}, or tree.insecure = true")
+
+
+def _tree_options(settings: Settings) -> Iterator[Problem]:
+    """The hosts' transports share one table: each kind of them checks it, once."""
+    kinds = {id(found): found for found in map(can, settings.tree_uris()) if found is not UNKNOWN}
+    for found in kinds.values() or [UNKNOWN]:
+        yield from option_problems(("tree", "options"), settings.tree.options, found)
+
+
+def _curve(settings: Settings) -> bool:
+    return settings.tree.curve_cert is not None
+
+
+def _protected(found: Capabilities) -> str:
+    """What is expected of an address whose traffic others could read."""
+    return "a loopback address" + (", or tree.curve_cert" if found.protection == "curve" else "")
 
 
 def _parents(settings: Settings) -> Iterator[Problem]:
@@ -166,43 +185,70 @@ def _listeners(settings: Settings) -> Iterator[Problem]:
     times = Counter(entry.uri for entry in settings.listen)
     for index, entry in enumerate(settings.listen):
         path = ("listen", index, "uri")
-        faults = list(check_uri(path, entry.uri, None))
-        yield from faults
+        yield from check_address(path, entry.uri)
+        found = can(entry.uri)
         if times[entry.uri] > 1:
             yield saw(path, entry.uri, "each URI once")
-        exposed = not faults and is_exposed(split_uri(entry.uri))
-        if exposed and settings.tree.curve_cert is None and not entry.insecure:
-            yield saw(path, entry.uri, "a loopback address, or tree.curve_cert, or insecure = true here")
-        if entry.strict_rfc3 and entry.dialect != "flux1":
-            yield saw(("listen", index, "strict_rfc3"), entry.strict_rfc3, 'false unless dialect = "flux1"')
+        if not found.listens:
+            yield saw(path, entry.uri, "a transport that listens (the gateway is what takes WebSockets)")
+        if found.is_plaintext(entry.uri, _curve(settings)) and not entry.insecure:
+            yield saw(path, entry.uri, f"{_protected(found)}, or insecure = true here")
+        if found is not UNKNOWN:
+            yield from _forms(index, entry, found)
+            yield from option_problems(("listen", index, "options"), entry.options, found)
+
+
+def _forms(index: int, entry: ListenEntry, found: Capabilities) -> Iterator[Problem]:
+    """What the transport does not carry."""
+    if entry.dialect not in found.dialects:
+        carried = ", ".join(f'"{name}"' for name in found.dialects)
+        yield saw(("listen", index, "dialect"), entry.dialect, f"what this transport carries, {carried}")
+    if entry.strict_rfc3 and entry.dialect != "flux1":
+        yield saw(("listen", index, "strict_rfc3"), entry.strict_rfc3, 'false unless dialect = "flux1"')
+    elif entry.strict_rfc3 and not found.strict_rfc3:
+        yield saw(
+            ("listen", index, "strict_rfc3"), entry.strict_rfc3, "false: this transport has one form only"
+        )
 
 
 def _keys(settings: Settings) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for index, host in enumerate(settings.hosts):
         if host.public_key is not None:
-            yield from check_key(("hosts", index, "public_key"), host.public_key)
+            yield from _key_form(("hosts", index, "public_key"), host.public_key, [can(host.address)])
             owners[host.public_key] = "the key of a host"
     for index, host in enumerate(settings.hosts):
         if host.next_key is not None:
             yield from _next_key(index, host, settings)
             owners[host.next_key] = "the next key of a host"
+    doors = [found for found in (can(entry.uri) for entry in settings.listen) if "key" in found.proves]
     for index, client in enumerate(settings.clients):
         path = ("clients", index, "public_key")
-        yield from check_key(path, client.public_key)
+        yield from _key_form(path, client.public_key, doors)
         if client.public_key in owners:
             yield saw(path, client.public_key, f"a key of its own: this is {owners[client.public_key]}")
         owners[client.public_key] = "the key of another client"
-    if settings.clients and settings.tree.curve_cert is None:
+    if settings.clients and not _curve(settings) and not any(door.protection == "own" for door in doors):
         yield Problem(
-            ("clients",), "saw client keys without tree.curve_cert, expected it: only CURVE checks keys"
+            ("clients",),
+            "saw client keys without tree.curve_cert, expected it, or a [[listen]] whose transport checks keys",
         )
+
+
+def _key_form(path: KeyPath, key: str, doors: list[Capabilities]) -> Iterator[Problem]:
+    """A key is one of CURVE, unless a transport that it may be for has others."""
+    others = [door for door in doors if door.protection == "own"]
+    expected = [door.check_key(key) for door in others]
+    if not others:
+        yield from check_key(path, key)
+    elif all(expected):
+        yield saw(path, key, expected[0])
 
 
 def _next_key(index: int, host: HostEntry, settings: Settings) -> Iterator[Problem]:
     """A next key must not be what another host is known by: it would bind that host to two ranks."""
     path = ("hosts", index, "next_key")
-    yield from check_key(path, host.next_key or "")
+    yield from _key_form(path, host.next_key or "", [can(host.address)])
     if host.public_key is None:
         yield Problem(path, "saw it without public_key, expected both: a listener takes either")
     elif host.next_key == host.public_key:

@@ -6,7 +6,7 @@ relations between fields in `rules`.
 """
 
 import os
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -122,6 +122,11 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     insecure: bool = False
     """Allow plaintext tree links off loopback. Default false: whoever reaches such a port owns the tree."""
 
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the transport of the hosts' addresses is to know, for transports that other packages bring: its package
+    says which keys there are. `{rank}` and `{hostname}` in a text are filled in as in `curve_cert`, and files are taken
+    from the directory of this one. Default none: the built-in transports take none."""
+
     batch: bool = True
     """Put many messages into one ZeroMQ message between Headgate brokers that both offer it. Default true:
     ten times the throughput under CURVE. false speaks plain multi-part to everyone."""
@@ -134,15 +139,17 @@ class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rank this entry is about."""
 
     address: Text
-    """Where its children dial it: `tcp://HOST:PORT` or `ipc://PATH`. A name is resolved at each connect."""
+    """Where its children dial it: `tcp://HOST:PORT`, `ipc://PATH`, or an address of any other transport that can join
+    brokers. A name is resolved at each connect."""
 
     bind: Text | None = None
     """Where it listens, if that is not its address. Default: the address if it is numeric or a path,
     otherwise that port on all interfaces."""
 
     public_key: Text | None = None
-    """Its CURVE public key, 40 characters of Z85. Needed with `tree.curve_cert`. Ranks may share a key, as
-    deployed Flux does; the key then proves only that the peer is one of them."""
+    """The key that its handshake proves. With `tree.curve_cert` that is its CURVE public key, 40 characters of Z85;
+    needed then, and with each other transport that proves keys. Ranks may share a key, as deployed Flux does; the key
+    then proves only that the peer is one of them."""
 
     next_key: Text | None = None
     """The public key it is about to change to: until that has become `public_key`, both are taken for this
@@ -174,12 +181,16 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Allow plaintext off loopback on this listener. Default false: its traffic, credentials included,
     could be read and forged."""
 
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the transport of `uri` is to know, for transports that other packages bring: as `tree.options`."""
+
 
 class ClientEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[clients]]`: a CURVE key that may connect as a client, and as whom."""
+    """`[[clients]]`: a key that may connect as a client, and as whom."""
 
     public_key: Text
-    """The client's CURVE public key, 40 characters of Z85; one principal per key."""
+    """The key that the client's handshake proves, its CURVE public key (40 characters of Z85) or what another transport
+    calls a key; one principal per key."""
 
     userid: Userid
     """The userid its messages are stamped with."""
@@ -375,19 +386,29 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         uri = self.broker.local_uri or f"local://{self.broker.rundir}/local-{rank}"
         replace = msgspec.structs.replace
-        tree = replace(self.tree, curve_cert=self._certificate(rank, hostname))
+        tree = replace(
+            self.tree,
+            curve_cert=self._filled("curve_cert", self.tree.curve_cert, rank, hostname),
+            options={
+                name: self._filled(f"options.{name}", value, rank, hostname)
+                for name, value in self.tree.options.items()
+            },
+        )
         return replace(self, broker=replace(self.broker, rank=rank, local_uri=uri), tree=tree)
 
-    def _certificate(self, rank: int, hostname: str) -> str | None:
-        """`tree.curve_cert` at `rank`: `{hostname}` is what `hosts` says, else this machine's name to its first dot."""
-        path = self.tree.curve_cert
-        if path is None or "{" not in path:
+    def tree_uris(self) -> list[str]:
+        """The addresses that links of the tree are made with."""
+        return [uri for host in self.hosts for uri in (host.address, host.bind) if uri is not None]
+
+    def _filled(self, name: str, path: Any, rank: int, hostname: str) -> Any:
+        """A text of `tree` at `rank`: `{hostname}` is what `hosts` says, else this machine's name to its first dot."""
+        if not isinstance(path, str) or "{" not in path:
             return path
         host = self.host(rank)
-        name = (host.hostname if host is not None else None) or hostname.partition(".")[0]
-        if "{hostname}" in path and (not name or "/" in name):
-            raise ConfigError(f"tree.curve_cert: {path}: the host name {name!r} is no part of a file name")
-        return path.replace("{rank}", str(rank)).replace("{hostname}", name)
+        here = (host.hostname if host is not None else None) or hostname.partition(".")[0]
+        if "{hostname}" in path and (not here or "/" in here):
+            raise ConfigError(f"tree.{name}: {path}: the host name {here!r} is no part of a file name")
+        return path.replace("{rank}", str(rank)).replace("{hostname}", here)
 
     def _own_rank(self, hostname: str) -> int:
         if self.broker.rank is not None:

@@ -29,7 +29,6 @@ from typing import Final
 import zmq
 
 from broker.errors import ConfigError
-from broker.identity import Credentials
 
 log = logging.getLogger("headgate")
 
@@ -86,24 +85,6 @@ class CurveClient:
     certificate: Certificate
     server_key: str
     next_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PeerKey:
-    """The key of a tree peer. ``rank`` is None when brokers share a certificate, as in deployed Flux: hello decides."""
-
-    rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClientKey:
-    """The key of a client, whose messages are stamped with ``user``."""
-
-    user: Credentials
-
-
-Keys = Mapping[str, PeerKey | ClientKey]
-"""``Options.extra["keys"]`` of a listener: Z85 public key -> owner; looked up at each handshake, so it may change."""
 
 
 def check_key(text: str, where: str = "key") -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
+from broker.schemes import BUILT_IN
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.wire.message import Message
 
@@ -133,6 +134,8 @@ class _Listener(Listener):
 
 class InprocTransport:
     """``inproc://NAME``: names are known in this process only."""
+
+    capabilities = BUILT_IN["inproc"].capabilities
 
     def __init__(self) -> None:
         self._listeners: dict[str, _Listener] = {}

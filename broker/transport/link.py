@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.errors import ConfigError, LinkBroken, LinkError, Untranslatable
-from broker.identity import PeerInfo
+from broker.identity import Key, PeerInfo
+from broker.schemes import Capabilities
 from broker.transport.budget import Budget
 from broker.transport.outbox import Outbox, OutboxLimits
 from broker.transport.reserve import Reserve
@@ -118,8 +119,14 @@ class Options:
     insecure: bool = False
     """Allow plaintext off loopback."""
     connect_timeout_s: float = 30.0
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    """Whose keys a listener lets in, for transports that prove keys; looked up at each handshake: it changes."""
+    tree: bool = False
+    """These are links between brokers. Only here may a transport give a peer a ``rank``."""
+    settings: Any = None
+    """The transport's own options, of the type ``Capabilities.options``; None: its defaults."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Settings of one transport only (``curve``: certificates; ``batch``: batching)."""
+    """What brokers agree on about built-in transports (``curve``: certificates; ``batch``: batching)."""
     reserve: Reserve = field(default_factory=Reserve)
     """Descriptors that are not for everybody."""
     has_reserve: Callable[[PeerInfo], bool] = lambda _peer: False
@@ -166,7 +173,11 @@ class Link(ABC):
 
     @abstractmethod
     def pause(self) -> None:
-        """Stop reading; the peer will feel it."""
+        """Stop reading; the peer will feel it.
+
+        When the peer leaves meanwhile, what it sent before is delivered, and then the end is told: at once, which ends
+        the pause, or when the link is read again, as the transport can.
+        """
 
     @abstractmethod
     def resume(self) -> None:
@@ -253,6 +264,10 @@ class Listener(ABC):
 
 class Transport(Protocol):
     """What an entry point of group ``headgate.transports`` names: listen and dial for one or more schemes."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
         """Listen at ``uri``.

@@ -28,6 +28,7 @@ from broker.errors import (
     Untranslatable,
 )
 from broker.identity import PeerInfo
+from broker.schemes import BUILT_IN
 from broker.transport.accepting import BACKLOG, UnixListener
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.wire.framing import Splitter, frame
@@ -233,6 +234,8 @@ def _strict_frame(options: Options) -> Callable[[Message], bytes] | None:
 
 class UnixTransport:
     """``local:///absolute/path``."""
+
+    capabilities = BUILT_IN["local"].capabilities
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
         """Bind and listen; a socket file nobody listens at any more is replaced.

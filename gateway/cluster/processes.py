@@ -25,7 +25,7 @@ from urllib.parse import quote
 from broker.client import blocking
 from broker.errors import ConfigError, HeadgateError
 from broker.interpreter import command
-from broker.settings.addresses import UNIX_PATH_BYTES
+from broker.schemes import UNIX_PATH_BYTES
 from gateway.cluster import control, files, links, state, supervisor
 from gateway.cluster.engine import Access, Member, Unsupported
 from gateway.cluster.lines import last_of, lines_of

@@ -21,6 +21,7 @@ import msgspec
 from broker.errors import ConfigError
 from broker.settings.faults import check_key
 from broker.settings.reading import check_by, loads_as, text_of
+from broker.settings.transport_options import rooted_options
 from gateway.settings.rules import problems
 from gateway.settings.schema import GatewaySettings, ListenEntry
 
@@ -79,6 +80,7 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
         section,
         statedir=os.path.join(folder, section.statedir),
         upstream_cert=file(section.upstream_cert),
+        upstream_options=rooted_options(section.upstream_options, [section.upstream or ""], folder),
         upstream_key=file(key) if key and any(check_key(("upstream_key",), key)) else key,
     )
     keys = tuple(key if "://" in key else os.path.join(folder, key) for key in settings.jwt.keys)

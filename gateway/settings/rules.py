@@ -11,8 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from broker.schemes import capabilities_of
+from broker.settings.faults import check_address
 from broker.settings.lines import KeyPath
 from broker.settings.rules import Problem
+from broker.settings.transport_options import option_problems
 from gateway.settings.places import Place, place_of
 from gateway.settings.schema import GatewaySettings, ListenEntry
 
@@ -40,6 +43,12 @@ def _upstream(settings: GatewaySettings) -> Iterator[Problem]:
     for name, other in (("upstream_cert", "upstream_key"), ("upstream_key", "upstream_cert")):
         if getattr(section, name) is not None and getattr(section, other) is None:
             yield Problem(("gateway", other), f"missing, expected it beside {name}: CURVE needs both")
+    if section.upstream is not None:
+        faults = list(check_address(("gateway", "upstream"), section.upstream))
+        yield from faults
+        if not faults:
+            transport = capabilities_of(section.upstream)
+            yield from option_problems(("gateway", "upstream_options"), section.upstream_options, transport)
 
 
 # ---------------------------------------------------------------- [[listen]] and metrics

@@ -6,7 +6,7 @@ in `rules`.
 """
 
 import os
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta, Struct, field
 
@@ -45,6 +45,10 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     upstream_key: Text | None = None
     """The public key that such an upstream must have: 40 characters of Z85, or the path of its public certificate,
     which is read again likewise. Default: `$HEADGATE_SERVER_KEY`. Needed with `upstream_cert`."""
+
+    upstream_options: dict[str, Any] = field(default_factory=dict)
+    """What the transport of `upstream` is to know, where it is one that another package brings: its package says which
+    keys there are. Default: `$HEADGATE_OPTIONS` (`KEY=VALUE ...`)."""
 
     statedir: Text = field(default_factory=default_statedir)
     """Directory (0700) for the token file, the cookie key and the store that worker processes share. Default:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import ConfigError
+from broker.schemes import capabilities_of
+from broker.settings.transport_options import from_words, typed
 
 if TYPE_CHECKING:
     from gateway.settings.schema import GatewaySection
@@ -17,6 +19,10 @@ CERT: Final = "HEADGATE_CERT"
 """Environment: our certificate, where the settings name none."""
 SERVER_KEY: Final = "HEADGATE_SERVER_KEY"
 """Environment: the key that the upstream must have, likewise."""
+
+
+OPTIONS: Final = "HEADGATE_OPTIONS"
+"""Environment: ``KEY=VALUE ...`` for the transport of another package, likewise."""
 
 
 def keys_of(
@@ -49,6 +55,17 @@ def keys_of(
         return {"curve": curve.CurveClient(curve.load(cert), server)}
 
     return extra
+
+
+def options_for(section: GatewaySection, uri: str, environ: Mapping[str, str] = os.environ) -> Any:
+    """``Options.settings`` of a dialer; None at an address whose transport takes none.
+
+    Raises:
+        ConfigError: they are not what the transport takes.
+    """
+    if section.upstream_options:
+        return typed(section.upstream_options, capabilities_of(uri))
+    return from_words(environ.get(OPTIONS, ""), uri) if capabilities_of(uri).options is not None else None
 
 
 def is_key(text: str) -> bool:

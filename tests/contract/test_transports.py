@@ -6,16 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from broker.identity import PeerKey
+from broker.testing import CHECKS
+from broker.testing.endings import check_half_open_peer
+from broker.testing.harness import Harness
 from broker.transport import curve, inproc, unix, zeromq
 from broker.transport.link import Link
-from tests.contract.checks import CHECKS
-from tests.contract.endings import check_half_open_peer
-from tests.contract.harness import Harness
 from tests.contract.websockets import WebSocketPair
 
 SERVER, CLIENT = curve.generate(), curve.generate()
-CURVE_LISTEN = {"curve": curve.CurveServer(SERVER), "keys": {CLIENT.public_key: curve.PeerKey(1)}}
-CURVE_DIAL = {"curve": curve.CurveClient(CLIENT, SERVER.public_key)}
+KEYS = {CLIENT.public_key: PeerKey(1)}
+
+
+def curve_listen(**more):
+    return {"extra": {"curve": curve.CurveServer(SERVER)} | more, "keys": KEYS}
+
+
+def curve_dial(**more):
+    return {"extra": {"curve": curve.CurveClient(CLIENT, SERVER.public_key)} | more}
 
 
 def batching(near: Link, far: Link) -> None:
@@ -38,7 +46,6 @@ def only_eperm(_number: int) -> int:
 
 def harnesses(rundir: Path) -> list[Harness]:
     """What ``CHECKS`` runs on; ZeroMQ can tell a refused dialer that it is refused, but not why."""
-    batch = {"batch": True}
     return [
         Harness("inproc", inproc.transport, "inproc://contract-%d"),
         Harness("unix", unix.transport, f"local://{rundir}/s%d", stranger=knock_unix),
@@ -46,8 +53,8 @@ def harnesses(rundir: Path) -> list[Harness]:
             "zeromq-curve",
             zeromq.transport,
             "tcp://127.0.0.1:0",
-            CURVE_LISTEN,
-            CURVE_DIAL,
+            curve_listen(),
+            curve_dial(),
             refusal=only_eperm,
             stranger=knock_tcp,
         ),
@@ -55,8 +62,8 @@ def harnesses(rundir: Path) -> list[Harness]:
             "zeromq-curve-batch",
             zeromq.transport,
             "tcp://127.0.0.1:0",
-            CURVE_LISTEN | batch,
-            CURVE_DIAL | batch,
+            curve_listen(batch=True),
+            curve_dial(batch=True),
             refusal=only_eperm,
             prepare=batching,
             stranger=knock_tcp,
@@ -68,7 +75,7 @@ def harnesses(rundir: Path) -> list[Harness]:
             "websocket",
             WebSocketPair(),
             "ws://127.0.0.1:0",
-            dial_extra={"token": "for-a-test"},
+            dial={"extra": {"token": "for-a-test"}},
             stranger=knock_tcp,
         ),
     ]

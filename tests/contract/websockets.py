@@ -104,6 +104,8 @@ class UpgradeListener(Listener):
 class WebSocketPair:
     """The transport under test: our dialer, and the gateway's link behind a bare upgrade."""
 
+    capabilities = websocket.transport.capabilities
+
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
         return await UpgradeListener(accept, options).open(uri)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from broker.errors import LinkRefused
+from broker.testing.harness import Recorder
 from broker.transport import curve, zeromq
 from broker.transport.link import Options
 from broker.wire.message import request
-from tests.contract.harness import Recorder
 
 pytestmark = pytest.mark.interop
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"

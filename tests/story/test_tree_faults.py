@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from broker.errors import RpcError
+from broker.identity import PeerKey
 from broker.transport import curve
 from broker.wire.message import event, request
 from tests.interop.mixed import Mixed
@@ -113,11 +114,11 @@ def test_a_key_of_its_own_for_each_rank_binds_it_to_that_rank():
 
     async def main():
         tree = Tree(2, address=tcp_place)
-        keys = {certificate.public_key: curve.PeerKey(rank) for rank, certificate in enumerate(certificates)}
+        keys = {certificate.public_key: PeerKey(rank) for rank, certificate in enumerate(certificates)}
 
         def config(rank, certificate):
             config = shared_certificate(tree.config_of(rank), certificate)
-            config.listen.extra["keys"] = keys
+            config.listen.keys = keys
             config.dial.extra["curve"] = curve.CurveClient(certificate, certificates[0].public_key)
             return config
 

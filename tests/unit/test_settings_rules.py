@@ -36,8 +36,8 @@ TWO = host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{OTHER_KEY}'")
             "f:2: broker.metrics_listen: saw 'http://0.0.0.0:80', ",
         ),
         (
-            host(0, address="local:///x"),
-            "f:3: hosts[0].address: saw 'local:///x', expected one of the schemes tcp, ",
+            host(0, address="wss://x"),
+            "f:3: hosts[0].address: saw 'wss://x', expected an address of a transport that can join brokers",
         ),
         (host(0, address="tcp://a"), "f:3: hosts[0].address: saw 'tcp://a', expected tcp://HOST:PORT"),
         (host(0, address="tcp://*:80"), "f:3: hosts[0].address: saw 'tcp://*:80', expected a host and port"),
@@ -81,7 +81,7 @@ TWO = host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{OTHER_KEY}'")
         ("[[listen]]\nuri = 'x'", "f:2: listen[0].uri: saw 'x', expected SCHEME://ADDRESS"),
         (
             "[[listen]]\nuri = 'carrier://dove'",
-            "f:2: listen[0].uri: saw 'carrier://dove', expected one of the sch",
+            "f:2: listen[0].uri: saw 'carrier://dove', no transport for scheme 'carrier'; known: inproc, ipc",
         ),
         (
             "[[listen]]\nuri = 'tcp://0.0.0.0:99'",

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from broker.errors import DecodeError
-from broker.journal.layout import DIRECTION_NAMES, KIND_NAMES, STRIPPED, TRANSPORT_NAMES, TYPE_NAMES
+from broker.journal.layout import DIRECTION_NAMES, KIND_NAMES, OTHER, STRIPPED, TRANSPORT_NAMES, TYPE_NAMES
 from broker.journal.reading.bodies import PROTO_PART_BYTES, part_at
 from broker.journal.reading.dots import first_dots
 from broker.journal.reading.entries import Entries
@@ -105,8 +105,19 @@ class Batch(Entries):
 
     @property
     def transport(self) -> Coded:
-        """Names of transports."""
-        return _by_number(self._byte(3, 5), TRANSPORT_NAMES)
+        """Names of transports; of one that is no part of this package, the scheme of the peer's address."""
+        codes = self._byte(3, 5)
+        named = _by_number(codes, TRANSPORT_NAMES)
+        foreign = codes == OTHER
+        if not foreign.any():
+            return named
+        segment, values = self._blocks[0].segment, list(named.values)
+        peers, places = np.unique(self.peer_id[foreign], return_inverse=True)
+        schemes = [self._peers.scheme(segment, number) for number in peers.tolist()]
+        distinct = sorted(set(schemes))
+        wide = codes.astype(np.int32)
+        wide[foreign] = np.array([len(values) + distinct.index(scheme) for scheme in schemes])[places]
+        return Coded(wide, [*values, *distinct])
 
     @property
     def direction(self) -> Coded:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.errors import DecodeError
-from broker.journal.layout import DICTIONARY, ENTRY, HEADER_BYTES, KIND_AT
+from broker.journal.layout import DICTIONARY, ENTRY, HEADER_BYTES, KIND_AT, OTHER, TRANSPORT_NAMES
 from broker.journal.reading.blocks import Block, Damage, SegmentFile
 from broker.journal.reading.segments import Segment
 from broker.wire.parts import split_parts
@@ -73,6 +73,11 @@ class Peers:
         """The same for many."""
         known = self._runs.get((segment.writer, segment.run), {})
         return [_name(known.get(number, {}), number) if number else "" for number in numbers]
+
+    def scheme(self, segment: Segment, number: int) -> str:
+        """The scheme of its address; ``other`` where none is known."""
+        scheme, mark, _ = str(self.facts(segment, number).get("address", "")).partition("://")
+        return scheme if mark and scheme else TRANSPORT_NAMES[OTHER]
 
     def window(self, segment: Segment, low: int, high: int) -> tuple[int, list[str]]:
         """Names of all numbers from ``low`` to ``high`` and some around them: the number of the first, and a list.

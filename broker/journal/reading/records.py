@@ -25,6 +25,7 @@ from broker.journal.layout import (
     FLUX,
     HEADER_BYTES,
     KIND_NAMES,
+    OTHER,
     OUT,
     STRIPPED,
     TRANSPORT_NAMES,
@@ -164,7 +165,9 @@ def _record(
         peer_id=peer,
         via=peers.name(segment, via) if not _counts(flux, kind_of, way) else "",
         via_id=via,
-        transport=TRANSPORT_NAMES.get(transport, f"#{transport}"),
+        transport=peers.scheme(segment, peer)
+        if transport == OTHER
+        else TRANSPORT_NAMES.get(transport, f"#{transport}"),
         direction=DIRECTION_NAMES.get(way, f"#{way}"),
         reason=reason,
         kind=KIND_NAMES.get(kind, f"#{kind}"),

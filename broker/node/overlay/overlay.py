@@ -117,18 +117,18 @@ class Overlay:
         options = replace(self._config.listen, admit=self._admit, extra=extra)
         return await registry.listen(uri, self._children.accept, options)
 
-    def renew(self, listen: Mapping[str, Any], dial: Mapping[str, Any]) -> None:
+    def renew(self, listen: Mapping[str, Any] | None, dial: Mapping[str, Any]) -> None:
         """Make new links with other ``Options.extra``; links that exist stay.
 
         Args:
-            listen: for children; {} as before.
+            listen: for children; None as before. {} has the transport read its files again.
             dial: for the parent.
 
         Raises:
             ConfigError: our listener cannot; it goes on as it was.
         """
         self._config.dial.extra.update(dial)
-        if listen and self._listener is not None:
+        if listen is not None and self._listener is not None:
             self._listener = self._listener.renew(listen)
 
     def revoke(self, objection: Objection) -> int:
@@ -138,7 +138,7 @@ class Overlay:
 
     def _admit(self, peer: PeerInfo) -> int:
         """Who may say hello: brokers by their key, and where there are no keys the owner's processes."""
-        stranger = peer.curve_key is None and peer.uid not in (None, self._broker.own.cred.userid)
+        stranger = peer.key is None and peer.uid not in (None, self._broker.own.cred.userid)
         if stranger or peer.user is not None:
             self._hooks.refused(peer, errno.EPERM, "not a broker of this tree")
             return errno.EPERM

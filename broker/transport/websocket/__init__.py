@@ -23,11 +23,14 @@ The ``websockets`` library is loaded by the first dial.
 from __future__ import annotations
 
 from broker.errors import ConfigError
+from broker.schemes import BUILT_IN
 from broker.transport.link import Accept, Link, Listener, Options
 
 
 class WebSocketTransport:
     """``ws://HOST:PORT/PATH`` and ``wss://HOST:PORT/PATH``; the path is ``/v1/ws`` when there is none."""
+
+    capabilities = BUILT_IN["wss"].capabilities
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
         """Not here: the gateway is what listens for WebSockets.

@@ -16,7 +16,7 @@
     connection  one connection by its descriptor: still the same, cut it, how long it has been silent
     tuning      the socket options and their reasons
 
-``Options.extra`` of a listener: ``curve`` (CurveServer), ``keys`` (curve.Keys), ``batch`` (bool).
+``Options.extra`` of a listener: ``curve`` (CurveServer), ``batch`` (bool); ``Options.keys`` are Z85.
 ``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),
 ``batch`` (bool).
 
@@ -29,6 +29,7 @@ its kernel goes on is not lost for a link: whoever uses it counts silence, as th
 
 from __future__ import annotations
 
+from broker.schemes import BUILT_IN
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.zeromq.dealer import dial
 from broker.transport.zeromq.router import listen
@@ -36,6 +37,8 @@ from broker.transport.zeromq.router import listen
 
 class ZeromqTransport:
     """``tcp://HOST:PORT`` and ``ipc://PATH``; needs no state of its own."""
+
+    capabilities = BUILT_IN["tcp"].capabilities
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
         """Bind a ROUTER at ``uri``; port 0 takes a free one.

@@ -69,7 +69,7 @@ class DealerLink(ZeromqLink):
     def __init__(self, the_hub: Hub, endpoint: Endpoint, uri: str, options: Options) -> None:
         curve: CurveClient | None = options.extra.get("curve")
         key = curve.server_key if isinstance(curve, CurveClient) else None
-        peer = PeerInfo(uri, curve_key=key, local=endpoint.scheme == "ipc")
+        peer = PeerInfo(uri, key=key, local=endpoint.scheme == "ipc")
         sock = the_hub.open(zmq.DEALER)
         pump = Pump(the_hub, sock, self)
         pump.paused = True

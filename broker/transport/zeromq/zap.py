@@ -12,15 +12,14 @@ import contextlib
 import errno
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
 import zmq
 from zmq.utils import z85
 
-from broker.identity import PeerInfo
-from broker.transport.curve import ClientKey, Keys, PeerKey
+from broker.identity import ClientKey, PeerInfo
 from broker.transport.link import Options
 from broker.transport.zeromq.origin import credentials
 from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
@@ -84,8 +83,7 @@ class Gate:
         self.shut = False
         self._options = options
         self._ipc = uri.startswith("ipc:")
-        keys: Keys | None = options.extra.get("keys")
-        self._keys: Mapping[str, PeerKey | ClientKey] = {} if keys is None else keys
+        self._keys = options.keys
 
     def largest_bytes(self) -> int:
         """The largest message any peer may send: what libzmq is told; links check their own, smaller caps."""
@@ -104,7 +102,7 @@ class Gate:
                 return user_id
             reason = f"not admitted (errno {denied})"
         else:
-            stranger = PeerInfo(self._name(user_id, address), curve_key=key, local=self._ipc)
+            stranger = PeerInfo(self._name(user_id, address), key=key, local=self._ipc)
             self._options.refused(stranger, errno.EPERM, reason)
         self.denied += 1
         log.warning("%s: refused %s: %s", self.uri, address, reason)
@@ -122,8 +120,8 @@ class Gate:
             if known is None:
                 return None
             if isinstance(known, ClientKey):
-                return PeerInfo(name, curve_key=key, user=known.user)
-            return PeerInfo(name, curve_key=key, rank=known.rank)
+                return PeerInfo(name, key=key, user=known.user)
+            return PeerInfo(name, key=key, rank=known.rank)
         uid, gid, pid = credentials(address) if self._ipc else (None, None, None)
         return PeerInfo(name, uid=uid, gid=gid, pid=pid, local=self._ipc)
 

@@ -87,7 +87,7 @@ def test_where_the_owner_is_the_overflow_uid_nobody_is_taken_for_it():
 @pytest.mark.parametrize("guest", [False, True])
 @pytest.mark.parametrize("local", [False, True])
 def test_a_known_key_has_its_user_and_is_never_local(user, stamped, guest, local):
-    peer = PeerInfo("tcp://x", user=user, curve_key="k", local=local)
+    peer = PeerInfo("tcp://x", user=user, key="k", local=local)
     assert outcome(peer, access(guest, False, False)) == stamped
     assert admit(peer, access(guest, False, False)).policy.pass_through is user.owner
 

@@ -66,7 +66,8 @@ def test_a_peer_is_introduced_before_it_is_heard():
         ("tcp://127.0.0.1:5#1", None, layout.PLAIN),
         ("ipc:///r/tree-0#1", None, layout.PLAIN),
         ("wss://host/ws#1", None, layout.WEBSOCKET),
-        ("pigeon://loft", None, 0),
+        ("pigeon://loft", None, layout.OTHER),
+        ("pigeon://loft", "key", layout.OTHER),
     ],
 )
 def test_the_transport_of_a_peer(address, key, transport):
@@ -74,7 +75,7 @@ def test_the_transport_of_a_peer(address, key, transport):
         desk = Desk()
         with Journal(desk) as journal:
             peer = desk.peer()
-            peer.link.peer = PeerInfo(address, curve_key=key)
+            peer.link.peer = PeerInfo(address, key=key)
             assert transport_of(peer.link) == transport
             assert transport_of(None) == 0
             assert journal.capture.on
@@ -184,9 +185,7 @@ def test_who_is_turned_away_is_recorded():
             door = Doorway(desk.broker, Access(1000), 1, 1)
             door.refused = journal.capture.refused
             assert door.admit(PeerInfo("local:///x#7", uid=2000)) == errno.EPERM
-            journal.capture.refused(
-                PeerInfo("tcp://192.0.2.1:5", curve_key="k"), errno.EPERM, "unknown CURVE key"
-            )
+            journal.capture.refused(PeerInfo("tcp://192.0.2.1:5", key="k"), errno.EPERM, "unknown CURVE key")
             unix, curve = journal.state("denied.link")
             assert unix.facts["uid"] == 2000
             assert "guests are not allowed" in unix.facts["reason"]
@@ -201,7 +200,7 @@ def test_who_is_turned_away_too_often_is_counted(monkeypatch):
     monkeypatch.setattr(refusals, "Ration", lambda: Ration(3, clock=lambda: now[0]))
 
     async def script():
-        stranger = PeerInfo("tcp://192.0.2.1:5", curve_key="k")
+        stranger = PeerInfo("tcp://192.0.2.1:5", key="k")
         with Journal(Desk()) as journal:
 
             def come(times):

@@ -63,7 +63,7 @@ def test_a_refusal_is_one_log_line(caplog):
 def test_a_known_user_is_stamped_as_such():
     async def script():
         desk = Desk()
-        peer = PeerInfo("tcp://x", curve_key="k", user=Credentials(77, Role.USER | Role.ADMIN))
+        peer = PeerInfo("tcp://x", key="k", user=Credentials(77, Role.USER | Role.ADMIN))
         _, port = come_in(desk, peer, Access(1000))
         assert port.policy.stamp(bytes(8)) == Credentials(77, 10).encode()
 
@@ -71,7 +71,7 @@ def test_a_known_user_is_stamped_as_such():
 
 
 def keyed(key):
-    return PeerInfo(f"tcp://{key[0]}", curve_key=key, user=Credentials(77, Role.USER))
+    return PeerInfo(f"tcp://{key[0]}", key=key, user=Credentials(77, Role.USER))
 
 
 @pytest.mark.parametrize(("error", "why"), [(errno.ENOBUFS, "was cut within 5 s"), (errno.EPIPE, "")])

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.errors import ConfigError
-from broker.identity import Credentials, PeerInfo, Role
+from broker.identity import ClientKey, Credentials, PeerInfo, PeerKey, Role
 from broker.node.keyring import Keyring, dial_options, keys_of, retired
 from broker.settings import loads
 from broker.transport import curve
@@ -20,7 +20,7 @@ def site(rundir):
 @pytest.fixture
 def ring(site):
     made = Keyring(site.read(0))
-    made.listen_options(peers=True)
+    made.options()
     return made
 
 
@@ -30,28 +30,28 @@ def follow(ring, site, rank=0):
 
 
 def tree_peer(key, rank=None):
-    return PeerInfo("tcp://x", curve_key=key, rank=rank)
+    return PeerInfo("tcp://x", key=key, rank=rank)
 
 
 def test_both_keys_of_a_rank_are_its_own(site):
     new = site.announce(1)[1]
     keys = keys_of(site.read(0))
-    assert keys[site.listed[1]] == keys[new.public_key] == curve.PeerKey(1)
+    assert keys[site.listed[1]] == keys[new.public_key] == PeerKey(1)
     assert len(keys) == 4
 
 
 def test_options_of_a_listener_follow_every_change(ring, site):
-    peers, clients = ring.listen_options(peers=True), ring.listen_options(peers=False)
-    assert peers["curve"].certificate == clients["curve"].certificate == site.shown[0]
-    assert set(peers["keys"]) == set(site.listed)
-    assert clients["keys"] == {}
+    assert ring.options()["curve"].certificate == site.shown[0]
+    peers, clients = ring.peers, ring.clients
+    assert set(peers) == set(site.listed)
+    assert clients == {}
     new = site.announce(2)[2]
     client = curve.generate()
     site.clients[client.public_key] = "userid = 77\n"
     site.write()
     follow(ring, site)
-    assert peers["keys"][new.public_key] == curve.PeerKey(2)
-    assert clients["keys"][client.public_key] == curve.ClientKey(GUEST)
+    assert peers[new.public_key] == PeerKey(2)
+    assert clients[client.public_key] == ClientKey(GUEST)
 
 
 def test_a_dialler_is_told_both_keys_of_its_parent(site):
@@ -64,7 +64,7 @@ def test_a_dialler_is_told_both_keys_of_its_parent(site):
 
 def test_without_a_certificate_there_is_nothing_but_batches():
     plain = Keyring(loads('[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:1"\n').at_rank(0))
-    assert plain.listen_options(peers=True) == {"batch": True}
+    assert plain.options() == {"batch": True}
     assert plain.certificate is None
     assert plain.look(loads("")) is None
 
@@ -86,7 +86,7 @@ def test_a_key_that_its_rank_has_left_for_the_next_one_retires(ring, site):
     site.settle()
     follow(ring, site)
     assert ring.objection(tree_peer(former, 1), 1) == ""
-    assert former not in ring.listen_options(peers=True)["keys"]
+    assert former not in ring.peers
     follow(ring, site)  # and a later reading does not forget it
     assert ring.objection(tree_peer(former, 1), 1) == ""
     assert "[[hosts]]" in ring.objection(tree_peer(former, 1), 2)
@@ -146,7 +146,7 @@ def test_one_key_for_all_ranks_retires_too(rundir):
     site.listed, site.following = [shared.public_key] * 3, [new.public_key] * 3
     site.write()
     ring = Keyring(site.read(0))
-    assert ring.listen_options(peers=True)["keys"][new.public_key] == curve.PeerKey(None)
+    assert ring.peers[new.public_key] == PeerKey(None)
     site.show(0, new)
     site.settle()
     assert retired(ring._settings, site.read(0)) == {(shared.public_key, rank) for rank in range(3)}
@@ -157,7 +157,7 @@ def test_one_key_for_all_ranks_retires_too(rundir):
 
 def test_clients_are_known_by_key_user_and_roles(ring, site):
     key = curve.generate().public_key
-    here = PeerInfo("tcp://y", curve_key=key, user=GUEST)
+    here = PeerInfo("tcp://y", key=key, user=GUEST)
     assert ring.objection(here) == "its key has been taken out of [[clients]]"
     site.clients[key] = "userid = 77\n"
     site.write()
@@ -184,9 +184,9 @@ def test_an_admin_is_a_user_too(ring, site, roles, mask):
     site.clients[key] = f"userid = 77\nroles = {roles}\n"
     site.write()
     follow(ring, site)
-    known = ring.listen_options(peers=False)["keys"][key]
-    assert known == curve.ClientKey(Credentials(77, int(mask)))
-    assert ring.objection(PeerInfo("tcp://y", curve_key=key, user=Credentials(77, int(mask)))) == ""
+    known = ring.clients[key]
+    assert known == ClientKey(Credentials(77, int(mask)))
+    assert ring.objection(PeerInfo("tcp://y", key=key, user=Credentials(77, int(mask)))) == ""
 
 
 # -- our own certificate -----------------------------------------------------------------------

@@ -205,7 +205,7 @@ def test_a_new_certificate_is_for_who_comes(rundir, caplog):
 def test_a_listener_that_cannot_take_it_is_told_of(rundir, caplog, monkeypatch):
     async def script(place):
         place.site.show(0, place.site.announce(0)[0])
-        (listener,) = [each for each in place.node._listeners if each.address.startswith("ipc")]
+        (listener,) = [each for each in place.node.listeners._open if each.address.startswith("ipc")]
         monkeypatch.setattr(type(listener), "renew", refuse)
         await place.again()
         assert "no way; its former certificate is shown there until the broker is restarted" in caplog.text

@@ -108,8 +108,8 @@ def test_the_three_steps_keep_the_link_and_what_comes_again_uses_the_new_key(run
         await family.back(1)
         assert await family.reachable() == [0, 0]
         (port,) = family.nodes[0].broker.router.children.values()
-        assert port.link.peer.curve_key == site.listed[1]
-        assert family.nodes[1].broker.router.parent.link.peer.curve_key == site.listed[0]
+        assert port.link.peer.key == site.listed[1]
+        assert family.nodes[1].broker.router.parent.link.peer.key == site.listed[0]
         await family.again()
         assert family.exits == []
 
@@ -126,7 +126,7 @@ def test_between_the_steps_a_child_finds_whichever_key_its_parent_has(rundir):
             await family.again(0)
             family.cut(1)
             await family.back(1)
-            assert family.nodes[1].broker.router.parent.link.peer.curve_key == certificate.public_key
+            assert family.nodes[1].broker.router.parent.link.peer.key == certificate.public_key
         assert family.exits == []
 
     play(rundir, script)
@@ -214,7 +214,7 @@ def test_a_parent_whose_key_is_revoked_while_it_holds_our_hello_is_left(rundir):
             await family.again(0)
             async with asyncio.timeout(10):
                 await starting
-            assert child.broker.router.parent.link.peer.curve_key == new.public_key
+            assert child.broker.router.parent.link.peer.key == new.public_key
 
     run(main())
 
@@ -250,7 +250,7 @@ def test_a_parent_whose_key_is_revoked_while_we_dial_it_is_left(rundir, monkeypa
             async with asyncio.timeout(10):
                 await starting
             assert "keys have changed while we dialled" in caplog.text
-            assert child.broker.router.parent.link.peer.curve_key == new.public_key
+            assert child.broker.router.parent.link.peer.key == new.public_key
 
     run(main())
 

@@ -399,7 +399,7 @@ def test_who_became_one_too_many_since_it_was_admitted_is_ended(caplog):
         door = Doorway(desk.broker, Access(1000, allow_guest=True), 100, 1000)
         links = [PaperLink(Options(flusher=desk.broker.flusher)) for _ in range(4)]
         for link in links:
-            link.peer = PeerInfo("tcp://x", curve_key="k", user=Credentials(77, Role.USER))
+            link.peer = PeerInfo("tcp://x", key="k", user=Credentials(77, Role.USER))
             assert door.admit(link.peer) == 0
         for link in links:
             door.accept(link)

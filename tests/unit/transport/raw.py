@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import zmq
 
 from broker.errors import LinkClosed
-from broker.identity import Credentials, Role
+from broker.identity import ClientKey, Credentials, PeerKey, Role
+from broker.testing.harness import PATIENCE_S, Accepting
 from broker.transport import curve, zeromq
 from broker.transport.link import Options
-from tests.contract.harness import PATIENCE_S, Accepting
 
 SERVER, PEER, CLIENT = curve.generate(), curve.generate(), curve.generate()
 GUEST = Credentials(1000, Role.USER)
@@ -18,12 +18,8 @@ UUID = b"0f8fad5b-d9cb-469f-a165-70867728950e"
 
 
 def listening(keys=None, **extra) -> Options:
-    known = (
-        {PEER.public_key: curve.PeerKey(3), CLIENT.public_key: curve.ClientKey(GUEST)}
-        if keys is None
-        else keys
-    )
-    return Options(extra={"curve": curve.CurveServer(SERVER), "keys": known} | extra)
+    known = {PEER.public_key: PeerKey(3), CLIENT.public_key: ClientKey(GUEST)} if keys is None else keys
+    return Options(extra={"curve": curve.CurveServer(SERVER)} | extra, keys=known)
 
 
 def dialling(certificate=PEER, server=SERVER, **extra) -> Options:

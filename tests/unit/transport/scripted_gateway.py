@@ -9,11 +9,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from broker.errors import LinkBroken, LinkEnded, LinkRefused
+from broker.testing.harness import Recorder
 from broker.transport.link import Options
 from broker.transport.registry import dial
 from broker.wire.framing import Splitter
 from broker.wire.message import Message
-from tests.contract.harness import Recorder
 
 WELCOME = {
     "type": "welcome",

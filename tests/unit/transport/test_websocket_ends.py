@@ -9,11 +9,11 @@ import pytest
 
 from broker.client import connect
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
+from broker.testing.harness import Recorder
 from broker.transport.registry import dial
 from broker.wire.framing import Splitter
 from broker.wire.message import event, response
 from gateway import selfsigned
-from tests.contract.harness import Recorder
 from tests.unit.transport.scripted_gateway import WELCOME, gateway, options, say, soon, talking
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from broker.client import connect
 from broker.errors import LinkEnded, LinkRefused, RpcError
+from broker.testing.harness import Recorder
 from broker.transport.link import Options
 from broker.transport.registry import dial
 from broker.wire.message import request
 from broker.wire.payload import encode_json
-from tests.contract.harness import Recorder
 from tests.live.gateways import Live, live, run
 
 

@@ -4,22 +4,22 @@ import asyncio
 
 import zmq
 
-from broker.identity import Credentials, PeerInfo, Role
+from broker.identity import ClientKey, Credentials, PeerInfo, PeerKey, Role
 from broker.transport import curve
 from broker.transport.link import Options
 from broker.transport.zeromq.zap import Gate, Zap
 
 PEER, CLIENT, SHARED, STRANGER = (curve.generate().public_key for _ in range(4))
 GUEST = Credentials(1000, Role.USER)
-KEYS: dict[str, curve.PeerKey | curve.ClientKey] = {
-    PEER: curve.PeerKey(3),
-    SHARED: curve.PeerKey(),
-    CLIENT: curve.ClientKey(GUEST),
+KEYS: dict[str, PeerKey | ClientKey] = {
+    PEER: PeerKey(3),
+    SHARED: PeerKey(),
+    CLIENT: ClientKey(GUEST),
 }
 
 
 def gate(keys=KEYS, uri="tcp://127.0.0.1:1", **options) -> Gate:
-    return Gate(uri, Options(extra={"keys": keys}, **options))
+    return Gate(uri, Options(keys=keys or {}, **options))
 
 
 def peer_for(door: Gate, address: str, key: str = "") -> PeerInfo | None:
@@ -30,11 +30,11 @@ def peer_for(door: Gate, address: str, key: str = "") -> PeerInfo | None:
 def test_a_key_says_who_it_is():
     door = gate()
     peer = peer_for(door, "127.0.0.1", PEER)
-    assert (peer.curve_key, peer.rank, peer.user, peer.local) == (PEER, 3, None, False)
+    assert (peer.key, peer.rank, peer.user, peer.local) == (PEER, 3, None, False)
     shared = peer_for(door, "127.0.0.1", SHARED)
-    assert (shared.curve_key, shared.rank, shared.user) == (SHARED, None, None)
+    assert (shared.key, shared.rank, shared.user) == (SHARED, None, None)
     client = peer_for(door, "::ffff:10.0.0.7", CLIENT)
-    assert (client.curve_key, client.rank, client.user) == (CLIENT, None, GUEST)
+    assert (client.key, client.rank, client.user) == (CLIENT, None, GUEST)
     assert client.address.startswith("tcp://10.0.0.7#")
 
 
@@ -54,13 +54,13 @@ def test_a_stranger_is_told_of_and_nobody_else_is():
     door.judge("192.0.2.7", CLIENT)  # whoever does not admit knows it already
     ((peer, errnum, reason),) = told
     assert peer.address.startswith("tcp://192.0.2.7#")
-    assert (peer.curve_key, errnum, reason) == (STRANGER, 1, f"unknown CURVE key {STRANGER}")
+    assert (peer.key, errnum, reason) == (STRANGER, 1, f"unknown CURVE key {STRANGER}")
 
 
 def test_keys_may_change_at_any_time():
     keys = dict(KEYS)
     door = gate(keys)
-    keys[STRANGER] = curve.PeerKey(4)
+    keys[STRANGER] = PeerKey(4)
     tag = door.judge("127.0.0.1", STRANGER)
     assert tag is not None
     assert door.peer(tag, "127.0.0.1").rank == 4

@@ -9,11 +9,12 @@ import pytest
 import zmq
 
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkRefused
+from broker.identity import PeerKey
+from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, zeromq
 from broker.transport.link import Options
 from broker.transport.zeromq.batching import ALONE_BYTES, BATCH_BYTES, BATCH_MSGS
 from broker.wire.message import MAGIC_DEPLOYED, control, event, request
-from tests.contract.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from tests.unit.transport.raw import (
     CLIENT,
     GUEST,
@@ -76,7 +77,7 @@ def test_router_adds_and_strips_the_identity():
                 assert await recorder.count(1) == [asked]
                 assert link.identity == UUID
                 assert link.peer.rank == 3
-                assert link.peer.curve_key == PEER.public_key
+                assert link.peer.key == PEER.public_key
                 link.enable_batch()  # not agreed on by setting: no effect
                 send_all(link, [asked])
                 assert await reply_to(child) == asked.parts()
@@ -189,7 +190,7 @@ def test_clients_carry_their_credentials():
             far, _recorder = await accepting.link(0)
             assert far.peer.user == GUEST
             assert far.peer.rank is None
-            assert link.peer.curve_key == SERVER.public_key
+            assert link.peer.key == SERVER.public_key
             link.close()
 
     asyncio.run(check())
@@ -197,12 +198,12 @@ def test_clients_carry_their_credentials():
 
 def test_an_unknown_key_is_refused_until_it_is_known():
     async def check():
-        keys = {PEER.public_key: curve.PeerKey(3)}
+        keys = {PEER.public_key: PeerKey(3)}
         async with listener(listening(keys)) as (address, accepting):
             with pytest.raises(LinkRefused, match="ZAP 400") as caught:
                 await zeromq.transport.dial(address, dialling(CLIENT))
             assert caught.value.errno == errno.EPERM
-            keys[CLIENT.public_key] = curve.PeerKey(4)
+            keys[CLIENT.public_key] = PeerKey(4)
             link = await zeromq.transport.dial(address, dialling(CLIENT))
             link.start(Recorder())
             send_all(link, [control(0)])
@@ -214,7 +215,7 @@ def test_an_unknown_key_is_refused_until_it_is_known():
 
 def test_a_key_forgotten_between_handshake_and_first_message_is_not_heard():
     async def check():
-        keys = {PEER.public_key: curve.PeerKey(3)}
+        keys = {PEER.public_key: PeerKey(3)}
         async with listener(listening(keys)) as (address, accepting):
             link, recorder = await zeromq.transport.dial(address, dialling()), Recorder()
             link.start(recorder)

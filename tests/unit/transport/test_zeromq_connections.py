@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
+from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, zeromq
 from broker.transport.link import Link, Options
 from broker.transport.outbox import OutboxLimits
@@ -23,7 +24,6 @@ from broker.transport.reserve import Reserve
 from broker.transport.zeromq import hub, tuning
 from broker.transport.zeromq import link as link_module
 from broker.wire.message import Message, control, event
-from tests.contract.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from tests.unit.transport.raw import (
     CLIENT,
     PEER,
@@ -57,7 +57,7 @@ def test_an_identity_used_again_is_another_link():
                     second.close()
                 link, recorder = await accepting.link(1)
                 assert topics(await recorder.count(1)) == ["second"]
-                assert link.peer.curve_key == CLIENT.public_key
+                assert link.peer.key == CLIENT.public_key
                 assert isinstance(await accepting.links[0][1].end(), LinkEnded)
                 assert topics(accepting.links[0][1].messages) == ["first"]
                 assert link.ended is None
@@ -361,7 +361,7 @@ def test_the_last_descriptors_are_not_for_guests(caplog):
         options.reserve = Reserve(0, 100)
         options.has_reserve = lambda peer: peer.rank is not None
         told = []
-        options.refused = lambda peer, errnum, reason: told.append((peer.curve_key, errnum))
+        options.refused = lambda peer, errnum, reason: told.append((peer.key, errnum))
         async with listener(options) as (address, accepting):
             guest, guest_in = await zeromq.transport.dial(address, dialling(CLIENT)), Recorder()
             guest.start(guest_in)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError, LinkClosed, LinkRefused
+from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, inproc, zeromq
 from broker.transport.link import Link, Listener, Options
 from broker.transport.zeromq import router
@@ -20,7 +21,6 @@ from broker.transport.zeromq.address import Endpoint
 from broker.transport.zeromq.handover import Path as FilePlace
 from broker.transport.zeromq.handover import Port, place_of
 from broker.wire.message import control
-from tests.contract.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from tests.unit.transport.raw import PEER, SERVER, dialling, listening
 
 NEW, NEWER = curve.generate(), curve.generate()
@@ -240,7 +240,7 @@ def test_a_dialler_that_knows_two_keys_finds_the_right_one(keys):
     async def check():
         async with stage("tcp://127.0.0.1:0") as door:
             link = await door.dial(*keys)
-            assert link.peer.curve_key == SERVER.public_key
+            assert link.peer.key == SERVER.public_key
             link.close()
 
     asyncio.run(check())

@@ -103,7 +103,7 @@ def test_why_a_child_was_refused_is_part_of_its_health():
 
 def test_a_key_speaks_for_its_own_rank_only():
     async def story(parent):
-        child = parent.connect(curve_key="k" * 40, rank=2)
+        child = parent.connect(key="k" * 40, rank=2)
         answer = await ask(child, hello.encode(HELLO))
         assert (answer.errnum, any_text(answer.payload)) == (
             errno.EPERM,
@@ -166,12 +166,12 @@ def test_stamps_of_a_child_are_trusted_but_for_local():
 @pytest.mark.parametrize(
     ("peer", "errnum"),
     [
-        (PeerInfo("key", curve_key="k", rank=1), 0),
-        (PeerInfo("shared key", curve_key="k"), 0),
+        (PeerInfo("key", key="k", rank=1), 0),
+        (PeerInfo("shared key", key="k"), 0),
         (PeerInfo("plain tcp on loopback"), 0),
         (PeerInfo("owner on ipc", uid=OWNER), 0),
         (PeerInfo("another user on ipc", uid=OWNER + 1), errno.EPERM),
-        (PeerInfo("a client's key", curve_key="k", user=OWNER_CRED), errno.EPERM),
+        (PeerInfo("a client's key", key="k", user=OWNER_CRED), errno.EPERM),
     ],
     ids=lambda value: value.address.replace(" ", "-") if isinstance(value, PeerInfo) else "",
 )

@@ -8,8 +8,9 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
-from broker.identity import Credentials, PeerInfo, Role
+from broker.identity import Credentials, PeerInfo, PeerKey, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay.config import Hooks, OverlayConfig
@@ -26,9 +27,24 @@ QUICK = OverlayConfig(backoff_s=0.01, backoff_max_s=0.05, hello_timeout_s=2.0, g
 _numbers = itertools.count(1)
 
 
+ANOTHER = os.environ.get("HEADGATE_TEST_TREE", "")
+"""A module of another transport that trees here are made with: its functions ``place()`` gives an address nobody uses
+yet, ``configured(config)`` an ``OverlayConfig`` with its options. Default: in-process links."""
+
+
 def place(kind="inproc"):
     """An address nobody uses yet."""
     return f"{kind}://overlay-test-{os.getpid()}-{next(_numbers)}"
+
+
+def tree_place():
+    """The same for a whole tree."""
+    return import_module(ANOTHER).place() if ANOTHER else place()
+
+
+def configured(config):
+    """``config`` with what the transport of ``tree_place`` needs."""
+    return import_module(ANOTHER).configured(config) if ANOTHER else config
 
 
 def tcp_place():
@@ -40,10 +56,10 @@ def tcp_place():
 def shared_certificate(config, certificate=None):
     """``config`` with one certificate for all ranks, as deployed Flux has it."""
     certificate = certificate or curve.generate()
-    keys = {certificate.public_key: curve.PeerKey()}
+    keys = {certificate.public_key: PeerKey()}
     return replace(
         config,
-        listen=Options(extra={"curve": curve.CurveServer(certificate), "keys": keys}),
+        listen=Options(extra={"curve": curve.CurveServer(certificate)}, keys=keys),
         dial=Options(extra={"curve": curve.CurveClient(certificate, certificate.public_key)}),
     )
 
@@ -158,10 +174,10 @@ class Client:
 class Tree:
     """A whole instance: ``size`` ranks of ``kary:fanout`` in this process."""
 
-    def __init__(self, size, fanout=2, config=QUICK, address=place):
+    def __init__(self, size, fanout=2, config=QUICK, address=tree_place):
         self.topology = Topology(size, fanout)
         self.addresses = [address() for _ in range(size)]
-        self.config = config
+        self.config = configured(config) if address is tree_place else config
         self.ranks = [self.make(rank) for rank in range(size)]
 
     def config_of(self, rank, **changes) -> OverlayConfig:

@@ -247,7 +247,9 @@ def test_a_frozen_server_costs_only_its_own_messages(rig: Rig) -> None:
             publish(rig, sender, bytes(500))
             if not number % 50:
                 rig.turn()
-            while len(seen) < number - PUBLISH_MSGS // 2:  # its own thread keeps up, however busy the machine is
+            while (
+                len(seen) < number - PUBLISH_MSGS // 2
+            ):  # its own thread keeps up, however busy the machine is
                 seen.append(decode(rig.receive(well)[1]).word)
         seen += [decode(rig.receive(well)[1]).word for _ in range(total - len(seen))]
         assert seen == list(range(1, total + 1))

@@ -6,6 +6,16 @@ import asyncio
 import os
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
+from broker.testing.harness import (
+    Accepting,
+    Harness,
+    Recorder,
+    connected,
+    dial_pair,
+    numbered,
+    send_all,
+    topics,
+)
 from broker.transport.link import Link
 from broker.transport.outbox import OutboxLimits
 from broker.wire.message import (
@@ -18,16 +28,6 @@ from broker.wire.message import (
     event,
     request,
     response,
-)
-from tests.contract.harness import (
-    Accepting,
-    Harness,
-    Recorder,
-    connected,
-    dial_pair,
-    numbered,
-    send_all,
-    topics,
 )
 
 STALL_MSGS = 6000
@@ -136,7 +136,7 @@ async def check_message_may_be_patched_after_send(harness: Harness) -> None:
 async def check_stalled_reader(harness: Harness) -> None:
     """A reader that pauses makes the sender's outbox fill and say so; afterwards everything arrives, in order."""
     limits = OutboxLimits(cap_bytes=256 << 20, event_bytes=256 << 20)
-    async with connected(harness, harness.options(harness.listen_extra, limits=limits)) as pair:
+    async with connected(harness, harness.listening(limits=limits)) as pair:
         pair.near.pause()
         await asyncio.sleep(0)
         messages = numbered(STALL_MSGS, STALL_BYTES)
@@ -159,10 +159,10 @@ async def check_stall_costs_nobody_else(harness: Harness) -> None:
     limits = OutboxLimits(cap_bytes=256 << 20, event_bytes=256 << 20)
     accepting = Accepting()
     listener = await harness.transport.listen(
-        harness.new_address(), accepting, harness.options(harness.listen_extra, limits=limits)
+        harness.new_address(), accepting, harness.listening(limits=limits)
     )
-    stalled = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
-    lively = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
+    stalled = await dial_pair(harness, listener, accepting, harness.dialling())
+    lively = await dial_pair(harness, listener, accepting, harness.dialling())
     stalled.near.pause()
     messages = numbered(STALL_MSGS, STALL_BYTES)
     for start in range(0, STALL_MSGS, 100):
@@ -180,7 +180,7 @@ async def check_stall_costs_nobody_else(harness: Harness) -> None:
 async def check_overflow_ends_the_link(harness: Harness) -> None:
     """Beyond its cap the outbox ends its link, as broken, once; the other side sees the end."""
     limits = OutboxLimits(cap_bytes=1 << 20)
-    async with connected(harness, harness.options(harness.listen_extra, limits=limits)) as pair:
+    async with connected(harness, harness.listening(limits=limits)) as pair:
         pair.near.pause()
         await asyncio.sleep(0)
         for number in range(STALL_MSGS):
@@ -203,7 +203,7 @@ async def check_one_message_of_any_size(harness: Harness) -> None:
     big = b"x" * (5 << 20)
     call = [request("before"), request("big", big), request("after")]
     news = [event("news.before"), event("news.big", big), event("news.after")]
-    async with connected(harness, harness.options(harness.listen_extra, limits=limits)) as pair:
+    async with connected(harness, harness.listening(limits=limits)) as pair:
         for sender, reader, recorder, messages in (
             (pair.far, pair.near, pair.near_in, call + news),
             (pair.near, pair.far, pair.far_in, call),  # what is held back for a reader knows no events
@@ -238,10 +238,8 @@ async def check_pause_and_resume(harness: Harness) -> None:
 async def check_messages_wait_for_start(harness: Harness) -> None:
     """What arrives before ``start`` is delivered after it."""
     accepting = Accepting()
-    listener = await harness.transport.listen(
-        harness.new_address(), accepting, harness.options(harness.listen_extra)
-    )
-    near = await harness.transport.dial(listener.contact_address, harness.options(harness.dial_extra))
+    listener = await harness.transport.listen(harness.new_address(), accepting, harness.listening())
+    near = await harness.transport.dial(listener.contact_address, harness.dialling())
     send_all(near, numbered(1))
     far, far_in = await accepting.link(0)
     await far_in.count(1)
@@ -253,3 +251,24 @@ async def check_messages_wait_for_start(harness: Harness) -> None:
     near.close()
     await far_in.end()
     await listener.stop()
+
+
+async def check_peer_that_leaves_while_paused(harness: Harness) -> None:
+    """What a peer sent before it left is delivered, and only then the end is told.
+
+    Whether a paused link notices at once that its peer has left, and then is paused no longer, or not before it is read
+    again, is up to the transport. Nothing is lost either way.
+    """
+    for leaves in ("near", "far"):
+        async with connected(harness) as pair:
+            near, far = (pair.near, pair.near_in), (pair.far, pair.far_in)
+            (leaver, _), (reader, recorder) = (near, far) if leaves == "near" else (far, near)
+            reader.pause()
+            await asyncio.sleep(0)
+            send_all(leaver, numbered(50, 1000))
+            leaver.close("gone")
+            await asyncio.sleep(0.1)
+            assert bool(recorder.messages) is bool(recorder.ends)
+            reader.resume()
+            await recorder.end()
+            assert topics(recorder.messages) == topics(numbered(50))

@@ -10,12 +10,8 @@ import time
 
 from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
-from broker.transport.link import Link
-from broker.wire.message import (
-    Message,
-    event,
-)
-from tests.contract.harness import (
+from broker.schemes import Capabilities
+from broker.testing.harness import (
     Accepting,
     Harness,
     Recorder,
@@ -25,6 +21,11 @@ from tests.contract.harness import (
     numbered,
     send_all,
     topics,
+)
+from broker.transport.link import Link
+from broker.wire.message import (
+    Message,
+    event,
 )
 
 # -- the ends -------------------------------------------------------------------------------------
@@ -103,10 +104,8 @@ async def check_close_inside_received(harness: Harness) -> None:
             link.close()
 
     accepting = Accepting()
-    listener = await harness.transport.listen(
-        harness.new_address(), accepting, harness.options(harness.listen_extra)
-    )
-    pair = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
+    listener = await harness.transport.listen(harness.new_address(), accepting, harness.listening())
+    pair = await dial_pair(harness, listener, accepting, harness.dialling())
     closing = Closing()
     pair.far.receiver = closing
     for message in numbered(2000):
@@ -130,13 +129,13 @@ async def check_refusal(harness: Harness) -> None:
 
     accepting = Accepting()
     listener = await harness.transport.listen(
-        harness.new_address(), accepting, harness.options(harness.listen_extra, admit=admit)
+        harness.new_address(), accepting, harness.listening(admit=admit)
     )
-    error = await failure_of(harness, listener, harness.options(harness.dial_extra))
+    error = await failure_of(harness, listener, harness.dialling())
     assert isinstance(error, LinkRefused)
     assert error.errno == harness.refusal(errno.EACCES)
     assert not accepting.links
-    pair = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
+    pair = await dial_pair(harness, listener, accepting, harness.dialling())
     assert len(seen) == 2
     assert pair.far.peer.address
     pair.near.close()
@@ -146,7 +145,7 @@ async def check_refusal(harness: Harness) -> None:
 
 async def check_address_in_use(harness: Harness) -> None:
     """Two listeners cannot have one address; when the first stops, the next can."""
-    options = harness.options(harness.listen_extra)
+    options = harness.listening()
     first = await harness.transport.listen(harness.new_address(), Accepting(), options)
     try:
         second = await harness.transport.listen(first.address, Accepting(), options)
@@ -163,10 +162,10 @@ async def check_address_in_use(harness: Harness) -> None:
 
 async def check_nobody_there(harness: Harness) -> None:
     """Dialling where nobody listens is a broken link, in time."""
-    options = harness.options(harness.listen_extra)
+    options = harness.listening()
     listener = await harness.transport.listen(harness.new_address(), Accepting(), options)
     await listener.stop()
-    hasty = harness.options(harness.dial_extra)
+    hasty = harness.dialling()
     hasty.connect_timeout_s = 0.3
     assert isinstance(await failure_of(harness, listener, hasty), LinkBroken)
 
@@ -175,7 +174,7 @@ async def check_stop_keeps_links(harness: Harness) -> None:
     """A listener that stops accepts nobody any more; its links go on."""
     async with connected(harness) as pair:
         await pair.listener.stop()
-        hasty = harness.options(harness.dial_extra)
+        hasty = harness.dialling()
         hasty.connect_timeout_s = 0.3
         assert isinstance(await failure_of(harness, pair.listener, hasty), LinkError)
         send_all(pair.near, numbered(10))
@@ -190,12 +189,8 @@ async def check_stop_keeps_links(harness: Harness) -> None:
 async def check_many_links(harness: Harness) -> None:
     """Twenty links of one listener keep their messages apart."""
     accepting = Accepting()
-    listener = await harness.transport.listen(
-        harness.new_address(), accepting, harness.options(harness.listen_extra)
-    )
-    pairs = [
-        await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra)) for _ in range(20)
-    ]
+    listener = await harness.transport.listen(harness.new_address(), accepting, harness.listening())
+    pairs = [await dial_pair(harness, listener, accepting, harness.dialling()) for _ in range(20)]
     for number, pair in enumerate(pairs):
         send_all(pair.near, [event(f"up.{number}.{turn}") for turn in range(30)])
         send_all(pair.far, [event(f"down.{number}.{turn}") for turn in range(30)])
@@ -234,6 +229,24 @@ async def check_half_open_peer(harness: Harness) -> None:
                 await writer.wait_closed()
 
 
+async def check_capabilities(harness: Harness) -> None:
+    """The transport declares what it can do, and who is at the other end is what it says that it proves."""
+    can = harness.capabilities
+    assert isinstance(can, Capabilities)
+    async with connected(harness) as pair:
+        uri, peer = pair.listener.contact_address, pair.far.peer
+        assert can.check_address(uri) == ""
+        assert isinstance(can.is_exposed(uri), bool)
+        assert peer.address
+        assert peer.rank is None or can.tree, "only a transport that may join brokers gives a rank"
+        if peer.uid is not None:
+            assert "uid" in can.proves
+        if peer.key is not None:
+            assert "key" in can.proves
+            assert can.check_key(peer.key) == ""
+            assert peer.key in harness.listening().keys, "a key that nobody knows is refused"
+
+
 async def check_no_descriptor_leaks(harness: Harness) -> None:
     """After links and listeners are gone, so are their descriptors."""
 
@@ -260,4 +273,5 @@ async def fewest_descriptors(enough: int, patience_s: float = 1.0) -> int:
 
 
 def descriptors() -> int:
+    """Open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.errors import LinkClosed, LinkError
+from broker.schemes import BUILT_IN, Capabilities, scheme_of
 from broker.transport.link import Link, Listener, Options, Transport
 from broker.wire.message import (
     Message,
@@ -29,7 +30,7 @@ class Harness:
         name: for test ids.
         transport: the transport.
         address: where to listen; "%d" is replaced by a number that no other listener has.
-        listen_extra, dial_extra: ``Options.extra`` of either side.
+        listen, dial: keyword arguments of ``Options`` for either side: ``settings``, ``keys``, ``extra``.
         refusal: errno that ``admit`` returned -> errno that a refused dialer sees.
         prepare: called with both links before the check proper, e.g. to switch something on.
         stranger: opens a raw connection to a contact address that says nothing; returns how to send bytes on it
@@ -39,18 +40,35 @@ class Harness:
     name: str
     transport: Transport
     address: str
-    listen_extra: dict[str, Any] = field(default_factory=dict)
-    dial_extra: dict[str, Any] = field(default_factory=dict)
+    listen: dict[str, Any] = field(default_factory=dict)
+    dial: dict[str, Any] = field(default_factory=dict)
     refusal: Callable[[int], int] = lambda number: number
     prepare: Callable[[Link, Link], None] = lambda _near, _far: None
     stranger: Callable[[str], Awaitable[asyncio.StreamWriter]] | None = None
     numbers: Any = field(default_factory=lambda: itertools.count(1))
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the transport declares; of one with several built-in schemes, for this one."""
+        built_in = BUILT_IN.get(scheme_of(self.address))
+        return self.transport.capabilities if built_in is None else built_in.capabilities
+
     def new_address(self) -> str:
+        """An address that no other listener has."""
         return self.address % next(self.numbers) if "%d" in self.address else self.address
 
-    def options(self, extra: dict[str, Any], **settings: Any) -> Options:
-        return Options(extra=dict(extra), connect_timeout_s=PATIENCE_S, **settings)
+    def listening(self, **more: Any) -> Options:
+        """New options of a listener."""
+        return _options(self.listen, more)
+
+    def dialling(self, **more: Any) -> Options:
+        """New options of a dialer."""
+        return _options(self.dial, more)
+
+
+def _options(given: dict[str, Any], more: dict[str, Any]) -> Options:
+    extra = dict(given.get("extra", {}))
+    return Options(**(given | {"extra": extra, "connect_timeout_s": PATIENCE_S} | more))
 
 
 class Recorder:
@@ -63,17 +81,20 @@ class Recorder:
         self._changed = asyncio.Event()
 
     def received(self, link: Link, messages: list[Message]) -> None:
+        """As of ``Receiver``; never empty, and nothing behind the end."""
         assert messages, "received() with no messages"
         assert not self.ends, "received() after link_ended()"
         self.messages += messages
         self._changed.set()
 
     def link_ended(self, link: Link, error: LinkError) -> None:
+        """As of ``Receiver``."""
         assert link.ended is error
         self.ends.append(error)
         self._changed.set()
 
     def link_choked(self, link: Link, choked: bool) -> None:
+        """As of ``Receiver``."""
         self.choked.append(choked)
         self._changed.set()
 
@@ -85,6 +106,7 @@ class Recorder:
                 await self._changed.wait()
 
     async def count(self, number: int) -> list[Message]:
+        """All messages, once there are so many."""
         await self.until(lambda self: len(self.messages) >= number or self.ends)
         assert len(self.messages) >= number, f"link ended after {len(self.messages)} of {number}: {self.ends}"
         return self.messages
@@ -116,6 +138,7 @@ class Accepting:
         self._more = asyncio.Event()
 
     def __call__(self, link: Link) -> None:
+        """Start a link that was accepted."""
         recorder = Recorder()
         self.links.append((link, recorder))
         link.start(recorder)
@@ -148,12 +171,10 @@ async def dial_pair(harness: Harness, listener: Listener, accepting: Accepting, 
 async def connected(harness: Harness, listen: Options | None = None) -> AsyncIterator[Pair]:
     """A pair of links; closes whatever is left of it."""
     accepting = Accepting()
-    listener = await harness.transport.listen(
-        harness.new_address(), accepting, listen or harness.options(harness.listen_extra)
-    )
+    listener = await harness.transport.listen(harness.new_address(), accepting, listen or harness.listening())
     pair = None
     try:
-        pair = await dial_pair(harness, listener, accepting, harness.options(harness.dial_extra))
+        pair = await dial_pair(harness, listener, accepting, harness.dialling())
         yield pair
     finally:
         for link, _recorder in accepting.links:
@@ -175,14 +196,17 @@ async def failure_of(harness: Harness, listener: Listener, options: Options) -> 
 
 
 def numbered(count: int, size: int = 0) -> list[Message]:
+    """Events ``n.0``, ``n.1``, ... with payloads of ``size`` bytes; 0: with none."""
     return [event(f"n.{number}", b"x" * size if size else None) for number in range(count)]
 
 
 def topics(messages: list[Message]) -> list[str | None]:
+    """The topic of each."""
     return [message.topic for message in messages]
 
 
 def send_all(link: Link, messages: list[Message]) -> None:
+    """Queue all, then flush once."""
     for message in messages:
         link.send(message)
     link.flush()

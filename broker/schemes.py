@@ -1,0 +1,244 @@
+"""Schemes of addresses: which transport each has, and what that transport can do. A leaf: settings ask here, too.
+
+A transport declares its ``Capabilities``. What it does not declare it cannot: settings that ask for it all the same are
+refused, with their line, before anything is opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NewType
+
+from broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP: Final = "headgate.transports"
+"""Entry points of this group name transports; the name of each is its scheme."""
+UNIX_PATH_BYTES: Final = 107
+"""What the address of a Linux UNIX socket holds besides its NUL."""
+
+
+def _anybody(_uri: str) -> bool:
+    return True
+
+
+def nobody(_uri: str) -> bool:
+    """For ``Capabilities.is_exposed``: no other machine ever reaches such an address."""
+    return False
+
+
+def _fine(_text: str) -> str:
+    return ""
+
+
+FilePath = NewType("FilePath", str)
+"""The type of an option that is the path of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a transport can do."""
+
+    listens: bool = True
+    """Brokers can listen with it; False: it only dials."""
+    tree: bool = False
+    """It may join brokers. Whom it gives a ``rank`` is trusted as a broker."""
+    dialects: tuple[str, ...] = ("flux1",)
+    """The encodings of messages it carries (``Options.dialect``)."""
+    strict_rfc3: bool = False
+    """It can write the form of the text (``Options.strict_rfc3``)."""
+    proves: tuple[Literal["uid", "key"], ...] = ()
+    """What its handshake proves of a peer: its userid on this machine, a key of ``Options.keys``, or nothing."""
+    protection: Literal["none", "curve", "own"] = "none"
+    """Whether a network between can read or change what passes: it can (``none``), it cannot where ``tree.curve_cert``
+    is set (``curve``), it never can, or the transport asks for ``insecure`` itself (``own``)."""
+    is_exposed: Callable[[str], bool] = _anybody
+    """Whether other machines reach a URI; where they do, ``protection`` or ``insecure = true`` is needed."""
+    check_address: Callable[[str], str] = _fine
+    """What is expected of an address that has not the form of one; "" of one that has. Nothing is opened."""
+    check_key: Callable[[str], str] = _fine
+    """What is expected of a key that cannot be one; "" of one that can."""
+    options: type | None = None
+    """The ``msgspec.Struct`` of its ``options`` table; None: it takes none. A field of type ``FilePath`` is the path of
+    a file: it is taken from the directory of the configuration."""
+
+    def proves_keys(self, curve: bool) -> bool:
+        """Whether a peer has to have a key that is known; ``curve``: ``tree.curve_cert`` is set."""
+        return "key" in self.proves and (curve or self.protection == "own")
+
+    def is_plaintext(self, uri: str, curve: bool) -> bool:
+        """Whether other machines could read what passes at ``uri``; ``curve``: ``tree.curve_cert`` is set."""
+        safe = self.protection == "own" or (self.protection == "curve" and curve)
+        return not safe and self.is_exposed(uri)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine, whatever happens; a name may resolve to anything, and to else tomorrow."""
+    import ipaddress  # late: whoever dials a UNIX socket never asks
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(uri: str) -> str:
+    """The host of ``SCHEME://HOST:PORT``, without brackets.
+
+    >>> host_of("tcp://[::1]:8050")
+    '::1'
+    """
+    return uri.partition("://")[2].rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+
+def beyond_loopback(uri: str) -> bool:
+    """For ``Capabilities.is_exposed``: ``SCHEME://HOST:PORT`` anywhere but on a loopback address."""
+    return not is_loopback(host_of(uri))
+
+
+def check_port(uri: str) -> str:
+    """For ``Capabilities.check_address``: ``SCHEME://HOST:PORT``; port ``*`` takes a free one."""
+    scheme, _, rest = uri.partition("://")
+    host, colon, port = rest.rpartition(":")
+    if not (host and colon and port):
+        return f"{scheme}://HOST:PORT"
+    if port != "*" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        return "a port from 1 to 65535"
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return "an IPv6 address in brackets"
+    return ""
+
+
+def _check_path(uri: str) -> str:
+    path = uri.partition("://")[2]
+    if uri.startswith("local:") and not path.startswith("/"):
+        return "local:///ABSOLUTE/PATH"
+    size = len(os.fsencode(path))
+    return (
+        "" if size <= UNIX_PATH_BYTES else f"a socket path of at most {UNIX_PATH_BYTES} bytes, it has {size}"
+    )
+
+
+class _BuiltIn(NamedTuple):
+    module: str
+    capabilities: Capabilities
+
+
+_ALL: Final = ("flux1", "cmb1rev", "cmb1")
+_ZMQ: Final = "broker.transport.zeromq"
+_WEB: Final = _BuiltIn("broker.transport.websocket", Capabilities(listens=False, protection="own"))
+BUILT_IN: Final = {
+    "local": _BuiltIn(
+        "broker.transport.unix",
+        Capabilities(
+            tree=True, strict_rfc3=True, proves=("uid",), is_exposed=nobody, check_address=_check_path
+        ),
+    ),
+    "inproc": _BuiltIn(
+        "broker.transport.inproc", Capabilities(tree=True, proves=("uid",), is_exposed=nobody)
+    ),
+    "tcp": _BuiltIn(
+        _ZMQ,
+        Capabilities(
+            tree=True,
+            dialects=_ALL,
+            strict_rfc3=True,
+            proves=("key",),
+            protection="curve",
+            is_exposed=beyond_loopback,
+            check_address=check_port,
+        ),
+    ),
+    "ipc": _BuiltIn(
+        _ZMQ,
+        Capabilities(
+            tree=True,
+            dialects=_ALL,
+            strict_rfc3=True,
+            proves=("uid", "key"),
+            protection="curve",
+            is_exposed=nobody,
+            check_address=_check_path,
+        ),
+    ),
+    "ws": _WEB,
+    "wss": _WEB,
+}
+"""What this distribution brings. It stands here so that nothing of ZeroMQ is loaded to check a configuration."""
+_loaded: dict[str, Any] = {}
+
+
+def scheme_of(uri: str) -> str:
+    """The part of ``uri`` before ``://``.
+
+    Raises:
+        ConfigError: there is none.
+
+    >>> scheme_of("local:///run/headgate/local-0")
+    'local'
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not (scheme and separator and rest):
+        raise ConfigError(f"{uri!r} is not an address: expected scheme://place")
+    return scheme
+
+
+def register(scheme: str, transport: Any) -> None:
+    """Use ``transport`` for ``scheme`` from now on, whatever the entry points say."""
+    _loaded[scheme] = transport
+
+
+def find(scheme: str) -> Any:
+    """The transport of ``scheme``; loaded at first use.
+
+    Raises:
+        ConfigError: no transport has this scheme, or it cannot be loaded.
+    """
+    found = _loaded.get(scheme)
+    if found is None:
+        found = _loaded[scheme] = _load(scheme)
+    return found
+
+
+def capabilities_of(uri: str) -> Capabilities:
+    """What the transport of ``uri`` can do; a built-in one is not loaded for that.
+
+    Raises:
+        ConfigError: as of ``scheme_of`` and ``find``.
+    """
+    scheme = scheme_of(uri)
+    if scheme in BUILT_IN:
+        return BUILT_IN[scheme].capabilities
+    declared = getattr(find(scheme), "capabilities", None)
+    return declared if isinstance(declared, Capabilities) else Capabilities()
+
+
+def _load(scheme: str) -> Any:
+    if scheme in BUILT_IN:  # no entry point scan for the built-in ones: it costs 20 ms at start-up
+        return import_module(BUILT_IN[scheme].module).transport
+    from importlib import metadata  # it loads the e-mail parser: 13 ms that only foreign schemes cost
+
+    points = metadata.entry_points(group=GROUP)
+    for point in points:
+        if point.name == scheme:
+            return _foreign(point)
+    names = sorted({*BUILT_IN, *_loaded, *points.names})
+    raise ConfigError(f"no transport for scheme {scheme!r}; known: {', '.join(names)}")
+
+
+def _foreign(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:  # it is somebody else's code: whatever it raises is told in one line
+        package = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
+        raise ConfigError(
+            f"the transport of scheme {point.name!r} ({point.value}{package}) cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,144 @@
+"""The listening side: who connects shows a certificate, is judged, and is told by one byte."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.errors import ConfigError, LinkRefused
+from broker.identity import PeerInfo
+from broker.schemes import host_of
+from broker.transport.link import Accept, Listener, Options
+from headgate_tls.certificates import peer_of, server_context
+from headgate_tls.link import SHUTDOWN_S, TlsLink
+
+log = logging.getLogger("headgate")
+
+HANDSHAKES_MAX: Final = 256
+"""Handshakes at the same time; when one more begins, the oldest is cut off, so that silent ones keep nobody out."""
+HANDSHAKE_S: Final = 10.0
+"""A handshake that takes longer is ended."""
+REST_S: Final = 0.25
+"""Pause when no descriptor is left."""
+
+
+def place_of(uri: str) -> tuple[str, int]:
+    """Host ("" for all) and port (0 for a free one) of ``uri``."""
+    host, port = host_of(uri), uri.rpartition(":")[2]
+    return "" if host == "*" else host, 0 if port == "*" else int(port)
+
+
+class TlsListener(Listener):
+    """Accepts connections at one address.
+
+    Raises:
+        ConfigError: the address or a file of the options cannot be used.
+    """
+
+    def __init__(self, uri: str, accept: Accept, options: Options) -> None:
+        self._context = server_context(options.settings)
+        self._accept = accept
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._sock = _bound(uri)
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        host, port = place_of(uri)[0], self._sock.getsockname()[1]
+        self.address = f"tls://{_bracketed(host or '*')}:{port}"
+        self.contact_address = f"tls://{_bracketed(host or socket.gethostname())}:{port}"
+        self._task = self._loop.create_task(self._listen(), name=f"listen {self.address}")
+
+    def renew(self, extra: Mapping[str, Any]) -> Listener:
+        """Read certificate, key and authorities again; connections stay.
+
+        Raises:
+            ConfigError: a file cannot be used; everything is as before.
+        """
+        self._context = server_context(self._options.settings)
+        return self
+
+    async def stop(self) -> None:
+        """Accept no more; who is still shaking hands is cut off, links stay."""
+        tasks = [self._task, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._sock.close()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                sock, address = await self._loop.sock_accept(self._sock)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                    log.error("%s: %s", self.address, error.strerror)
+                    await asyncio.sleep(REST_S)
+                continue
+            task = self._loop.create_task(self._receive(sock, address))
+            self._handshakes[task] = None
+            task.add_done_callback(self._handshakes.pop)
+            if len(self._handshakes) > HANDSHAKES_MAX:
+                next(iter(self._handshakes)).cancel()
+
+    async def _receive(self, sock: socket.socket, address: Any) -> None:
+        """Shake hands with one who connects, and let it in or not."""
+        name = f"tls://{_bracketed(address[0].removeprefix('::ffff:'))}:{address[1]}"
+        link = TlsLink(name, self._options)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: link,
+                sock,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except (OSError, ssl.SSLError) as error:  # among them ConnectionAbortedError: it took too long
+            sock.close()
+            log.warning("%s: no handshake with %s: %s", self.address, name, error)
+            return
+        except BaseException:
+            sock.close()
+            raise
+        self._judge(link, name)
+
+    def _judge(self, link: TlsLink, name: str) -> None:
+        options = self._options
+        try:
+            peer = peer_of(link.certificate(), name, options.keys)
+        except LinkRefused as refusal:
+            log.warning("%s: %s", self.address, refusal)
+            options.refused(PeerInfo(name), errno.EPERM, str(refusal))
+            denied = errno.EPERM
+        else:
+            denied = options.admit(peer)
+        if denied:
+            link.greet(denied)
+            link.close("refused")
+            return
+        link.admit(peer, options.max_bytes(peer))
+        self._accept(link)
+
+
+def _bound(uri: str) -> socket.socket:
+    host, port = place_of(uri)
+    try:
+        if host:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            sock = socket.create_server((host, port), family=family, backlog=128)
+        else:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            sock = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=both)
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {uri}: {error.strerror}", error.errno) from error
+    sock.setblocking(False)
+    return sock
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
