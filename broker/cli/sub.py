@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,53 +13,12 @@ from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Event, Handle
-from broker.client.subscriptions import Subscription
 
 EXAMPLES = (
     "headgate sub                        every event, until Ctrl-C",
     "headgate sub hello. job.            events whose topic begins with one of these",
     "headgate sub --count 1 hello.       wait for one",
 )
-
-
-def distinct(prefixes: Sequence[str]) -> list[str]:
-    """The prefixes without those that another one covers: an event then matches one of them only.
-
-    >>> distinct(["job.new", "job", "log", "log"])
-    ['job', 'log']
-    """
-    kept: list[str] = []
-    for prefix in sorted(set(prefixes)):
-        if not kept or not prefix.startswith(kept[-1]):
-            kept.append(prefix)
-    return kept
-
-
-async def merged(subscriptions: Sequence[Subscription]) -> AsyncGenerator[list[Event], None]:
-    """What several subscriptions have got, in order of sequence; never ends by itself.
-
-    One read of the link fills all of them before anybody runs, so what is there at one time is in order once sorted.
-    """
-    loop = asyncio.get_running_loop()
-    waiting: dict[asyncio.Future[Event], Subscription] = {}
-    try:
-        while True:
-            for each in set(subscriptions) - set(waiting.values()):
-                waiting[loop.create_task(_following(each), name=f"events {each.prefix!r}")] = each
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            found = [task.result() for task in done]
-            for task in done:
-                each = waiting.pop(task)
-                found += [await anext(each) for _ in range(each.ready)]
-            yield sorted(found, key=lambda event: event.sequence)
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def _following(subscription: Subscription) -> Event:
-    return await anext(subscription)
 
 
 def as_json_value(event: Event) -> dict[str, Any]:
@@ -86,18 +43,13 @@ def show(screen: Screen, event: Event) -> None:
 
 async def follow(handle: Handle, session: Session, prefixes: Sequence[str], count: int) -> int:
     """Print events until ``count`` have come (0: for ever)."""
-    async with contextlib.AsyncExitStack() as stack:
-        subscriptions = [
-            await stack.enter_async_context(handle.subscribe(prefix, overflow="mark")) for prefix in prefixes
-        ]
-        batches = await stack.enter_async_context(contextlib.aclosing(merged(subscriptions)))
+    async with handle.subscribe(*prefixes, overflow="mark") as events:
         left = count
         while True:
-            for event in await session.within(anext(batches), "event"):
-                show(session.screen, event)
-                left -= 1
-                if left == 0:
-                    return OK
+            show(session.screen, await session.within(anext(events), "event"))
+            left -= 1
+            if left == 0:
+                return OK
 
 
 def sub(
@@ -115,7 +67,7 @@ def sub(
     A topic prefix is plain text, not a pattern: job matches jobs.new, too.
     """
     session = Session(uri, as_json, timeout)
-    return session.run(lambda handle: follow(handle, session, distinct(prefix or [""]), count))
+    return session.run(lambda handle: follow(handle, session, prefix or [], count))
 
 
 def main(argv: list[str]) -> int:

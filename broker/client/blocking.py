@@ -249,10 +249,10 @@ class Handle:
         self._loop.call(self._handle.publish_nowait, topic, payload, private=private)
 
     def subscribe(
-        self, prefix: str = "", *, overflow: Overflow = "raise", buffer_msgs: int | None = None
+        self, *prefixes: str, overflow: Overflow = "raise", buffer_msgs: int | None = None
     ) -> Subscription:
-        """Events whose topic begins with ``prefix``."""
-        subscription = self._handle.subscribe(prefix, overflow=overflow, buffer_msgs=buffer_msgs)
+        """Events whose topic begins with one of ``prefixes`` (none: every event)."""
+        subscription = self._handle.subscribe(*prefixes, overflow=overflow, buffer_msgs=buffer_msgs)
         return Subscription(subscription, self._loop)
 
     def service(

@@ -333,9 +333,9 @@ class Handle:
         self._send_alive(wire.event(topic, encode(payload), flags=wire.PRIVATE if private else 0))
 
     def subscribe(
-        self, prefix: str = "", *, overflow: Overflow = "raise", buffer_msgs: int | None = None
+        self, *prefixes: str, overflow: Overflow = "raise", buffer_msgs: int | None = None
     ) -> Subscription:
-        """Events whose topic begins with ``prefix`` ("" is every event); see Subscription.
+        """Events whose topic begins with one of ``prefixes`` (none: every event), each once and in order.
 
         ::
 
@@ -344,7 +344,7 @@ class Handle:
                     print(event.sequence, event.topic, event.text)
 
         Args:
-            prefix: plain text, no pattern: ``job`` matches ``jobs.new`` too.
+            prefixes: plain text, no patterns: ``job`` matches ``jobs.new`` too.
             overflow: what a full buffer does with the gap: ``raise`` Overrun there, or ``mark`` it in
                 ``Event.lost``.
             buffer_msgs: events buffered for a slow reader; None is ``Limits.event_msgs``.
@@ -353,7 +353,7 @@ class Handle:
             RpcError, LinkError: on entering the block.
         """
         inbox: Inbox[Event] = Inbox(buffer_msgs or self._limits.event_msgs, self._limits.event_bytes)
-        return Subscription(prefix, self._interests, inbox, overflow)
+        return Subscription(prefixes or [""], self._interests, inbox, overflow)
 
     # -- services ------------------------------------------------------------------------------
 

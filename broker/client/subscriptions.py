@@ -1,15 +1,16 @@
 """Events by topic prefix (RFC 3, "Event Message Type"; deployed ``event.subscribe``).
 
 Theory of operation. The broker is told about a prefix once, however many subscriptions here ask for it
-(reference-counted), and delivers an event once, however many prefixes match; each subscription object whose
-prefix matches then gets it once. Subscribing waits for the broker's answer; unsubscribing does not, because
-the link keeps order: what is subscribed later reaches the broker later.
+(reference-counted), and delivers an event once, however many prefixes match; each subscription object with a
+prefix that matches then gets it once, so that its events come in the order of the link. Subscribing waits for the
+broker's answer; unsubscribing does not, because the link keeps order: what is subscribed later reaches the broker
+later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from broker.client.calls import same_error
@@ -28,6 +29,19 @@ Overflow: TypeAlias = Literal["raise", "mark"]
 """What a full subscription does with the gap: ``raise`` Overrun there, or ``mark`` it in ``Event.lost``."""
 
 Ask: TypeAlias = Callable[[Message], "asyncio.Future[Message]"]
+
+
+def distinct(prefixes: Iterable[str]) -> list[str]:
+    """The prefixes without those that another one covers: an event then matches one of them only.
+
+    >>> distinct(["job.new", "job", "log", "log"])
+    ['job', 'log']
+    """
+    kept: list[str] = []
+    for prefix in sorted(set(prefixes)):
+        if not kept or not prefix.startswith(kept[-1]):
+            kept.append(prefix)
+    return kept
 
 
 class Interest:
@@ -50,40 +64,49 @@ class Interests:
         self._by_prefix: dict[bytes, Interest] = {}
 
     async def join(self, member: Subscription) -> None:
-        """Add ``member``; returns once the broker knows its prefix.
+        """Add ``member``; returns once the broker knows its prefixes.
 
         Raises:
-            RpcError: the broker refused. LinkError: the link ended.
+            RpcError: the broker refused one, and ``member`` has none. LinkError: the link ended.
         """
-        prefix = member.prefix
+        try:
+            joined = [self._add(prefix, member) for prefix in member.prefixes]
+            # shielded: another subscription may wait for the same answer
+            answers = await asyncio.gather(*(asyncio.shield(interest.accepted) for interest in joined))
+            for prefix, interest, answer in zip(member.prefixes, joined, answers, strict=True):
+                if answer.errnum:
+                    self._refused(prefix, interest, member)
+                    raise RpcError(answer.errnum, "", f"event.subscribe {prefix.decode(errors='replace')!r}")
+        except BaseException:
+            self.leave(member)
+            raise
+
+    def _add(self, prefix: bytes, member: Subscription) -> Interest:
         interest = self._by_prefix.get(prefix)
         if interest is None:
             interest = self._by_prefix[prefix] = Interest(self._tell("event.subscribe", prefix))
         interest.members.append(member)
-        try:
-            # shielded: another subscription may wait for the same answer
-            answer = await asyncio.shield(interest.accepted)
-        except BaseException:
-            self.leave(member)
-            raise
-        if answer.errnum:
-            interest.members.remove(member)
-            if self._by_prefix.get(prefix) is interest:
-                del self._by_prefix[prefix]
-            raise RpcError(answer.errnum, "", f"event.subscribe {prefix.decode(errors='replace')!r}")
+        return interest
+
+    def _refused(self, prefix: bytes, interest: Interest, member: Subscription) -> None:
+        """The broker does not know ``prefix``: there is nothing to unsubscribe from."""
+        interest.members.remove(member)
+        if self._by_prefix.get(prefix) is interest:
+            del self._by_prefix[prefix]
 
     def leave(self, member: Subscription) -> None:
-        """Remove ``member``; the last one of its prefix tells the broker, without waiting."""
-        interest = self._by_prefix.get(member.prefix)
-        if interest is None or member not in interest.members:
-            return
-        interest.members.remove(member)
-        if not interest.members:
-            del self._by_prefix[member.prefix]
-            try:
-                self._tell("event.unsubscribe", member.prefix)
-            except HeadgateError:
-                return  # a link that has ended holds no subscriptions; events nobody here wants are dropped
+        """Remove ``member``; the last one of a prefix tells the broker, without waiting."""
+        for prefix in member.prefixes:
+            interest = self._by_prefix.get(prefix)
+            if interest is None or member not in interest.members:
+                continue
+            interest.members.remove(member)
+            if not interest.members:
+                del self._by_prefix[prefix]
+                try:
+                    self._tell("event.unsubscribe", prefix)
+                except HeadgateError:
+                    continue  # a link that has ended holds no subscriptions; events nobody here wants are dropped
 
     def _tell(self, topic: str, prefix: bytes) -> asyncio.Future[Message]:
         return self._ask(request(topic, encode_json({"topic": prefix.decode("utf-8", "surrogateescape")})))
@@ -107,7 +130,7 @@ class Interests:
 
 
 class Subscription:
-    """Events whose topic begins with a prefix, for the time of a block: ``async for event in events``.
+    """Events whose topic begins with one of its prefixes, for the time of a block: ``async for event in events``.
 
     The buffer is bounded. Events that find it full are lost to this subscription only, and counted: with
     ``overflow="raise"`` (default) iteration raises Overrun where the gap is, and may go on behind it; with
@@ -118,16 +141,18 @@ class Subscription:
     Concurrency: one task iterates at a time.
 
     Attributes:
-        prefix: the topic prefix in bytes; b"" is every event.
+        prefixes: the topic prefixes in bytes, none of which covers another; b"" is every event.
         lost: events lost since the subscription began.
     """
 
-    __slots__ = ("_behind_gap", "_inbox", "_interests", "_raise", "_unmarked", "lost", "prefix")
+    __slots__ = ("_behind_gap", "_inbox", "_interests", "_raise", "_unmarked", "lost", "prefixes")
 
-    def __init__(self, prefix: str, interests: Interests, inbox: Inbox[Event], overflow: Overflow) -> None:
+    def __init__(
+        self, prefixes: Iterable[str], interests: Interests, inbox: Inbox[Event], overflow: Overflow
+    ) -> None:
         if overflow not in ("raise", "mark"):
             raise ValueError(f"overflow={overflow!r}: expected 'raise' or 'mark'")
-        self.prefix = prefix.encode("utf-8", "surrogateescape")
+        self.prefixes = [prefix.encode("utf-8", "surrogateescape") for prefix in distinct(prefixes)]
         self.lost = 0
         self._interests = interests
         self._inbox = inbox
@@ -168,8 +193,8 @@ class Subscription:
         return event
 
     def _overrun(self, lost: int) -> Overrun:
-        prefix = self.prefix.decode(errors="replace")
-        return Overrun(f"{lost} events of subscription {prefix!r} did not fit its buffer and are lost", lost)
+        prefixes = " ".join(repr(prefix.decode(errors="replace")) for prefix in self.prefixes)
+        return Overrun(f"{lost} events of subscription {prefixes} did not fit its buffer and are lost", lost)
 
     def published(self, message: Message) -> None:
         """An event for this subscription came."""

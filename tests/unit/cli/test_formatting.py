@@ -127,13 +127,6 @@ def test_a_short_text_cannot_name_everything(monkeypatch):
     assert len(hostlist.expand("n[0-4000000000]")) == 1000
 
 
-@given(st.lists(st.text("ab", max_size=4), min_size=1, max_size=8), st.text("ab", max_size=6))
-def test_an_event_matches_one_prefix_at_most(prefixes, topic):
-    kept = sub.distinct(prefixes)
-    matches = sum(topic.startswith(prefix) for prefix in kept)
-    assert matches == any(topic.startswith(prefix) for prefix in prefixes)
-
-
 def test_event_with_a_gap(capsys):
     out = screen.Screen(out=io.StringIO())
     sub.show(out, Event(event("a.b", b"hi\0", sequence=7), lost=3))

@@ -3,8 +3,11 @@
 import base64
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.client import Limits
+from broker.client.subscriptions import distinct
 from broker.errors import LinkEnded, Overrun, RpcError
 from broker.wire import message as wire
 from broker.wire.payload import decode_json, encode_json
@@ -88,6 +91,42 @@ def test_events_reach_every_subscription_that_matches_once():
         assert topics_of(peer)[2:] == ["event.unsubscribe", "event.unsubscribe"]
 
     talk(script)
+
+
+def test_events_of_several_prefixes_come_once_and_in_order():
+    async def script(h, peer):
+        async with h.subscribe("o1", "o3", "o2", "o1.more") as events, h.subscribe("o3") as other:
+            assert topics_of(peer) == ["event.subscribe"] * 3
+            seen = []
+            for number in range(1, 31):
+                peer.event(f"o{number % 3 + 1}.more", sequence=number)
+                if number % 4 == 0:  # whoever waits is woken while others come
+                    seen.append((await anext(events)).sequence)
+            await settle()
+            seen += [(await anext(events)).sequence for _ in range(events.ready)]
+            assert seen == list(range(1, 31))
+            assert other.ready == 10
+        await settle()
+        assert topics_of(peer)[3:] == ["event.unsubscribe"] * 3
+
+    talk(script)
+
+
+def test_one_refused_prefix_of_several_leaves_nothing():
+    async def script(h, peer):
+        entering = soon(h.subscribe("a", "b", "c").__aenter__())
+        asked = [await peer.next() for _ in range(3)]
+        for request, errnum in zip(asked, (0, 12, 0), strict=True):
+            peer.answer(request, errnum=errnum)
+        with pytest.raises(RpcError) as caught:
+            await entering
+        assert (caught.value.errno, caught.value.topic) == (12, "event.subscribe 'b'")
+        await settle()
+        left = [decode_json(request.payload)["topic"] for request in peer.seen]
+        assert sorted(left) == ["a", "c"]
+        assert not h._interests._by_prefix
+
+    talk(script, auto=())
 
 
 def test_the_last_one_out_unsubscribes():
@@ -208,3 +247,10 @@ def test_link_end_reaches_subscribers_behind_what_came():
                 pass
 
     talk(script)
+
+
+@given(st.lists(st.text("ab", max_size=4), min_size=1, max_size=8), st.text("ab", max_size=6))
+def test_an_event_matches_one_prefix_at_most(prefixes, topic):
+    kept = distinct(prefixes)
+    matches = sum(topic.startswith(prefix) for prefix in kept)
+    assert matches == any(topic.startswith(prefix) for prefix in prefixes)
