@@ -56,8 +56,8 @@ TOLD_BYTES: Final = WINDOW_BYTES // 8
 """How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
 TOLD_MSGS: Final = 112
 """The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
-LATE_MSGS: Final = 128
-"""... and after so many in any case: half of the window."""
+LATE_MSGS: Final = 192
+"""... and after so many in any case, three quarters of the window: who waits for room hears of it by then."""
 _NEVER: Final = 1 << 62
 _WORD: Final = 0xFFFFFFFF
 
