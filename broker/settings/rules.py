@@ -121,8 +121,9 @@ def _tree_address(path: KeyPath, uri: str, settings: Settings) -> Iterator[Probl
 
 def _tree_options(settings: Settings) -> Iterator[Problem]:
     """The hosts' transports share one table: each kind of them checks it, once."""
-    kinds = {id(found): found for found in map(can, settings.tree_uris()) if found is not UNKNOWN}
-    for found in kinds.values() or [UNKNOWN]:
+    uris = settings.tree_uris()
+    kinds = {id(found): found for found in map(can, uris) if found is not UNKNOWN}
+    for found in kinds.values() if uris else [UNKNOWN]:  # an unknown scheme is told of where it stands
         yield from option_problems(("tree", "options"), settings.tree.options, found)
 
 

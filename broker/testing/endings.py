@@ -170,6 +170,12 @@ async def check_nobody_there(harness: Harness) -> None:
     assert isinstance(await failure_of(harness, listener, hasty), LinkBroken)
 
 
+async def check_no_time_limit(harness: Harness) -> None:
+    """``connect_timeout_s`` = 0 is no limit."""
+    async with connected(harness, dial=harness.dialling(connect_timeout_s=0.0)) as pair:
+        assert pair.near.ended is None
+
+
 async def check_stop_keeps_links(harness: Harness) -> None:
     """A listener that stops accepts nobody any more; its links go on."""
     async with connected(harness) as pair:

@@ -168,13 +168,15 @@ async def dial_pair(harness: Harness, listener: Listener, accepting: Accepting, 
 
 
 @contextlib.asynccontextmanager
-async def connected(harness: Harness, listen: Options | None = None) -> AsyncIterator[Pair]:
+async def connected(
+    harness: Harness, listen: Options | None = None, dial: Options | None = None
+) -> AsyncIterator[Pair]:
     """A pair of links; closes whatever is left of it."""
     accepting = Accepting()
     listener = await harness.transport.listen(harness.new_address(), accepting, listen or harness.listening())
     pair = None
     try:
-        pair = await dial_pair(harness, listener, accepting, harness.dialling())
+        pair = await dial_pair(harness, listener, accepting, dial or harness.dialling())
         yield pair
     finally:
         for link, _recorder in accepting.links:

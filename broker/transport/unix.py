@@ -265,7 +265,7 @@ class UnixTransport:
         path = path_of(uri)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            async with asyncio.timeout(options.connect_timeout_s):
+            async with asyncio.timeout(options.connect_timeout_s or None):
                 await _connect(sock, path)
                 greeting = await asyncio.get_running_loop().sock_recv(sock, 1)
         except TimeoutError as error:

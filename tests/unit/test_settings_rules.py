@@ -154,6 +154,14 @@ def test_allowed(text):
     loads(text)
 
 
+def test_options_of_an_unknown_scheme_are_no_second_fault():
+    text = "[tree.options]\nx = 1\n" + "[[hosts]]\nrank = 0\naddress = 'carrier://dove'\n"
+    (said,) = refusal(text)
+    assert "no transport for scheme 'carrier'" in said
+    (said,) = refusal("[tree.options]\nx = 1\n")
+    assert "takes none" in said
+
+
 def test_check_tells_of_broken_rules_without_a_file():
     with pytest.raises(ConfigError, match=r"^tree\.size: saw no host with rank 0"):
         check(Settings(tree=TreeSection(size=2)))
