@@ -6,6 +6,7 @@ word, so this module stands beside both and needs neither: ``python -m headgate`
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -28,7 +29,18 @@ def main() -> int:
         return CONFIG
     from broker.cli.main import main as run
 
-    return run()
+    code = run()
+    keep(code)
+    return code
+
+
+def keep(code: int) -> None:
+    """The verb has ended with ``code``: a SIGTERM that comes while threads and modules are left behind, too late to be
+    taken over by a loop, changes nothing about that. A supervisor would take 143 for a failure.
+    """
+    signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(code))
+    # handlers in Python end before the process does
+    atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
 
 def end(number: int, _frame: object) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,35 @@ from broker import __version__
 from broker.cli import diagnosis
 
 ROOT = Path(headgate.__file__).parent
+
+
+LEAVING = """
+import atexit, sys, threading
+import broker.cli.main, headgate
+
+def rest(word):
+    if threading.current_thread() is not threading.main_thread():
+        threading.main_thread().join()
+    print(word, flush=True)
+    sys.stdin.readline()
+
+if sys.argv[1] == "thread":
+    broker.cli.main.main = lambda: threading.Thread(target=rest, args=["a thread is left"]).start() or 3
+else:
+    atexit.register(rest, "modules are left")
+    broker.cli.main.main = lambda: 3
+sys.exit(headgate.main())
+"""
+
+
+@pytest.mark.parametrize("left", ["thread", "modules"])
+def test_sigterm_when_the_verb_has_ended_does_not_change_the_exit_code(left):
+    command = [sys.executable, "-c", LEAVING, left]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().endswith("left\n")
+        process.send_signal(signal.SIGTERM)
+        process.stdin.close()
+        assert process.wait(20) == 3
 
 
 @pytest.fixture
