@@ -45,8 +45,11 @@ class Certificate(NamedTuple):
     """As of ``SSLSocket.getpeercert()``."""
 
     def names(self) -> Iterator[str]:
-        """All that it is known by, the most exact first."""
+        """All that it is known by, the most exact first. A name in the form of a fingerprint is none."""
         yield f"sha256:{hashlib.sha256(self.der).hexdigest()}"
+        yield from (name for name in self._written() if not name.startswith("sha256:"))
+
+    def _written(self) -> Iterator[str]:
         alternatives = self.fields.get("subjectAltName", ())
         for kind in ("URI", "DNS"):
             yield from (name for its, name in alternatives if its == kind)

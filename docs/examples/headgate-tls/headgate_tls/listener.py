@@ -81,8 +81,10 @@ class TlsListener(Listener):
             task = self._loop.create_task(self._receive(sock, address))
             self._handshakes[task] = None
             task.add_done_callback(self._handshakes.pop)
-            if len(self._handshakes) > HANDSHAKES_MAX:
-                next(iter(self._handshakes)).cancel()
+            reserve = self._options.reserve
+            most = reserve.strangers if reserve.has(sock.fileno()) else HANDSHAKES_MAX
+            for oldest in list(self._handshakes)[: max(0, len(self._handshakes) - most)]:
+                oldest.cancel()
 
     async def _receive(self, sock: socket.socket, address: Any) -> None:
         """Shake hands with one who connects, and let it in or not."""
@@ -104,9 +106,9 @@ class TlsListener(Listener):
         except BaseException:
             sock.close()
             raise
-        self._judge(link, name)
+        self._judge(link, name, sock.fileno())
 
-    def _judge(self, link: TlsLink, name: str) -> None:
+    def _judge(self, link: TlsLink, name: str, fd: int) -> None:
         options = self._options
         try:
             peer = peer_of(link.certificate(), name, options.keys)
@@ -115,13 +117,20 @@ class TlsListener(Listener):
             options.refused(PeerInfo(name), errno.EPERM, str(refusal))
             denied = errno.EPERM
         else:
-            denied = options.admit(peer)
+            denied = options.admit(peer) or self._kept_from(peer, fd)
         if denied:
             link.greet(denied)
             link.close("refused")
             return
         link.admit(peer, options.max_bytes(peer))
         self._accept(link)
+
+    def _kept_from(self, peer: PeerInfo, fd: int) -> int:
+        """EMFILE when ``fd`` is one of the last descriptors, and not for ``peer``; 0 when it may have it."""
+        if not self._options.reserve.has(fd) or self._options.has_reserve(peer):
+            return 0
+        self._options.refused(peer, errno.EMFILE, "no descriptor is left for guests")
+        return errno.EMFILE
 
 
 def _bound(uri: str) -> socket.socket:

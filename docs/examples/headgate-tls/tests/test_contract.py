@@ -8,12 +8,14 @@ import msgspec
 import pytest
 from authority import Authority
 from headgate_tls import TlsOptions, transport
+from headgate_tls.certificates import Certificate, peer_of
 
 from broker.errors import ConfigError, LinkRefused
 from broker.identity import ClientKey, Credentials, PeerKey
 from broker.testing import CHECKS, Harness, connected
 from broker.testing.endings import check_half_open_peer
 from broker.testing.harness import Accepting, failure_of
+from broker.transport.reserve import Reserve
 
 GUEST = Credentials(1000, 2)
 
@@ -59,6 +61,32 @@ def test_a_client_is_known_by_its_name_or_its_fingerprint(harness, authority, kn
         harness.listen["keys"] = {key: ClientKey(GUEST)}
         async with connected(harness) as pair:
             assert (pair.far.peer.key, pair.far.peer.user, pair.far.peer.rank) == (key, GUEST, None)
+
+    asyncio.run(story())
+
+
+def test_a_name_in_the_form_of_a_fingerprint_is_nobody():
+    alice = "sha256:" + "a" * 64
+    fields = {"subjectAltName": (("DNS", alice), ("URI", alice), ("DNS", "mallory"))}
+    assert "mallory" in list(Certificate(b"", fields).names())
+    with pytest.raises(LinkRefused):
+        peer_of(Certificate(b"", fields), "tls://x:1", {alice: ClientKey(GUEST)})
+
+
+@pytest.mark.parametrize("owner", [True, False])
+def test_the_last_descriptors_are_for_the_owner(harness, owner):
+    async def story():
+        reserved = {"reserve": Reserve(0, 2), "has_reserve": lambda _peer: owner}
+        accepting = Accepting()
+        listener = await transport.listen(harness.new_address(), accepting, harness.listening(**reserved))
+        silent = [await knock(listener.contact_address) for _ in range(4)]
+        error = await failure_of(harness, listener, harness.dialling())
+        for writer in silent:
+            writer.close()
+        for link, _recorder in accepting.links:
+            link.close()
+        await listener.stop()
+        assert (error and error.errno) == (None if owner else errno.EMFILE)
 
     asyncio.run(story())
 
