@@ -7,6 +7,7 @@ a former incarnation name a uuid that is nobody's, so none of them can reach the
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import random
 import uuid
@@ -108,6 +109,12 @@ class Parent:
         if config.dial.extra.get("curve") is not extra.get("curve"):  # whom we reached may be revoked by now
             link.close()
             raise LinkBroken("keys have changed while we dialled")
+        router = self._broker.router
+        rank = router.topology.parent(router.rank)
+        if link.peer.rank not in (None, rank):  # known by its key, and another broker of the tree
+            link.close()
+            text = f"{config.parent_uri} has the key of rank {link.peer.rank}, expected that of rank {rank}"
+            raise LinkRefused(text, errno.EPERM)
         greeting, self._greeted = _Greeting(self), link
         try:
             link.start(greeting)

@@ -104,6 +104,30 @@ def test_our_events_go_up_unnumbered_and_come_down_before_anybody_here_sees_them
     run(tell)
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_parent_that_has_the_key_of_another_rank_is_none(monkeypatch, rank):
+    dial = registry.dial
+
+    async def proving(uri, options):
+        link = await dial(uri, options)
+        link.peer = link.peer._replace(key="its key", rank=rank)
+        return link
+
+    async def main():
+        story = Story()
+        if rank == 0:
+            await story.start()
+            assert story.child.overlay.joined()
+        else:
+            with pytest.raises(LinkRefused, match="the key of rank 2, expected that of rank 0"):
+                await story.start()
+        await story.child.overlay.stop()
+        await story.listener.stop()
+
+    monkeypatch.setattr(registry, "dial", proving)
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("errnum", "text"),
     [(errno.EINVAL, "client (0.88.0) version mismatched with server (0.99.0)"), (errno.EPERM, "")],
