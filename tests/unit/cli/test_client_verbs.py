@@ -155,7 +155,7 @@ def test_pub_and_sub(broker, capsys):
         out = publish_until(process, lambda: (handle.publish("t2.x", {"a": 1}), handle.publish("t1.y")))
     assert process.returncode == 0
     first, second = (line.split(" ") for line in out.splitlines())
-    assert int(second[0]) == int(first[0]) + 1
+    assert int(second[0]) > int(first[0])  # a heartbeat may have a number between them
     assert {tuple(first[1:]), tuple(second[1:])} == {("t2.x", '{"a":1}'), ("t1.y",)}
 
 
@@ -189,7 +189,9 @@ def test_pub_prints_the_number(broker, capsys):
     assert main(["pub", "t4.x", '{"a":1}']) == 0
     assert main(["pub", "--json", "--private", "t4.x"]) == 0
     first, second = lines(capsys)
-    assert json.loads(second) == {"seq": int(first) + 1, "topic": "t4.x"}
+    told = json.loads(second)
+    assert told.pop("seq") > int(first)  # a heartbeat may have a number between them
+    assert told == {"topic": "t4.x"}
 
 
 def test_sub_that_hears_nothing(broker, capsys):
