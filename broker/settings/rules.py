@@ -117,6 +117,8 @@ def _tree_address(path: KeyPath, uri: str, settings: Settings) -> Iterator[Probl
         yield saw(path, uri, "an address of a transport that can join brokers")
     if found.is_plaintext(uri, _curve(settings)) and not settings.tree.insecure:
         yield saw(path, uri, f"{_protected(found)}, or tree.insecure = true")
+    elif found.tree and not found.proves and found.is_exposed(uri) and not settings.tree.insecure:
+        yield saw(path, uri, "a transport that proves who its peers are, or tree.insecure = true")
 
 
 def _tree_options(settings: Settings) -> Iterator[Problem]:

@@ -37,7 +37,11 @@ def from_words(text: str, uri: str) -> Any:
         ConfigError: a word is no such pair, or it is not what the transport takes.
     """
     table = {}
-    for word in shlex.split(text):
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"options: saw {text!r}: {error}") from error
+    for word in words:
         name, mark, value = word.partition("=")
         if not mark:
             raise ConfigError(f"options: saw {word!r}, expected KEY=VALUE")

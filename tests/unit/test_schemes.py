@@ -109,7 +109,7 @@ def test_keys_of_clients_are_those_of_any_transport_that_proves_keys(pigeon):
 
 
 def test_options_are_typed_shown_and_their_files_found(pigeon, tmp_path, capsys):
-    pigeon(tree=True, protection="own", options=Colours)
+    pigeon(tree=True, proves=("uid",), protection="own", options=Colours)
     file = tmp_path / "b.toml"
     file.write_text(
         f'[broker]\nrank = 0\n[tree]\noptions = {{ file = "{{rank}}.txt" }}\n{HOSTS}{LISTEN}'
@@ -139,6 +139,14 @@ def test_wrong_options_are_refused_with_their_line(pigeon, options, said):
     assert said in refusal(LISTEN + options)
 
 
+def test_a_tree_that_strangers_could_join_is_refused(pigeon):
+    pigeon(tree=True, protection="own")
+    assert "expected a transport that proves who its peers are, or tree.insecure" in refusal(HOSTS)
+    assert loads("[tree]\ninsecure = true\n" + HOSTS).hosts
+    pigeon(tree=True, protection="own", is_exposed=schemes.nobody)
+    assert loads(HOSTS).hosts
+
+
 def test_options_of_a_tree_are_for_its_transports_only():
     hosts = '[[hosts]]\nrank = 0\naddress = "ipc:///x"\n'
     assert "tree.options: saw options, expected none" in refusal(f"[tree]\noptions = {{ a = 1 }}\n{hosts}")
@@ -149,6 +157,8 @@ def test_options_of_the_environment_are_words(pigeon):
     assert from_words("file='a b' shade=4", "pigeon://x") == Colours(file="a b", shade=4)
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         from_words("file", "pigeon://x")
+    with pytest.raises(ConfigError, match="No closing quotation"):
+        from_words("file='a", "pigeon://x")
     with pytest.raises(ConfigError, match="shade"):
         from_words("file=a shade=dark", "pigeon://x")
 

@@ -65,9 +65,9 @@ class TlsTransport:
                     server_hostname=(settings and settings.server_name) or host,
                     ssl_shutdown_timeout=SHUTDOWN_S,
                 )
-                if options.keys:  # a broker knows its parent; a client takes whom its authority vouches for
-                    link.peer = peer_of(link.certificate(), uri, options.keys)
                 await link.admitted()
+                if options.tree or options.keys:  # a client takes whom its authority vouches for
+                    link.peer = peer_of(link.certificate(), uri, options.keys)
         except BaseException as error:
             link.abort(LinkBroken(f"{uri}: not connected"))
             raise _failure(uri, error, options) from error

@@ -89,6 +89,9 @@ def server_context(options: TlsOptions | None) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
+    # a session that is resumed does not look at the certificate again, which may have ended
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
     return _loaded(context, options)
 
 

@@ -168,9 +168,10 @@ class TlsLink(Link, asyncio.Protocol):
         outbox.fresh = []
         if self.ended is not None or self._transport is None:
             outbox.discarded += len(fresh)
-        elif self._full:
+        elif self._full or sum(map(len, fresh)) > WRITE_BYTES:
             for form in fresh:
                 outbox.park(form, len(form), form[PROTO_TYPE])
+            self._write_parked()
         else:
             self._transport.write(fresh[0] if len(fresh) == 1 else b"".join(fresh))
             outbox.sent += len(fresh)
@@ -183,9 +184,13 @@ class TlsLink(Link, asyncio.Protocol):
     def resume_writing(self) -> None:
         """The connection takes more (asyncio.Protocol)."""
         self._full = False
+        self._write_parked()
+
+    def _write_parked(self) -> None:
+        """Write in pieces: what the connection has not sent yet is in nobody's limits."""
         outbox = self.outbox
         while outbox.parked and not self._full and self._transport is not None:
-            data: Any = outbox.joined(WRITE_BYTES)
+            data: Any = outbox.joined(WRITE_BYTES)[:WRITE_BYTES]
             self._transport.write(data)
             outbox.took(len(data))
             outbox.moved()

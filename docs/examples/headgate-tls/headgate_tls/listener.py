@@ -85,6 +85,7 @@ class TlsListener(Listener):
             most = reserve.strangers if reserve.has(sock.fileno()) else HANDSHAKES_MAX
             for oldest in list(self._handshakes)[: max(0, len(self._handshakes) - most)]:
                 oldest.cancel()
+            await asyncio.sleep(0)  # while many wait, sock_accept lets nobody else run
 
     async def _receive(self, sock: socket.socket, address: Any) -> None:
         """Shake hands with one who connects, and let it in or not."""
@@ -100,12 +101,8 @@ class TlsListener(Listener):
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
         except (OSError, ssl.SSLError) as error:  # among them ConnectionAbortedError: it took too long
-            sock.close()
             log.warning("%s: no handshake with %s: %s", self.address, name, error)
             return
-        except BaseException:
-            sock.close()
-            raise
         self._judge(link, name, sock.fileno())
 
     def _judge(self, link: TlsLink, name: str, fd: int) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import errno
+import socket
 
 import msgspec
 import pytest
 from authority import Authority
 from headgate_tls import TlsOptions, transport
-from headgate_tls.certificates import Certificate, peer_of
+from headgate_tls.certificates import Certificate, client_context, peer_of
 
 from broker.errors import ConfigError, LinkRefused
 from broker.identity import ClientKey, Credentials, PeerKey
@@ -16,6 +17,7 @@ from broker.testing import CHECKS, Harness, connected
 from broker.testing.endings import check_half_open_peer
 from broker.testing.harness import Accepting, failure_of
 from broker.transport.reserve import Reserve
+from broker.wire.message import event
 
 GUEST = Credentials(1000, 2)
 
@@ -61,6 +63,46 @@ def test_a_client_is_known_by_its_name_or_its_fingerprint(harness, authority, kn
         harness.listen["keys"] = {key: ClientKey(GUEST)}
         async with connected(harness) as pair:
             assert (pair.far.peer.key, pair.far.peer.user, pair.far.peer.rank) == (key, GUEST, None)
+
+    asyncio.run(story())
+
+
+def test_what_a_reader_does_not_take_is_in_the_outbox(harness):
+    async def story():
+        async with connected(harness) as pair:
+            pair.near.pause()
+            pair.far.send(event("large", bytes(16 << 20)))
+            pair.far.flush()
+            assert pair.far.outbox.parked_bytes > 8 << 20
+            pair.near.resume()
+            await pair.near_in.count(1)
+            assert not pair.far.outbox.parked
+
+    asyncio.run(story())
+
+
+def test_no_session_is_resumed(harness):
+    """What a session remembers of a certificate says nothing about whether it has ended."""
+
+    def again(address):
+        host, _, port = address.partition("://")[2].rpartition(":")
+        context, session = client_context(harness.dial["settings"]), None
+        for _ in range(2):
+            with (
+                socket.create_connection((host, int(port))) as raw,
+                context.wrap_socket(raw, server_hostname=host, session=session) as spoken,
+            ):
+                spoken.recv(1)
+                session, reused = spoken.session, spoken.session_reused
+        return reused
+
+    async def story():
+        accepting = Accepting()
+        listener = await transport.listen(harness.new_address(), accepting, harness.listening())
+        assert not await asyncio.to_thread(again, listener.contact_address)
+        for link, _recorder in accepting.links:
+            link.close()
+        await listener.stop()
 
     asyncio.run(story())
 
