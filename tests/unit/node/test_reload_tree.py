@@ -57,9 +57,11 @@ class Family:
     async def reachable(self):
         return [await self.ping(0, 1), await self.ping(1, 0)]
 
-    def cut(self, rank):
-        """The link of a child is lost: it has to come again."""
+    async def cut(self, rank):
+        """The link of a child is lost, and the child knows: it has to come again under another uuid."""
+        before = self.nodes[rank].broker.router.uuid
         self.nodes[rank].overlay._parent.drop("cut")
+        await soon(lambda: self.nodes[rank].broker.router.uuid != before)
 
     async def back(self, rank):
         await soon(self.nodes[rank].overlay.joined)
@@ -103,8 +105,7 @@ def test_the_three_steps_keep_the_link_and_what_comes_again_uses_the_new_key(run
                 await knock(door, former, site.listed[0])
             else:
                 await knock(door, site.shown[1], former.public_key)
-        family.cut(1)
-        await soon(lambda: family.uuids()[1] != before[1])
+        await family.cut(1)
         await family.back(1)
         assert await family.reachable() == [0, 0]
         (port,) = family.nodes[0].broker.router.children.values()
@@ -124,7 +125,7 @@ def test_between_the_steps_a_child_finds_whichever_key_its_parent_has(rundir):
         for certificate in (site.shown[0], new):
             site.show(0, certificate)
             await family.again(0)
-            family.cut(1)
+            await family.cut(1)
             await family.back(1)
             assert family.nodes[1].broker.router.parent.link.peer.key == certificate.public_key
         assert family.exits == []
