@@ -126,6 +126,10 @@ def _check_path(uri: str) -> str:
     )
 
 
+_PLAIN: Final = Capabilities()
+"""What a transport can do that declares nothing."""
+
+
 class _BuiltIn(NamedTuple):
     module: str
     capabilities: Capabilities
@@ -211,13 +215,17 @@ def capabilities_of(uri: str) -> Capabilities:
     """What the transport of ``uri`` can do; a built-in one is not loaded for that.
 
     Raises:
-        ConfigError: as of ``scheme_of`` and ``find``.
+        ConfigError: as of ``scheme_of`` and ``find``, or it declares something else than ``Capabilities``.
     """
     scheme = scheme_of(uri)
     if scheme in BUILT_IN:
         return BUILT_IN[scheme].capabilities
-    declared = getattr(find(scheme), "capabilities", None)
-    return declared if isinstance(declared, Capabilities) else Capabilities()
+    declared = getattr(find(scheme), "capabilities", _PLAIN)
+    if not isinstance(declared, Capabilities):
+        raise ConfigError(
+            f"the transport of scheme {scheme!r} declares capabilities that are none: {declared!r:.60}"
+        )
+    return declared
 
 
 def _load(scheme: str) -> Any:

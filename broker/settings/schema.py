@@ -143,8 +143,7 @@ class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     brokers. A name is resolved at each connect."""
 
     bind: Text | None = None
-    """Where it listens, if that is not its address. Default: the address if it is numeric or a path,
-    otherwise that port on all interfaces."""
+    """Where it listens, if that is not its address, such as `tcp://*:PORT`. Default: its address."""
 
     public_key: Text | None = None
     """The key that its handshake proves. With `tree.curve_cert` that is its CURVE public key, 40 characters of Z85;

@@ -160,6 +160,15 @@ async def check_address_in_use(harness: Harness) -> None:
     await third.stop()
 
 
+async def check_renew(harness: Harness) -> None:
+    """A listener that has its files read again goes on, and its links stay."""
+    async with connected(harness) as pair:
+        pair.listener = pair.listener.renew({})
+        assert await failure_of(harness, pair.listener, harness.dialling()) is None
+        send_all(pair.near, numbered(3))
+        assert topics(await pair.far_in.count(3)) == topics(numbered(3))
+
+
 async def check_nobody_there(harness: Harness) -> None:
     """Dialling where nobody listens is a broken link, in time."""
     options = harness.listening()

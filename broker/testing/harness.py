@@ -183,6 +183,7 @@ async def connected(
             link.abort(LinkClosed("check over"))
         if pair is not None:
             pair.near.abort(LinkClosed("check over"))
+            listener = pair.listener  # another one, if it was renewed
         await listener.stop()
 
 

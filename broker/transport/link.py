@@ -255,6 +255,8 @@ class Listener(ABC):
         Raises:
             ConfigError: this transport cannot; everything is as before.
         """
+        if not extra:  # no file of its own to read again
+            return self
         raise ConfigError(f"{self.address}: this transport has nothing to renew", errno.EOPNOTSUPP)
 
     @abstractmethod

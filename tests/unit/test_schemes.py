@@ -55,9 +55,18 @@ HOSTS = '[[hosts]]\nrank = 0\naddress = "pigeon://loft"\n'
 @pytest.mark.parametrize("scheme", sorted(schemes.BUILT_IN))
 def test_what_is_declared_in_the_table_is_what_the_transport_declares(scheme):
     module = schemes.find(scheme)
-    kinds = [each.capabilities for each in schemes.BUILT_IN.values()]
-    assert module.capabilities in kinds
+    name = schemes.BUILT_IN[scheme].module
+    assert module.capabilities in [
+        each.capabilities for each in schemes.BUILT_IN.values() if each.module == name
+    ]
     assert capabilities_of(f"{scheme}://x:1") is schemes.BUILT_IN[scheme].capabilities
+
+
+def test_a_declaration_that_is_none_is_told(pigeon):
+    pigeon().capabilities = {"tree": True}
+    assert "f:2: listen[0].uri: saw 'pigeon://loft', the transport of scheme 'pigeon' declares" in refusal(
+        LISTEN
+    )
 
 
 def test_what_is_not_declared_is_not_done(pigeon):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.errors import ConfigError, LinkError, LinkRefused
+from broker.errors import LinkError, LinkRefused
 from broker.identity import PeerInfo, Role
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
@@ -262,7 +262,7 @@ class Overlay:
             self._lost.clear()
             try:
                 await parent.rejoin()
-            except (LinkRefused, ConfigError) as error:
+            except LinkRefused as error:
                 self._hooks.must_exit(str(error))
                 return
 

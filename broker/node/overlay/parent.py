@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused, ProtocolError
+from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused, ProtocolError
 from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
@@ -64,11 +64,15 @@ class Parent:
 
     # -- joining -------------------------------------------------------------------------------
 
-    async def join(self) -> None:
+    async def join(self, *, again: bool = False) -> None:
         """Try until the parent admits us, a new incarnation each time but the first.
+
+        Args:
+            again: we have been there: a file of the transport that cannot be read now is tried again, too.
 
         Raises:
             LinkRefused: it refused us for good.
+            ConfigError: the parent's address or a file of the transport cannot be used; never with ``again``.
         """
         longest_s = self._config.backoff_s
         while True:
@@ -82,7 +86,9 @@ class Parent:
                 log.warning(
                     "cannot join the parent at %s: %s; keys have changed", self._config.parent_uri, error
                 )
-            except LinkError as error:
+            except (LinkError, ConfigError) as error:
+                if isinstance(error, ConfigError) and not again:
+                    raise
                 log.warning("cannot join the parent at %s: %s", self._config.parent_uri, error)
             await asyncio.sleep(random.uniform(0, longest_s))
             longest_s = min(longest_s * 2, self._config.backoff_max_s)
@@ -95,7 +101,7 @@ class Parent:
             LinkRefused: it refused us for good.
         """
         await asyncio.sleep(random.uniform(0, self._config.backoff_s))
-        await self.join()
+        await self.join(again=True)
 
     def reincarnate(self) -> None:
         """Take a new uuid; whatever is still addressed to the former one is dropped."""

@@ -112,7 +112,9 @@ def _loaded(context: ssl.SSLContext, options: TlsOptions | None) -> ssl.SSLConte
         file: str = options.ca
         context.load_verify_locations(file)
         file = options.cert if options.key is None else f"{options.cert}, {options.key}"
-        context.load_cert_chain(options.cert, options.key)
+        context.load_cert_chain(
+            options.cert, options.key, password=lambda: ""
+        )  # else it asks at the terminal
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{file}: {error.strerror or error}", error.errno) from error
     return context

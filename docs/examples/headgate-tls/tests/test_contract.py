@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import errno
 import socket
+from pathlib import Path
 
 import msgspec
 import pytest
 from authority import Authority
+from cryptography.hazmat.primitives import serialization
 from headgate_tls import TlsOptions, transport
 from headgate_tls.certificates import Certificate, client_context, peer_of
 
@@ -193,6 +195,18 @@ def test_a_listener_that_is_renewed_shows_another_certificate(harness, authority
         await listener.stop()
 
     asyncio.run(story())
+
+
+def test_a_key_with_a_password_is_an_error_and_no_question(authority, tmp_path):
+    file = Path(authority.options("node0")["cert"])
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    secret = serialization.BestAvailableEncryption(b"sesame")
+    locked = tmp_path / "locked.pem"
+    locked.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret)
+    )
+    with pytest.raises(ConfigError, match=r"locked\.pem"):
+        client_context(settings(authority, "node0", key=str(locked)))
 
 
 def test_silent_connections_keep_nobody_out(harness, monkeypatch):

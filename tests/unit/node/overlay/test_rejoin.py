@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from broker.errors import ConfigError
 from broker.node.overlay import control, hello
 from broker.node.overlay.hello import Ours
 from broker.routing.topology import Topology
+from broker.transport import registry
 from broker.wire.message import (
     NORESPONSE,
     STREAMING,
@@ -87,6 +89,39 @@ def test_a_refusal_when_joining_again_asks_to_exit():
         story.link.say(hello.refuse(story.link.inbox[0], errno.EINVAL, "no more"))
         await until(lambda: story.child.told[-1][0] == "must_exit")
         assert "no more" in story.child.told[-1][1]
+
+    run(tell)
+
+
+def test_a_file_that_cannot_be_read_when_joining_again_is_tried_again(monkeypatch):
+    """Somebody is replacing it just now: no reason to give the broker up."""
+    dial, tries = registry.dial, []
+
+    async def half(uri, options):
+        tries.append(uri)
+        if len(tries) <= 2:
+            raise ConfigError("node1.pem: No such file or directory")
+        return await dial(uri, options)
+
+    async def tell(story):
+        monkeypatch.setattr(registry, "dial", half)
+        lose_by_closing(story)
+        await until(lambda: len(story.links) == 2 and story.child.overlay.joined())
+        assert len(tries) == 3
+        assert [told[0] for told in story.child.told] == ["joined", "parent_lost", "joined"]
+
+    run(tell)
+
+
+def test_a_file_that_cannot_be_read_at_the_start_is_an_error(monkeypatch):
+    async def unread(uri, options):
+        raise ConfigError("node1.pem: No such file or directory")
+
+    async def tell(story):
+        await story.child.overlay.stop()
+        monkeypatch.setattr(registry, "dial", unread)
+        with pytest.raises(ConfigError, match=r"node1\.pem"):
+            await Story().start()
 
     run(tell)
 
