@@ -85,6 +85,28 @@ def test_router_adds_and_strips_the_identity():
     asyncio.run(check())
 
 
+def test_one_turn_takes_no_more_than_a_few_milliseconds_of_work():
+    """What one peer sent as fast as it could does not keep the loop from everybody else: it comes in small portions."""
+
+    async def check():
+        async with listener(listening()) as (address, accepting):
+            with zmq.Context() as context, raw(zmq.DEALER, context) as child:
+                child.connect(address)
+                child.send_multipart(request("a.b").parts())
+                link, recorder = await accepting.link(0)
+                await recorder.count(1)
+                portions = []
+                link.receiver.received = lambda _link, messages: portions.append(len(messages))
+                for _ in range(200):
+                    child.send_multipart(request("a.b").parts())
+                async with asyncio.timeout(PATIENCE_S):
+                    while sum(portions) < 200:
+                        await asyncio.sleep(0)
+                assert max(portions) <= 64 + 16
+
+    asyncio.run(check())
+
+
 @pytest.mark.parametrize(
     ("settings", "form"),
     [
