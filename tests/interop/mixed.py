@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ import broker.client
 from broker import settings
 from broker.node.assembly import Node
 from broker.transport import curve
+from tests.live.ports import free_ports
 
 QUIET = ("-Slog-stderr-mode=local", "-Slog-stderr-level=6")
 NO_SCRIPTS = ("-Sbroker.rc1_path=", "-Sbroker.rc3_path=")
@@ -43,7 +43,7 @@ class Mixed:
         self.topology = topology
         self.certificate = curve.generate({"name": "mixed"})  # a real parent wants a name
         curve.save(self.certificate, rundir / "curve.cert")
-        self.addresses = [f"tcp://127.0.0.1:{port}" for port in _free_ports(size)]
+        self.addresses = [f"tcp://127.0.0.1:{port}" for port in free_ports(size)]
         self.processes: dict[int, subprocess.Popen] = {}
         self.nodes: dict[int, Node] = {}
         self.config = rundir / "conf"
@@ -186,11 +186,3 @@ class Mixed:
             process.wait()
         for rank in sorted(self.nodes, reverse=True):
             await self.nodes[rank].stop()
-
-
-def _free_ports(count):
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -16,6 +16,7 @@ from broker.testing.harness import Recorder
 from broker.transport import curve, zeromq
 from broker.transport.link import Options
 from broker.wire.message import request
+from tests.live.ports import free_port
 
 pytestmark = pytest.mark.interop
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -26,12 +27,6 @@ hosts = [
     {{ host = "elsewhere" }},
 ]
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_a_certificate_of_flux_keygen_loads(flux_prefix: Path, rundir: Path):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,14 +15,10 @@ import pytest
 from broker.nfp.client import NfpClient
 from broker.nfp.worker import JobContext, Result, ThreadContext, Worker
 from tests.live.norfab import NorFab, Side, norfab
+from tests.live.ports import free_endpoint
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 PATIENCE_S = 30.0
-
-
-def free_endpoint() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return f"tcp://127.0.0.1:{sock.getsockname()[1]}"
 
 
 def until(true: Any, seconds: float = PATIENCE_S) -> Any:

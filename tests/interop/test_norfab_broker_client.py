@@ -10,6 +10,7 @@ import pytest
 from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, RequestFailed, silence
 from broker.nfp.opening import BrokerOpen
 from tests.live.norfab import NorFab, Side, norfab
+from tests.live.ports import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 WITHIN_S = 40.0
@@ -38,14 +39,6 @@ class Place:
 
     def restart(self) -> None:
         self.broker = self._start()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import socket
 import threading
 from pathlib import Path
 
@@ -11,14 +10,9 @@ import pytest
 
 from broker.nfp.files.service import FileService
 from tests.live.norfab import norfab
+from tests.live.ports import free_endpoint
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
-
-
-def free_endpoint():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 class Serving:

@@ -36,6 +36,7 @@ from broker.nfp.targets import parse
 from broker.settings.nfp import NfpSection
 from broker.transport import curve
 from broker.transport.curve import Certificate
+from tests.live.ports import free_endpoint
 
 PATIENCE_S = 10.0
 QUIET_S = 0.3
@@ -378,8 +379,8 @@ class NfpProcess(Live):
 
 @contextlib.contextmanager
 def nfp_process(rundir: Path, *, prefix: tuple[str, ...] = (), **settings: Any) -> Iterator[NfpProcess]:
-    """A broker as a process, listening; stopped at the end, which must go well."""
-    live = NfpProcess(section(rundir, **settings), prefix=prefix)
+    """A broker as a process, listening; stopped at the end, which must go well; its port stays its own."""
+    live = NfpProcess(section(rundir, **{"endpoint": free_endpoint(), **settings}), prefix=prefix)
     try:
         live.start()
         yield live

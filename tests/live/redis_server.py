@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.oslo import until
+from tests.live.ports import free_port
 
 
 @contextlib.contextmanager
@@ -20,9 +21,7 @@ def redis_server(folder: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server: deploy/test-setup.sh installs it on Debian")
-    if not port:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+    port = port or free_port()
     words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     process = subprocess.Popen(
         [*words, "--dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

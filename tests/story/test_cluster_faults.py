@@ -165,6 +165,7 @@ def test_seven_brokers_come_up_and_survive_every_fault(cluster):
     # killed: away, and back by itself as another process
     before = cluster.members()["rank-3"].id
     cluster.do("kill 3")
+    eventually(lambda: cluster.members()["rank-3"].restarts, 1, 20)
     eventually(lambda: cluster.state(3), "running", 20)
     again = cluster.members()["rank-3"]
     assert (again.restarts, again.id != before) == (1, True)

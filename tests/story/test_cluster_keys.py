@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,18 +14,11 @@ from broker.transport import curve
 from gateway.cluster.files import write
 from gateway.cluster.shape import Shape
 from tests.live.brokers import eventually
+from tests.live.ports import free_ports
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
 
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
-
-
-def free_ports(count: int) -> list[int]:
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
 
 
 class Pair:

@@ -228,7 +228,7 @@ worker = Worker("dummy", name="w1")
 def ping(n=0):
     return n
 @worker.task
-def slow(job, steps=50):
+def slow(job, steps=600):
     import time
     for step in range(steps):
         job.progress(f"step {step}")

@@ -112,7 +112,7 @@ def test_the_job_of_a_frozen_worker_moves_on_and_has_one_result(stage: Stage) ->
     async def main() -> None:
         async with stage.client() as nfp:
             await registered(nfp, 2)
-            job = await nfp.submit("lab", "work", kwargs={"seconds": 1.0}, target="any", timeout_s=WITHIN_S)
+            job = await nfp.submit("lab", "work", kwargs={"seconds": 3.0}, target="any", timeout_s=WITHIN_S)
             (frozen,) = await eventually(lambda: stage.ran(job.uuid))
             stage.workers[frozen].send_signal(signal.SIGSTOP)
             results = await job.result()

@@ -29,6 +29,8 @@ standings = ["user"]
 allow = false
 """
 ANN, EVE = 1000, 2000
+AWAY = (errno.ENOSYS, errno.ECANCELED, errno.EHOSTUNREACH)
+"""How a call ends while a face is not back yet, or leaves before it has answered."""
 
 
 @contextlib.contextmanager
@@ -254,7 +256,7 @@ def state(handle, uuid):
     try:
         return handle.rpc("nfp.jobs.show", {"uuid": uuid}).json()["state"]
     except RpcError as error:
-        if error.errno != errno.ENOSYS:  # its face is not back yet
+        if error.errno not in AWAY:
             raise
         return ""
 
@@ -334,7 +336,7 @@ def epoch(handle):
     try:
         answer = handle.rpc("nfp.events.service.broker.read", {"kwargs": {"limit": 1}}).json()
     except RpcError as error:
-        if error.errno not in (errno.ENOSYS, errno.ECANCELED, errno.EHOSTUNREACH):
+        if error.errno not in AWAY:
             raise
         return ""
     return answer["results"][""]["epoch"]

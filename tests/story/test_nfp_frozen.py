@@ -74,7 +74,7 @@ def test_a_pending_job_goes_on_at_the_next_broker(pair: list[NfpProcess]) -> Non
             await registered(nfp, 1)
         async with ada(*pair) as nfp:
             await registered(nfp, 1)
-            job = await nfp.submit("lab", "work", kwargs={"seconds": 3}, target="any", timeout_s=WITHIN_S)
+            job = await nfp.submit("lab", "work", kwargs={"seconds": 5}, target="any", timeout_s=WITHIN_S)
             await eventually(lambda: job.status == "started" or job.workers)
             await asyncio.sleep(2 * HOLD_S)
             assert nfp.broker == pair[0].endpoint  # that a job takes long is no silence

@@ -221,7 +221,7 @@ def test_verbs(rundir):
         assert (failed.returncode, failed.stdout) == (1, "")
         assert failed.stderr == "headgate oslo call: openstack/lab/s1: lab.errors.NotFound: no such host\n"
         assert servers[0].took()["ctxt"] == {"tenant": "t"}
-        late = node.verb("call", "lab", "never", "--timeout", "0.3", "--server", "s1")
+        late = node.verb("call", "lab", "never", "--timeout", "1", "--server", "s1")
         assert (late.returncode, servers[0].took()["method"]) == (4, "never")
         for words in (
             ("call", "nolab", "m"),

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.ports import free_endpoint
 from tests.story.test_readme import block
 
 pytestmark = pytest.mark.story
@@ -36,12 +36,6 @@ def until(log: Path, pattern: str) -> re.Match[str]:
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.05)
     return found
-
-
-def free_endpoint() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from broker.wire.payload import any_text, decode_json
 from tests.live.brokers import BrokerProcess, eventually
 from tests.live.doors import dealing
 from tests.live.listeners import logged, place
+from tests.live.ports import free_port, free_ports
 from tests.live.recorded import SILENCE_S, recorded, replayed
 from tests.live.speaker import Speaker
 
@@ -60,7 +61,7 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def three_ranks(rundir: Path) -> Iterator[Place]:
-    ports = [free_port() for _ in range(3)]
+    ports = free_ports(3)
     keys = [curve.generate({"name": f"rank {rank}"}) for rank in range(3)]
     owner = curve.generate()
     hosts = "".join(
@@ -95,11 +96,6 @@ def three_ranks(rundir: Path) -> Iterator[Place]:
     finally:
         for broker in brokers:
             broker.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def well(running: Place) -> None:

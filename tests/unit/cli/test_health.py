@@ -15,6 +15,7 @@ import pytest
 
 from broker.cli import health, main, probing
 from broker.cli.verbs import BUILT_IN
+from tests.live.ports import free_port
 
 NOWHERE = "local:///nowhere/at/all"
 
@@ -251,9 +252,7 @@ def test_an_oslo_proxy_answers_with_its_rooms(rundir, capsys):
 
 
 def test_a_broker_of_nfp_answers(rundir, capsys):
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     file = rundir / "nfp.toml"
     file.write_text(f'[nfp]\nendpoint = "tcp://*:{port}"\nbase_dir = "{rundir}/nfp"\n')
     code, _, err = said(capsys, "--nfp", str(file))

@@ -98,6 +98,7 @@ def test_an_upstream_without_the_watch_is_served_all_the_same(caplog):
         standin = StandIn(rank=1)
         standin.groups_get = lambda link, message: standin.back(wire.response(message, errnum=38))
         async with joined(standin) as (_, _, upstream):
+            await until(lambda: "cannot be watched" in caplog.text, "the warning")
             await asyncio.sleep(0.05)
             assert upstream.joined
             assert standin.seen.count("groups.get") == 1

@@ -19,6 +19,7 @@ from broker.nfp.targets import ANY
 from broker.transport.curve import generate
 from broker.transport.zeromq.address import parse
 from broker.transport.zeromq.hub import hub
+from tests.live.ports import free_endpoint
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 
 
@@ -52,11 +53,6 @@ def channel(*endpoints, **options):
 
 def post(uuid="1", body=b"{}"):
     return Packet(Sender.CLIENT, Command.POST, service="s", target=ANY, uuid=uuid, body=body)
-
-
-def free_endpoint():
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return f"tcp://127.0.0.1:{sock.getsockname()[1]}"
 
 
 def test_open_is_answered_then_packets_go_both_ways():

@@ -108,7 +108,10 @@ def test_a_dead_connection_is_cut_for_one_that_waits(on, monkeypatch, silent, ex
         census.spoke(1, "A")
         census.accepted(2)
         census.granted("10.0.0.1", "A")
-        await asyncio.sleep(0.1)
+        if expected:
+            await until(lambda: cut)
+        else:
+            await asyncio.sleep(0.1)
         assert cut[:1] == expected
 
     on(story)

@@ -54,7 +54,7 @@ def test_it_ends_after_a_hold_time(monkeypatch):
             tried.append(identity)
             return False
 
-        nudges = Nudges(asyncio.get_running_loop(), send, WORKERS, 0.05)
+        nudges = Nudges(asyncio.get_running_loop(), send, WORKERS, 0.5)
         await until(lambda: nudges.missing == [])
         assert len(tried) >= 4
         count = len(tried)

@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
@@ -16,18 +15,13 @@ from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_ag
 from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryRoom
+from tests.live.ports import free_port
 from tests.unit.oslo.directory.clouds import config, rpc, state, turn_for, turn_until
 
 redis = pytest.importorskip("redis", reason="optional: redis-py is not installed")
 SERVER = shutil.which("redis-server")
 pytestmark = pytest.mark.skipif(SERVER is None, reason="optional: there is no redis-server here")
 PASSWORD = "s3cret-of-redis"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Server:

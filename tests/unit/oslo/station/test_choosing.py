@@ -168,12 +168,15 @@ def test_a_node_that_is_not_there_is_passed_over_until_it_is(play, open_port):
         there.answer(there.get(), Kind.REPLY, b"2")
         assert asking.end() == b"2"
     assert port.told()["links"]["call"]["n1"]["down"]
-    begin = time.monotonic()
-    for _ in range(4):
-        asking = Asking(lambda: port.call(WHERE, b"", timeout_s=PATIENCE_S))
-        there.answer(there.get(), Kind.REPLY, b"2")
-        asking.end()
-    assert time.monotonic() - begin < 1.0  # nobody waits for it any more
+    took = []
+    for _ in range(3):  # the quickest counts: a machine may stand still for a moment
+        begin = time.monotonic()
+        for _ in range(4):
+            asking = Asking(lambda: port.call(WHERE, b"", timeout_s=PATIENCE_S))
+            there.answer(there.get(), Kind.REPLY, b"2")
+            asking.end()
+        took.append(time.monotonic() - begin)
+    assert min(took) < 1.0  # nobody waits for it any more
     away.sock.bind(away.endpoint)
     until(lambda: not port.told()["links"]["call"]["n1"]["down"], "the node that has come")
     asking = [Asking(lambda: port.call(WHERE, b"", timeout_s=PATIENCE_S)) for _ in range(2)]
