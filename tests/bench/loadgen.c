@@ -12,67 +12,24 @@
  * Every message carries a number, and every receiver checks it: lost, duplicated and reordered messages are counted. Connections are
  * served by one epoll loop; what one read brought is answered with one write. The result is one JSON object on stdout.
  */
-#include <getopt.h>
 #include <pthread.h>
 
 #include "wire.h"
 
-enum { MAX_CONNECTIONS = 65536, MAX_SAMPLES = 1 << 20, MAX_PIDS = 64, TAIL_PROTO = 1 + PROTO };
+enum { MAX_CONNECTIONS = 65536, TAIL_PROTO = 1 + PROTO };
 
 static struct {
     const char *mode, *caller, *provider;
-    double seconds, warmup;
     uint32_t nodeid;
     long window, payload, subscribers;
-    long pids[MAX_PIDS];
-    int pid_count;
     bool bare, self;
-} opt = {.seconds = 1, .warmup = 0.2, .nodeid = NODEID_ANY, .window = 128, .payload = 16, .subscribers = 32};
+} opt = {.nodeid = NODEID_ANY, .window = 128, .payload = 16, .subscribers = 32};
 
-static enum { WARMING, MEASURING, DRAINING } phase;
 static struct connection *connections; /* relay: caller, provider; events: publisher, subscribers */
 static uint8_t *prebuilt;
 static size_t prebuilt_size;
 static uint64_t issued, lost, duplicated, reordered, refused, gaps;
 static double last_progress;
-
-static struct mark {
-    double time, own_cpu;
-    double cpu[MAX_PIDS];
-    uint64_t count;
-} began, ended;
-
-/* ------------------------------------------------------------------------------------------------ clocks */
-
-/* Of this thread only: with --self the other one stands for the broker. */
-static double own_cpu_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* User and system time of one process with all its threads. */
-static double cpu_s(long pid) {
-    char path[64], text[1024];
-    unsigned long user, kernel;
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (!file) fail("no process %ld", pid);
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = 0;
-    char *after_name = strrchr(text, ')');
-    if (!after_name || sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) != 2)
-        fail("%s: unexpected form", path);
-    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
-}
-
-static void take(struct mark *m, uint64_t count) {
-    m->time = now_s();
-    m->own_cpu = own_cpu_s();
-    m->count = count;
-    for (int i = 0; i < opt.pid_count; i++) m->cpu[i] = cpu_s(opt.pids[i]);
-}
 
 /* ------------------------------------------------------------------------------------------------ numbers in payloads */
 
@@ -100,8 +57,6 @@ static void check_order(struct connection *c, uint64_t number) {
 static uint8_t *in_the_air; /* by number modulo its size: 1 while a call waits for its answer */
 static size_t air_mask;
 static double call_started;
-static float *samples_us;
-static size_t sample_count;
 
 static void issue_calls(struct connection *c) {
     while (issued - c->received < (uint64_t)opt.window) {
@@ -124,8 +79,7 @@ static void take_answer(struct connection *c, uint8_t *frame, size_t size) {
     if (number >= issued || !in_the_air[number & air_mask]) duplicated++;
     else in_the_air[number & air_mask] = 0;
     check_order(c, number);
-    if (opt.window == 1 && phase == MEASURING && sample_count < MAX_SAMPLES)
-        samples_us[sample_count++] = (float)(1e6 * (now_s() - call_started));
+    if (opt.window == 1) keep_sample(1e6 * (now_s() - call_started));
 }
 
 static void answer_call(struct connection *c, uint8_t *frame, size_t size) {
@@ -259,7 +213,7 @@ static void open_relay(void) {
     while (room < (size_t)opt.window) room *= 2;
     air_mask = room - 1;
     in_the_air = calloc(room, 1);
-    samples_us = malloc(MAX_SAMPLES * sizeof *samples_us);
+    make_room_for_samples();
 }
 
 static void open_events(void) {
@@ -311,9 +265,7 @@ static void serve(uint64_t now_count) {
 static void run(void (*turn)(void), uint64_t (*count)(void), bool (*drained)(void)) {
     double start = now_s();
     for (;;) {
-        double now = now_s();
-        if (phase == WARMING && now - start >= opt.warmup) take(&began, count()), phase = MEASURING;
-        if (phase == MEASURING && now - began.time >= opt.seconds) take(&ended, count()), phase = DRAINING;
+        double now = advance(start, count());
         turn();
         if (phase == DRAINING && (drained() || now - ended.time > STALL_S)) break;
         if (last_progress && now - last_progress > STALL_S && phase != DRAINING) fail("nothing moved for %d s", STALL_S);
@@ -323,34 +275,19 @@ static void run(void (*turn)(void), uint64_t (*count)(void), bool (*drained)(voi
 
 /* ------------------------------------------------------------------------------------------------ the result */
 
-static int by_value(const void *left, const void *right) {
-    float a = *(const float *)left, b = *(const float *)right;
-    return (a > b) - (a < b);
-}
-
-static double quantile(double q) { return samples_us[(size_t)(q * (double)(sample_count - 1))]; }
-
 static void print_result(void) {
-    double elapsed = ended.time - began.time;
-    uint64_t count = ended.count - began.count;
-    printf("{\"mode\": \"%s\", \"window\": %ld, \"payload\": %ld, \"seconds\": %.4f, \"count\": %lu, \"per_s\": %.1f, ", opt.mode,
-           opt.window, opt.payload, elapsed, (unsigned long)count, (double)count / elapsed);
+    printf("{\"mode\": \"%s\", \"window\": %ld, \"payload\": %ld, ", opt.mode, opt.window, opt.payload);
+    print_rate();
     printf("\"lost\": %lu, \"duplicated\": %lu, \"reordered\": %lu, \"gaps\": %lu, \"refused\": %lu, ", (unsigned long)lost,
            (unsigned long)duplicated, (unsigned long)reordered, (unsigned long)gaps, (unsigned long)refused);
-    if (sample_count) {
-        qsort(samples_us, sample_count, sizeof *samples_us, by_value);
-        printf("\"p50_us\": %.2f, \"p99_us\": %.2f, ", quantile(0.5), quantile(0.99));
-    }
-    printf("\"cpu_s\": [");
-    for (int i = 0; i < opt.pid_count; i++) printf("%s%.3f", i ? ", " : "", ended.cpu[i] - began.cpu[i]);
-    printf("], \"own_busy\": %.3f}\n", (ended.own_cpu - began.own_cpu) / elapsed);
+    print_figures();
 }
 
 static void parse_options(int argc, char **argv) {
     static const struct option known[] = {
-        {"caller", 1, 0, 'c'},  {"provider", 1, 0, 'P'}, {"nodeid", 1, 0, 'n'},      {"window", 1, 0, 'w'}, {"seconds", 1, 0, 's'},
-        {"warmup", 1, 0, 'u'},  {"payload", 1, 0, 'b'},  {"subscribers", 1, 0, 'N'}, {"pid", 1, 0, 'p'},    {"bare", 0, 0, 'B'},
-        {"self", 0, 0, 'S'},    {0, 0, 0, 0},
+        {"caller", 1, 0, 'c'},  {"provider", 1, 0, 'P'},    {"nodeid", 1, 0, 'n'}, {"window", 1, 0, 'w'},
+        {"payload", 1, 0, 'b'}, {"subscribers", 1, 0, 'N'}, {"bare", 0, 0, 'B'},   {"self", 0, 0, 'S'},
+        MEASURE_OPTIONS,        {0, 0, 0, 0},
     };
     for (int o; (o = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         switch (o) {
@@ -358,17 +295,11 @@ static void parse_options(int argc, char **argv) {
         case 'P': opt.provider = optarg; break;
         case 'n': opt.nodeid = (uint32_t)strtoul(optarg, NULL, 0); break;
         case 'w': opt.window = atol(optarg); break;
-        case 's': opt.seconds = atof(optarg); break;
-        case 'u': opt.warmup = atof(optarg); break;
         case 'b': opt.payload = atol(optarg); break;
         case 'N': opt.subscribers = atol(optarg); break;
-        case 'p':
-            if (opt.pid_count == MAX_PIDS) fail("at most %d pids", MAX_PIDS);
-            opt.pids[opt.pid_count++] = atol(optarg);
-            break;
         case 'B': opt.bare = true; break;
         case 'S': opt.self = opt.bare = true; break;
-        default: exit(2);
+        default: take_measure_option(o);
         }
     }
     if (optind + 1 != argc) fail("expected one mode: relay, events, idle or ready");

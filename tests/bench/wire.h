@@ -11,42 +11,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "measure.h"
 
 enum { MAGIC = 0xffee0012, HEADER = 8, PROTO = 20 };
 enum { REQUEST = 1, RESPONSE = 2, EVENT = 4 };
 enum { TOPIC = 1, PAYLOAD = 2, NORESPONSE = 4, ROUTE = 8 };
 enum { AT_TYPE = 18, AT_FLAGS = 17, AT_AUX1 = 8, AT_AUX2 = 4 }; /* offsets back from a frame's end */
-enum { READ_BYTES = 1 << 20, STALL_S = 10 };
+enum { READ_BYTES = 1 << 20 };
 #define NODEID_ANY 0xffffffffu
 
 #define UNUSED __attribute__((unused)) /* two programs include this file, neither needs all of it */
-
-static void fail(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fputs("loadgen: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    exit(2);
-}
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static uint32_t get32(const uint8_t *at) {
     uint32_t value;

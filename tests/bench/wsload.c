@@ -17,11 +17,9 @@
  * reordered messages are counted. The result is one JSON object on stdout; the exit code is 1 when something was lost.
  */
 #define _GNU_SOURCE
-#include <getopt.h>
-
 #include "ws_languages.h"
 
-enum { MAX_PEERS = 20000, MAX_SAMPLES = 1 << 20, MAX_PIDS = 64, HEX = 16, STAMP_BYTES = 2 * HEX, DIALS_AT_ONCE = 64 };
+enum { MAX_PEERS = 20000, HEX = 16, STAMP_BYTES = 2 * HEX, DIALS_AT_ONCE = 64 };
 enum { FILL_BYTES = 32768, FILL_MESSAGES = 512, TINY_BUFFER = 4096 };
 static const char TOPIC_NAME[] = "bench.tick", STALLED_TOPIC[] = "bench.tock", FILL_TOPIC[] = "bench.fill";
 static const double SLICE_S = 0.1;
@@ -29,58 +27,16 @@ static const double SLICE_S = 0.1;
 static struct {
     const char *mode, *at, *stalled_at, *provider, *service;
     const struct language *speak;
-    double seconds, warmup, rate;
+    double rate;
     long window, payload, subscribers, callers, stalled;
-    long pids[MAX_PIDS];
-    int pid_count;
     bool self;
-} opt = {.seconds = 1, .warmup = 0.3, .rate = 10, .window = 16, .payload = 128, .subscribers = 1, .callers = 1, .service = "bench"};
+} opt = {.rate = 10, .window = 16, .payload = 128, .subscribers = 1, .callers = 1, .service = "bench"};
 
-static enum { WARMING, MEASURING, DRAINING } phase;
 static struct peer *peers; /* fanout, pace, idle: publisher, subscribers, stalled ones; rpc: provider, callers */
 static uint8_t *payload;
 static uint64_t *issued_by, issued, lost, duplicated, reordered;
 static double last_progress, next_tick;
-static float *samples_us;
 static const char *topic_now = TOPIC_NAME;
-static size_t sample_count, samples_skipped;
-
-static struct mark {
-    double time, own_cpu;
-    double cpu[MAX_PIDS];
-    uint64_t count;
-} began, ended;
-
-/* ------------------------------------------------------------------------------------------------ clocks */
-
-static double own_cpu_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* User and system time of one process with all its threads. */
-static double cpu_s(long pid) {
-    char path[64], text[1024];
-    unsigned long user, kernel;
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE *file = fopen(path, "r");
-    if (!file) fail("no process %ld", pid);
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = 0;
-    char *after_name = strrchr(text, ')');
-    if (!after_name || sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) != 2)
-        fail("%s: unexpected form", path);
-    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
-}
-
-static void take_mark(struct mark *m, uint64_t count) {
-    m->time = now_s();
-    m->own_cpu = own_cpu_s();
-    m->count = count;
-    for (int i = 0; i < opt.pid_count; i++) m->cpu[i] = cpu_s(opt.pids[i]);
-}
 
 /* ------------------------------------------------------------------------------------------------ stamps in payloads */
 
@@ -109,9 +65,7 @@ static void arrived(struct peer *p, const uint8_t *data, size_t size) {
     else if (number > p->c.expected) reordered++;
     p->c.expected = number + 1;
     p->c.received++;
-    if (phase != MEASURING) return;
-    if (sample_count == MAX_SAMPLES) samples_skipped++;
-    else samples_us[sample_count++] = (float)(1e6 * now_s() - 1e-3 * (double)get_hex(data + HEX));
+    keep_sample(1e6 * now_s() - 1e-3 * (double)get_hex(data + HEX));
 }
 
 /* ------------------------------------------------------------------------------------------------ connections */
@@ -328,9 +282,7 @@ static void run(void (*turn)(void), uint64_t (*count)(void), bool (*drained)(voi
     double start = last_progress = now_s();
     uint64_t before = 0;
     for (;;) {
-        double now = now_s();
-        if (phase == WARMING && now - start >= opt.warmup) take_mark(&began, count()), phase = MEASURING;
-        if (phase == MEASURING && now - began.time >= opt.seconds) take_mark(&ended, count()), phase = DRAINING;
+        double now = advance(start, count());
         turn();
         if (phase == DRAINING && (drained() || now - ended.time > STALL_S)) break;
         if (phase != DRAINING && now - last_progress > STALL_S) fail("nothing moved for %d s", STALL_S);
@@ -373,31 +325,15 @@ static void hold_idle(void) {
 
 /* ------------------------------------------------------------------------------------------------ the result */
 
-static int by_value(const void *left, const void *right) {
-    float a = *(const float *)left, b = *(const float *)right;
-    return (a > b) - (a < b);
-}
-
-static double quantile(double q) { return samples_us[(size_t)(q * (double)(sample_count - 1))]; }
-
 static void print_result(void) {
-    double elapsed = ended.time - began.time;
-    uint64_t count = ended.count - began.count;
-    printf("{\"mode\": \"%s\", \"window\": %ld, \"payload\": %ld, \"seconds\": %.4f, \"count\": %lu, \"per_s\": %.1f, ", opt.mode,
-           opt.window, opt.payload, elapsed, (unsigned long)count, (double)count / elapsed);
+    printf("{\"mode\": \"%s\", \"window\": %ld, \"payload\": %ld, ", opt.mode, opt.window, opt.payload);
+    print_rate();
     printf("\"lost\": %lu, \"duplicated\": %lu, \"reordered\": %lu, ", (unsigned long)lost, (unsigned long)duplicated,
            (unsigned long)reordered);
     if (opt.stalled)
         printf("\"stalled\": %ld, \"stalled_alive\": %ld, \"without_per_s\": %.1f, \"with_per_s\": %.1f, ", opt.stalled,
                stalled_alive(), (double)slices[0].count / slices[0].time, (double)slices[1].count / slices[1].time);
-    if (sample_count) {
-        qsort(samples_us, sample_count, sizeof *samples_us, by_value);
-        printf("\"samples\": %zu, \"samples_skipped\": %zu, ", sample_count, samples_skipped);
-        printf("\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, ", quantile(0.5), quantile(0.99), quantile(1));
-    }
-    printf("\"cpu_s\": [");
-    for (int i = 0; i < opt.pid_count; i++) printf("%s%.3f", i ? ", " : "", ended.cpu[i] - began.cpu[i]);
-    printf("], \"own_busy\": %.3f}\n", (ended.own_cpu - began.own_cpu) / elapsed);
+    print_figures();
 }
 
 static const struct language *language(const char *name) {
@@ -410,12 +346,12 @@ static const struct language *language(const char *name) {
 
 static void parse_options(int argc, char **argv) {
     static const struct option known[] = {
-        {"at", 1, 0, 'a'},     {"speak", 1, 0, 'l'},  {"subscribers", 1, 0, 'N'}, {"callers", 1, 0, 'C'}, {"window", 1, 0, 'w'},
-        {"rate", 1, 0, 'r'},   {"seconds", 1, 0, 's'}, {"warmup", 1, 0, 'u'},     {"payload", 1, 0, 'b'}, {"pid", 1, 0, 'p'},
-        {"stalled", 1, 0, 'K'}, {"stalled-at", 1, 0, 'A'}, {"provider", 1, 0, 'P'}, {"service", 1, 0, 'S'}, {"self", 0, 0, 'F'},
-        {0, 0, 0, 0},
+        {"at", 1, 0, 'a'},      {"speak", 1, 0, 'l'},      {"subscribers", 1, 0, 'N'}, {"callers", 1, 0, 'C'}, {"window", 1, 0, 'w'},
+        {"rate", 1, 0, 'r'},    {"payload", 1, 0, 'b'},    {"provider", 1, 0, 'P'},    {"service", 1, 0, 'S'}, {"self", 0, 0, 'F'},
+        {"stalled", 1, 0, 'K'}, {"stalled-at", 1, 0, 'A'}, MEASURE_OPTIONS,            {0, 0, 0, 0},
     };
     opt.speak = &FLUX;
+    measured.warmup = 0.3;
     for (int o; (o = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         switch (o) {
         case 'a': opt.at = optarg; break;
@@ -424,19 +360,13 @@ static void parse_options(int argc, char **argv) {
         case 'C': opt.callers = atol(optarg); break;
         case 'w': opt.window = atol(optarg); break;
         case 'r': opt.rate = atof(optarg); break;
-        case 's': opt.seconds = atof(optarg); break;
-        case 'u': opt.warmup = atof(optarg); break;
         case 'b': opt.payload = atol(optarg); break;
-        case 'p':
-            if (opt.pid_count == MAX_PIDS) fail("at most %d pids", MAX_PIDS);
-            opt.pids[opt.pid_count++] = atol(optarg);
-            break;
         case 'K': opt.stalled = atol(optarg); break;
         case 'A': opt.stalled_at = optarg; break;
         case 'P': opt.provider = optarg; break;
         case 'S': opt.service = optarg; break;
         case 'F': opt.self = true; break;
-        default: exit(2);
+        default: take_measure_option(o);
         }
     }
     if (optind + 1 != argc) fail("expected one mode: fanout, pace, rpc or idle");
@@ -451,9 +381,9 @@ static void prepare(void) {
     size_t count = (size_t)(opt.subscribers + opt.callers + opt.stalled) + 2;
     peers = calloc(count, sizeof *peers);
     issued_by = calloc(count, sizeof *issued_by);
-    samples_us = malloc(MAX_SAMPLES * sizeof *samples_us);
+    make_room_for_samples();
     payload = malloc((size_t)opt.payload);
-    if (!peers || !issued_by || !samples_us || !payload) fail("out of memory");
+    if (!peers || !issued_by || !payload) fail("out of memory");
     memset(payload, 'x', (size_t)opt.payload);
     payload_bytes = (size_t)opt.payload;
     for (size_t i = 0; i < count; i++) peers[i].index = (long)i;
