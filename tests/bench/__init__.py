@@ -5,6 +5,7 @@ Every figure about speed is a ratio within one run: machines differ, and so do t
 ``__main__``    the command: which rows, how many rounds, table and JSON file
 ``works``       what is measured, one function a row (``tree`` has its own file)
 ``web_works``   the same by WebSocket, through the gateway
+``load``        how busy the machine is: said before and after, and why no document gets a table
 ``targets``     floor and aim of each row, and the verdict
 ``builds``      which build of Headgate is measured: a wheel (--wheel), the sources beside it
 ``contenders``  who is measured: Headgate, flux-core (FLUX_PREFIX), a relay of bytes that parses nothing

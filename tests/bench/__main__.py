@@ -13,6 +13,7 @@ from tests.bench import (
     hotspots,
     journal_read,
     journal_works,
+    load,
     nfp_works,
     oslo_works,
     processes,
@@ -84,6 +85,16 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--readme", type=Path, metavar="FILE", help="put the table into this Markdown document, too"
     )
     parser.add_argument(
+        "--any-load", action="store_true", help=f"write it although the load is above {load.QUIET:g}"
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=load.WAIT_S,
+        metavar="SECONDS",
+        help="how long --readme waits for a lower load before it gives up (%(default)g)",
+    )
+    parser.add_argument(
         "--cache",
         type=Path,
         default=Crossbar.cache,
@@ -119,8 +130,8 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def main() -> int:
-    chosen = arguments()
+def main(argv: list[str] | None = None) -> int:
+    chosen = arguments(argv)
     if compiler() is None:
         print(
             "benchmarks skipped: no C compiler (CC, cc or gcc) to build the load generator with",
@@ -129,11 +140,52 @@ def main() -> int:
         return 0
     if chosen.wheel is not None and not builds.inside():
         return builds.run_from(chosen.wheel, chosen)
+    publishes = chosen.readme is not None and not chosen.any_load
+    try:
+        before = load.await_quiet(chosen.wait) if publishes else load.reading()
+    except load.Busy as error:
+        print(f"benchmark refused: {error}", file=sys.stderr)
+        return 1
+    load.say("before", before)
     raise_descriptor_limit()
     Crossbar.cache = chosen.cache
+    try:
+        return run(chosen, before)
+    except LoadError as error:
+        print(f"benchmark failed: {error}", file=sys.stderr)
+        return 1
+    finally:
+        load.say("after (with our own)", load.reading())
+
+
+def run(chosen: argparse.Namespace, load_before: float) -> int:
+    """Measure what was chosen and tell it in every form that was asked for."""
     bench = works.Bench(Loadgen(), Loadgen(WEB_SOURCE), chosen.seconds, chosen.rounds, chosen.payload)
     began = time.monotonic()
-    about = {
+    about = circumstances(bench)
+    try:
+        if chosen.profile:
+            return hotspots.run(bench, chosen.names or ["relay"])
+        rows = measure(chosen.names or list(WORKS), bench)
+    finally:
+        bench.loadgen.close()
+        bench.web.close()
+    about["load"] = {"before": load_before, "after": load.reading()}
+    if any(row.target.group == "gateway" for row in rows):
+        about["peers"] = [kind.version() for kind in (Nats, Crossbar) if not kind.missing()]
+    if any(row.target.group == "oslo" for row in rows):
+        about["rabbitmq"] = rabbit.version()
+    report.show(rows, report.console())
+    report.write(chosen.json, rows, about)
+    if chosen.readme is not None:
+        report.put_into(chosen.readme, rows)
+    print(f"{time.monotonic() - began:.0f} s; figures in {chosen.json}", file=sys.stderr)
+    return 1 if chosen.check and any(row.verdict == "MISSED" for row in rows) else 0
+
+
+def circumstances(bench: works.Bench) -> dict[str, object]:
+    """What a reader of the JSON file has to know besides the rows."""
+    return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": processes.machine(),
         "rounds": bench.rounds,
@@ -145,26 +197,6 @@ def main() -> int:
             if kind.missing()
         },
     }
-    try:
-        if chosen.profile:
-            return hotspots.run(bench, chosen.names or ["relay"])
-        rows = measure(chosen.names or list(WORKS), bench)
-    except LoadError as error:
-        print(f"benchmark failed: {error}", file=sys.stderr)
-        return 1
-    finally:
-        bench.loadgen.close()
-        bench.web.close()
-    if any(row.target.group == "gateway" for row in rows):
-        about["peers"] = [kind.version() for kind in (Nats, Crossbar) if not kind.missing()]
-    if any(row.target.group == "oslo" for row in rows):
-        about["rabbitmq"] = rabbit.version()
-    report.show(rows, report.console())
-    report.write(chosen.json, rows, about)
-    if chosen.readme is not None:
-        report.put_into(chosen.readme, rows)
-    print(f"{time.monotonic() - began:.0f} s; figures in {chosen.json}", file=sys.stderr)
-    return 1 if chosen.check and any(row.verdict == "MISSED" for row in rows) else 0
 
 
 if __name__ == "__main__":

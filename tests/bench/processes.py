@@ -69,7 +69,6 @@ def machine() -> dict[str, object]:
         "cpu": model,
         "cores": os.cpu_count(),
         "kernel": os.uname().release,
-        "load_1_min": os.getloadavg()[0],
     }
 
 
