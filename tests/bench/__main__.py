@@ -13,6 +13,7 @@ from tests.bench import (
     hotspots,
     journal_read,
     journal_works,
+    libflux_works,
     load,
     nfp_works,
     oslo_works,
@@ -41,15 +42,17 @@ WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "idle": works.idle,
     "start": works.start,
     "tree": tree.measure,
+    **libflux_works.WORKS,
     **web_works.WORKS,
     **nfp_works.WORKS,
     **oslo_works.WORKS,
     **JOURNAL,
     **SPARK,
 }
-_WINGS = (web_works.WORKS, nfp_works.WORKS, oslo_works.WORKS, JOURNAL, SPARK)
+_WINGS = (libflux_works.WORKS, web_works.WORKS, nfp_works.WORKS, oslo_works.WORKS, JOURNAL, SPARK)
 GROUPS = {
     "broker": [name for name in WORKS if not any(name in wing for wing in _WINGS)],
+    "libflux": list(libflux_works.WORKS),
     "web": list(web_works.WORKS),
     "nfp": list(nfp_works.WORKS),
     "oslo": list(oslo_works.WORKS),

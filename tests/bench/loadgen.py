@@ -11,6 +11,8 @@ from typing import Any
 SOURCE = Path(__file__).with_name("loadgen.c")
 WEB_SOURCE = Path(__file__).with_name("wsload.c")
 TIMEOUT_S = 90.0
+SHOWN = 200
+"""How much is quoted of output that cannot be read."""
 
 Result = dict[str, Any]
 
@@ -22,12 +24,11 @@ class LoadError(Exception):
 class Loadgen:
     """A compiled load generator, in a temporary directory of its own."""
 
-    def __init__(self, source: Path = SOURCE) -> None:
+    def __init__(self, source: Path = SOURCE, *flags: str) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="headgate-bench-")
         self.path = Path(self._directory.name) / "loadgen"
-        subprocess.run(
-            [compiler() or "cc", "-O2", "-Wall", "-o", str(self.path), str(source), "-pthread"], check=True
-        )
+        build = [compiler() or "cc", "-O2", "-Wall", "-o", str(self.path), str(source), "-pthread", *flags]
+        subprocess.run(build, check=True)
 
     def close(self) -> None:
         self._directory.cleanup()
@@ -46,10 +47,7 @@ class Loadgen:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=TIMEOUT_S, env=self.environment(secret)
         )
-        if done.returncode:
-            raise LoadError((done.stderr or done.stdout).strip() or f"exit code {done.returncode}")
-        result: Result = json.loads(done.stdout)
-        return result
+        return outcome(done)
 
     def argv(self, mode: str, **options: object) -> list[str]:
         words = [str(self.path), mode]
@@ -61,6 +59,23 @@ class Loadgen:
     def environment(secret: str) -> dict[str, str]:
         """What it runs with: arguments can be read by everybody, an environment cannot."""
         return dict(os.environ, WSLOAD_TOKEN=secret) if secret else dict(os.environ)
+
+
+def outcome(done: "subprocess.CompletedProcess[str]") -> Result:
+    """Read what a generator printed.
+
+    Raises:
+        LoadError: it says what is wrong, it lost messages, or what it printed is no result.
+    """
+    if done.returncode:
+        raise LoadError((done.stderr or done.stdout).strip() or f"exit code {done.returncode}")
+    try:
+        result = json.loads(done.stdout)
+    except ValueError:
+        result = None
+    if not isinstance(result, dict):
+        raise LoadError(f"the generator printed no result: {done.stdout[:SHOWN]!r}")
+    return result
 
 
 def compiler() -> str | None:

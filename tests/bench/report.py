@@ -11,6 +11,7 @@ from tests.bench.targets import Group, Row
 
 CONTENDERS: dict[Group, tuple[str, ...]] = {
     "broker": ("headgate", "pure Python", "flux-core", "byte relay", "generator"),
+    "libflux": ("headgate", "pure Python", "flux-core", "generator"),
     "gateway": ("headgate", "pure Python", "two processes", "nats-server", "crossbar", "generator"),
     "nfp": ("headgate", "NorFab", "generator"),
     "oslo": ("headgate", "RabbitMQ", "fake:", "raw echo", "generator"),
@@ -30,7 +31,7 @@ WIDTH = 212
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print a table for the broker and one for the gateway: one line a row of the issues' tables."""
+    """Print a table for each group that was measured: one line a row of the issues' tables."""
     for group in CONTENDERS:
         if chosen := [row for row in rows if row.target.group == group]:
             _show(group, chosen, console)
@@ -85,13 +86,15 @@ def write(path: Path, rows: list[Row], about: dict[str, Any]) -> None:
 def put_into(document: Path, rows: list[Row]) -> None:
     """Replace each measured group's table, which stands between two comments of a Markdown document.
 
+    Where nothing could be measured, the table stays as it is.
+
     Raises:
         ValueError: the document has no such comments for a group.
     """
     text = document.read_text()
     for group in CONTENDERS:
         chosen = [row for row in rows if row.target.group == group]
-        if not chosen:
+        if all(row.value is None for row in chosen):
             continue
         begin, end = (mark.format(group) for mark in MARKS)
         head, found, rest = text.partition(begin)

@@ -87,13 +87,14 @@ def compare(
                 result = bench.run(mode, *one.flags, pids=one.pids, caller=one.uri(), **options_here)
             except LoadError as error:
                 raise LoadError(f"{one.name}: {error}") from error
-            say(f"{one.name:<11} {_one_line(result)}")
+            say(f"{one.name:<11} {one_line(result)}")
             return result
 
         return take_turns(bench, contenders, measure)
 
 
-def _one_line(result: Result) -> str:
+def one_line(result: Result) -> str:
+    """What somebody sees who watches the run."""
     text = f"{result['per_s']:>12,.0f}/s  generator busy {result['own_busy']:.0%}"
     if "p50_us" in result:
         text += f"  p50 {result['p50_us']:.0f} µs  p99 {result['p99_us']:.0f} µs"
