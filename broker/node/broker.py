@@ -84,7 +84,7 @@ class Broker:
         own_uuid: str,
         owner: int,
         *,
-        batch_msgs: int = 256,
+        batch_msgs: int = 128,
         batch_deliveries: int = 4096,
         limits: dict[str, Any] | None = None,
     ) -> None:

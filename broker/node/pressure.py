@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
-SHARE_BYTES: Final = 512 << 10
+SHARE_BYTES: Final = 1 << 20
 """What one user may publish in a second while events are blocked, over all links of one broker, as of ``flow.cost``:
-120 small events, at once, and from then on as many as grow again each ``RENEW_S``. Who says little does not notice that
+240 small events, at once, and from then on as many as grow again each ``RENEW_S``. Who says little does not notice that
 others say too much, and all users together stay below every cap.
 The user is the one that an owner's link names, as the gateway does for web users."""
 RENEW_S: Final = 0.2

@@ -309,9 +309,9 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     service_tasks_max: Count = 256
     """Asynchronous handlers of one built-in service that run at the same time; beyond it EAGAIN. Default 256."""
 
-    batch_msgs: Count = 256
-    """Messages taken from one link before the next link has its turn. Default 256: about half a
-    millisecond of the corridor. Bytes need no setting: the transports read 128 or 256 KiB at a time."""
+    batch_msgs: Count = 128
+    """Messages taken from one link before the next link has its turn. Default 128: one or two milliseconds of calls.
+    Bytes need no setting: the transports read 128 or 256 KiB at a time."""
 
     batch_deliveries: Count = 4096
     """Deliveries of small events one link may cause before the next has its turn; large ones count for as many as

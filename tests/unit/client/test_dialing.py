@@ -21,6 +21,12 @@ def no_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch):
+    """A machine that stands still for a moment is no transport that waited."""
+    monkeypatch.setattr("broker.client.dialing.PATIENT_S", 3600.0)
+
+
 def test_uri_comes_from_the_environment(monkeypatch):
     with pytest.raises(ConfigError, match="FLUX_URI or HEADGATE_URI"):
         default_uri()

@@ -81,7 +81,7 @@ def test_a_long_batch_is_flushed_on_its_way():
     """The next process begins with the first messages while the rest is handled; the order stays."""
 
     async def script():
-        desk = Desk()
+        desk = Desk(batch_msgs=3 * FLUSH_MSGS)
         service, caller = desk.peer(services=["echo"]), desk.peer()
         count = 2 * FLUSH_MSGS + 10
         caller.say(*(ask("echo.x", tag) for tag in range(1, count + 1)))

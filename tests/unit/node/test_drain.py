@@ -64,7 +64,7 @@ def test_what_nobody_answers_is_waited_for_so_long_and_counted(rundir):
             clock = asyncio.get_running_loop().time
             began = clock()
             assert await drain.finish_calls(pair.node.broker, 0.2) == 2
-            assert 0.2 <= clock() - began < 2
+            assert 0.2 <= clock() - began < 10
             assert await drain.finish_calls(pair.node.broker, 0) == 2
 
     run(script())
@@ -91,7 +91,7 @@ def test_a_caller_that_uses_its_matchtag_again_and_again_keeps_nobody(rundir, fi
         async with Pair(rundir, drain_s=0) as pair:
             asked = await pair.call(7)
             clock = asyncio.get_running_loop().time
-            began, finishing = clock(), pair.finish(5)
+            began, finishing = clock(), pair.finish(12)
             await asyncio.sleep(0)
             while not finishing.done():
                 seen = len(pair.provider.of(REQUEST))
@@ -104,7 +104,7 @@ def test_a_caller_that_uses_its_matchtag_again_and_again_keeps_nobody(rundir, fi
                 await until(lambda count=seen: len(pair.provider.of(REQUEST)) > count)
                 asked = pair.provider.of(REQUEST)[-1]
             assert await finishing == 0
-            assert clock() - began < 2
+            assert clock() - began < 10, "it was not waited for until the end"
 
     run(script())
 

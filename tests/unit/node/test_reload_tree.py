@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from broker.errors import LinkClosed, LinkError
+from broker.errors import LinkClosed, LinkError, LinkRefused
 from broker.node.assembly import Node
 from broker.node.reload import Reload
 from broker.transport import curve, registry, zeromq
@@ -80,6 +80,18 @@ def play(rundir, script, **more):
     run(main())
 
 
+def holding(monkeypatch):
+    """Children dial no more until the event is set: three times in vain would be a refusal, and no time to renew."""
+    dial, go = registry.dial, asyncio.Event()
+
+    async def late(uri, options):
+        await go.wait()
+        return await dial(uri, options)
+
+    monkeypatch.setattr(registry, "dial", late)
+    return go
+
+
 async def knock(address, own, server):
     options = Options(extra={"curve": curve.CurveClient(own, server)}, connect_timeout_s=3.0)
     link = await zeromq.transport.dial(address, options)
@@ -149,27 +161,39 @@ def test_a_child_whose_key_is_revoked_is_cut_off_and_gives_up(rundir, caplog):
     play(rundir, script)
 
 
-def test_a_parent_whose_key_is_revoked_is_left(rundir, caplog):
+def test_a_parent_whose_key_is_revoked_is_left(rundir, monkeypatch, caplog):
     async def script(family):
-        new = curve.generate()
+        new, go = curve.generate(), holding(monkeypatch)
         family.site.listed[0] = new.public_key
         family.site.write()
         await family.again(1)
         await until(lambda: "lost the parent: rank 0: its key has been taken out of [[hosts]]" in caplog.text)
         family.site.show(0, new)
         await family.again(0)
+        go.set()
         await family.back(1)
         assert family.exits == []
 
     play(rundir, script)
 
 
-def test_keys_that_come_while_a_child_is_being_refused_are_tried(rundir):
+def test_keys_that_come_while_a_child_is_being_refused_are_tried(rundir, monkeypatch):
     """A child that is refused with the keys of before does not give up when it has got others since."""
 
     async def main():
         family = Family(rundir)
         site = family.site
+        dial, refused, go = registry.dial, asyncio.Event(), asyncio.Event()
+
+        async def slow(uri, options):
+            try:
+                return await dial(uri, options)
+            except LinkRefused:
+                refused.set()
+                await go.wait()
+                raise
+
+        monkeypatch.setattr(registry, "dial", slow)
         async with contextlib.AsyncExitStack() as stack:
             root = family.add(0)
             await root.start()
@@ -181,9 +205,11 @@ def test_keys_that_come_while_a_child_is_being_refused_are_tried(rundir):
             starting = asyncio.get_running_loop().create_task(child.start())
             stack.push_async_callback(child.stop)
             await child.overlay.listening.wait()
+            await refused.wait()
             site.listed[0] = right
             site.write()
             await family.again(1)
+            go.set()
             async with asyncio.timeout(10):
                 await starting
             assert child.overlay.joined()
@@ -191,7 +217,7 @@ def test_keys_that_come_while_a_child_is_being_refused_are_tried(rundir):
     run(main())
 
 
-def test_a_parent_whose_key_is_revoked_while_it_holds_our_hello_is_left(rundir):
+def test_a_parent_whose_key_is_revoked_while_it_holds_our_hello_is_left(rundir, monkeypatch):
     async def main():
         family = Family(rundir)
         site = family.site
@@ -205,7 +231,7 @@ def test_a_parent_whose_key_is_revoked_while_it_holds_our_hello_is_left(rundir):
             starting = asyncio.get_running_loop().create_task(child.start())
             stack.push_async_callback(child.stop)
             await until(lambda: children._held)
-            new = curve.generate()
+            new, go = curve.generate(), holding(monkeypatch)
             site.listed[0] = new.public_key
             site.write()
             await family.again(1)
@@ -213,6 +239,7 @@ def test_a_parent_whose_key_is_revoked_while_it_holds_our_hello_is_left(rundir):
             children._ready = ready
             site.show(0, new)
             await family.again(0)
+            go.set()
             async with asyncio.timeout(10):
                 await starting
             assert child.broker.router.parent.link.peer.key == new.public_key

@@ -142,7 +142,9 @@ def test_the_former_socket_goes_with_its_last_link(uri):
                 while not first.pump.closed:
                     await asyncio.sleep(0.01)
             if uri.startswith("tcp"):
-                assert listeners_at(door.current.address) == 1
+                async with asyncio.timeout(PATIENCE_S):
+                    while listeners_at(door.current.address) != 1:
+                        await asyncio.sleep(0.01)
             (await door.pair(NEW))[0].close()
 
     asyncio.run(check())

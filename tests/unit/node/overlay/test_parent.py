@@ -190,7 +190,7 @@ def test_a_parent_that_does_not_answer_is_dialled_again_with_a_new_uuid():
         story.admits = False
         await story.listen()
         starting = asyncio.get_running_loop().create_task(story.child.overlay.start())
-        await until(lambda: len(story.links) == 2 and story.links[1].inbox)
+        await until(lambda: len(story.links) >= 2 and story.links[1].inbox)
         story.admits = True
         await asyncio.wait_for(starting, 10)
         uuids = [decode_json(link.inbox[0].payload)["uuid"] for link in story.links]
@@ -218,7 +218,7 @@ def test_a_parent_that_sends_us_away_is_asked_again():
 
 def test_a_heartbeat_is_sent_after_silence_only():
     async def tell(story):
-        await until(lambda: len(story.controls(control.HEARTBEAT)) == 2)
+        await until(lambda: len(story.controls(control.HEARTBEAT)) >= 2)
         heartbeat = story.controls(control.HEARTBEAT)[0]
         assert (heartbeat.aux2, heartbeat.flags, heartbeat.topic) == (0, 8, None)
         assert story.child.broker.router.tally.sent()["control"] >= 2

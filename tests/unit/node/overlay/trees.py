@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import os
-import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from broker.routing.topology import Topology
 from broker.transport import curve, inproc
 from broker.transport.link import Options
 from broker.wire.message import NODEID_ANY, Message, event, request, response
+from tests.live.ports import free_endpoint
 
 OWNER = os.getuid()
 OWNER_CRED = Credentials(OWNER, int(Role.OWNER))
@@ -48,9 +48,8 @@ def configured(config):
 
 
 def tcp_place():
-    """A loopback address with a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    """A loopback address with a port that nobody else is given."""
+    return free_endpoint()
 
 
 def shared_certificate(config, certificate=None):
