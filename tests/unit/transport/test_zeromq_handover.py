@@ -260,8 +260,9 @@ def test_a_dialler_gives_up_when_neither_key_is_right():
 def test_what_cannot_be_renewed_says_so_and_stays_as_it_was(monkeypatch):
     async def check():
         made = await inproc.transport.listen("inproc://renewal", Accepting(), Options())
+        assert made.renew({}) is made, "it has no file of its own"
         with pytest.raises(ConfigError, match="nothing to renew"):
-            made.renew({})
+            made.renew({"curve": NEW})
         await made.stop()
         async with stage("tcp://127.0.0.1:0") as door:
             monkeypatch.setattr(Port, "_steer", refuse)
