@@ -45,6 +45,15 @@ def _connect(path: str, uid: int | None) -> socket.socket:
     return sock
 
 
+def listened_at(uri: str) -> bool:
+    """Whether somebody takes connections there: a socket has a name a moment before."""
+    try:
+        _connect(path_of(uri), None).close()
+    except OSError:
+        return False
+    return True
+
+
 class Speaker:
     """One connection; use it as a context manager.
 

@@ -19,6 +19,7 @@ from tests.live.attached import HEADGATE, START_S, until_said
 from tests.live.brokers import Tree, eventually, joined, one_broker, tree_config
 from tests.live.gateways import USERS, gateway_process
 from tests.live.oslo_nodes import OsloServer, oslo_node
+from tests.live.speaker import listened_at
 from tests.story.test_gateway_identity import Web
 
 pytestmark = pytest.mark.story
@@ -338,7 +339,7 @@ def test_what_runs_beside_rank_0_is_started_again_and_ends_with_it(rundir):
             process = subprocess.Popen([*HEADGATE, "broker", "--config", str(file)], stderr=errors)
         stack.callback(process.wait)
         stack.callback(process.kill)
-        eventually(lambda: os.path.exists(rundir / "run" / "local-0"), True)
+        eventually(lambda: listened_at(f"local://{rundir}/run/local-0"), True)
         with connect(f"local://{rundir}/run/local-0") as h:
             eventually(lambda: rooms_of(h), ["call", "directory"])
             with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:

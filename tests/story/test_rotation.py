@@ -20,6 +20,7 @@ from broker.transport import curve, zeromq
 from broker.transport.link import Options
 from tests.live.brokers import eventually, online, wait_status
 from tests.live.ports import free_ports
+from tests.live.speaker import listened_at
 from tests.unit.node.keyed import Site
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(180), pytest.mark.patient]
@@ -89,7 +90,7 @@ def instance(site) -> Iterator[Instance]:
         for rank in range(4):
             running.start(rank)
         for rank in range(4):
-            eventually(lambda r=rank: os.path.exists(site.folder / f"local-{r}"), True, START_S)
+            eventually(lambda r=rank: listened_at(running.uri(r)), True, START_S)
         running.full()
         yield running
     finally:

@@ -191,7 +191,7 @@ def test_each_room_in_a_process_of_its_own(rundir, capsys):
         first = rooms(process.pid)
         assert len(first) == 5
         os.kill(first[1], signal.SIGSTOP)
-        code, told = status(rundir, capsys, "--timeout", "0.3")
+        code, told = status(rundir, capsys, "--timeout", "1.5")
         assert code == exits.FAILED
         assert "no answer from call" in told.err
         os.kill(first[1], signal.SIGKILL)
