@@ -32,6 +32,7 @@ from gateway.sessions.counters import Counters
 from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.listing import Order
 from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, UpstreamLike
+from gateway.sessions.publishers import Publishers
 from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
 from gateway.sessions.replays import Replays
@@ -67,7 +68,8 @@ class Hub:
             none.
 
     Attributes:
-        access, fanout, history, registrations, deadlines, replays, refusals, reports, counters: what they say.
+        access, fanout, history, registrations, deadlines, replays, publishers, refusals, reports, counters: what they
+            say.
         sessions: by id. order: the same by age. fronts: by route stack.
         cred: on answers of the gateway itself.
         accepting: False once the gateway leaves.
@@ -98,6 +100,7 @@ class Hub:
         self.registrations = Registrations(self)
         self.deadlines = Deadlines(self)
         self.replays = Replays(self)
+        self.publishers = Publishers()
         self.counters = Counters()
         self.sessions: dict[str, Session] = {}
         self.order = Order()
@@ -158,6 +161,7 @@ class Hub:
         self.order.remove(session)
         del self.fronts[session.front]
         self._paused.discard(session)
+        self.publishers.forget(session)
         self.fanout.forget(session)
         self.deadlines.forget(session)
         self._places(session).release(session.principal.name)
@@ -222,6 +226,7 @@ class Hub:
                 self.fault(session, error)
         self._tell_upstream(lost=None)
         self._resume_paused()
+        self.publishers.set_shut(False)
 
     def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
         """The upstream is there, or events were missed: clients are told, what waited for it goes on."""
@@ -233,6 +238,10 @@ class Hub:
         """The upstream reads slowly (sessions are paused as they send), or does again."""
         if not choked:
             self._resume_paused()
+
+    def upstream_shut(self, shut: bool) -> None:
+        """Events have to wait (who publishes much is paused), or move on again."""
+        self.publishers.set_shut(shut)
 
     def reregister(self) -> None:
         """A fresh link: register the services of sessions again."""
@@ -271,18 +280,18 @@ class Hub:
         """Read no more of a pure caller until the upstream takes more; providers go on: others wait for them."""
         if not session.provider.names and session not in self._paused:
             self._paused.add(session)
-            session.link.pause()
+            session.hold(True)
 
     def unpause(self, session: Session) -> None:
         """Read ``session`` again, if it was paused."""
         if session in self._paused:
             self._paused.discard(session)
-            session.link.resume()
+            session.hold(False)
 
     def _resume_paused(self) -> None:
         paused, self._paused = self._paused, set()
         for session in paused:
-            session.link.resume()
+            session.hold(False)
 
     # -- rights --------------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ from broker.node.listening import Listeners
 from broker.node.metrics import MetricsListener, render, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
-from broker.node.pressure import RENEW_S
 from broker.node.rundir import make_rundir
 from broker.node.succession import Succession
 from broker.routing.ration import ration
@@ -44,6 +43,7 @@ from broker.settings.transport_options import typed
 from broker.transport.budget import Budget
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
+from broker.wire.shares import RENEW_S
 
 if TYPE_CHECKING:
     from broker.node.capture import Capture
@@ -61,6 +61,7 @@ def router_limits(limits: LimitsSection, descriptors: int) -> dict[str, Any]:
         "pending_total": limits.pending_total,
         "routes_max": limits.routes_max,
         "topic_max_bytes": limits.topic_max_bytes,
+        "guest_event_bytes": limits.guest_event_bytes,
         "user_limits": UserLimits(
             limits.calls_per_user,
             limits.services_per_user,

@@ -1,7 +1,7 @@
 """Fairness: a batch ends at a count of messages or deliveries; the rest waits here, its link's reading off.
 
 A *turn* is one batch of one link: at most ``batch_msgs`` messages, or what makes ``batch_deliveries`` small deliveries
-of events (large ones weigh more, see ``flow.cost``). With the defaults that is half a millisecond to five, as the
+of events (large ones weigh more, see ``DELIVERY_BYTES``). With the defaults that is half a millisecond to five, as the
 messages are. One iteration of the event loop, whatever is queued and however many links have something to say, is
 
 * turns of what waits here, round robin, up to ``TURNS`` batches, and then input and output again; every second turn
@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import LinkError
-from broker.routing.flow import EVENT_BYTES
+from broker.routing.events import DELIVERY_BYTES
 from broker.routing.port import CLIENT, Port
 from broker.transport.link import Link
 from broker.wire.message import Message
@@ -91,7 +91,7 @@ class Backlog:
     def _done(self) -> int:
         """Messages handled in this iteration; deliveries count as the part of a batch that they are."""
         load = self._events.load - self._load
-        return self._msgs + load * self.batch_msgs // (self.batch_deliveries * EVENT_BYTES)
+        return self._msgs + load * self.batch_msgs // (self.batch_deliveries * DELIVERY_BYTES)
 
     def add(self, link: Link, port: Port, messages: list[Message], done: int) -> None:
         """Keep ``messages[done:]`` for later turns; the link is not read until they are handled."""

@@ -42,7 +42,7 @@ from broker.node.backlog import Backlog
 from broker.node.calls import Calls
 from broker.node.pressure import Pressure
 from broker.routing.departure import depart
-from broker.routing.flow import EVENT_BYTES
+from broker.routing.events import DELIVERY_BYTES
 from broker.routing.port import CLIENT, OWN, PARENT, Port
 from broker.routing.recording import Recording
 from broker.routing.router import Router
@@ -55,7 +55,7 @@ log = logging.getLogger("headgate")
 FLUSH_MSGS = 64
 """What a long batch has forwarded leaves after so many messages: the next process, on another core, begins with it
 while the rest is handled here. Fewer would cost more in system calls than it gains."""
-OWN_LOAD = 32 * EVENT_BYTES
+OWN_LOAD = 32 * DELIVERY_BYTES
 """What a request for a built-in service weighs in a batch: the time of so many deliveries, 25 us."""
 STAMPS_MAX = 64
 """Credentials remembered per port as (received -> stamped); an owner link that speaks for many users fills it."""
@@ -140,7 +140,7 @@ class Broker:
         """
         router, work, flusher, events = self.router, self.work, self.flusher, self.router.events
         request, response, event, flow = router.request, router.response, events.receive, events.flow
-        load = events.load + self.backlog.batch_deliveries * EVENT_BYTES
+        load = events.load + self.backlog.batch_deliveries * DELIVERY_BYTES
         blocked = flow.blocked
         if blocked or self.pressure.aside:
             stop = self.pressure.admit(port, messages, start, stop, blocked)

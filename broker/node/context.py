@@ -97,8 +97,12 @@ class BrokerContext:
         if len(topic.encode("utf-8", "surrogateescape")) > topic_max:
             raise RpcError(errno.EPROTO, f"topic above {topic_max} bytes")
         who = cred or self._broker.own.cred
+        events = self._broker.router.events
+        if payload is not None and not who.owner and len(payload) > events.guest_max:
+            text = f"an event of {len(payload)} bytes: limits.guest_event_bytes are {events.guest_max}"
+            raise RpcError(errno.EMSGSIZE, text)
         message = event(topic, payload, flags=flags, userid=who.userid, rolemask=who.rolemask)
-        return self._broker.router.events.publish(message)
+        return events.publish(message)
 
     def call(
         self,

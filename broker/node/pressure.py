@@ -25,23 +25,16 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import LinkBroken
 from broker.identity import USERID_UNKNOWN
-from broker.routing.flow import cost
 from broker.routing.port import CLIENT, Port
 from broker.wire.message import EVENT, REQUEST, Message
 from broker.wire.parts import encode_part
+from broker.wire.shares import Shares, cost
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
 
 log = logging.getLogger("headgate")
 
-SHARE_BYTES: Final = 1 << 20
-"""What one user may publish in a second while events are blocked, over all links of one broker, as of ``flow.cost``:
-240 small events, at once, and from then on as many as grow again each ``RENEW_S``. Who says little does not notice that
-others say too much, and all users together stay below every cap.
-The user is the one that an owner's link names, as the gateway does for web users."""
-RENEW_S: Final = 0.2
-"""How often shares grow, and so how long whoever has used up its own waits at least."""
 PATIENCE_S: Final = 2.0
 """Publishers wait for a subscriber above high water so long, and up to one ``sweep`` longer. Who reads 3 072 events or
 768 KiB in that time is below low water again; one that is slower costs itself: it is ended, or misses events."""
@@ -49,14 +42,14 @@ CALM_SHARE: Final = 0.25
 """Of the time in which nobody waits for it, so much is taken off what was waited: who drips is not waited for again and
 again."""
 ASIDE_BYTES: int = 16 << 20
-"""What users of one owner's link may have said beyond their shares, as of ``flow.cost``, before the link is held."""
+"""What users of one owner's link may have said beyond their shares, as of ``shares.cost``, before the link is held."""
 UNTRUSTED_S: Final = 60.0
 """Nobody waits for the subscribers of that user again for so long, or a few that do not read could stop publishers."""
 _PUBLISH: Final = encode_part(b"event.publish")
 
 
 class Aside:
-    """What users of one link said beyond their shares, in order; and what it costs (``flow.cost``)."""
+    """What users of one link said beyond their shares, in order; and what it costs (``shares.cost``)."""
 
     def __init__(self) -> None:
         self.users: dict[int, list[Message]] = {}
@@ -82,7 +75,7 @@ class Pressure:
         self._waiters: dict[Port, set[Port]] = {}
         self._paused: dict[Port, int] = {}
         self._held: dict[Port, None] = {}
-        self._shares: dict[int, int] = {}  # what of its own each user has used
+        self._shares = Shares()
         self._progress: dict[Port, tuple[int, float]] = {}
         self._waited_for: dict[Port, Port | int] = {}
         self._waits: dict[Port | int, float] = {}
@@ -152,13 +145,11 @@ class Pressure:
 
     def _share(self, userid: int, message: Message) -> bool:
         """Whether the user may still say that; what it may say is less then."""
-        shares = self._shares
-        used = shares.get(userid, 0) + cost(message)
-        if used <= SHARE_BYTES:
-            if not shares:
-                self.on_shared()
-            shares[userid] = used
-        return used <= SHARE_BYTES
+        first = not self._shares
+        allowed = self._shares.take(userid, cost(message))
+        if allowed and first:
+            self.on_shared()
+        return allowed
 
     def _hold(self, port: Port, index: int) -> int:
         self._held[port] = None
@@ -289,8 +280,7 @@ class Pressure:
 
     def renew(self, elapsed_s: float) -> bool:
         """``elapsed_s`` later: shares have grown, and whoever waits for that is heard again. True while more may."""
-        grown = int(SHARE_BYTES * elapsed_s)
-        self._shares = {userid: used - grown for userid, used in self._shares.items() if used > grown}
+        self._shares.grow(elapsed_s)
         more = bool(self._shares)
         self.release_held()
         return more

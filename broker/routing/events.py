@@ -19,8 +19,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.identity import USERID_UNKNOWN
-from broker.routing.flow import EVENT_BYTES, Flow, cost
+from broker.identity import USERID_UNKNOWN, Role
+from broker.routing.flow import Flow
 from broker.routing.held import Held
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.recording import IN, OUT, Recording
@@ -28,6 +28,7 @@ from broker.routing.tally import Tally
 from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data
+from broker.wire.shares import EVENT_BYTES, cost
 
 log = logging.getLogger("headgate")
 
@@ -35,6 +36,8 @@ PREFIXES_MAX: Final = 4096
 """Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
 LONG_HEAD_BYTES: Final = 5
 """What precedes a topic of 255 bytes or more in its part."""
+DELIVERY_BYTES: Final = 512
+"""What a delivery of an event costs this broker beside its bytes: the time in which so many are delivered."""
 MARKS_MAX: Final = 64
 """Marks remembered per port, one for each credentials that its events bear."""
 
@@ -46,7 +49,8 @@ class Events:
         sequence: at rank 0 the last number given; elsewhere the last one seen (0: none yet).
         anew: a new numbering is followed from its beginning on: whatever comes before the first number seen is missing.
         on_gap: called with (last seen, now seen) when numbers are missing or a new numbering began.
-        load: what deliveries have cost so far: of each event ``flow.cost``, times its receivers.
+        guest_max: largest payload of a guest's event.
+        load: what deliveries have cost so far: of each event ``DELIVERY_BYTES`` and its bytes, times its receivers.
         flow: how far events may run ahead of the slowest broker.
     """
 
@@ -68,18 +72,22 @@ class Events:
         "_topic_part_max",
         "anew",
         "flow",
+        "guest_max",
         "load",
         "on_gap",
         "rank",
         "sequence",
     )
 
-    def __init__(self, rank: int, stamp: Stamp, tally: Tally, topic_max_bytes: int = 1024) -> None:
+    def __init__(
+        self, rank: int, stamp: Stamp, tally: Tally, topic_max_bytes: int = 1024, guest_max: int = 1 << 20
+    ) -> None:
         self.rank: int = rank
         self.sequence: int = 0
         self.anew: bool = False
         self.on_gap: Callable[[int, int], None] | None = None
         self.load: int = 0
+        self.guest_max: int = guest_max
         self.flow: Flow = Flow(tally)
         self._stamp: Stamp = stamp
         self._tally: Tally = tally
@@ -189,6 +197,9 @@ class Events:
         head = message.head
         received = head[5:13]
         stamped = port.stamps.get(received) or self._stamp(port, received)
+        if len(message.payload_part) > self.guest_max and self._is_too_large(port, message, stamped):
+            self._tally.drop("event of a guest above guest_event_bytes")
+            return
         message.head = b"".join((head[:4], bytes((head[4] | ROUTE,)), stamped, head[13:]))
         message.front = DELIMITER
         mark = b""
@@ -210,6 +221,11 @@ class Events:
                 flow.look()
         else:
             self._hold(message, mark)
+
+    def _is_too_large(self, port: Port, message: Message, stamped: bytes) -> bool:
+        if port.kind != CLIENT or stamped[7] & Role.OWNER:
+            return False
+        return len(part_data(message.payload_part) or b"") > self.guest_max
 
     def _hold(self, message: Message, mark: bytes) -> None:
         """There is no parent: keep what would have gone there."""
@@ -276,13 +292,13 @@ class Events:
             port.send(message)
         count = len(ports) + len(children)
         self._tally.delivered_events += count
-        each = EVENT_BYTES + len(message.topic_part) + len(message.payload_part)  # as ``cost`` says
-        self.load += each * count
+        size = len(message.topic_part) + len(message.payload_part)
+        self.load += (DELIVERY_BYTES + size) * count
         if self._both:
             self._record_out(message, 0, count)
         if children:
             flow = self.flow
-            flow.down += each
+            flow.down += EVENT_BYTES + size  # as ``cost`` says
             if flow.down > flow.down_mark:
                 flow.look()
 

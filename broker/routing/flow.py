@@ -36,18 +36,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.routing.tally import Tally
-from broker.wire.message import HANDLED, Message, control
+from broker.wire.message import HANDLED, OPEN, SHUT, control
 
 if TYPE_CHECKING:
     from broker.routing.port import Port
 
 log = logging.getLogger("headgate")
 
-OPEN: Final = 0x100
-"""Control messages, by their first word; the second one is n, modulo 2**32. Deployed software numbers from 0."""
-SHUT: Final = 0x101
-EVENT_BYTES: Final = 4096
-"""What handling an event costs beside its bytes: the time in which so many are copied."""
 WINDOW_BYTES: Final = 1 << 20
 """What may be under way on one link: 250 small events, which a broker handles in 2 to 5 ms, or 1 MiB in large ones;
 across 1 ms of network that is far more than a broker can handle. A neighbour that was behind is so until half of it is
@@ -60,11 +55,6 @@ LATE_MSGS: Final = 192
 """... and after so many in any case, three quarters of the window: who waits for room hears of it by then."""
 _NEVER: Final = 1 << 62
 _WORD: Final = 0xFFFFFFFF
-
-
-def cost(message: Message) -> int:
-    """What an event counts for."""
-    return EVENT_BYTES + len(message.topic_part) + len(message.payload_part)
 
 
 class Window:
@@ -115,6 +105,7 @@ class Flow:
     __slots__ = (
         "_below",
         "_children",
+        "_clients",
         "_late",
         "_parent",
         "_tally",
@@ -139,6 +130,7 @@ class Flow:
         self._below: bool = False
         self._parent: Port | None = None
         self._children: dict[Port, Window] = {}
+        self._clients: dict[Port, None] = {}
         self._late: set[Port] = set()
 
     # -- neighbours come and go ----------------------------------------------------------------
@@ -166,6 +158,7 @@ class Flow:
         if port.window is not None:
             port.window = None
             self._children.pop(port, None)
+            self._clients.pop(port, None)
             self.owing.pop(port, None)
             if port is self._parent:
                 self._parent = None
@@ -177,11 +170,14 @@ class Flow:
         """``received`` came to what was ``due``: tell it."""
         self._tell(port, window, self.blocked if port is not self._parent else self._below)
 
-    def tell_handled(self, port: Port) -> None:
-        """A client wants to be told how many of its messages are handled, from now on."""
+    def tell_client(self, port: Port) -> None:
+        """A client wants to be told how many of its messages are handled, and when publishers wait, from now on."""
         if port.window is None:
             port.window = Window(False, 0)
             port.window.messages_due = TOLD_MSGS
+            self._clients[port] = None
+            if self.blocked:
+                self._tell_client(port)
 
     def ran(self, port: Port, window: Window, count: int) -> None:
         """``count`` messages of ``port`` are handled: it is told when there is something else for it, or late."""
@@ -261,8 +257,14 @@ class Flow:
             self.blocked = below or above
             for port, window in self._children.items():
                 self._tell(port, window, self.blocked)
+            for port in self._clients:
+                self._tell_client(port)
             if not self.blocked and self.on_open is not None:
                 self.on_open()
+
+    def _tell_client(self, port: Port) -> None:
+        self._tally.sent_controls += 1
+        port.send(control(SHUT if self.blocked else OPEN))
 
     def _tell(self, port: Port, window: Window, shut: bool) -> None:
         if window.speaks:

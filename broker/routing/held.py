@@ -8,11 +8,11 @@ in time: who publishes what must not come late says in the payload when that was
 
 from __future__ import annotations
 
-from broker.routing.flow import cost
 from broker.wire.message import Message
+from broker.wire.shares import cost
 
 HELD_BYTES: int = 16 << 20
-"""What is kept of all users, as of ``flow.cost``: 4 000 small events."""
+"""What is kept of all users, as of ``shares.cost``: 4 000 small events."""
 USER_BYTES: int = 4 << 20
 """What is kept of one user, the one that the event names, so that nobody takes the room of all others; and the largest
 event that is."""

@@ -70,7 +70,7 @@ class Router:
         pending_total: open calls of all ports together (see ``ration``).
         user_limits: what the links of one user may hold together.
         routes_max: hops a client may bring along. topic_max_bytes: longest topic of requests and of events without
-            number; at least 255.
+            number; at least 255. guest_event_bytes: largest payload of a guest's event.
     """
 
     def __init__(
@@ -86,6 +86,7 @@ class Router:
         pending_total: int = 1 << 20,
         routes_max: int = 16,
         topic_max_bytes: int = 1024,
+        guest_event_bytes: int = 1 << 20,
         user_limits: UserLimits | None = None,
     ) -> None:
         self.rank: int = rank
@@ -100,7 +101,7 @@ class Router:
         self.users: Users = Users(user_limits or UserLimits())
         self.tally: Tally = Tally()
         own.pending_max = pending_total
-        self.events: Events = Events(rank, stamp, self.tally, topic_max_bytes)
+        self.events: Events = Events(rank, stamp, self.tally, topic_max_bytes, guest_event_bytes)
         self.parent: Port | None = None
         self.children: dict[int, Port] = {}
         self.ports: set[Port] = {own}

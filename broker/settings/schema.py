@@ -235,6 +235,11 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Largest message of a guest, refused before anything is allocated. Default 16 MiB: far above any RPC
     of a page."""
 
+    guest_event_bytes: Bytes = 2**20
+    """Largest payload of an event that a guest publishes: it goes to every broker, and holds each link of the tree
+    for as long as its bytes take. A larger one is dropped and counted, and `event.publish` is answered EMSGSIZE.
+    Default 1 MiB, which takes about 20 ms."""
+
     owner_message_bytes: Bytes = 256 * 2**20
     """Largest message of an owner or of a tree peer. Default 256 MiB: content blobs of deployed Flux fit."""
 
@@ -315,7 +320,7 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     batch_deliveries: Count = 4096
     """Deliveries of small events one link may cause before the next has its turn; large ones count for as many as
-    have their size in 4 KiB. Default 4096: sixteen events to 256 subscribers."""
+    have their size in 512 bytes. Default 4096: sixteen events to 256 subscribers."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -30,9 +30,14 @@ RESPONSE: Final = 2
 EVENT: Final = 4
 CONTROL: Final = 8
 
+OPEN: Final = 0x100
+"""First word of a control message of ours: its receiver's events are welcome. Deployed software numbers such words from
+0."""
+SHUT: Final = 0x101
+"""First word of another: nobody should publish more than a little for now."""
 HANDLED: Final = 0x102
-"""First word of a control message of ours: the second says how many messages of its receiver are handled, modulo 2**32.
-An owner's link that sends one, whatever it says, is told from then on. Deployed software numbers such words from 0."""
+"""First word of another: the second says how many messages of its receiver are handled, modulo 2**32. An owner's link
+that sends one, whatever it says, is told from then on, and OPEN and SHUT, too."""
 MARK: Final = 0x103
 """First word of another: its sender wants the second one back when what came before is handled ..."""
 MARKED: Final = 0x104

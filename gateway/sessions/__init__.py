@@ -9,6 +9,7 @@
 ``registrations``  which session serves which name, as the upstream knows it
 ``resume``         a client that comes back: what it missed, then live
 ``replays``        turns and allowances of those who come back
+``publishers``     who publishes more than its share, and waits
 ``answers``        what the gateway itself says: responses it makes, refusals
 ``controls``       control objects: refresh, resume, ping; the welcome
 ``deadlines``      credentials that expire, subscriptions and resumptions that wait

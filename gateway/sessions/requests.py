@@ -108,6 +108,8 @@ def publish(session: Session, message: Message, decision: Decision) -> None:
         return
     message.payload_part = payload
     session.forward(message, decision)
+    if session.hub.publishers.shut:
+        session.hub.publishers.published(session, message)
 
 
 def add(session: Session, message: Message, _decision: Decision) -> None:

@@ -63,6 +63,7 @@ class Session:
     __slots__ = (
         "_bucket",
         "_decisions",
+        "_holds",
         "adding",
         "address",
         "answered_msgs",
@@ -110,6 +111,7 @@ class Session:
         self.denied_msgs = 0
         self.dropped = 0
         self._decisions: dict[bytes, Decision] = {}
+        self._holds = 0
         self._bucket: Bucket | None = None
         self._become(principal)
 
@@ -273,12 +275,24 @@ class Session:
         message.tag = NO_TAG
         if hub.upstream.send(message):
             hub.counters.published += 1
+            if hub.publishers.shut:
+                hub.publishers.published(self, message)
         else:
             answers.refuse_event(self, message, errno.EHOSTUNREACH, hub.unreachable)
 
     def sees_topic(self, topic: bytes) -> bool:
         """Whether the access rules let it see events of exactly this topic."""
         return self.hub.access.allows(self.roles, "subscribe", topic)
+
+    def hold(self, on: bool) -> None:
+        """Do not read the client, or read it again once as often as it was held: it has published too much, or the
+        upstream takes no more.
+        """
+        self._holds += 1 if on else -1
+        if on and self._holds == 1:
+            self.link.pause()
+        elif not self._holds and not self.gone:
+            self.link.resume()
 
     def drop(self, reason: str) -> None:
         """Count a message that goes nowhere."""

@@ -49,5 +49,8 @@ class Centre(Protocol):
     def upstream_choked(self, choked: bool) -> None:
         """The upstream reads slowly (True), or does again (False)."""
 
+    def upstream_shut(self, shut: bool) -> None:
+        """Events have to wait (True), or move on again (False)."""
+
     def reregister(self) -> None:
         """A fresh link: the services of web sessions have to be registered again."""

@@ -118,12 +118,14 @@ class Trunk(Handle):
                 self.link.outbox.handled(self._asked_at + message.aux2)
             elif kind == wire.CONTROL and message.aux1 == wire.MARKED:
                 self.link.outbox.marked(message.aux2)
+            elif kind == wire.CONTROL and message.aux1 in (wire.OPEN, wire.SHUT):
+                self._centre.upstream_shut(message.aux1 == wire.SHUT)
         except Exception as error:
             self._fault(message, error)
 
     def ask_handled(self) -> None:
-        """Have the upstream, a broker of ours, say how many messages it has handled: sessions wait here, and not in the
-        system's buffers, where each would stand behind all others.
+        """Have the upstream, a broker of ours, say how many messages it has handled, and when events have to wait:
+        sessions wait here, and not in the system's buffers, where each would stand behind all others.
         """
         self.link.send(wire.control(wire.HANDLED))
         outbox = self.link.outbox

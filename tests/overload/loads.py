@@ -62,8 +62,10 @@ def _events(payload: bytes, links: int, many: int) -> Callable[[Ground], None]:
 
 events_large = _events(KIB * 100, 1, 1)
 """Events of 100 kB as fast as they are taken."""
-events_huge = _events(KIB * 8192, 1, 1)
-"""Events of 8 MiB."""
+events_huge = _events(KIB * 1020, 1, 1)
+"""Events as large as a guest's may be."""
+events_refused = _events(KIB * 8192, 1, 1)
+"""Events of 8 MiB, which nobody is sent."""
 events_small = _events(b"x", 8, CHUNK)
 """Events of one byte from eight links."""
 
@@ -209,6 +211,7 @@ EVERYWHERE: dict[str, Callable[[Ground], None]] = {
 } | {
     "events-large": events_large,
     "events-huge": events_huge,
+    "events-refused": events_refused,
     "events-small": events_small,
     "calls-large": large_calls,
 }  # fmt: skip

@@ -5,6 +5,7 @@ matter of ``test_strict_rfc3``, the older texts that of ``test_older_dialects``.
 """
 
 import asyncio
+import base64
 import errno
 import itertools
 
@@ -12,6 +13,7 @@ import pytest
 
 import broker.client
 from broker.errors import ConfigError, RpcError
+from broker.identity import Role
 from broker.settings import loads
 from broker.wire.message import (
     DELIMITER,
@@ -275,6 +277,25 @@ def test_routes_have_one_cap(client):
     asked.front = encode_part(b"h") * 17 + DELIMITER
     answer = client.ask(asked)
     assert (answer.errnum, len(answer.routes)) == (errno.EPROTO, 17)
+
+
+def test_events_of_guests_have_a_cap(rundir):
+    """A gateway, an owner's link, publishes for guests."""
+    with (
+        one_broker(rundir, "[limits]\nguest_event_bytes = 1024\n") as running,
+        Speaker(running.uri) as client,
+    ):
+        answers = {}
+        for rolemask in (Role.USER, Role.OWNER):
+            for size in (1024, 1025):
+                told = {"topic": "t", "flags": 0, "payload": base64.b64encode(bytes(size)).decode()}
+                asked = request(
+                    "event.publish", encode_json(told), matchtag=1, userid=4711, rolemask=rolemask
+                )
+                answer = client.ask(asked)
+                answers[rolemask, size] = answer.errnum and (answer.errnum, text_of(answer))
+        too_large = (errno.EMSGSIZE, "an event of 1025 bytes: limits.guest_event_bytes are 1024")
+        assert list(answers.values()) == [0, too_large, 0, 0]
 
 
 def test_caps_are_settings(rundir):

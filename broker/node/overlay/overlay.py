@@ -19,11 +19,10 @@ from broker.node.overlay.config import Hooks, Objection, OverlayConfig
 from broker.node.overlay.liveness import SYNC_MAX_S, Watch
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
-from broker.routing.flow import OPEN, SHUT
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Listener
-from broker.wire.message import HANDLED, MARK, MARKED, Message
+from broker.wire.message import HANDLED, MARK, MARKED, OPEN, SHUT, Message
 from broker.wire.message import control as control_message
 from broker.wire.parts import encode_part
 
@@ -297,7 +296,7 @@ class Overlay:
         elif port.window is not None and message.aux1 == MARK:
             port.send(control_message(MARKED, message.aux2))
         elif port.kind == CLIENT and port.owner and message.aux1 == HANDLED:
-            self._broker.router.events.flow.tell_handled(port)
+            self._broker.router.events.flow.tell_client(port)
         elif port.kind == CHILD:
             self._children.controlled(port, message)
         elif port.kind == PARENT and self._parent is not None:

@@ -5,7 +5,7 @@ import asyncio
 from broker.identity import PeerInfo
 from broker.node.backlog import FEW_MSGS, MANY_LINKS, READS, SMALL_READ_BYTES, TURNS
 from broker.node.broker import OWN_LOAD
-from broker.routing.flow import EVENT_BYTES
+from broker.routing.events import DELIVERY_BYTES
 from broker.routing.port import CHILD
 from broker.transport import inproc
 from broker.transport.budget import Budget
@@ -30,6 +30,22 @@ def test_a_thousand_messages_of_one_link_do_not_starve_another():
         assert order.count("probe.greedy") == 1000
         assert [m.matchtag for m in greedy.responses] == list(range(1, 1001))
         assert greedy.link.reading
+
+    run(script())
+
+
+def test_large_events_end_a_turn_by_their_bytes():
+    """Found by overload: turns of 100 kB events took 20 ms."""
+
+    async def script():
+        desk = Desk(batch_msgs=256, batch_deliveries=100)
+        ear, speaker = desk.peer(), desk.peer()
+        ear.subscribe()
+        payload = bytes(10 * DELIVERY_BYTES)
+        speaker.say(*(event("e", payload) for _ in range(50)))
+        assert len(ear.events) == 100 // 11 + 1
+        await ticks(20)
+        assert len(ear.events) == 50
 
     run(script())
 
@@ -73,7 +89,7 @@ def test_events_published_by_request_count_as_deliveries():
     """Found here: 256 requests with 500 subscribers were one turn of 128 000 deliveries."""
 
     async def script():
-        desk = Desk(batch_deliveries=80 + 2 * OWN_LOAD // EVENT_BYTES)
+        desk = Desk(batch_deliveries=80 + 2 * OWN_LOAD // DELIVERY_BYTES)
         ears = [desk.peer() for _ in range(30)]
         for ear in ears:
             ear.subscribe()
@@ -89,7 +105,7 @@ def test_events_published_by_request_count_as_deliveries():
 
 def test_a_request_for_a_built_in_service_weighs_more_than_one_that_is_passed_on():
     async def script():
-        desk = Desk(batch_msgs=100, batch_deliveries=10 * OWN_LOAD // EVENT_BYTES)
+        desk = Desk(batch_msgs=100, batch_deliveries=10 * OWN_LOAD // DELIVERY_BYTES)
         service, caller = desk.peer(services=["echo"]), desk.peer()
         caller.say(*(ask("probe.x", tag) for tag in range(1, 90)))
         assert len(caller.responses) == 11

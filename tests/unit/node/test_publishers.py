@@ -4,11 +4,12 @@ import pytest
 
 from broker.identity import Credentials, Role
 from broker.node import pressure
-from broker.node.pressure import PATIENCE_S, RENEW_S, SHARE_BYTES, UNTRUSTED_S
-from broker.routing.flow import OPEN, SHUT, WINDOW_BYTES, cost
+from broker.node.pressure import PATIENCE_S, UNTRUSTED_S
+from broker.routing.flow import WINDOW_BYTES
 from broker.routing.port import CHILD, CLIENT, PARENT
 from broker.transport.outbox import OutboxLimits
-from broker.wire.message import CONTROL, control, event
+from broker.wire.message import CONTROL, OPEN, SHUT, control, event
+from broker.wire.shares import RENEW_S, SHARE_BYTES, cost
 from tests.unit.node.desk import GUEST, OWNER, Desk, Peer, ask, run, ticks
 
 SMALL = OutboxLimits(high_bytes=1000, high_msgs=8, event_bytes=1 << 20, cap_bytes=1 << 20)

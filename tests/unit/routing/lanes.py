@@ -2,9 +2,9 @@
 
 from collections import deque
 
-from broker.routing.flow import cost
 from broker.wire.decoding import decode
 from broker.wire.message import CONTROL, EVENT
+from broker.wire.shares import cost
 from tests.unit.routing.sim import Tree
 
 

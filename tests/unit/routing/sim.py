@@ -7,13 +7,12 @@ from collections import deque
 from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.routing.departure import depart
-from broker.routing.flow import SHUT
 from broker.routing.open_calls import NO_TAG, Repeat
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port
 from broker.routing.router import Router
 from broker.routing.topology import Topology
 from broker.wire.decoding import decode
-from broker.wire.message import EVENT, NODEID_ANY, REQUEST, RESPONSE, Message, event, request, response
+from broker.wire.message import EVENT, NODEID_ANY, REQUEST, RESPONSE, SHUT, Message, event, request, response
 from broker.wire.parts import encode_part
 
 OWNER = Credentials(1000, int(Role.OWNER))

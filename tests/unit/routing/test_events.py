@@ -10,7 +10,7 @@ from broker.routing.events import PREFIXES_MAX
 from broker.routing.flow import WINDOW_BYTES
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER, EVENT, PRIVATE, TOPIC, USER1, event
-from tests.unit.routing.sim import GUEST, Tree
+from tests.unit.routing.sim import GUEST, OWNER, Tree
 
 OTHER = Credentials(3000, int(Role.USER))
 
@@ -55,6 +55,30 @@ def test_topics_are_bounded(source, limit):
     tree.settle()
     assert [m.topic for m in ear.events] == ["t" * limit]
     assert tree[source].router.tally.drops == {"event with too long a topic": 2}
+
+
+@pytest.mark.parametrize("source", [0, 1])
+def test_events_of_guests_are_bounded(source):
+    tree = Tree(3, guest_event_bytes=100)
+    ear = subscriber(tree, 2)
+    for who in (GUEST, OWNER):
+        mouth = tree.client(source, who)
+        for size in (100, 101):
+            mouth.publish("e", payload=bytes(size))
+    gateway = tree.client(source, OWNER)
+    message = event("e", bytes(101), userid=GUEST.userid, rolemask=GUEST.rolemask)
+    tree[source].router.events.receive(gateway.port, message)
+    tree.settle()
+    assert [len(m.payload) for m in ear.events] == [100, 100, 101]
+    assert tree[source].router.tally.drops == {"event of a guest above guest_event_bytes": 2}
+
+
+def test_what_has_a_number_passes_whatever_its_size():
+    tree = Tree(2, guest_event_bytes=100)
+    ear = subscriber(tree, 1)
+    tree[0].router.events.publish(event("e", bytes(101), userid=GUEST.userid, rolemask=GUEST.rolemask))
+    tree.settle()
+    assert [m.sequence for m in ear.events] == [1]
 
 
 def test_what_has_a_number_passes_whatever_its_topic():

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.routing.flow import EVENT_BYTES, OPEN, SHUT, TOLD_BYTES, WINDOW_BYTES, Window, cost
-from broker.wire.message import CONTROL, EVENT, event
+from broker.routing.flow import TOLD_BYTES, WINDOW_BYTES, Window
+from broker.wire.message import CONTROL, EVENT, OPEN, SHUT, event
+from broker.wire.shares import cost
 from tests.unit.routing.lanes import Lanes
 from tests.unit.routing.sim import Tree
 
@@ -32,11 +33,6 @@ def publish(tree, rank, most=10 * FULL, payload=None):
 
 def controls(tree, source, target):
     return [(m.aux1, m.aux2) for _, m in tree.lanes.get((source, target), ()) if m.type == CONTROL]
-
-
-def test_an_event_counts_for_its_bytes_and_for_its_handling():
-    assert cost(event("abc", b"x" * 1000)) == EVENT_BYTES + 4 + 5 + 1000
-    assert cost(event("abc")) == EVENT_BYTES + 4
 
 
 @pytest.mark.parametrize("rank", [1, 3])
@@ -70,6 +66,20 @@ def test_a_broker_that_does_not_read_stops_publishers_everywhere(slow, told):
     assert tree.under_way(*slow) <= 4 * WINDOW_BYTES, "however often it is tried"
     tree.flow()
     assert tree.blocked == []
+
+
+def test_a_client_that_asked_is_told_when_publishers_have_to_wait():
+    tree = Lanes(3)
+    early, late, silent = (tree.client(1) for _ in range(3))
+    flow = flow_of(tree, 1)
+    flow.tell_client(early.port)
+    publish(tree, 1)
+    flow.tell_client(late.port)
+    tree.flow()
+    flow.detach(late.port)
+    publish(tree, 1)
+    told = [[m.aux1 for m in client.of(CONTROL)] for client in (early, late, silent)]
+    assert told == [[SHUT, OPEN, SHUT], [SHUT, OPEN], []]
 
 
 def test_who_was_behind_is_so_until_half_of_it_is_handled():

@@ -45,6 +45,9 @@ class Recorder:
     def upstream_choked(self, choked):
         self.told.append(("choked", choked))
 
+    def upstream_shut(self, shut):
+        self.told.append(("shut", shut))
+
     def reregister(self):
         self.reregistered += 1
 

@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from broker.node.overlay.hello import Ours
-from broker.routing.flow import LATE_MSGS, OPEN, SHUT, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, cost
+from broker.routing.flow import LATE_MSGS, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES
 from broker.transport.under_way import WINDOW_BYTES as LARGE_BYTES
 from broker.transport.under_way import WINDOW_MSGS
-from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, control, event, request
+from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, OPEN, SHUT, control, event, request
+from broker.wire.shares import cost
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.downward import run as run_parent
 from tests.unit.node.overlay.trees import QUICK, Tree, shared_certificate, tcp_place, until
