@@ -10,6 +10,7 @@
 ``keepalive`` a sign of life on quiet links of the older dialects
 ``calls``     the broker's own requests and their answers
 ``context``   the broker as its services see it
+``tracing``   who looks on while messages pass
 ``overlay/``  the tree: hello, parent, children, liveness, rejoin
 ``lifecycle`` the states; ``succession``: which follows which, with the tree
 ``assembly``  settings -> the rooms of one broker, put together

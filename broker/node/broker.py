@@ -47,7 +47,7 @@ from broker.routing.port import CLIENT, OWN, PARENT, Port
 from broker.routing.recording import Recording
 from broker.routing.router import Router
 from broker.routing.topology import Topology
-from broker.transport.link import Flusher, Link
+from broker.transport.link import Flusher, Link, Receiver
 from broker.wire.message import EVENT, REQUEST, RESPONSE, Message
 
 log = logging.getLogger("headgate")
@@ -73,6 +73,8 @@ class Broker:
     Attributes:
         deliver: gets requests for built-in services. observe: gets events the broker itself subscribed to.
         on_control: gets control messages of tree links.
+        receiver: whom links tell: this broker, or who looks on and then tells it. answer, publish: put what the
+            broker's own end says into routing; who looks on may stand in front of these, too (see ``tracing``).
         on_attached, on_departed: told of every port that came, before it is read, and that went, and why.
     """
 
@@ -98,6 +100,9 @@ class Broker:
         self.flusher = Flusher()
         self.backlog = Backlog(self, batch_msgs, batch_deliveries)
         self.work: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self.receiver: Receiver = self
+        self.answer: Callable[[Message], None] = self._respond
+        self.publish: Callable[[Message], int] = self.router.events.publish
         self.deliver: Callable[[Message], None] = self._without_services
         self.observe: Callable[[Message], None] | None = None
         self.on_control: Callable[[Port, Message], None] | None = None
@@ -259,7 +264,7 @@ class Broker:
 
     def respond(self, message: Message) -> None:
         """Route a response of a built-in service."""
-        self.post(self._respond, message)
+        self.post(self.answer, message)
 
     def _respond(self, message: Message) -> None:
         self.router.response(self.own, message)
@@ -281,7 +286,7 @@ class Broker:
             if port.windowed:
                 port.link.outbox.handled(port.link.outbox.sent)
             if port.link.receiver is None:
-                port.link.start(self)
+                port.link.start(self.receiver)
         if port.kind == PARENT:
             self.router.events.send_held()
 

@@ -41,6 +41,8 @@ class Calls:
     """Open calls of one broker by matchtag; tags are used again only when their call has ended (RFC 6)."""
 
     def __init__(self, broker: Broker) -> None:
+        self.send: Callable[[Message], None] = self._send
+        """Puts a request into routing; who looks on may stand in front of it (see ``tracing``)."""
         self._broker = broker
         self._open: dict[int, OwnCall] = {}
         self._last = 0
@@ -73,7 +75,7 @@ class Calls:
             userid=cred.userid,
             rolemask=cred.rolemask,
         )
-        self._broker.post(self._send, message)
+        self._broker.post(self.send, message)
         return call
 
     def answered(self, message: Message) -> None:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Credentials
 from broker.node.calls import OwnCall
+from broker.node.tracing import Tracing
 from broker.routing.port import KIND_NAMES, Port
 from broker.routing.recording import record_refused
 from broker.routing.users import User
-from broker.services.context import JournalControl, Sender
+from broker.services.context import JournalControl, Sender, Watcher
 from broker.wire.message import NORESPONSE, Message, event, response
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class BrokerContext:
         self._attributes = attributes
         self._handlers: list[tuple[bytes, Callable[[Message], None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tracing = Tracing(broker)
         self.tree_watchers: list[Callable[[], None]] = []
         self.render_metrics: Callable[[], str] = str
         self.apply: Callable[[str, str], int] = _keep
@@ -102,7 +104,7 @@ class BrokerContext:
             text = f"an event of {len(payload)} bytes: limits.guest_event_bytes are {events.guest_max}"
             raise RpcError(errno.EMSGSIZE, text)
         message = event(topic, payload, flags=flags, userid=who.userid, rolemask=who.rolemask)
-        return events.publish(message)
+        return self._broker.publish(message)
 
     def call(
         self,
@@ -160,6 +162,14 @@ class BrokerContext:
         for prefix, handler in self._handlers:
             if topic.startswith(prefix):
                 handler(message)
+
+    def watch_links(self, watcher: Watcher | None, *, clients: bool = False) -> None:
+        """Have ``watcher`` told of what passes the links of the tree, and those of clients, or no more."""
+        self._tracing.watch_links(watcher, clients)
+
+    def watch_services(self, watcher: Watcher | None) -> None:
+        """Have ``watcher`` told of what built-in services get and say, or no more."""
+        self._tracing.watch_services(watcher)
 
     # -- work ----------------------------------------------------------------------------------
 

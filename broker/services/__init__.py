@@ -4,6 +4,7 @@
 ``service``   what a service is: Request, Service, the ``method`` decorator
 ``dispatch``  from a delivered request to the handler: masks, unknown methods, what every service answers
 ``streams``   requests whose answers go on, and how they end
+``tracers``   who wants to see messages pass, and what each is told
 ``attachment`` requests about the sender's own link
 ``idset``     sets of ranks as text
 ``ring``      log entries and the ring that holds them

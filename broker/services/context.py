@@ -23,6 +23,8 @@ class Sender(Protocol):
     rank: int
     cred: Credentials
     owner: bool
+    busy: bool
+    """Its outbox is above high water."""
     strict: bool
     """It asked for what its text says, also where deployed software does otherwise."""
     services: set[bytes]
@@ -41,6 +43,24 @@ class Call(Protocol):
 
     def cancel(self) -> None:
         """Want no more responses; a stream's provider is told with X.cancel."""
+
+
+class Passed(NamedTuple):
+    """A message on its way through the broker."""
+
+    prefix: str
+    """``rx``: it was received from ``sender``, or a built-in service gets it. ``tx``: the other way round."""
+    sender: Sender
+    """Whose link it passed; the broker's own end for what services get and say."""
+    message: Message
+    """By now it may have been routed on: its type, topic, payload and errnum are as they were."""
+    wall: float
+    """When it passed: seconds since 1970."""
+    now: float
+    """The same by the monotonic clock."""
+
+
+Watcher = Callable[[Passed], None]
 
 
 class Denial(NamedTuple):
@@ -150,6 +170,16 @@ class Context(Protocol):
 
     def remove_service(self, sender: Sender, name: bytes) -> int:
         """Take a registration back; returns an errno."""
+
+    def watch_links(self, watcher: Watcher | None, *, clients: bool = False) -> None:
+        """Have ``watcher``, instead of any before it, called with what passes the links of the tree, and of
+        ``clients``; None: nobody looks on, which costs nothing.
+
+        It is called after the message has left, so that its own work is in no time it is told of.
+        """
+
+    def watch_services(self, watcher: Watcher | None) -> None:
+        """The same of the messages that built-in services get and send."""
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task that ends with the broker at the latest."""

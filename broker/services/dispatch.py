@@ -1,6 +1,6 @@
 """From a delivered request to its handler: allow masks, unknown methods, and what every service answers.
 
-Every service answers ``ping``, ``stats-get``, ``stats-clear``, ``rusage``, ``disconnect`` and ``cancel``.
+Every service answers ``ping``, ``stats-get``, ``stats-clear``, ``rusage``, ``debug``, ``disconnect`` and ``cancel``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
-from broker.errors import RpcError
+from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.services.context import Context
 from broker.services.service import DONE, LATER, Handler, Request, Service, failure_of
@@ -209,6 +209,15 @@ class Dispatcher:
     def _rusage(self, service: Service, request: Request) -> Any:
         return rusage(request.field("who", str, "self") if request.message.payload_part else "self")
 
+    def _debug(self, service: Service, request: Request) -> Any:
+        """``{"op": "setbit" | "clrbit" | "set" | "clr", "flags"}`` -> ``{"flags"}``: for the service to look at."""
+        op, flags, before = request.field("op", str), request.field("flags", int), service.debug_flags
+        after = {"setbit": before | flags, "clrbit": before & ~flags, "set": flags, "clr": 0}.get(op)
+        if after is None:
+            raise ProtocolError(f"{request.topic}: op {op[:16]!r} is not known")
+        service.debug_flags = (after & 0xFFFFFFFF ^ 1 << 31) - (1 << 31)  # a C int
+        return {"flags": service.debug_flags}
+
     def _disconnect(self, service: Service, request: Request) -> Any:
         sender = request.sender
         for job in [job for job in self._jobs[service.name] if job.request.sender == sender]:
@@ -230,6 +239,7 @@ _COMMON: Final = {
     "stats-get": (Dispatcher._stats, int(Role.USER)),
     "stats-clear": (Dispatcher._clear, int(Role.NONE)),
     "rusage": (Dispatcher._rusage, int(Role.USER)),
+    "debug": (Dispatcher._debug, int(Role.NONE)),
     "disconnect": (Dispatcher._disconnect, int(Role.ALL)),
     "cancel": (Dispatcher._cancel, int(Role.ALL)),
 }

@@ -1,4 +1,4 @@
-"""What runs inside the broker (``module.list``), as ``flux module list`` shows it.
+"""What runs inside the broker (``module.list``, ``trace``), as ``flux module list`` and ``trace`` show it.
 
 The built-in services are its modules. None can be loaded or removed at run time: a service of one's own is a client
 that registers it (``service.add``).
@@ -12,8 +12,9 @@ from typing import Final
 
 from broker.errors import RpcError
 from broker.identity import Role
-from broker.services.context import Context
-from broker.services.service import Done, Request, Service, method
+from broker.services.context import Context, Passed
+from broker.services.service import LATER, Done, Request, Service, method
+from broker.services.tracers import NONE, Tracer, Tracers
 
 RUNNING: Final = 1
 """Status of a module that runs, in deployed numbers."""
@@ -32,6 +33,7 @@ class Module(Service):
     def __init__(self, context: Context, services: Callable[[], Iterable[Service]]) -> None:
         super().__init__(context)
         self._services = services
+        self._tracers = Tracers(context, self._watch)
 
     @method("list", allow=Role.USER)
     def mods(self, request: Request) -> Mapping[str, object]:
@@ -64,3 +66,34 @@ class Module(Service):
         if any(service.name == name for service in self._services()):
             raise RpcError(errno.EPERM, f"{name} is built in")
         raise RpcError(errno.ENOENT)
+
+    # -- what passes ---------------------------------------------------------------------------
+
+    @method("trace", streaming=True)
+    def trace(self, request: Request) -> Done:
+        """``{"names", "typemask", "topic_glob"[, "full"]}`` -> for each message that one of these services gets or
+        sends, or any when none is named, what ``overlay.trace`` says; ``name`` is the service's.
+        """
+        tracer = Tracer(request)
+        tracer.names = frozenset(name for name in request.field("names", list) if isinstance(name, str))
+        self._tracers.open(request, tracer)
+        return LATER
+
+    def _watch(self) -> None:
+        """Look on for as long as somebody wants to know."""
+        self.context.watch_services(self._passed if len(self._tracers) else None)
+
+    def _passed(self, passed: Passed) -> None:
+        """All that services say and hear begins with the name of one; what the broker itself does is its own."""
+        name = (passed.message.topic or "").partition(".")[0]
+        if all(service.name != name for service in self._services()):
+            name = "broker"
+        self._tracers.tell(passed, NONE, name, lambda tracer: not tracer.names or name in tracer.names)
+
+    def disconnected(self, sender: bytes) -> None:
+        """End what the sender traced."""
+        self._tracers.forget(sender)
+
+    def cancelled(self, sender: bytes, matchtag: int) -> None:
+        """End one trace with ENODATA."""
+        self._tracers.end(sender, matchtag)

@@ -1,4 +1,5 @@
-"""The tree as this broker sees it (``overlay.health``, ``topology``, ``monitor``, ``disconnect-subtree``, figures).
+"""The tree as this broker sees it (``overlay.health``, ``topology``, ``monitor``, ``trace``, ``disconnect-subtree``,
+figures).
 
 A caller walks the tree broker by broker: each answers for itself and its direct children. A streaming ``health``
 answers again after each change, which is how ``flux overlay status --wait`` waits.
@@ -12,13 +13,18 @@ from typing import Any, Final
 
 from broker.errors import RpcError
 from broker.identity import Role
-from broker.services.context import Context
+from broker.services.context import Context, Passed
 from broker.services.service import DONE, LATER, Done, Request, Service, method
 from broker.services.streams import Streams
+from broker.services.tracers import NONE, Tracer, Tracers
+from broker.wire.message import EVENT
 
 GONE: Final = ("lost", "offline")
 """Status of a child with which nothing is exchanged."""
 HEALTH_KEYS: Final = ("rank", "status", "duration", "error")
+CLIENT: Final = 0
+CHILD: Final = 1
+"""What ``Sender.kind`` says of a link."""
 
 Seen = dict[int, tuple[str, bool]]
 """What a watcher was told last: child's rank -> (status, torpid)."""
@@ -33,6 +39,8 @@ class Overlay(Service):
         super().__init__(context)
         self._waiters: Streams[None] = Streams()
         self._monitors: Streams[Seen] = Streams()
+        self._tracers = Tracers(context, self._watch)
+        self._last_event = 0
 
     def start(self) -> None:
         """Have the tree's changes told."""
@@ -113,6 +121,39 @@ class Overlay(Service):
             raise RpcError(errnum)
         return DONE
 
+    # -- what passes ---------------------------------------------------------------------------
+
+    @method("trace", streaming=True)
+    def trace(self, request: Request) -> Done:
+        """``{"typemask", "topic_glob", "nodeid"[, "full", "clients"]}`` -> for each message that passes a link of the
+        tree ``{"timestamp", "prefix", "rank", "name", "type", "topic", "payload_size", "payload", "errnum", "errstr",
+        "monotonic"[, "dropped"]}``. ``clients``: those of clients, too; their rank is -1, and ``name`` is theirs.
+        """
+        tracer = Tracer(request)
+        tracer.nodeid = request.field("nodeid", int)
+        tracer.clients = request.field("clients", bool, False)
+        self._tracers.open(request, tracer)
+        return LATER
+
+    def _watch(self) -> None:
+        """Look on for as long as somebody wants to know."""
+        watcher = self._passed if len(self._tracers) else None
+        self.context.watch_links(watcher, clients=self._tracers.clients)
+
+    def _passed(self, passed: Passed) -> None:
+        link = passed.sender
+        if link.kind == CLIENT:
+            self._tracers.tell(passed, NONE, link.name, lambda tracer: tracer.clients)
+            return
+        rank = link.rank
+        if link.kind == CHILD and passed.prefix == "tx" and passed.message.type == EVENT:
+            if passed.message.sequence == self._last_event:
+                return  # it goes to every child, and is told once, as deployed
+            self._last_event, rank = passed.message.sequence, NONE
+        self._tracers.tell(
+            passed, rank, None, lambda tracer: NONE in (rank, tracer.nodeid) or rank == tracer.nodeid
+        )
+
     # -- figures -------------------------------------------------------------------------------
 
     def stats(self) -> Mapping[str, Any]:
@@ -135,8 +176,10 @@ class Overlay(Service):
         """End what the sender watched."""
         self._waiters.forget(sender)
         self._monitors.forget(sender)
+        self._tracers.forget(sender)
 
     def cancelled(self, sender: bytes, matchtag: int) -> None:
         """End one watch with ENODATA."""
         self._waiters.end(sender, matchtag)
         self._monitors.end(sender, matchtag)
+        self._tracers.end(sender, matchtag)

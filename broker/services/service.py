@@ -131,6 +131,7 @@ class Service:
         name: the first word of its topics.
         context: the broker.
         last_used: monotonic seconds of the last request.
+        debug_flags: what ``SERVICE.debug`` set; every service gives its bits a meaning of its own, or none.
     """
 
     name: str = ""
@@ -138,6 +139,7 @@ class Service:
     def __init__(self, context: Context) -> None:
         self.context: Context = context
         self.last_used: float = context.now()
+        self.debug_flags: int = 0
 
     def start(self) -> None:
         """Called once, before the first request: time to look at the broker and to ask for callbacks."""

@@ -18,6 +18,7 @@ COMMON = {
     "stats-get": USER,
     "stats-clear": OWNERS,
     "rusage": USER,
+    "debug": OWNERS,
     "disconnect": ALL,
     "cancel": ALL,
 }

@@ -141,7 +141,7 @@ class Children:
                 if self._hello(link, message):
                     rest = messages[index + 1 :]
                     if rest:
-                        self._broker.received(link, rest)
+                        self._broker.receiver.received(link, rest)
                     return
             elif index == len(messages) - 1:
                 self._send_away(link)
@@ -218,7 +218,7 @@ class Children:
         )
         port.windowed = told.ours.windows
         self._greetings.discard(link)
-        link.receiver = self._broker
+        link.receiver = self._broker.receiver
         child.port = port
         now = self._clock()
         child.torpor = Torpor(port.received, self._watch.look(now))

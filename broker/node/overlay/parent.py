@@ -152,7 +152,7 @@ class Parent:
         port.windowed = answer.ours.windows
         if answer.ours.batch and self._config.batch:
             link.enable_batch()
-        link.receiver = self._broker
+        link.receiver = self._broker.receiver
         self.port = port
         now = self._clock()
         self._voice = Voice(link.outbox.sent, now)
@@ -244,7 +244,7 @@ class _Greeting:
         for index, message in enumerate(messages):
             if hello.is_answer(message):
                 if self._answer(link, message) and messages[index + 1 :]:
-                    self._parent._broker.received(link, messages[index + 1 :])
+                    self._parent._broker.receiver.received(link, messages[index + 1 :])
                 return
             if message.type == CONTROL and message.aux1 == control.DISCONNECT:
                 link.abort(LinkEnded("the parent admits nobody now"))

@@ -15,8 +15,8 @@ const SHOWN = 500;
 const TOPICS = [
   'attr.get', 'attr.list', 'broker.ping', 'broker.rusage', 'broker.stats-get', 'config.get', 'event.publish',
   'gateway.denied', 'gateway.session', 'gateway.sessions', 'gateway.stats', 'groups.get', 'heartbeat.stats-get',
-  'log.dmesg', 'module.list', 'overlay.health', 'overlay.monitor', 'overlay.topology', 'service.add',
-  'state-machine.get', 'state-machine.monitor',
+  'log.dmesg', 'module.list', 'module.trace', 'overlay.health', 'overlay.monitor', 'overlay.topology', 'overlay.trace',
+  'service.add', 'state-machine.get', 'state-machine.monitor',
 ];
 
 function load() {

@@ -34,6 +34,7 @@ class Link:
         self.rank = rank
         self.cred = cred
         self.owner = cred.owner
+        self.busy = False
         self.strict = False
         self.services: set[bytes] = set()
         self.subscriptions: dict[bytes, int] = {}
@@ -81,6 +82,8 @@ class LittleBroker:
         self.refusals: list[tuple[str | None, int]] = []
         self.cleared = 0
         self.tasks: list[asyncio.Task[None]] = []
+        self.watchers: dict[str, Any] = {"links": None, "services": None}
+        self.watches_clients = False
         self._event_handlers: list[tuple[str, Callable[[Message], None]]] = []
         self._state_handlers: list[Callable[[str], None]] = []
         self._tree_handlers: list[Callable[[], None]] = []
@@ -170,6 +173,12 @@ class LittleBroker:
         del self.providers[name]
         sender.services.discard(name)
         return 0
+
+    def watch_links(self, watcher, *, clients=False) -> None:
+        self.watchers["links"], self.watches_clients = watcher, clients
+
+    def watch_services(self, watcher) -> None:
+        self.watchers["services"] = watcher
 
     def spawn(self, name, work) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work, name=name))

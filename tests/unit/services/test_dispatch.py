@@ -149,6 +149,7 @@ def test_noresponse_is_never_answered(topic, cred):
         ("lab.stats-get", NOBODY, PRIVILEGE_TEXT),
         ("lab.stats-clear", OWNER, None),
         ("lab.stats-clear", GUEST, OWNER_TEXT),
+        ("lab.debug", GUEST, OWNER_TEXT),
         ("lab.rusage", GUEST, None),
         ("lab.rusage", NOBODY, PRIVILEGE_TEXT),
     ],
@@ -194,6 +195,27 @@ def test_stats_and_clear():
     assert value(me.ask("lab.stats-get")) == {"cleared": 0}
     assert me.ask("lab.stats-clear").payload is None
     assert value(me.ask("lab.stats-get")) == {"cleared": 1}
+
+
+def test_debug_flags_are_kept_by_service():
+    desk = lab()
+    me = desk.client()
+
+    def said(op, flags):
+        return value(me.ask("lab.debug", {"op": op, "flags": flags}))["flags"]
+
+    steps = [("setbit", 0), ("setbit", 6), ("clrbit", 2), ("set", 0x81), ("set", 0xFFFFFFFF), ("clr", 5)]
+    assert [said(*step) for step in steps] == [0, 6, 4, 0x81, -1, 0]
+    said("set", 3)
+    assert desk.services[0].debug_flags == 3
+    for data in (
+        None,
+        {"op": "set"},
+        {"flags": 1},
+        {"op": "toggle", "flags": 1},
+        {"op": "set", "flags": "1"},
+    ):
+        assert me.refused("lab.debug", data) == (71, "")
 
 
 def test_rusage():

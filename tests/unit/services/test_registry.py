@@ -23,8 +23,14 @@ MASKS = {
     "job-manager": {"queue-list": USER, "queue-status": USER},
     "journal": {"status": OWNERS, "start": OWNERS, "stop": OWNERS, "denied": OWNERS},
     "log": {"append": OWNERS, "dmesg": OWNERS, "clear": OWNERS, "stats-get": OWNERS},
-    "module": {"list": USER, "load": OWNERS, "remove": OWNERS},
-    "overlay": {"health": USER, "topology": USER, "monitor": OWNERS, "disconnect-subtree": OWNERS},
+    "module": {"list": USER, "load": OWNERS, "remove": OWNERS, "trace": OWNERS},
+    "overlay": {
+        "health": USER,
+        "topology": USER,
+        "monitor": OWNERS,
+        "disconnect-subtree": OWNERS,
+        "trace": OWNERS,
+    },
     "resource": {"status": USER},
     "rexec": {},
     "service": {"add": USER, "remove": USER},
@@ -32,7 +38,7 @@ MASKS = {
 }
 """Who may call what besides the owner: the table of the deployed broker (RFC 12, "Service Security Policy")."""
 TOPICS = [f"{name}.{word}" for name, words in MASKS.items() for word in words]
-COMMON = ("ping", "stats-get", "stats-clear", "rusage", "disconnect", "cancel", "nope")
+COMMON = ("ping", "stats-get", "stats-clear", "rusage", "debug", "disconnect", "cancel", "nope")
 
 
 def test_every_method_stands_in_the_table_with_its_mask():
@@ -69,9 +75,7 @@ words = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = (
-    "name value topic flags payload service rank final matchtag update follow nobacklog names keys who path"
-)
+KEYS = "name value topic flags payload service rank final matchtag update follow nobacklog names keys who path op"
 keys = st.sampled_from([*KEYS.split(), "detail", "format"])
 payloads = st.none() | st.binary(max_size=40) | st.dictionaries(keys, words, max_size=4)
 
