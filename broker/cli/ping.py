@@ -1,4 +1,4 @@
-"""``headgate ping``: time the way to a service and back."""
+"""``headgate ping``: time the way to a service and back, and with ``--trace`` each stretch of it (see ``hops``)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK, TIMEOUT, UsageError
+from broker.cli.hops import HEADS, NONCE, Hop, Trace, hops_of, medians
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Handle, Response
@@ -22,6 +23,7 @@ EXAMPLES = (
     "headgate ping                       the broker itself, until Ctrl-C",
     "headgate ping 3                     through the tree to rank 3 and back",
     "headgate ping --count 3 '1!attr'    the service attr of rank 1, three times",
+    "headgate ping --trace 3             the time in each broker and on each link to rank 3",
 )
 
 
@@ -110,6 +112,28 @@ class Pinging:
         self._timeout_s = timeout_s
         self.sent = 0
         self.times: list[float] = []
+        self._trace: Trace | None = None
+        self._hops: list[list[Hop]] = []
+
+    async def run_traced(self, count: int, interval_s: float, pad: int) -> int:
+        """As ``run``, every stretch of the way timed.
+
+        Raises:
+            RpcError: a broker on the way does not trace, or nobody knows which way it is.
+        """
+        where = await self._handle.rpc(
+            f"{self._target.service}.ping",
+            {"seq": 0},
+            nodeid=self._target.nodeid,
+            upstream=self._target.upstream,
+            timeout_s=self._timeout_s,
+        )
+        rank = read_echo(0, 0.0, where).rank
+        if rank < 0:
+            raise UsageError(f"{self._target} does not say at which rank it is, expected RANK!SERVICE")
+        self._target = Target(self._target.service, rank)
+        async with Trace(self._handle, f"{self._target.service}.ping", rank, self._timeout_s) as self._trace:
+            return await self.run(count, interval_s, pad)
 
     async def run(self, count: int, interval_s: float, pad: int) -> int:
         """Ping ``count`` times (0: for ever), ``interval_s`` apart; returns the exit code."""
@@ -120,7 +144,11 @@ class Pinging:
                 await self._once(seq, pad)
         finally:
             counts = summary(self.sent, self.times)
+            if self._hops:
+                counts["hops"] = [hop._asdict() for hop in medians(self._hops)]
             self._screen.record(counts, summary_line(counts), "bold")
+            if len(self._hops) > 1 and not self._screen.as_json:
+                self._screen.table(("median", *HEADS[1:]), [hop.row() for hop in medians(self._hops)])
         return OK if len(self.times) == self.sent else TIMEOUT
 
     def _last_s(self) -> float:
@@ -130,6 +158,8 @@ class Pinging:
         target = self._target
         now = time.time_ns()
         body = {"seq": seq, "time.tv_sec": now // 10**9, "time.tv_nsec": now % 10**9, "pad": "p" * pad}
+        if self._trace is not None:
+            body[NONCE] = self._trace.nonce
         self.sent += 1
         began = time.perf_counter()
         try:
@@ -148,7 +178,20 @@ class Pinging:
             return
         echo = read_echo(seq, time.perf_counter() - began, response)
         self.times.append(echo.time_ms)
-        self._screen.record(echo._asdict(), line_of(target, echo))
+        if self._trace is None:
+            self._screen.record(echo._asdict(), line_of(target, echo))
+        else:
+            await self._show_hops(echo, self._trace)
+
+    async def _show_hops(self, echo: Echo, trace: Trace) -> None:
+        """An answer, and the way it took."""
+        hops = hops_of(trace.ranks, await trace.take(echo.seq), echo.time_ms / 1000)
+        self._hops.append(hops)
+        self._screen.record(
+            {**echo._asdict(), "hops": [hop._asdict() for hop in hops]}, line_of(self._target, echo)
+        )
+        if not self._screen.as_json:
+            self._screen.table(HEADS, [hop.row() for hop in hops])
 
 
 def ping(
@@ -160,6 +203,9 @@ def ping(
     pad: Annotated[
         int, typer.Option("--pad", min=0, metavar="BYTES", help="Make each message this much larger.")
     ] = 0,
+    trace: Annotated[
+        bool, typer.Option("--trace", "-v", help="Time each broker and each link on the way; for the owner.")
+    ] = False,
     rank: options.Rank = None,
     uri: options.Uri = None,
     as_json: options.AsJson = False,
@@ -167,13 +213,19 @@ def ping(
 ) -> int:
     """Time the way to a service and back, and show the route the answer took.
 
+    With --trace: how long each broker had the ping on the way there and back, by its own clock, and how long each link
+    took for both ways together; "here" is this command.
+
     Exit code 4 when an answer did not come in time, 1 when the service answered with an error.
     """
     target = parse_target(service, rank)
     session = Session(uri, as_json, timeout)
-    return session.run(
-        lambda handle: Pinging(handle, target, session.screen, session.timeout_s).run(count, interval, pad)
-    )
+
+    async def work(handle: Handle) -> int:
+        pinging = Pinging(handle, target, session.screen, session.timeout_s)
+        return await (pinging.run_traced if trace else pinging.run)(count, interval, pad)
+
+    return session.run(work)
 
 
 def main(argv: list[str]) -> int:

@@ -167,6 +167,11 @@ class Stream:
         """Responses that can be had without waiting."""
         return len(self._inbox)
 
+    @property
+    def ended(self) -> bool:
+        """Whether no more will come than is ``ready``."""
+        return self._inbox.end is not None
+
     async def __aenter__(self) -> Self:
         self._calls.add(self, self.request)
         self._send(self.request)

@@ -1,0 +1,158 @@
+"""One call's life: `headgate ping --trace`, `overlay.trace` and `module.trace` across a tree of four."""
+
+import json
+import os
+import time
+
+import pytest
+
+from broker.client import blocking
+from broker.errors import RpcError
+from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE
+from tests.live.brokers import eventually, tree
+from tests.live.verbs import headgate
+
+pytestmark = pytest.mark.story
+
+ALL = {"typemask": REQUEST | RESPONSE | EVENT | CONTROL, "topic_glob": "*", "nodeid": -1}
+PINGS = ALL | {"topic_glob": "broker.ping"}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("trace")
+    os.chmod(directory, 0o700)
+    with tree(directory, 4) as ranks:
+        yield ranks
+
+
+def traced(uri, *words):
+    """The pings and the summary of ``headgate ping --trace WORDS``."""
+    done = headgate("ping", "--trace", "--json", "--interval", "0", "--uri", uri, *words)
+    assert done.returncode == 0, done.stderr
+    *pings, summary = map(json.loads, done.stdout.splitlines())
+    return pings, summary
+
+
+@pytest.mark.smoke
+def test_each_broker_and_link_of_the_way_and_their_sum(running):
+    pings, summary = traced(running.ranks[0].uri, "--count", "3", "3")
+    where = ["here - 0", "rank 0", "0 - 1", "rank 1", "1 - 3", "rank 3"]
+    for ping in [*pings, summary]:
+        assert [hop["where"] for hop in ping["hops"]] == where
+    for ping in pings:
+        assert sum(hop["both_ms"] for hop in ping["hops"]) == pytest.approx(ping["time_ms"], abs=0.001)
+        for hop in ping["hops"]:
+            assert hop["both_ms"] > 0
+            if hop["where"] in ("rank 0", "rank 1"):
+                assert hop["there_ms"] + hop["back_ms"] == pytest.approx(hop["both_ms"], abs=0.001)
+
+
+def test_up_and_down_from_a_leaf_and_to_our_own_broker(running):
+    _, summary = traced(running.ranks[3].uri, "--count", "1", "2!attr")
+    assert [hop["where"] for hop in summary["hops"] if hop["where"].startswith("rank")] == [
+        f"rank {rank}" for rank in (3, 1, 0, 2)
+    ]
+    _, summary = traced(running.ranks[3].uri, "--count", "1", "3")
+    assert [hop["where"] for hop in summary["hops"]] == ["here - 3", "rank 3"]
+
+
+def test_a_service_that_is_slow_is_what_takes_the_time(running):
+    def ping(request):
+        time.sleep(0.05)
+        return request.json() | {"rank": 3}
+
+    with blocking.connect(running.ranks[3].uri) as handle, handle.service("slow", {"ping": ping}):
+        _, summary = traced(running.ranks[0].uri, "--count", "2", "3!slow")
+    *way, service = summary["hops"]
+    assert service["where"] == "3 - service"
+    assert service["both_ms"] > 50
+    assert max(hop["both_ms"] for hop in way) < 50
+
+
+def test_the_table(running):
+    done = headgate("ping", "-v", "--count", "2", "--interval", "0", "--uri", running.ranks[0].uri, "1")
+    lines = done.stdout.splitlines()
+    assert lines[1].split() == ["where", "there", "back", "both", "ms"]
+    assert [line[:8] for line in lines[2:6]] == ["here - 0", "rank 0  ", "0 - 1   ", "rank 1  "]
+    assert lines[-5].split() == ["median", "there", "back", "both", "ms"]
+
+
+def test_whoever_cannot_be_traced_is_named(running):
+    uri = running.ranks[0].uri
+    done = headgate("ping", "--trace", "-c", "1", "--uri", uri, "9")
+    assert (done.returncode, "broker.ping: No route to host" in done.stderr) == (1, True)
+    done = headgate("ping", "--trace", "-c", "1", "--uri", uri, "nobody")
+    assert (done.returncode, "No service matching nobody.ping" in done.stderr) == (1, True)
+    with blocking.connect(uri) as handle, handle.service("terse", {"ping": lambda request: {}}):
+        done = headgate("ping", "--trace", "-c", "1", "--uri", uri, "terse")
+    assert (done.returncode, "does not say at which rank it is" in done.stderr) == (2, True)
+
+
+def test_traces_see_calls_and_events_and_end_with_their_readers(running):
+    with blocking.connect(running.ranks[0].uri) as handle, blocking.connect(running.ranks[3].uri) as far:
+        with handle.stream("overlay.trace", ALL | {"full": True}, nodeid=1) as seen:
+            handle.rpc("overlay.ping", {}, nodeid=1)
+            far.rpc("broker.ping", {"seq": 4711}, nodeid=0)
+            sequence = far.publish("story.x", {"a": 1})
+            records = []
+            while not records or records[-1]["topic"] != "story.x" or records[-1]["prefix"] != "tx":
+                records.append(next(seen).json())
+        mine = [
+            (record["prefix"], record["rank"], record["type"])
+            for record in records
+            if record["topic"] == "broker.ping" and record["payload"].get("seq") == 4711
+        ]
+        assert mine == [("rx", 3, REQUEST), ("tx", 0, REQUEST), ("rx", 0, RESPONSE), ("tx", 3, RESPONSE)]
+        events = [(one["prefix"], one["rank"]) for one in records if one["topic"] == "story.x"]
+        assert events == [("rx", 0), ("tx", -1)]
+        assert sequence > 0
+        with handle.stream(
+            "module.trace", {"typemask": 15, "topic_glob": "*", "names": ["attr"]}, nodeid=2
+        ) as seen:
+            handle.rpc("module.ping", {}, nodeid=2)
+            handle.rpc("attr.get", {"name": "rank"}, nodeid=2)
+            said = [next(seen).json() for _ in range(2)]
+        assert [(one["name"], one["prefix"], one["topic"]) for one in said] == [
+            ("attr", "rx", "attr.get"), ("attr", "tx", "attr.get"),
+        ]  # fmt: skip
+
+
+def test_two_traces_of_each_other_come_to_rest(running):
+    """What brings the records of one is not told by the other."""
+    with (
+        blocking.connect(running.ranks[0].uri) as handle,
+        handle.stream("overlay.trace", ALL | {"clients": True}, nodeid=3),
+        handle.stream("overlay.trace", ALL | {"clients": True}, nodeid=1),
+        handle.stream("module.trace", {"typemask": 15, "topic_glob": "*", "names": []}, nodeid=3),
+    ):
+        handle.rpc("overlay.ping", {}, nodeid=3)
+
+        def responses():
+            return handle.rpc("broker.stats-get", nodeid=3).json()["tx"]["response"]
+
+        def grown():
+            before = responses()
+            time.sleep(0.2)
+            return responses() - before < 200
+
+        eventually(grown)
+
+
+def test_a_client_that_goes_takes_its_trace_along(running):
+    with blocking.connect(running.ranks[0].uri) as handle:
+        tracer = blocking.connect(running.ranks[0].uri)
+        with tracer as leaving:
+            leaving.stream("overlay.trace", PINGS, nodeid=3).__enter__()
+            leaving.rpc("overlay.ping", {}, nodeid=3)
+        handle.rpc("broker.ping", {}, nodeid=3)
+        assert traced(running.ranks[0].uri, "--count", "1", "3")[1]["received"] == 1
+
+
+def test_debug_flags_at_any_rank(running):
+    with blocking.connect(running.ranks[0].uri) as handle:
+        for op, flags, kept in (("setbit", 4, 4), ("setbit", 1, 5), ("clrbit", 4, 1), ("clr", 0, 0)):
+            answer = handle.rpc("overlay.debug", {"op": op, "flags": flags}, nodeid=3)
+            assert answer.json() == {"flags": kept}
+        with pytest.raises(RpcError):
+            handle.rpc("overlay.debug", {"op": "nonsense", "flags": 1}, nodeid=3)
