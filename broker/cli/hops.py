@@ -10,7 +10,8 @@ Times of two clocks are never compared. A broker's time is the difference of two
 for which the near broker waited less that for which the far one had the ping: both ways together, for neither end can
 tell one from the other. What a message waits in a queue in front of a link counts as the link's.
 
-A flux-core broker tells of the tree's links alone: what it is to its own clients is shown as one with the link to it.
+A flux-core broker tells of the tree's links alone: the first broker of a way is then shown as one with the link to it.
+It tells times of day, which may be set while a ping is under way; ours tell those of a monotonic clock, too.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -51,6 +52,24 @@ def heard(subscriber: subprocess.Popen, publish) -> str:
             continue
     subscriber.kill()
     raise AssertionError(f"nothing heard: {subscriber.communicate()}")
+
+
+def traced(tracer: subprocess.Popen, cause, last: str) -> list[str]:
+    """What a trace says until a line with ``last``; ``cause`` is done until it has begun to speak."""
+    assert tracer.stdout is not None
+    said: list[str] = []
+    for _ in range(100):
+        cause()
+        if select.select([tracer.stdout], [], [], 0.2)[0]:
+            break
+    for line in tracer.stdout:
+        said.append(line.rstrip())
+        if re.search(last, line):
+            break
+    tracer.terminate()
+    tracer.stdout.close()
+    tracer.wait(LIMIT_S)
+    return said
 
 
 # ---------------------------------------------------------------- their command, our brokers
@@ -157,6 +176,37 @@ def test_module_stats(flux):
     assert counts["rx"]["request"] > 0
 
 
+def test_overlay_trace(flux):
+    tracer = flux.start("overlay", "trace", "--type=request,response", "broker.ping")
+    said = traced(tracer, lambda: flux("ping", "--count", "1", "3"), r"rx 1 < broker\.ping \[\d+\] success")
+    assert re.fullmatch(r"\S+ tx 1 > broker\.ping \[\d+\]", said[0])
+
+
+def test_overlay_trace_of_one_neighbour_with_payloads(flux):
+    def ask():
+        flux("ping", "--count", "1", "1")
+        flux("ping", "--count", "1", "--pad", "3", "2")
+
+    tracer = flux.start("overlay", "trace", "--full", "--rank=2", "broker.*")
+    said = traced(tracer, ask, r"rx 2 < ")
+    assert " tx 2 > broker.ping [" in said[0]
+    assert '"pad": "ppp"' in " ".join(said)
+
+
+def test_module_trace(flux):
+    tracer = flux.start("module", "trace", "--topic=attr.*", "attr", "log")
+    said = traced(tracer, lambda: flux("getattr", "size"), r"attr tx < attr\.get \[\d+\] success")
+    assert re.fullmatch(r"\S+ +attr rx > attr\.get \[\d+\]", said[0])
+
+
+def test_module_debug(flux):
+    asked = [["--setbit", "4"], ["--setbit", "0x80"], [], ["--clearbit", "4"], ["--set", "3"], ["--clear"]]
+    assert [flux("module", "debug", *words, "overlay") for words in asked] == [
+        "0x4\n", "0x84\n", "0x84\n", "0x80\n", "0x3\n", "0x0\n",
+    ]  # fmt: skip
+    assert "Function not implemented" in flux("module", "debug", "nobody", code=1)
+
+
 def test_exec_is_refused_with_a_reason(flux):
     done = subprocess.run(
         [*flux.command, "exec", "-r", "0", "true"], env=flux.env, capture_output=True, text=True, check=False
@@ -202,6 +252,15 @@ def test_headgate_status(headgate):
 def test_headgate_ping(headgate):
     assert re.match(r"1!broker\.ping seq=0 time=", headgate("ping", "-c", "1", "1"))
     assert "1!kvs.ping" in headgate("ping", "-c", "1", "1!kvs")
+
+
+def test_headgate_ping_with_a_trace(headgate):
+    """Their brokers do not tell of their own clients; all else is known."""
+    *_, summary = map(
+        json.loads, headgate("ping", "--trace", "--json", "-c", "2", "-i", "0", "1").splitlines()
+    )
+    assert [hop["where"] for hop in summary["hops"]] == ["here - rank 0", "0 - 1", "rank 1"]
+    assert all(hop["both_ms"] is not None for hop in summary["hops"])
 
 
 def test_headgate_rpc(headgate):

@@ -5,9 +5,11 @@ import contextlib
 import errno
 import itertools
 import signal
+import time
 
 import pytest
 
+from broker.cli.hops import NONCE, Trace, hops_of
 from broker.errors import LinkRefused, RpcError
 from broker.transport import curve
 from tests.interop.mixed import Mixed
@@ -72,6 +74,18 @@ async def check_status(instance, rank=0):
     """``flux overlay status``, which asks broker by broker."""
     output = await instance.run(rank, "overlay", "status", "-v")
     assert all(f"fake{each}: full" in output for each in range(instance.size)), output
+
+
+async def check_trace(instance, origin, target, where):
+    """``headgate ping --trace`` along ``where``, whoever's broker is on the way."""
+    async with instance.connect(origin) as h, Trace(h, "broker.ping", target, 10.0) as trace:
+        for seq in range(3):
+            began = time.perf_counter()
+            await h.rpc("broker.ping", {"seq": seq, NONCE: trace.nonce}, nodeid=target)
+            total = time.perf_counter() - began
+            hops = hops_of(trace.ranks, await trace.take(seq), total)
+            assert [hop.where for hop in hops] == where
+            assert sum(hop.both_ms or 0.0 for hop in hops) == pytest.approx(total * 1000, abs=0.01)
 
 
 # -- ours below a real rank 0 ----------------------------------------------------------------------
@@ -283,6 +297,7 @@ def test_ours_between_two_real_ones(mixed):
         await check_pings(instance)
         await check_events(instance)
         await check_status(instance)
+        await check_trace(instance, 0, 2, ["here - rank 0", "0 - 1", "rank 1", "1 - 2", "rank 2"])
         instance.kill(0)  # a real broker below us has to restart when its way up is lost
         assert await instance.wait(2) != 0
         assert not node.overlay.joined()
@@ -300,5 +315,6 @@ def test_a_real_one_between_two_of_ours(mixed):
         await check_pings(instance)
         await check_events(instance)
         await check_status(instance)
+        await check_trace(instance, 2, 0, ["here - 2", "rank 2", "2 - 1", "rank 1", "1 - 0", "rank 0"])
 
     mixed(3, tell, topology="kary:1")

@@ -8,8 +8,10 @@ import pytest
 
 from broker.client import blocking
 from broker.errors import RpcError
-from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE
+from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE, STREAMING, request
+from broker.wire.payload import decode_json, encode_json
 from tests.live.brokers import eventually, tree
+from tests.live.speaker import Speaker
 from tests.live.verbs import headgate
 
 pytestmark = pytest.mark.story
@@ -137,6 +139,29 @@ def test_two_traces_of_each_other_come_to_rest(running):
             return responses() - before < 200
 
         eventually(grown)
+
+
+def test_a_trace_that_is_not_read_misses_messages_and_costs_no_memory(running):
+    """Each ping is four records of 20 KiB here, 78 MiB in all; what is kept is the high water mark of one link."""
+    rank = running.ranks[0]
+    body = {"seq": 1, "pad": "p" * 20_000}
+    with Speaker(rank.uri) as tracer, blocking.connect(rank.uri) as handle:
+        wanted = encode_json(PINGS | {"full": True, "clients": True})
+        tracer.tell(request("overlay.trace", wanted, matchtag=7, flags=STREAMING))
+        assert tracer.ping() == 0
+        handle.rpc("broker.ping", body, nodeid=1)
+        before = rank.rss_kib()
+        for _ in range(1000):
+            handle.rpc("broker.ping", body, nodeid=1)
+        assert rank.rss_kib() - before < 24 << 10
+
+        def missed():
+            """Of the next record; some were queued before the first was missed."""
+            handle.rpc("broker.ping", {}, nodeid=1)
+            record = tracer.take(lambda message: message.matchtag == 7)
+            return decode_json(record.payload).get("dropped", 0)
+
+        eventually(lambda: missed() > 1000)
 
 
 def test_a_client_that_goes_takes_its_trace_along(running):
