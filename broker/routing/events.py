@@ -80,7 +80,7 @@ class Events:
     )
 
     def __init__(
-        self, rank: int, stamp: Stamp, tally: Tally, topic_max_bytes: int = 1024, guest_max: int = 1 << 20
+        self, rank: int, stamp: Stamp, tally: Tally, topic_max_bytes: int = 1024, guest_max: int = 1 << 18
     ) -> None:
         self.rank: int = rank
         self.sequence: int = 0

@@ -86,7 +86,7 @@ class Router:
         pending_total: int = 1 << 20,
         routes_max: int = 16,
         topic_max_bytes: int = 1024,
-        guest_event_bytes: int = 1 << 20,
+        guest_event_bytes: int = 1 << 18,
         user_limits: UserLimits | None = None,
     ) -> None:
         self.rank: int = rank

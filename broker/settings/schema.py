@@ -235,10 +235,10 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Largest message of a guest, refused before anything is allocated. Default 16 MiB: far above any RPC
     of a page."""
 
-    guest_event_bytes: Bytes = 2**20
+    guest_event_bytes: Bytes = 2**18
     """Largest payload of an event that a guest publishes: it goes to every broker, and holds each link of the tree
     for as long as its bytes take. A larger one is dropped and counted, and `event.publish` is answered EMSGSIZE.
-    Default 1 MiB, which takes about 20 ms."""
+    Default 256 KiB: events tell what has happened, and a tree of four takes 5 ms for so much."""
 
     owner_message_bytes: Bytes = 256 * 2**20
     """Largest message of an owner or of a tree peer. Default 256 MiB: content blobs of deployed Flux fit."""

@@ -270,6 +270,11 @@ class Session:
         if hub.upstream.choked and self.provider.names:
             answers.refuse_event(self, message, errno.EAGAIN, "the upstream does not keep up; retry in 0.1 s")
             return
+        size = len(message.payload_part)
+        if size > hub.settings.limits.event_bytes and not self.principal.owner:
+            text = f"an event of {size} bytes (limits.event_bytes are {hub.settings.limits.event_bytes})"
+            answers.refuse_event(self, message, errno.EMSGSIZE, text)
+            return
         message.front = DELIMITER
         message.head = decision.head
         message.tag = NO_TAG

@@ -239,6 +239,10 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     message_bytes: Bytes = 2**20
     """Largest WebSocket message or HTTP body after authentication, announced in the welcome. Default 1 MiB."""
 
+    event_bytes: Bytes = 2**18
+    """Largest payload of an event message of a user who is no owner; a larger one is refused. Default 256 KiB, as
+    `limits.guest_event_bytes` of the broker, which drops larger ones without a word."""
+
     outbox_bytes: Bytes = 2**20
     """Bytes of events that may wait for a client, besides one portion of any size; beyond it its policy (disconnect
     or drop). Default 1 MiB."""

@@ -62,7 +62,7 @@ def _events(payload: bytes, links: int, many: int) -> Callable[[Ground], None]:
 
 events_large = _events(KIB * 100, 1, 1)
 """Events of 100 kB as fast as they are taken."""
-events_huge = _events(KIB * 1020, 1, 1)
+events_huge = _events(KIB * 256, 1, 1)
 """Events as large as a guest's may be."""
 events_refused = _events(KIB * 8192, 1, 1)
 """Events of 8 MiB, which nobody is sent."""

@@ -1,6 +1,7 @@
 """Events have to wait: who publishes more than its share is not read meanwhile, and nobody else notices."""
 
 import asyncio
+import errno
 
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
@@ -36,7 +37,7 @@ def test_who_publishes_much_is_held_until_events_move_on_and_loses_nothing():
         await until(lambda: desk.hub.counters.published == 9)
         assert not greedy.paused, "nobody waits"
 
-    run(script, rules=MAY)
+    run(script, rules=MAY, limits={"event_bytes": SHARE_BYTES})
 
 
 def test_shares_grow_while_events_wait():
@@ -49,7 +50,7 @@ def test_shares_grow_while_events_wait():
         await until(lambda: not web.paused)
         assert desk.hub.publishers.shut
 
-    run(script, rules=MAY)
+    run(script, rules=MAY, limits={"event_bytes": SHARE_BYTES})
 
 
 def test_calls_that_publish_are_events_too():
@@ -61,7 +62,7 @@ def test_calls_that_publish_are_events_too():
             web.send("event.publish", encode_json({"topic": "load.a", "flags": 0, "payload": payload}))
         await until(lambda: web.paused)
 
-    run(script, rules=MAY)
+    run(script, rules=MAY, limits={"event_bytes": SHARE_BYTES})
 
 
 def test_a_session_held_for_two_reasons_waits_for_both():
@@ -76,7 +77,7 @@ def test_a_session_held_for_two_reasons_waits_for_both():
         desk.hub.upstream_shut(False)
         assert not web.paused
 
-    run(script, rules=MAY)
+    run(script, rules=MAY, limits={"event_bytes": SHARE_BYTES})
 
 
 def test_a_lost_upstream_and_the_end_of_a_session_let_go():
@@ -90,4 +91,18 @@ def test_a_lost_upstream_and_the_end_of_a_session_let_go():
         desk.hub.upstream_lost("cut")
         assert not web.paused
 
-    run(script, rules=MAY)
+    run(script, rules=MAY, limits={"event_bytes": SHARE_BYTES})
+
+
+def test_an_event_beyond_the_limit_is_refused_unless_an_owner_publishes_it():
+    async def script(desk):
+        web, owner = desk.client(), desk.owner()
+        for one in (web, owner):
+            one.say(wire.event("load.a", bytes(2000)), wire.event("load.b", bytes(100)))
+        await until(lambda: desk.hub.counters.published == 3)
+        (denied,) = web.told("denied")
+        assert (denied["errno"], denied["topic"]) == (errno.EMSGSIZE, "load.a")
+        assert "limits.event_bytes" in denied["text"]
+        assert not owner.told("denied")
+
+    run(script, rules=MAY, limits={"event_bytes": 1024})
