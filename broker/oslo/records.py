@@ -1,12 +1,12 @@
 """What the directory service holds, and the JSON bodies of control messages (pure).
 
 A **state** is what one pipeline of one node offers: where it is reached and who listens there. Its owner, the pipeline
-itself, announces it, numbers its changes and renews its lease; nobody else changes it.
+itself, announces it, numbers its changes and renews its lease; nobody else changes it. On the wire it is a ``State``;
+whoever keeps it has an ``Offer``, which a change costs as much as it says, however much else is offered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,8 @@ STATES_MAX: Final = 16_384
 # read where it is used, not folded by the compiler: tests change it
 RECORDS_MAX: int = 65_536
 """Records of one state."""
+STATE_CHARS_MAX: int = 4 << 20
+"""Characters of all names in one state: ``RECORDS_MAX`` records of 64."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -108,35 +110,115 @@ class Opened(msgspec.Struct, frozen=True):
     """Largest body that the pipeline takes; 0 not told."""
 
 
-def applied(state: State, change: Change) -> State | None:
-    """``state`` after ``change``; None when it does not continue it, or leads nowhere newer."""
-    if (state.place, state.incarnation, state.version) != (change.place, change.incarnation, change.since):
-        return None
-    if change.version <= change.since:
-        return None
-    removed = frozenset(change.removed)
-    records = dict.fromkeys(record for record in state.records if record not in removed)
-    records.update(dict.fromkeys(change.added))
-    return msgspec.structs.replace(state, version=change.version, records=tuple(records))
+class Offer:
+    """A state as it is kept: a change is made in place and costs what it says, however many records there are.
+
+    One thread changes it. Others may read what is never changed, and ``version``.
+
+    Attributes:
+        node, pipeline, incarnation, endpoint, key, place: see ``State``; never changed.
+        version: counts the changes.
+        records: in the order they came; only ``add`` and ``remove`` change it.
+        chars: of all names of all records.
+    """
+
+    __slots__ = (
+        "chars", "endpoint", "incarnation", "key", "node", "pipeline", "place", "records", "version",
+    )  # fmt: skip
+
+    def __init__(self, state: State) -> None:
+        self.node = state.node
+        self.pipeline = state.pipeline
+        self.place = state.place
+        self.incarnation = state.incarnation
+        self.version = state.version
+        self.endpoint = state.endpoint
+        self.key = state.key
+        self.records: dict[Record, None] = dict.fromkeys(state.records)
+        self.chars = sum(map(chars_of, self.records))
+
+    @property
+    def age(self) -> Age:
+        """What tells the newer one of two offers of one place."""
+        return (self.incarnation, self.version)
+
+    def state(self) -> State:
+        """All of it, as it is now."""
+        return State(
+            self.node,
+            self.pipeline,
+            self.incarnation,
+            self.version,
+            self.endpoint,
+            self.key,
+            tuple(self.records),
+        )
+
+    def says(self, state: State) -> bool:
+        """Whether ``state`` is what this is now; the order of records means nothing."""
+        return (
+            self.age == (state.incarnation, state.version)
+            and (self.place, self.endpoint, self.key) == (state.place, state.endpoint, state.key)
+            and self.records.keys() == set(state.records)
+        )
+
+    def continued_by(self, change: Change) -> bool:
+        """Whether ``change`` begins where this is now, and leads to something newer."""
+        return (self.place, self.incarnation, self.version) == (
+            change.place,
+            change.incarnation,
+            change.since,
+        ) and change.version > change.since
+
+    def after(self, change: Change) -> tuple[int, int]:
+        """How many records and characters it would have after ``change``."""
+        removed = {record for record in change.removed if record in self.records}
+        added = {record for record in change.added if record in removed or record not in self.records}
+        chars = self.chars - sum(map(chars_of, removed)) + sum(map(chars_of, added))
+        return len(self.records) - len(removed) + len(added), chars
+
+    def apply(self, change: Change) -> bool:
+        """Make ``change``, removals first; False, and nothing is changed: it does not continue this."""
+        if not self.continued_by(change):
+            return False
+        for record in change.removed:
+            self.remove(record)
+        for record in change.added:
+            self.add(record)
+        self.version = change.version
+        return True
+
+    def add(self, record: Record) -> None:
+        """One more record; harmless when it is there."""
+        if record not in self.records:
+            self.records[record] = None
+            self.chars += chars_of(record)
+
+    def remove(self, record: Record) -> None:
+        """One record less; harmless when it is not there."""
+        if record in self.records:
+            del self.records[record]
+            self.chars -= chars_of(record)
 
 
-def difference(
-    before: Sequence[Record], after: Sequence[Record]
-) -> tuple[tuple[Record, ...], tuple[Record, ...]]:
-    """(added, removed) between two sets of records."""
-    old, new = frozenset(before), frozenset(after)
-    return tuple(sorted(new - old, key=_order)), tuple(sorted(old - new, key=_order))
+Age = tuple[int, int]
+"""(incarnation, version): the greater one is newer."""
 
 
-def _order(record: Record) -> tuple[str, str, str, str, bool, str]:
+def chars_of(record: Record) -> int:
+    """Characters of its names."""
     return (
-        record.exchange,
-        record.topic,
-        record.server,
-        record.listener,
-        record.pool is not None,
-        record.pool or "",
+        len(record.exchange)
+        + len(record.topic)
+        + len(record.server)
+        + len(record.listener)
+        + len(record.pool or "")
     )
+
+
+def fits_state(records: int, chars: int) -> bool:
+    """Whether one state may have so many records, and so many characters in their names."""
+    return records <= RECORDS_MAX and chars <= STATE_CHARS_MAX
 
 
 _encode = msgspec.json.Encoder().encode

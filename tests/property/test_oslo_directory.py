@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from broker.oslo.directory.registry import Registry
 from broker.oslo.directory.replica import Replica, Server
 from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome
-from broker.oslo.records import Beat, Change, Record, State, applied, difference
+from broker.oslo.records import Beat, Change, Offer, Record, State
 
 LEASE_S = 5.0
 NODES = ("n1", "n2", "n3")
@@ -41,44 +41,45 @@ class Cloud:
 
     def start(self, place):
         self.clock += 1
-        self.owned[place] = State(*place, self.clock, 1, "")
+        self.owned[place] = Offer(State(*place, self.clock, 1, ""))
         self.announce(place)
 
     def set_records(self, place, numbers, reach):
-        state = self.owned.get(place)
-        if state is None:
+        if place not in self.owned:
             self.start(place)
-            state = self.owned[place]
-        added, removed = difference(state.records, {record_of(place[1], number) for number in numbers})
-        change = Change(*place, state.incarnation, state.version, state.version + 1, added, removed)
-        self.owned[place] = applied(state, change)
+        offer = self.owned[place]
+        wanted = dict.fromkeys(record_of(place[1], number) for number in sorted(numbers))
+        added = tuple(record for record in wanted if record not in offer.records)
+        removed = tuple(record for record in offer.records if record not in wanted)
+        change = Change(*place, offer.incarnation, offer.version, offer.version + 1, added, removed)
+        assert offer.apply(change)
         for at, registry in enumerate(self.directories):
             if reach[at % len(reach)]:
                 self.heard(at, registry.change("ipc", change, self.now), place)
 
     def announce(self, place):
         for at, registry in enumerate(self.directories):
-            self.heard(at, registry.announce("ipc", self.owned[place], self.now), place)
+            self.heard(at, registry.announce("ipc", self.owned[place].state(), self.now), place)
 
     def leave(self, place, reach):
-        state = self.owned.pop(place, None)
-        if state is not None:
+        offer = self.owned.pop(place, None)
+        if offer is not None:
             for at, registry in enumerate(self.directories):
                 if reach[at % len(reach)]:
-                    self.heard(at, registry.leave("ipc", beat_of(state), self.now), place)
+                    self.heard(at, registry.leave("ipc", beat_of(offer), self.now), place)
 
     def beat(self, at):
         registry = self.directories[at]
-        answer = registry.beat("ipc", [beat_of(state) for state in self.owned.values()], self.now)
+        answer = registry.beat("ipc", [beat_of(offer) for offer in self.owned.values()], self.now)
         for place in answer.resend:
-            self.heard(at, registry.announce("ipc", self.owned[place], self.now), place)
+            self.heard(at, registry.announce("ipc", self.owned[place].state(), self.now), place)
         self.heard(at, answer, None)
 
     def heard(self, at, answer, place):
         self.queues[at] += answer.news if self.connected[at] else ()
         for again in answer.resend:
             if place is not None and again in self.owned:
-                more = self.directories[at].announce("ipc", self.owned[again], self.now)
+                more = self.directories[at].announce("ipc", self.owned[again].state(), self.now)
                 self.queues[at] += more.news if self.connected[at] else ()
 
     # -- directories and the reader
@@ -129,8 +130,8 @@ class Cloud:
                 self.deliver(at, 1000)
 
 
-def beat_of(state):
-    return Beat(state.node, state.pipeline, state.incarnation, state.version)
+def beat_of(offer):
+    return Beat(offer.node, offer.pipeline, offer.incarnation, offer.version)
 
 
 places = st.tuples(st.sampled_from(NODES), st.sampled_from(PIPELINES))
@@ -205,7 +206,7 @@ def test_readers_end_up_with_what_is_announced(directories, script):
         known = max(known, len(cloud.replica.states()))
     event(f"at most {known} states known")
     cloud.settle()
-    truth = {place: (state.incarnation, frozenset(state.records)) for place, state in cloud.owned.items()}
+    truth = {place: (offer.incarnation, frozenset(offer.records)) for place, offer in cloud.owned.items()}
     seen = {state.place: (state.incarnation, frozenset(state.records)) for state in cloud.replica.states()}
     assert seen == truth
     assert cloud.replica.synced

@@ -24,7 +24,7 @@ from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.naming import connect
 from broker.oslo.reactor.pipe import Outcome, Pipe
 from broker.oslo.reactor.tuning import Tuning, tune_local, tune_tcp
-from broker.oslo.records import Beat, Change, Place, State
+from broker.oslo.records import Age, Beat, Change, Offer, Place
 from broker.transport.curve import CurveClient
 
 PULSE_S: Final = 1.0
@@ -282,59 +282,57 @@ class Line:
 
 
 class Speaker:
-    """Keeps one directory told of some states: all of them after each WELCOME, then what changes."""
+    """Keeps one directory told of some offers: all of them after each WELCOME, then what changes.
+
+    It has them by reference: whoever changes one says so by ``put`` in the same turn.
+    """
 
     def __init__(self) -> None:
         self.line: Line | None = None
-        self._states: dict[Place, State] = {}
-        self._told: dict[Place, tuple[int, int]] = {}
+        self._offers: dict[Place, Offer] = {}
+        self._told: dict[Place, Age] = {}
 
-    @property
-    def states(self) -> tuple[State, ...]:
-        """What it is told."""
-        return tuple(self._states.values())
-
-    def put(self, state: State, change: Change | None = None) -> None:
-        """``state`` is new, or is what ``change`` made of the one before."""
-        self._states[state.place] = state
+    def put(self, offer: Offer, change: Change | None = None) -> None:
+        """``offer`` is new, or has become what it is by ``change``."""
+        self._offers[offer.place] = offer
         line = self.line
         if line is None or not line.alive:
-            self._told.pop(state.place, None)
-        elif change is not None and self._told.get(state.place) == (change.incarnation, change.since):
-            self._sent(state, line.send(Kind.CHANGE, change))
+            self._told.pop(offer.place, None)
+        elif change is not None and self._told.get(offer.place) == (change.incarnation, change.since):
+            self._sent(offer, line.send(Kind.CHANGE, change))
         else:
-            self._sent(state, line.send(Kind.ANNOUNCE, state))
+            self._sent(offer, line.send(Kind.ANNOUNCE, offer.state()))
 
     def remove(self, place: Place) -> None:
         """It has ended."""
-        state = self._states.pop(place, None)
+        offer = self._offers.pop(place, None)
         self._told.pop(place, None)
-        if state is not None and self.line is not None and self.line.alive:
-            self.line.send(Kind.LEAVE, _beat(state))
+        if offer is not None and self.line is not None and self.line.alive:
+            self.line.send(Kind.LEAVE, _beat(offer))
 
     def welcomed(self) -> None:
         """The directory knows nothing of ours."""
         self._told.clear()
-        for state in self._states.values():
-            self.put(state)
+        for offer in self._offers.values():
+            self.put(offer)
 
     def resend(self, places: tuple[Place, ...]) -> None:
         """The directory asks for these."""
         for place in places:
             self._told.pop(place, None)
-            if place in self._states:
-                self.put(self._states[place])
+            if place in self._offers:
+                self.put(self._offers[place])
 
     def beats(self) -> tuple[Beat, ...]:
         """What is still alive; a directory that has another version of it asks for it."""
-        return tuple(map(_beat, self._states.values()))
+        return tuple(map(_beat, self._offers.values()))
 
-    def _sent(self, state: State, sent: bool) -> None:
+    def _sent(self, offer: Offer, sent: bool) -> None:
         if sent:
-            self._told[state.place] = (state.incarnation, state.version)
+            self._told[offer.place] = offer.age
         else:
-            self._told.pop(state.place, None)
+            self._told.pop(offer.place, None)
 
 
-def _beat(state: State) -> Beat:
-    return Beat(state.node, state.pipeline, state.incarnation, state.version)
+def _beat(offer: Offer) -> Beat:
+    return Beat(offer.node, offer.pipeline, offer.incarnation, offer.version)

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from broker.oslo.directory.line import PULSE_S, Done, Hooks, Line, Speaker
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.wire import Hello, Kind, Message, Welcome, canonical, fits_record, fits_state
+from broker.oslo.directory.wire import Hello, Kind, Message, Welcome, canonical, fits_record
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.tuning import Tuning
-from broker.oslo.records import Change, Place, Record, State, applied, difference
+from broker.oslo.records import Change, Offer, Place, Record, State, chars_of, fits_state
 
 LOOK_S: Final = 1.0
 LEAVE_MS: Final = 200
@@ -149,7 +149,6 @@ class Announcer:
         incarnation: of the pipeline; 0: now.
 
     Attributes:
-        state: as it is announced.
         counts: what happened how often; ``unfit``: records that cannot be announced.
     """
 
@@ -163,11 +162,13 @@ class Announcer:
         *,
         incarnation: int = 0,
     ) -> None:
-        self.state = State(config.node, str(pipeline), incarnation or time.time_ns(), 1, endpoint, key)
+        state = State(config.node, str(pipeline), incarnation or time.time_ns(), 1, endpoint, key)
+        self._offer = Offer(state)
         self._reactor = reactor
         self._speaker = Speaker()
-        self._wanted: frozenset[Record] = frozenset()
-        self._due = self._promised = False
+        self._coming: dict[Record, None] = {}
+        self._going: dict[Record, None] = {}
+        self._due = self._promised = self._full = False
         self._left = False
         hooks = Hooks(self._welcomed, self._heard, _ignore, self._speaker.beats)
         self._line = Line(
@@ -181,43 +182,66 @@ class Announcer:
         self._speaker.line = self._line
         self.counts = self._line.counts
         self.counts["unfit"] = 0
-        self._speaker.put(self.state)
+        self._speaker.put(self._offer)
 
     @property
     def incarnation(self) -> int:
         """Of the pipeline."""
-        return self.state.incarnation
+        return self._offer.incarnation
+
+    @property
+    def state(self) -> State:
+        """All that is announced, as it is now."""
+        return self._offer.state()
 
     @property
     def alive(self) -> bool:
         """True while the directory answers."""
         return self._line.alive
 
-    def set_records(self, records: Iterable[Record]) -> None:
-        """All that the pipeline offers now; what is set within one turn of the reactor is told at once."""
-        self._wanted = frozenset(records)
-        if not self._due:
-            self._due = True
-            self._reactor.call_soon(self._flush)
+    def add(self, records: Iterable[Record]) -> None:
+        """The pipeline offers these, too; what comes and goes within one turn of the reactor is told at once."""
+        pipeline = self._offer.pipeline
+        for record in records:
+            record = canonical(pipeline, record)
+            if record in self._going:
+                del self._going[record]
+            elif record in self._offer.records:
+                continue
+            elif fits_record(pipeline, record):
+                self._coming[record] = None
+            else:
+                self.counts["unfit"] += 1
+        self._soon()
+
+    def remove(self, records: Iterable[Record]) -> None:
+        """The pipeline does not offer these any more."""
+        for record in records:
+            record = canonical(self._offer.pipeline, record)
+            if record in self._coming:
+                del self._coming[record]
+            elif record in self._offer.records:
+                self._going[record] = None
+        self._soon()
 
     def promise(self) -> int:
-        """The version of the state by which all that was set until now is told, even if it changes nothing."""
+        """The version of the state by which all that came or went until now is told, even if it changes nothing."""
         if self._due:
             self._promised = True
-        return self.state.version + (1 if self._due else 0)
+        return self._offer.version + (1 if self._due else 0)
 
     def leave(self) -> None:
         """The pipeline ends: the directory tells everybody."""
         if not self._left:
             self._left = True
-            self._speaker.remove(self.state.place)
+            self._speaker.remove(self._offer.place)
 
     def told(self) -> dict[str, Any]:
         """For status."""
         return {
             "alive": self.alive,
-            "version": self.state.version,
-            "records": len(self.state.records),
+            "version": self._offer.version,
+            "records": len(self._offer.records),
             **self.counts,
         }
 
@@ -226,49 +250,46 @@ class Announcer:
         self._left = True
         self._line.close(LEAVE_MS)
 
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self._reactor.call_soon(self._flush)
+
     def _flush(self) -> None:
         self._due = False
         if self._left:
             return
-        added, removed = difference(self.state.records, self._fitting())
+        offer, since = self._offer, self._offer.version
+        removed, added = tuple(self._going), []
+        self._going.clear()
+        for record in removed:
+            offer.remove(record)
+        # what finds no room stays, in its order: each look costs what is told by it, and the first that is not
+        for record in self._coming:
+            if not fits_state(len(offer.records) + 1, offer.chars + chars_of(record)):
+                break
+            offer.add(record)
+            added.append(record)
+        for record in added:
+            del self._coming[record]
+        self._mind_the_rest()
         promised, self._promised = self._promised, False
         if not (added or removed or promised):
             return
-        before = self.state
-        change = Change(
-            before.node,
-            before.pipeline,
-            before.incarnation,
-            before.version,
-            before.version + 1,
-            added,
-            removed,
-        )
-        after = applied(before, change)
-        if after is None or not fits_state(after.records):
+        offer.version = since + 1
+        change = Change(*offer.place, offer.incarnation, since, offer.version, tuple(added), removed)
+        # a change that is most of it: all of it is shorter
+        self._speaker.put(offer, change if len(added) + len(removed) <= len(offer.records) else None)
+
+    def _mind_the_rest(self) -> None:
+        full, self._full = self._full, bool(self._coming)
+        if self._full and not full:
             self.counts["unfit"] += 1
             self._reactor.say(
                 logging.ERROR,
-                "%s: %d listeners are too many for one node's directory; it keeps the %d before",
-                (before.pipeline, len(self._wanted), len(before.records)),
+                "%s: %d listeners are too many for one node's directory; %d of them wait for others to end",
+                (self._offer.pipeline, len(self._offer.records) + len(self._coming), len(self._coming)),
             )
-            return
-        self.state = after
-        # a change that is most of it: all of it is shorter
-        self._speaker.put(after, change if len(added) + len(removed) <= len(after.records) else None)
-
-    def _fitting(self) -> tuple[Record, ...]:
-        pipeline = self.state.pipeline
-        known = frozenset(self.state.records)
-        records = []
-        for record in self._wanted:
-            if record not in known:
-                record = canonical(pipeline, record)
-                if not fits_record(pipeline, record):
-                    self.counts["unfit"] += 1
-                    continue
-            records.append(record)
-        return tuple(records)
 
     def _welcomed(self, _welcome: Welcome) -> bool:
         self._speaker.welcomed()

@@ -12,7 +12,6 @@ from broker.oslo.directory import wire
 from broker.oslo.directory.redis_keys import (
     CHANNEL,
     PLACES,
-    Age,
     age_of,
     lease_key,
     read_age,
@@ -25,7 +24,7 @@ from broker.oslo.directory.redis_keys import (
 from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome, Why
 from broker.oslo.frames import Malformed
 from broker.oslo.reactor import natives
-from broker.oslo.records import STATES_MAX, Change, Place, State, to_json
+from broker.oslo.records import STATES_MAX, Age, Change, Place, State, to_json
 
 LISTEN_S: Final = 0.25
 """Longest wait of the listening thread until it looks whether it shall end."""

@@ -9,13 +9,11 @@ import msgspec
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import Body, Kind, Message
 from broker.oslo.frames import Malformed
-from broker.oslo.records import Place, State, to_json
+from broker.oslo.records import Age, Place, State, to_json
 
 PREFIX: Final = b"headgate:oslo:"
 PLACES: Final = PREFIX + b"places"
 CHANNEL: Final = PREFIX + b"changes"
-Age = tuple[int, int]
-"""(incarnation, version)"""
 _NEWS: Final = frozenset({Kind.STATES, Kind.CHANGED, Kind.GONE})
 
 

@@ -24,13 +24,15 @@ from broker.errors import ConfigError
 from broker.oslo.directory.redis_host import Host, Opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.wire import Gone, Kind, Message
-from broker.oslo.reactor.loop import Reactor
-from broker.oslo.records import Change, State
+from broker.oslo.reactor.loop import Reactor, Timer
+from broker.oslo.records import Change, Offer, Place
 
 log = logging.getLogger("headgate.oslo")
 
 SOCKET_S: Final = 2.0
 """Longest wait for one answer of a host; only its own thread waits."""
+PAUSE_S: Final = 0.1
+"""Between two writings of a state that changes all the time: Redis is given all of it, however little has changed."""
 
 
 class RedisShare:
@@ -62,6 +64,8 @@ class RedisShare:
         self._reactor = reactor
         self._replica = replica
         self._seen: set[str] = set()
+        self._late: dict[Place, tuple[Offer, Change | None]] = {}
+        self._pauses: dict[Place, Timer] = {}
         openers = [opener(url, f"redis URL {number}") for number, url in enumerate(urls, 1)]
         self.hosts = [
             Host(f"redis:{number}", label, open_, node, lease_s, beat_s, self._said)
@@ -75,13 +79,31 @@ class RedisShare:
         """True once each host has told all it knows, or could not be reached."""
         return all(host.name in self._seen for host in self.hosts)
 
-    def put(self, state: State, change: Change | None = None) -> None:
-        """One of our own pipelines announced ``state``, by ``change`` if that is all."""
+    def put(self, offer: Offer, change: Change | None = None) -> None:
+        """One of our own pipelines announced ``offer``, by ``change`` if that is all. What follows within ``PAUSE_S``
+        is written together.
+        """
+        place = offer.place
+        if place in self._pauses:
+            self._late[place] = (offer, None if place in self._late else change)
+        else:
+            self._write(offer, change)
+
+    def _write(self, offer: Offer, change: Change | None) -> None:
+        self._pauses[offer.place] = self._reactor.call_later(PAUSE_S, self._paused, offer.place)
+        state = offer.state()  # the hosts' threads write it while the offer goes on changing
         for host in self.hosts:
             host.put(state, change)
 
+    def _paused(self, place: Place) -> None:
+        del self._pauses[place]
+        late = self._late.pop(place, None)
+        if late is not None:
+            self._write(*late)
+
     def remove(self, gone: Gone) -> None:
         """One of our own pipelines has ended."""
+        self._late.pop(gone.place, None)
         for host in self.hosts:
             host.remove(gone)
 
@@ -91,6 +113,8 @@ class RedisShare:
 
     def close(self) -> None:
         """End all threads; each has a moment to take back what has ended. Harmless twice."""
+        for pause in self._pauses.values():
+            pause.cancel()
         for host in self.hosts:
             host.stop()
         for host in self.hosts:

@@ -19,9 +19,8 @@ from broker.oslo.directory.wire import (
     Message,
     States,
     Why,
-    fits_state,
 )
-from broker.oslo.records import STATES_MAX, Beat, Change, Place, State, applied
+from broker.oslo.records import STATES_MAX, Beat, Change, Offer, Place, State, fits_state
 
 LOCAL_OWNER: Final = "ipc"
 FOREIGN: Final = "another key announced it, and its lease lives"
@@ -45,7 +44,7 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    state: State
+    offer: Offer
     owner: str
     until: float
 
@@ -78,18 +77,14 @@ class Registry:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def state(self, place: Place) -> State | None:
-        """What is announced for ``place``."""
+    def offer(self, place: Place) -> Offer | None:
+        """What is announced for ``place``: not to be changed by others."""
         entry = self._entries.get(place)
-        return None if entry is None else entry.state
+        return None if entry is None else entry.offer
 
     def states(self) -> tuple[State, ...]:
-        """All of them."""
-        return tuple(entry.state for entry in self._entries.values())
-
-    def local_states(self) -> tuple[State, ...]:
-        """Those of this node's own pipelines: what other directories are told."""
-        return tuple(entry.state for entry in self._entries.values() if entry.owner == LOCAL_OWNER)
+        """All of them, as they are now."""
+        return tuple(entry.offer.state() for entry in self._entries.values())
 
     def owner(self, place: Place) -> str:
         """Who announced it; "" nobody."""
@@ -104,13 +99,21 @@ class Registry:
         if old is not None:
             if old.owner != owner:
                 return self._refuse("foreign", FOREIGN)
-            if (state.incarnation, state.version) < (old.state.incarnation, old.state.version):
+            if (state.incarnation, state.version) < old.offer.age:
                 return self._refuse("stale", STALE)
-            if state == old.state:
+            if old.offer.says(state):
                 old.until = now + self._lease_s
                 self.counts["renewed"] += 1
                 return Answer()
-        return self._put(owner, state, now, Message(Kind.STATES, States((state,))))
+        offer = Offer(state)
+        before = self._entries.get(state.place)
+        full = before is None and len(self._entries) >= self._states_max
+        if full or not self._has_room(before, len(offer.records), offer.chars):
+            return self._refuse("full", FULL)
+        self._entries[state.place] = _Entry(offer, owner, now + self._lease_s)
+        self.records += len(offer.records) - (0 if before is None else len(before.offer.records))
+        self.counts["announced"] += 1
+        return Answer(news=(Message(Kind.STATES, States((state,))),))
 
     def change(self, owner: str, change: Change, now: float) -> Answer:
         """What changed of it."""
@@ -119,14 +122,20 @@ class Registry:
             return self._resend((change.place,))
         if old.owner != owner:
             return self._refuse("foreign", FOREIGN)
-        if (change.incarnation, change.version) <= (old.state.incarnation, old.state.version):
+        offer = old.offer
+        if (change.incarnation, change.version) <= offer.age:
             self.counts["stale"] += 1
             return Answer()
-        state = applied(old.state, change)
-        if state is None:
+        if not offer.continued_by(change):
             return self._resend((change.place,))
+        if not self._has_room(old, *offer.after(change)):
+            return self._refuse("full", FULL)
         self.counts["changed"] += 1
-        return self._put(owner, state, now, Message(Kind.CHANGED, change))
+        self.records -= len(offer.records)
+        offer.apply(change)
+        self.records += len(offer.records)
+        old.until = now + self._lease_s
+        return Answer(news=(Message(Kind.CHANGED, change),))
 
     def beat(self, owner: str, beats: Iterable[Beat], now: float) -> Answer:
         """Leases are renewed; what is known in another version is asked for."""
@@ -141,12 +150,12 @@ class Registry:
             elif entry.owner != owner:
                 self.counts["foreign"] += 1
                 refused = FOREIGN
-            elif (beat.incarnation, beat.version) < (entry.state.incarnation, entry.state.version):
+            elif (beat.incarnation, beat.version) < entry.offer.age:
                 self.counts["stale"] += 1
             else:
                 entry.until = now + self._lease_s
                 self.counts["renewed"] += 1
-                if (beat.incarnation, beat.version) != (entry.state.incarnation, entry.state.version):
+                if (beat.incarnation, beat.version) != entry.offer.age:
                     missing.append(place)
         return self._resend(tuple(missing))._replace(refused=refused)
 
@@ -154,7 +163,7 @@ class Registry:
         """A pipeline ends."""
         place = (beat.node, beat.pipeline)
         entry = self._living(owner, place, now)
-        if entry is None or entry.state.incarnation > beat.incarnation:
+        if entry is None or entry.offer.incarnation > beat.incarnation:
             return Answer()
         if entry.owner != owner:
             return self._refuse("foreign", FOREIGN)
@@ -187,27 +196,17 @@ class Registry:
     def _late(self, now: float) -> bool:
         return self._ticked is not None and now - self._ticked > CATCH_UP * self._lease_s
 
-    def _put(self, owner: str, state: State, now: float, message: Message) -> Answer:
-        old = self._entries.get(state.place)
-        records = self.records + len(state.records) - (len(old.state.records) if old is not None else 0)
-        if (
-            records > self._records_max
-            or not fits_state(state.records)
-            or (old is None and len(self._entries) >= self._states_max)
-        ):
-            return self._refuse("full", FULL)
-        self.records = records
-        if message.kind is Kind.STATES:
-            self.counts["announced"] += 1
-        self._entries[state.place] = _Entry(state, owner, now + self._lease_s)
-        return Answer(news=(message,))
+    def _has_room(self, before: _Entry | None, records: int, chars: int) -> bool:
+        """Whether so much fits in place of ``before``."""
+        others = self.records - (0 if before is None else len(before.offer.records))
+        return others + records <= self._records_max and fits_state(records, chars)
 
     def _remove(self, places: list[Place], why: str) -> Message:
         gone = []
         for place in places:
-            state = self._entries.pop(place).state
-            self.records -= len(state.records)
-            gone.append(Gone(state.node, state.pipeline, state.incarnation, why))
+            offer = self._entries.pop(place).offer
+            self.records -= len(offer.records)
+            gone.append(Gone(offer.node, offer.pipeline, offer.incarnation, why))
         return Message(Kind.GONE, tuple(gone))
 
     def _refuse(self, count: str, reason: str) -> Answer:

@@ -8,8 +8,11 @@ away (seed 003: state is cached, so that the directory is no single point of fai
 - a source that came back with a complete snapshot did not list it for ``lease_s`` (a restarted directory is empty until
   the pipelines have announced themselves again).
 
-Lookups are single reads of a dict whose values are never changed, only replaced: other threads may use them while the
-owner's thread feeds. Only the topics that a message touches are worked out again (``shelves``).
+Sources that tell the same state share one ``Offer``: a change is made once, whichever of them tells it first. It costs
+what it says: only the topics that it touches are worked out again (``shelves``).
+
+Lookups are single reads of a dict whose values are never changed, only replaced, or of an offer's attributes: other
+threads may use them while the owner's thread feeds.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any, Final
 
 from broker.oslo.directory.shelves import Server, Shelves
 from broker.oslo.directory.wire import RECORDS_TOTAL_MAX, Gone, Kind, Message, States, Welcome
-from broker.oslo.records import STATES_MAX, Change, Place, Record, State, applied
+from broker.oslo.records import STATES_MAX, Change, Offer, Place, Record, State
 
 __all__ = ["Replica", "Server"]
 
@@ -31,8 +34,8 @@ ENDED_LEASES: Final = 2.0
 """So many leases it is remembered that a state has ended: a silent source is noticed to be silent within one."""
 _NO_POOLS: Final[Mapping[str | None, tuple[tuple[str, str], ...]]] = MappingProxyType({})
 
-StateHook = Callable[[State | None, State | None, Change | None], None]
-"""Takes what was in force, what is now, and the change between the two if that is all."""
+StateHook = Callable[[Offer | None, Offer | None, Change | None], None]
+"""Takes what was in force, what is now, and the change if that is all: it was made to what is both then."""
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class _Source:
     """What one source has told.
 
     Attributes:
-        claims: newest state of each place.
+        claims: newest offer of each place.
         listed: places in the snapshot that is being told; None between snapshots.
         doubtful: places that its last snapshot did not list, until when they are kept.
         live: it has said WELCOME and was not lost since.
@@ -53,7 +56,7 @@ class _Source:
     live: bool = False
     full: bool = False
     told_all: bool = False
-    claims: dict[Place, State] = field(default_factory=dict)
+    claims: dict[Place, Offer] = field(default_factory=dict)
     listed: set[Place] | None = None
     doubtful: dict[Place, float] = field(default_factory=dict)
 
@@ -87,7 +90,7 @@ class Replica:
         self._records_max = records_max
         self._sources: dict[str, _Source] = {}
         self._sizes: dict[str, int] = {}
-        self._force: dict[Place, State] = {}
+        self._force: dict[Place, Offer] = {}
         self._ended: dict[Place, tuple[int, float]] = {}
         self._shelves = Shelves()
         self._changed = False
@@ -106,13 +109,13 @@ class Replica:
         """Of each pool its (node, listener) pairs, sorted; ``topic`` has its priority at the end."""
         return self._shelves.pools.get((exchange, topic), _NO_POOLS)
 
-    def state(self, node: str, pipeline: str) -> State | None:
+    def offer(self, node: str, pipeline: str) -> Offer | None:
         """What that pipeline offers and where it is reached; None: not known."""
         return self._force.get((node, pipeline))
 
     def states(self) -> tuple[State, ...]:
-        """All that are in force; only for the thread that feeds."""
-        return tuple(self._force.values())
+        """All that are in force, as they are now; only for the thread that feeds."""
+        return tuple(offer.state() for offer in self._force.values())
 
     def told_all(self, source: str) -> bool:
         """True once ``source`` has completed a snapshot."""
@@ -204,7 +207,7 @@ class Replica:
             if one.listed is not None:
                 one.listed.add(state.place)
             one.doubtful.pop(state.place, None)
-            self._claim(source, one, state, None)
+            self._claim(source, one, state)
         if body.complete:
             listed, one.listed = one.listed, None
             self.synced = self._changed = one.told_all = True
@@ -214,51 +217,82 @@ class Replica:
                 self._withdraw_ended(source, one)
 
     def _change(self, source: str, one: _Source, change: Change, now: float) -> bool:
-        state = one.claims.get(change.place)
-        if state is not None and (change.incarnation, change.version) <= (state.incarnation, state.version):
-            return True
-        new = None if state is None else applied(state, change)
-        if new is None:
+        offer = one.claims.get(change.place)
+        known = offer is not None and (change.incarnation, change.version) <= offer.age
+        if not known and (offer is None or not offer.continued_by(change)):
             self.counts["unfitting"] += 1
-            return state is None and one.full  # no room for it: asking for all of it again would not help
+            return offer is None and one.full  # no room for it: asking for all of it again would not help
         one.doubtful.pop(change.place, None)
         if one.listed is not None:
             one.listed.add(change.place)
-        self._claim(source, one, new, change)
+        if offer is not None and not known:
+            self._grow(source, offer, change)
         return True
 
     def _gone(self, source: str, one: _Source, gone: Gone, now: float) -> None:
-        state = one.claims.get(gone.place)
-        if state is None or state.incarnation <= gone.incarnation:
+        offer = one.claims.get(gone.place)
+        if offer is None or offer.incarnation <= gone.incarnation:
             self._end(source, one, gone.place, gone.incarnation, now)
 
     # ------------------------------------------------------------ claims
 
-    def _claim(self, source: str, one: _Source, state: State, change: Change | None) -> None:
-        before = one.claims.get(state.place)
-        size = self._sizes[source] + len(state.records) - (len(before.records) if before is not None else 0)
-        if size > self._records_max or (before is None and len(one.claims) >= self._states_max):
-            self.counts["overflow"] += 1
-            one.full = True
-            self._drop(source, one, state.place)
+    def _claim(self, source: str, one: _Source, state: State) -> None:
+        place = state.place
+        before, known = one.claims.get(place), self._force.get(place)
+        # one object, however many sources tell it
+        offer = known if known is not None and known.says(state) else Offer(state)
+        more = len(offer.records) - (0 if before is None else len(before.records))
+        if not self._fits(source, more) or (before is None and len(one.claims) >= self._states_max):
+            self._overflow(source, one, place)
             return
-        known = self._force.get(state.place)
-        if known is not None and known == state:
-            state = known  # one object, however many sources tell it
-        one.claims[state.place] = state
-        self._sizes[source] = size
-        self._weigh(state.place, state, change if known is before else None)
+        one.claims[place] = offer
+        self._sizes[source] += more
+        self._weigh(place)
+
+    def _grow(self, source: str, offer: Offer, change: Change) -> None:
+        """Make ``change``, which ``source`` told of its ``offer``; sources that share it know it by that, too."""
+        place = offer.place
+        known = self._force.get(place)
+        if known is not None and known is not offer and known.age == (change.incarnation, change.version):
+            # its owner numbers what it changes: that is what another source has told already
+            self._sizes[source] += len(known.records) - len(offer.records)
+            self._sources[source].claims[place] = known
+            return
+        more = offer.after(change)[0] - len(offer.records)
+        if not self._fits(source, more):
+            self._overflow(source, self._sources[source], place)
+            return
+        for name, one in self._sources.items():
+            if one.claims.get(place) is not offer:
+                continue
+            if self._fits(name, more):
+                self._sizes[name] += more
+            else:
+                self._overflow(name, one, place)
+        offer.apply(change)
+        if offer is known:
+            self._note(offer, offer, change.added, change.removed, change)
+        else:
+            self._weigh(place)
+
+    def _fits(self, source: str, more: int) -> bool:
+        return self._sizes[source] + more <= self._records_max
+
+    def _overflow(self, source: str, one: _Source, place: Place) -> None:
+        self.counts["overflow"] += 1
+        one.full = True
+        self._drop(source, one, place)
 
     def _drop(self, source: str, one: _Source, place: Place) -> None:
-        state = one.claims.pop(place, None)
+        offer = one.claims.pop(place, None)
         one.doubtful.pop(place, None)
-        if state is not None:
-            self._sizes[source] -= len(state.records)
+        if offer is not None:
+            self._sizes[source] -= len(offer.records)
             self._weigh(place)
 
     def _withdraw(self, source: str, one: _Source, place: Place, incarnation: int) -> None:
-        state = one.claims.get(place)
-        if state is not None and state.incarnation <= incarnation and not one.vouches(place):
+        offer = one.claims.get(place)
+        if offer is not None and offer.incarnation <= incarnation and not one.vouches(place):
             self._drop(source, one, place)
 
     def _withdraw_ended(self, source: str, one: _Source) -> None:
@@ -276,22 +310,30 @@ class Replica:
 
     # ------------------------------------------------------------ what is in force
 
-    def _weigh(self, place: Place, new: State | None = None, change: Change | None = None) -> None:
+    def _weigh(self, place: Place) -> None:
+        """Another claim may be the newest now; of several that are, the one that is in force stays."""
         before = self._force.get(place)
         claims = [one.claims[place] for one in self._sources.values() if place in one.claims]
-        after = max(claims, key=_age, default=None)
+        after = max(claims, key=lambda offer: (offer.age, offer is before), default=None)
         if after is before:
             return
         if after is None:
             del self._force[place]
         else:
             self._force[place] = after
-        if change is None or after is not new:
-            change = None
-            added, removed = _difference(before, after)
-        else:
-            added, removed = change.added, change.removed
-        self._shelves.note(place, added, removed)
+        self._note(before, after, _beyond(after, before), _beyond(before, after), None)
+
+    def _note(
+        self,
+        before: Offer | None,
+        after: Offer | None,
+        added: Iterable[Record],
+        removed: Iterable[Record],
+        change: Change | None,
+    ) -> None:
+        offer = before if after is None else after
+        assert offer is not None
+        self._shelves.note(offer.place, added, removed)
         self._changed = True
         for hook in self.on_state:
             hook(before, after, change)
@@ -306,12 +348,7 @@ class Replica:
             call()
 
 
-def _age(state: State) -> tuple[int, int]:
-    return (state.incarnation, state.version)
-
-
-def _difference(before: State | None, after: State | None) -> tuple[Iterable[Record], Iterable[Record]]:
-    """(added, removed), in no order."""
-    old = frozenset(before.records) if before is not None else frozenset()
-    new = frozenset(after.records) if after is not None else frozenset()
-    return new - old, old - new
+def _beyond(offer: Offer | None, other: Offer | None) -> list[Record]:
+    """Records of ``offer`` that ``other`` does not have."""
+    known = () if other is None else other.records
+    return [record for record in (() if offer is None else offer.records) if record not in known]

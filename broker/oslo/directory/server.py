@@ -39,7 +39,7 @@ from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.pipe import Receive
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
-from broker.oslo.records import Change, State, to_json
+from broker.oslo.records import Change, Offer, to_json
 from broker.transport import curve
 from broker.transport.zeromq.address import check_secrecy, remove_socket
 
@@ -298,14 +298,14 @@ class DirectoryRoom:
             for gone in news.body:
                 self._share_end(gone)
             return
-        states = news.body.states if news.kind is Kind.STATES else (self.registry.state(news.body.place),)
         change = news.body if news.kind is Kind.CHANGED else None
-        for state in states:
-            if state is not None and self.registry.owner(state.place) == LOCAL_OWNER:
+        for each in (news.body,) if change is not None else news.body.states:
+            offer = self.registry.offer(each.place)
+            if offer is not None and self.registry.owner(each.place) == LOCAL_OWNER:
                 if self._uplinks is not None:
-                    self._uplinks.put(state, change)
+                    self._uplinks.put(offer, change)
                 if self._redis is not None:
-                    self._redis.put(state, change)
+                    self._redis.put(offer, change)
 
     def _share_end(self, gone: Gone) -> None:
         if self._uplinks is not None:
@@ -313,13 +313,13 @@ class DirectoryRoom:
         if self._redis is not None:
             self._redis.remove(gone)
 
-    def _told_locally(self, before: State | None, after: State | None, change: Change | None) -> None:
+    def _told_locally(self, before: Offer | None, after: Offer | None, change: Change | None) -> None:
         """What is in force has changed: tell this node's processes."""
         self._all = None
         if change is not None:
             encoded = wire.encode(Kind.CHANGED, change)
         elif after is not None:
-            encoded = wire.encode(Kind.STATES, States((after,)))
+            encoded = wire.encode(Kind.STATES, States((after.state(),)))
         elif before is not None:
             gone = Gone(before.node, before.pipeline, before.incarnation, Why.MOVED)
             encoded = wire.encode(Kind.GONE, (gone,))

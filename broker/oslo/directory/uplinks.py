@@ -15,7 +15,7 @@ from broker.oslo.directory.wire import Welcome
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
-from broker.oslo.records import Change, Place, State
+from broker.oslo.records import Change, Offer, Place
 from broker.transport.curve import Certificate
 
 
@@ -64,10 +64,10 @@ class Uplinks:
         """True when each directory has told all it knows, or is ourselves."""
         return all(link.closed or self._replica.told_all(link.endpoint) for link in self.links)
 
-    def put(self, state: State, change: Change | None = None) -> None:
-        """One of our own pipelines announced ``state``, by ``change`` if that is all."""
+    def put(self, offer: Offer, change: Change | None = None) -> None:
+        """One of our own pipelines announced ``offer``, by ``change`` if that is all."""
         for link in self.links:
-            link.speaker.put(state, change)
+            link.speaker.put(offer, change)
 
     def remove(self, place: Place) -> None:
         """One of our own pipelines has ended."""

@@ -31,14 +31,24 @@ import msgspec
 
 from broker.nesting import decoder
 from broker.oslo.frames import Malformed, check_name
-from broker.oslo.names import NAME_BYTES_MAX, Pipeline
-from broker.oslo.records import RECORDS_MAX, STATES_MAX, Beat, Change, Place, Record, State, to_json
+from broker.oslo.names import Pipeline
+from broker.oslo.records import (
+    RECORDS_MAX,
+    STATE_CHARS_MAX,
+    STATES_MAX,
+    Beat,
+    Change,
+    Place,
+    Record,
+    State,
+    chars_of,
+    fits_state,
+    to_json,
+)
 
 MAGIC: Final = b"HGD"
 VERSION: Final = 1
 HEAD_BYTES: Final = 5
-STATE_CHARS_MAX: Final = 4 << 20
-"""Characters of all names in one state: ``RECORDS_MAX`` records of 64."""
 TOLD_BYTES_MAX: Final = 16 << 20
 """JSON of one message to a directory, refused by libzmq before it is allocated."""
 HEARD_BYTES_MAX: Final = 40 << 20
@@ -53,7 +63,6 @@ WHY_CHARS_MAX: Final = 64
 
 _ENDPOINT: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%a-z]{2,64}\]):[0-9]{1,5}")
 _KEY_CHARS: Final = 40
-_RECORD_CHARS_MAX: Final = 5 * NAME_BYTES_MAX
 
 
 class Kind(IntEnum):
@@ -309,23 +318,10 @@ def _check_records(pipeline: str, records: Sequence[Record]) -> None:
             _check(record.pool, "a pool")
         if bool(record.listener) is not listens or record != canonical(pipeline, record):
             raise Malformed(f"saw a record of {record.topic[:64]!r} with other fields than {pipeline} has")
-    if not fits_state(records):
+    if not fits_state(len(records), sum(map(chars_of, records))):
         raise Malformed(
             f"saw {len(records)} records, expected {RECORDS_MAX} at most, of {STATE_CHARS_MAX} characters in all"
         )
-
-
-def fits_state(records: Sequence[Record]) -> bool:
-    """Whether one state may have so many ``records``, and such long ones."""
-    if len(records) * _RECORD_CHARS_MAX <= STATE_CHARS_MAX:
-        return True
-    if len(records) > RECORDS_MAX:
-        return False
-    chars = sum(
-        len(each.exchange) + len(each.topic) + len(each.server) + len(each.listener) + len(each.pool or "")
-        for each in records
-    )
-    return chars <= STATE_CHARS_MAX
 
 
 def fits_record(pipeline: str, record: Record) -> bool:

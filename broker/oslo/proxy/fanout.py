@@ -73,7 +73,6 @@ class FanoutRoom:
         self._records: dict[bytes, Record] = {}
         self._numbers: dict[bytes, int] = {}
         self._passed: set[tuple[Credentials, bytes, bytes]] = set()
-        self._to_announce = False
         self.recording: Recording | None = None
         self._noting: Noting | None = None
 
@@ -123,7 +122,6 @@ class FanoutRoom:
             entry = self._entry
             self._announcer = Announcer(reactor, config, Pipeline.FANOUT, entry.endpoint, entry.key)
             undo.pop_all()
-        self._announcer.set_records(())
 
     @property
     def busy(self) -> bool:
@@ -151,12 +149,12 @@ class FanoutRoom:
     def _first(self, data: bytes) -> None:
         address = _address(data)
         if address is not None:
-            self._records[data] = Record(*address)
+            record = self._records[data] = Record(*address)
             if self._noting is not None:
                 self._noting.heard(data, *address)
             for pipe in self._entry.pipes:
                 pipe.send((b"\1" + data,))
-            self._announce_soon()
+            self._announcer.add((record,))
 
     def _last(self, data: bytes) -> None:
         record = self._records.pop(data, None)
@@ -165,7 +163,7 @@ class FanoutRoom:
                 self._noting.unheard(data, record.exchange, record.topic)
             for pipe in self._entry.pipes:
                 pipe.send((b"\0" + data,))
-            self._announce_soon()
+            self._announcer.remove((record,))
             if len(self._numbers) > NUMBERS_MAX + len(self._records):
                 self._forget_numbers()
 
@@ -174,19 +172,7 @@ class FanoutRoom:
         for data in unheard[: len(unheard) // 2]:
             del self._numbers[data]
 
-    def _announce_soon(self) -> None:
-        """Servers come in crowds: what one turn brings is announced together."""
-        if not self._to_announce:
-            self._to_announce = True
-            self._reactor.call_soon(self._announce)
-
-    def _announce(self) -> None:
-        if self._to_announce:
-            self._to_announce = False
-            self._announcer.set_records(tuple(self._records.values()))
-
     def _answer(self) -> bytes:
-        self._announce()
         announcer = self._announcer
         return to_json(Opened(self._config.node, announcer.incarnation, version=announcer.promise()))
 

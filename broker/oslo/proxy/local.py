@@ -38,19 +38,33 @@ class Local(Generic[Exit]):
 
 
 class _Ring(Generic[Exit]):
-    """Listeners in turns."""
+    """Listeners in turns. Who was removed keeps a place, and has no turn, until half of all places are such."""
 
-    __slots__ = ("members", "next")
+    __slots__ = ("_next", "_places", "size")
 
     def __init__(self) -> None:
-        self.members: list[Local[Exit]] = []
-        self.next = 0
+        self.size = 0
+        self._places: list[Local[Exit]] = []
+        self._next = 0
 
-    def remove(self, local: Local[Exit]) -> None:
-        at = self.members.index(local)
-        del self.members[at]
-        if at < self.next:
-            self.next -= 1
+    def add(self, local: Local[Exit]) -> None:
+        self._places.append(local)
+        self.size += 1
+
+    def remove(self) -> None:
+        """One of them is not alive any more."""
+        self.size -= 1
+        if 2 * self.size <= len(self._places):
+            self._next = sum(local.alive for local in self._places[: self._next])
+            self._places = [local for local in self._places if local.alive]
+
+    def turn(self) -> Local[Exit]:
+        """Whose turn it is: there has to be somebody."""
+        while True:
+            at = self._next if self._next < len(self._places) else 0
+            self._next = at + 1
+            if self._places[at].alive:
+                return self._places[at]
 
 
 class Locals(Generic[Exit]):
@@ -68,7 +82,7 @@ class Locals(Generic[Exit]):
         local = Local(record, exit_)
         self._by_listener[record.listener] = local
         for server in {"", record.server}:
-            self._rings.setdefault((record.exchange, record.topic, server), _Ring()).members.append(local)
+            self._rings.setdefault((record.exchange, record.topic, server), _Ring()).add(local)
         return local
 
     def remove(self, listener: str) -> Local[Exit] | None:
@@ -81,8 +95,8 @@ class Locals(Generic[Exit]):
         for server in {"", record.server}:
             where = (record.exchange, record.topic, server)
             ring = self._rings[where]
-            ring.remove(local)
-            if not ring.members:
+            ring.remove()
+            if not ring.size:
                 del self._rings[where]
         return local
 
@@ -96,16 +110,12 @@ class Locals(Generic[Exit]):
     def turn(self, exchange: str, topic: str, server: str) -> Local[Exit] | None:
         """Whose turn it is at that address, strictly round robin; ``server`` "" any. None: nobody is there."""
         ring = self._rings.get((exchange, topic, server))
-        if ring is None:
-            return None
-        at = ring.next if ring.next < len(ring.members) else 0
-        ring.next = at + 1
-        return ring.members[at]
+        return None if ring is None else ring.turn()
 
     def others(self, exchange: str, topic: str, server: str, most: int) -> Iterator[Local[Exit]]:
         """Up to ``most`` different listeners of that address, beginning with whose turn it is."""
         ring = self._rings.get((exchange, topic, server))
-        for _ in range(0 if ring is None else min(most, len(ring.members))):
+        for _ in range(0 if ring is None else min(most, ring.size)):
             local = self.turn(exchange, topic, server)
             if local is None:
                 return

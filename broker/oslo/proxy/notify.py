@@ -90,7 +90,6 @@ class NotifyRoom:
         self._filters: dict[str, bytes] = {}
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
-        self._to_announce = False
         self.recording: Recording | None = None
         self._noting: Noting | None = None
 
@@ -140,7 +139,6 @@ class NotifyRoom:
             entry = self._entry
             self._announcer = Announcer(reactor, config, Pipeline.NOTIFY, entry.endpoint, entry.key)
             undo.pop_all()
-        self._announcer.set_records(())
 
     @property
     def busy(self) -> bool:
@@ -200,7 +198,7 @@ class NotifyRoom:
         self._records[opening.listener] = opening.records
         if data in self._exit.heard:
             self.pools.attach(opening.listener)
-        self._announce_soon()
+        self._announcer.add(opening.records)
         return Opened(
             self._config.node, self._announcer.incarnation, message_bytes_max=self._config.message_bytes_max
         )
@@ -213,8 +211,8 @@ class NotifyRoom:
         for key in last:
             self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
         self._publish(handouts)
-        del self._filters[listener], self._records[listener]
-        self._announce_soon()
+        del self._filters[listener]
+        self._announcer.remove(self._records.pop(listener))
 
     def _subscribe(self, first: list[Key]) -> None:
         for key in first:
@@ -234,16 +232,6 @@ class NotifyRoom:
             if not pipe.closed:
                 pipe.sock.setsockopt(option, data)
                 self._reactor.touch(pipe)
-
-    def _announce_soon(self) -> None:
-        """Listeners come in crowds: what one turn brings is announced together."""
-        if not self._to_announce:
-            self._to_announce = True
-            self._reactor.call_soon(self._announce)
-
-    def _announce(self) -> None:
-        self._to_announce = False
-        self._announcer.set_records([record for records in self._records.values() for record in records])
 
     def _answer(self) -> bytes:
         return to_json(Opened(self._config.node, self._announcer.incarnation))

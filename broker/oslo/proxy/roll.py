@@ -31,11 +31,8 @@ class Roll(Generic[Exit]):
         self, reactor: Reactor, config: NodeConfig, pipeline: Pipeline, endpoint: str, key: str
     ) -> None:
         self.locals: Locals[Exit] = Locals()
-        self._reactor = reactor
-        self._told = True
         self._announcer = Announcer(reactor, config, pipeline, endpoint, key)
         self.incarnation: int = self._announcer.incarnation
-        self._tell()
 
     def enter(self, opening: Opening, exit_: Exit) -> None:
         """A listener begins.
@@ -49,22 +46,13 @@ class Roll(Generic[Exit]):
         if not (record.topic and record.server):
             raise CannotOpen(Reason.MALFORMED, "saw a record without topic or server, expected both")
         self.locals.add(record, exit_)
-        self._changed()
+        self._announcer.add((record,))
 
     def remove(self, listener: str) -> None:
         """A listener ended."""
-        if self.locals.remove(listener) is not None:
-            self._changed()
-
-    def _changed(self) -> None:
-        """Tell the directory at the end of this turn: servers come in crowds."""
-        if self._told:
-            self._told = False
-            self._reactor.call_soon(self._tell)
-
-    def _tell(self) -> None:
-        self._told = True
-        self._announcer.set_records(self.locals.records())
+        local = self.locals.remove(listener)
+        if local is not None:
+            self._announcer.remove((local.record,))
 
     def leave(self) -> None:
         """Tell the directory that nobody is here any more."""

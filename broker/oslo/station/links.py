@@ -18,7 +18,7 @@ from broker.oslo.contract import Settings
 from broker.oslo.names import Pipeline, entry_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
-from broker.oslo.records import State
+from broker.oslo.records import Offer
 from broker.oslo.station.figures import Figures
 from broker.oslo.station.folder import Folder
 from broker.oslo.station.link import DOWN_S, NodeLink, Parcel, Trade
@@ -71,7 +71,7 @@ class Links(Generic[Parcel]):
         self.bad: frozenset[str] = frozenset()
         self.blocking: frozenset[str] = frozenset()
         self._trade = trade
-        self._state = routes.state
+        self._offer = routes.offer
         self._is_home = routes.is_home
         self._folder = folder
         self._changed = changed
@@ -95,12 +95,12 @@ class Links(Generic[Parcel]):
         link = self._links.get(node)
         if link is not None:
             return link
-        state = self._state(node, self._trade.pipeline)
-        endpoint = "" if state is None else self._endpoint(state)
-        if state is None or not endpoint:
+        offer = self._offer(node, self._trade.pipeline)
+        endpoint = "" if offer is None else self._endpoint(offer)
+        if offer is None or not endpoint:
             return None
         try:
-            link = NodeLink(self, self._trade, node, endpoint, self._socket(state, endpoint))
+            link = NodeLink(self, self._trade, node, endpoint, self._socket(offer, endpoint))
         except (zmq.ZMQError, HeadgateError) as error:
             self._figures.say(
                 "%s: no socket for node %s: %s", self.pipeline, node, str(error), level=logging.ERROR
@@ -119,45 +119,45 @@ class Links(Generic[Parcel]):
 
     # ------------------------------------------------------------ sockets
 
-    def _endpoint(self, state: State) -> str:
-        if self._is_home(state.node):
+    def _endpoint(self, offer: Offer) -> str:
+        if self._is_home(offer.node):
             path = os.path.join(self.settings.ipc_dir, entry_file(self._trade.pipeline))
             if os.path.exists(path) and self._folder.usable():
                 return f"ipc://{path}"
-        if state.endpoint and self.settings.curve_cert and not state.key:
+        if offer.endpoint and self.settings.curve_cert and not offer.key:
             text = "%s of node %s offers no key: it is passed over, since we were told to speak CURVE"
-            self._figures.say(text, self.pipeline, state.node)
+            self._figures.say(text, self.pipeline, offer.node)
             return ""
-        return state.endpoint
+        return offer.endpoint
 
-    def _socket(self, state: State, endpoint: str) -> zmq.Socket[bytes]:
+    def _socket(self, offer: Offer, endpoint: str) -> zmq.Socket[bytes]:
         assert self.reactor.context is not None
         sock: zmq.Socket[bytes] = self.reactor.context.socket(_KINDS[self._trade.pipeline])
         try:
-            self._tune(sock, state, endpoint)
+            self._tune(sock, offer, endpoint)
         except BaseException:
             sock.close(0)
             raise
         return sock
 
-    def _tune(self, sock: zmq.Socket[bytes], state: State, endpoint: str) -> None:
+    def _tune(self, sock: zmq.Socket[bytes], offer: Offer, endpoint: str) -> None:
         if endpoint.startswith("ipc:"):
             tune_local(sock, self.settings.message_bytes_max)
         else:
             keepalive = KeepAlive(*self.settings.keepalive)
-            tune_tcp(sock, Tuning(keepalive, self.settings.message_bytes_max, self._curve(state)))
+            tune_tcp(sock, Tuning(keepalive, self.settings.message_bytes_max, self._curve(offer)))
         # a publishing socket must forget the subscriptions of a node with its connection
         sock.set(zmq.IMMEDIATE, 1)
         if sock.type == zmq.XPUB:
             sock.set(zmq.XPUB_NODROP, 1)
 
-    def _curve(self, state: State) -> CurveClient | None:
-        if not state.key:
+    def _curve(self, offer: Offer) -> CurveClient | None:
+        if not offer.key:
             return None
         if self._certificate is None:
             path = self.settings.curve_cert
             self._certificate = load(path) if path else generate()
-        return CurveClient(self._certificate, state.key)
+        return CurveClient(self._certificate, offer.key)
 
     # ------------------------------------------------------------ news
 
@@ -166,8 +166,8 @@ class Links(Generic[Parcel]):
         link = self._links.get(node)
         if link is None:
             return
-        state = self._state(node, self._trade.pipeline)
-        if state is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(state)):
+        offer = self._offer(node, self._trade.pipeline)
+        if offer is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(offer)):
             return
         del self._links[node]
         self._unwatch(link)

@@ -15,7 +15,7 @@ from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
 from broker.oslo.node import obstacle
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
-from broker.oslo.records import Change, Opened, Record, State
+from broker.oslo.records import Change, Offer, Opened, Record
 from broker.oslo.station.folder import Folder
 from broker.oslo.station.waiting import Waiter, new_waiter
 from broker.transport.curve import CurveClient, load
@@ -163,10 +163,10 @@ class Routes:
         return True
 
     def _lists_fanouts(self, where: tuple[str, str], opened: Opened) -> bool:
-        state = self.replica.state(opened.node, Pipeline.FANOUT)
+        offer = self.replica.offer(opened.node, Pipeline.FANOUT)
         return (
-            state is not None
-            and (state.incarnation, state.version) >= (opened.incarnation, opened.version)
+            offer is not None
+            and offer.age >= (opened.incarnation, opened.version)
             and opened.node in self.replica.fanout_nodes(*where)
         )
 
@@ -187,9 +187,9 @@ class Routes:
         """Name of our node; "" not known."""
         return self._home
 
-    def state(self, node: str, pipeline: str) -> State | None:
+    def offer(self, node: str, pipeline: str) -> Offer | None:
         """What a node's pipeline offers."""
-        return self.replica.state(node, pipeline)
+        return self.replica.offer(node, pipeline)
 
     def whereabouts(self) -> str:
         """For texts: which directories were asked, in words an operator understands."""
@@ -201,11 +201,11 @@ class Routes:
         """For status."""
         return {"home": self._home, **(self._reader.told() if self._reader is not None else {})}
 
-    def _noted(self, before: State | None, after: State | None, _change: Change | None) -> None:
+    def _noted(self, before: Offer | None, after: Offer | None, _change: Change | None) -> None:
         if before is None or after is None or (before.endpoint, before.key) != (after.endpoint, after.key):
-            state = after if after is not None else before
-            if state is not None:
-                self._touched.add(state.node)
+            offer = after if after is not None else before
+            if offer is not None:
+                self._touched.add(offer.node)
 
     def _settled(self) -> None:
         self._learn_home()

@@ -109,6 +109,13 @@ def announcer_of(reactor, settings, closing, pipeline="call", **more) -> Announc
     return announcer
 
 
+def set_records(announcer: Announcer, records) -> None:
+    """It offers these and no others: what came and what went is told."""
+    wanted = dict.fromkeys(records)
+    announcer.remove([each for each in (*announcer.state.records, *announcer._coming) if each not in wanted])
+    announcer.add(wanted)
+
+
 def listeners(replica, topic="compute") -> list[str]:
     return [each.listener for each in replica.servers("nova", topic)]
 

@@ -10,6 +10,7 @@ from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryRoom
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.reactor.tuning import Tuning
+from broker.oslo.records import Offer
 from broker.transport import curve
 from tests.unit.oslo.directory.clouds import (
     announcer_of,
@@ -17,6 +18,7 @@ from tests.unit.oslo.directory.clouds import (
     listeners,
     reader_of,
     rpc,
+    set_records,
     state,
     turn_for,
     turn_until,
@@ -58,7 +60,7 @@ def test_owners_keys_and_our_own_announce_others_only_read(reactor, tmp_path, cl
     own_key = keys["own"].public_key
     for at, name in enumerate(("own", "listed", "client", "unknown")):
         link, replica = link_with(reactor, room, closing, keys[name], own_key)
-        link.speaker.put(state(f"{name}", records=[rpc(name)]))
+        link.speaker.put(Offer(state(f"{name}", records=[rpc(name)])))
         turn_until(reactor, lambda r=replica: r.synced)
         if name in ("client", "unknown"):
             turn_until(reactor, lambda one=link: one.counts["refused"])
@@ -94,10 +96,10 @@ def test_a_key_cannot_take_over_what_another_announced(reactor, tmp_path, closin
     room = guarded(reactor, tmp_path, closing, keys)
     own_key = keys["own"].public_key
     first, _ = link_with(reactor, room, closing, keys["own"], own_key)
-    first.speaker.put(state("n5", incarnation=5, records=[rpc("first")]))
+    first.speaker.put(Offer(state("n5", incarnation=5, records=[rpc("first")])))
     turn_until(reactor, lambda: len(room.registry) == 1)
     second, _ = link_with(reactor, room, closing, keys["listed"], own_key)
-    second.speaker.put(state("n5", incarnation=9, records=[rpc("second")]))
+    second.speaker.put(Offer(state("n5", incarnation=9, records=[rpc("second")])))
     turn_until(reactor, lambda: room.registry.counts["foreign"])
     assert [each.listener for each in room.registry.states()[0].records] == ["first"]
     turn_until(reactor, lambda: second.counts["refused"])
@@ -144,12 +146,12 @@ def test_a_key_that_spoke_for_a_node_first_cannot_keep_its_own_pipelines_out(
 ):
     room = guarded(reactor, tmp_path, closing, keys)
     link, _replica = link_with(reactor, room, closing, keys["listed"], keys["own"].public_key)
-    link.speaker.put(state("n1", incarnation=1 << 62, records=[rpc("other")]))
+    link.speaker.put(Offer(state("n1", incarnation=1 << 62, records=[rpc("other")])))
     turn_until(reactor, lambda: len(room.registry) == 1)
     settings = config(tmp_path)
     replica, _reader = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: listeners(replica) == ["other"])
-    announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("mine")])
+    set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("mine")])
     turn_until(reactor, lambda: listeners(replica) == ["mine"])
     turn_until(reactor, lambda: link.counts["refused"])  # its next word about it
     assert room.registry.owner(("n1", "call")) == LOCAL_OWNER

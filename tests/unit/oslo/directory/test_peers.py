@@ -20,6 +20,7 @@ from tests.unit.oslo.directory.clouds import (
     open_room,
     reader_of,
     rpc,
+    set_records,
     state,
     turn_for,
     turn_until,
@@ -33,13 +34,13 @@ def test_nobody_at_the_port_speaks_for_the_directorys_own_node(reactor, tmp_path
     raw.tell(Kind.HELLO, Hello())
     raw.tell(Kind.ANNOUNCE, state(incarnation=1 << 62, records=[rpc("evil")]))  # before the pipeline is there
     assert "own node" in raw.until(Kind.REFUSED).reason
-    announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("l1")])
+    set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
     turn_until(reactor, lambda: room.registry.records == 1)
     raw.tell(Kind.CHANGE, changed(2, 3, removed=[rpc("l1")], incarnation=5).body)
     raw.tell(Kind.BEAT, (Beat("n9", "call", 1, 1), Beat("n1", "call", 1 << 62, 1)))
     raw.tell(Kind.LEAVE, Beat("n1", "call", 1 << 62, 1))
     turn_until(reactor, lambda: room.told()["forbidden"] == 4)
-    assert [each.listener for each in room.registry.state(("n1", "call")).records] == ["l1"]
+    assert [each.listener for each in room.registry.offer(("n1", "call")).records] == ["l1"]
     raw.tell(Kind.ANNOUNCE, state("n2", records=[rpc("l2")]))
     turn_until(reactor, lambda: room.registry.records == 2)
     assert len([line for line in caplog.messages if "refused a peer" in line]) == 1
@@ -61,9 +62,9 @@ def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypa
     """Who they are is the word of the kernel; here the test gives it."""
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
-    announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("l1")])
+    set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
     turn_until(reactor, lambda: room.registry.records == 1)
-    before = room.registry.state(("n1", "call"))
+    (before,) = room.registry.states()
     monkeypatch.setattr(admission, "credentials", lambda _address: (4711, 100, 7))
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(Kind.HELLO, Hello(want=True))
@@ -113,7 +114,7 @@ def test_another_user_of_the_group_is_known_by_the_kernel(reactor, rundir, closi
         os.chown(folder, -1, 65534)
         folder.chmod(0o750)
     room = open_room(reactor, settings, closing)
-    announcer_of(reactor, settings, closing, incarnation=5).set_records([rpc("l1")])
+    set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
     turn_until(reactor, lambda: room.registry.records == 1)
     process = subprocess.Popen([sys.executable, "-c", STRANGER, settings.path("directory.ctl")])
     try:
@@ -122,7 +123,7 @@ def test_another_user_of_the_group_is_known_by_the_kernel(reactor, rundir, closi
         process.kill()
     assert process.returncode == 0
     assert room.counts["forbidden"] == 2
-    assert room.registry.state(("n1", "call")).incarnation == 5
+    assert room.registry.offer(("n1", "call")).incarnation == 5
 
 
 def test_broken_messages_are_dropped_and_counted_and_the_room_lives(reactor, tmp_path, closing, caplog):
@@ -200,7 +201,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
     def behind():
         nonlocal rounds
         rounds += 1
-        announcer.set_records(big[rounds % 2 :: 2])
+        set_records(announcer, big[rounds % 2 :: 2])
         return listening.counts["behind"]
 
     turn_until(reactor, behind, within_s=50)
@@ -212,7 +213,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
         for message in slow.read():
             mirror.feed("x", message, 0.0)
         slow.got.clear()
-        return mirror.state("n1", "call") == announcer.state
+        return mirror.states() == (announcer.state,)
 
     turn_until(reactor, caught_up)
     assert listening.counts["snapshots"] >= 3

@@ -12,11 +12,12 @@ from broker.errors import ConfigError
 from broker.oslo.directory import redis_host
 from broker.oslo.directory.link import Announcer, Reader
 from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_age, read_place, state_key
-from broker.oslo.directory.redis_share import RedisShare, opener
+from broker.oslo.directory.redis_share import PAUSE_S, RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryRoom
+from broker.oslo.records import Offer
 from tests.live.ports import free_port
-from tests.unit.oslo.directory.clouds import config, rpc, state, turn_for, turn_until
+from tests.unit.oslo.directory.clouds import changed, config, rpc, set_records, state, turn_for, turn_until
 
 redis = pytest.importorskip("redis", reason="optional: redis-py is not installed")
 SERVER = shutil.which("redis-server")
@@ -83,7 +84,7 @@ def open_node(reactor, tmp_path, closing, name, urls, **more):
     closing.append(lambda: room.stop("the test is over"))
     announcer = Announcer(reactor, settings, "call", f"tcp://{name}:9501", "")
     closing.append(announcer)
-    announcer.set_records([rpc(f"of-{name}")])
+    set_records(announcer, [rpc(f"of-{name}")])
     replica = Replica()
     closing.append(Reader(reactor, replica, ipc_dir=settings.ipc_dir))
     return room, announcer, replica
@@ -97,7 +98,7 @@ def test_two_nodes_share_by_one_redis(reactor, tmp_path, closing, server):
     _, one, seen_by_one = open_node(reactor, tmp_path, closing, "n1", [server.url])
     _, two, seen_by_two = open_node(reactor, tmp_path, closing, "n2", [server.url])
     turn_until(reactor, lambda: listeners(seen_by_one) == listeners(seen_by_two) == ["of-n1", "of-n2"])
-    one.set_records([rpc("of-n1"), rpc("more")])
+    set_records(one, [rpc("of-n1"), rpc("more")])
     turn_until(reactor, lambda: listeners(seen_by_two) == ["more", "of-n1", "of-n2"])
     two.leave()
     turn_until(reactor, lambda: listeners(seen_by_one) == ["more", "of-n1"])
@@ -114,7 +115,7 @@ def test_a_node_that_dies_is_gone_after_its_lease(reactor, tmp_path, closing, se
     share = RedisShare(reactor, [server.url], replica, node="n2", lease_s=1.0, beat_s=0.1)
     closing.append(share)
     dying = RedisShare(reactor, [server.url], Replica(), node="n3", lease_s=0.5, beat_s=0.1)
-    dying.put(state("n3", records=[rpc("of-n3")]))
+    dying.put(Offer(state("n3", records=[rpc("of-n3")])))
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n3"])
     dying.close()
     turn_until(reactor, lambda: listeners(replica) == ["of-n1"])
@@ -131,7 +132,7 @@ def test_known_hosts_work_without_redis_and_after_its_restart_everything_is_writ
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"] and room.told()["redis"][0]["alive"])
     server.stop()
     turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
-    one.set_records([rpc("of-n1"), rpc("later")])
+    set_records(one, [rpc("of-n1"), rpc("later")])
     turn_for(reactor, 2.5)  # more than two leases
     assert listeners(replica) == ["of-n1", "of-n2"]
     seen = []
@@ -169,7 +170,7 @@ def test_several_hosts_are_all_written_and_any_one_is_enough(reactor, tmp_path, 
         with each.client() as client:
             turn_until(reactor, lambda c=client: len(c.smembers(PLACES)) == 2)
     server.stop()
-    one.set_records([rpc("of-n1"), rpc("later")])
+    set_records(one, [rpc("of-n1"), rpc("later")])
     turn_until(reactor, lambda: listeners(replica) == ["later", "of-n1", "of-n2"])
     one.leave()
     turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
@@ -194,7 +195,7 @@ def test_a_frozen_redis_stops_nobody(reactor, tmp_path, closing, server):
         begin = time.monotonic()
         late = Announcer(reactor, config(tmp_path, "n1"), "cast", "tcp://n1:9504", "")
         closing.append(late)
-        turn_until(reactor, lambda: replica.state("n1", "cast"))
+        turn_until(reactor, lambda: replica.offer("n1", "cast"))
         turns = reactor.turns
         turn_for(reactor, 0.5)
         assert reactor.turns - turns >= 5
@@ -271,6 +272,27 @@ def test_a_reader_that_falls_behind_reads_again(reactor, tmp_path, closing, serv
     while not share.hosts[0].counts["dropped"]:  # the reactor is not turned: nothing is taken
         assert time.monotonic() < ends
         count += 1
-        writer.put(state("n2", version=count, records=[rpc(f"l{count}")]))
+        writer.hosts[0].put(state("n2", version=count, records=[rpc(f"l{count}")]), None)
         time.sleep(0.01)
     turn_until(reactor, lambda: listeners(replica) == [f"l{count}"] and replica.synced)
+
+
+def test_changes_that_follow_soon_are_written_together(reactor, closing, server):
+    replica = Replica()
+    share = RedisShare(reactor, [server.url], replica, node="n1", lease_s=1.0, beat_s=0.1)
+    closing.append(share)
+    writer = RedisShare(reactor, [server.url], Replica(), node="n2", lease_s=1.0, beat_s=0.1)
+    closing.append(writer)
+    offer = Offer(state("n2", records=[rpc("l0")]))
+    writer.put(offer)
+    turn_until(reactor, lambda: listeners(replica) == ["l0"])
+    turn_for(reactor, PAUSE_S * 1.5)
+    before = writer.hosts[0].counts["writes"]
+    for version in range(2, 102):
+        news = changed(version - 1, version, added=[rpc(f"l{version}")], node="n2").body
+        assert offer.apply(news)
+        writer.put(offer, news)
+    turn_until(reactor, lambda: len(listeners(replica)) == 101)
+    assert writer.hosts[0].counts["writes"] <= before + 2
+    turn_for(reactor, PAUSE_S * 1.5)
+    assert (writer._pauses, writer._late) == ({}, {})

@@ -22,8 +22,8 @@ def test_an_announcement_is_news_once(registry):
     assert registry.announce(LOCAL_OWNER, one, 0.0).news == (states(one),)
     assert registry.announce(LOCAL_OWNER, one, 1.0) == ((), (), "")
     assert (len(registry), registry.records) == (1, 1)
-    assert registry.state(PLACE) == one
-    assert registry.local_states() == registry.states() == (one,)
+    assert registry.offer(PLACE).state() == one
+    assert registry.states() == (one,)
 
 
 def test_only_a_newer_one_replaces(registry):
@@ -36,7 +36,7 @@ def test_only_a_newer_one_replaces(registry):
 
 def test_a_key_that_did_not_announce_it_may_do_nothing_while_the_lease_lives(registry):
     registry.announce("key one", state(incarnation=5, records=[rpc("l1")]), 0.0)
-    mine = registry.state(PLACE)
+    mine = registry.states()
     answers = [
         registry.announce("key two", state(incarnation=9), 1.0),
         registry.change("key two", changed(1, 2, incarnation=5).body, 1.0),
@@ -45,10 +45,9 @@ def test_a_key_that_did_not_announce_it_may_do_nothing_while_the_lease_lives(reg
     ]
     assert [answer.refused for answer in answers] == [FOREIGN] * 4
     assert [answer.news for answer in answers] == [()] * 4
-    assert registry.state(PLACE) is mine
+    assert registry.states() == mine
     assert registry.counts["foreign"] == 4
     assert registry.owner(PLACE) == "key one"
-    assert registry.local_states() == ()
 
 
 def test_our_own_pipelines_mind_nobody_else(registry):
@@ -78,7 +77,7 @@ def test_changes_continue_or_are_asked_for(registry):
     registry.announce(LOCAL_OWNER, state(records=[rpc("l1")]), 0.0)
     news = changed(1, 2, added=[rpc("l2")])
     assert registry.change(LOCAL_OWNER, news.body, 1.0).news == (news,)
-    assert registry.state(PLACE).records == (rpc("l1"), rpc("l2"))
+    assert registry.offer(PLACE).state().records == (rpc("l1"), rpc("l2"))
     assert registry.change(LOCAL_OWNER, news.body, 1.0) == ((), (), "")
     assert registry.change(LOCAL_OWNER, changed(5, 6).body, 1.0).resend == (PLACE,)
     assert registry.records == 2
@@ -101,7 +100,7 @@ def test_leases_end_without_beats_and_only_then(registry):
         assert registry.tick(float(now)) == (
             () if now < 5 else ((Kind.GONE, (Gone("n1", "call", 7, "lease ended"),)),)
         )
-    assert registry.state(("n2", "call")) is not None
+    assert registry.offer(("n2", "call")) is not None
     assert registry.records == 0
 
 
@@ -132,7 +131,10 @@ def test_limits_refuse_and_forget_nothing():
     registry.announce("a", state("n2", records=[rpc("l2")]), 0.0)
     assert registry.announce("a", state("n3"), 0.0).refused == FULL
     assert registry.beat("a", [beat(node="n3")], 0.0).resend == ()
+    before = registry.states()
     assert registry.change("a", changed(1, 2, added=[rpc("x"), rpc("y")]).body, 0.0).refused == FULL
-    assert registry.announce("a", state("n1", version=2, records=[rpc("l1"), rpc("x")]), 0.0).news
+    assert registry.states() == before
+    assert registry.change("a", changed(1, 2, added=[rpc("x")], removed=[rpc("l1")]).body, 0.0).news
+    assert registry.announce("a", state("n1", version=3, records=[rpc("l1"), rpc("x")]), 0.0).news
     assert (len(registry), registry.records) == (2, 3)
     assert registry.counts["full"] == 2

@@ -22,7 +22,7 @@ def test_nothing_is_known_at_first(replica):
     assert replica.servers("nova", "compute") == ()
     assert replica.fanout_nodes("nova", "compute") == ()
     assert dict(replica.pools("nova", "compute.info")) == {}
-    assert replica.state("n1", "call") is None
+    assert replica.offer("n1", "call") is None
     assert not replica.synced
     assert replica.version == 0
 
@@ -99,7 +99,11 @@ def test_a_source_begins_with_its_welcome(replica):
 def test_callbacks_come_once_for_what_changed_and_never_otherwise(replica):
     calls, seen = [], []
     replica.on_change.append(lambda: calls.append(replica.version))
-    replica.on_state.append(lambda before, after, change: seen.append((before, after, change)))
+    replica.on_state.append(
+        lambda before, after, change: seen.append(
+            (before and before.state(), after and after.state(), change)
+        )
+    )
     one, two = state(records=[rpc("l1")]), state("n2", records=[rpc("l2")])
     fill(replica, "a", one, two)
     assert calls == [1]
@@ -112,7 +116,9 @@ def test_callbacks_come_once_for_what_changed_and_never_otherwise(replica):
     assert replica.version == version
     news = changed(1, 2, added=[rpc("l3")])
     replica.feed("a", news, 2.0)
-    assert seen[2:] == [(one, replica.state("n1", "call"), news.body)]
+    grown = replica.offer("n1", "call").state()
+    assert grown == state(version=2, records=[rpc("l1"), rpc("l3")])
+    assert seen[2:] == [(grown, grown, news.body)]
     replica.feed("a", gone("n2"), 2.0)
     assert seen[3:] == [(two, None, None)]
     assert replica.version == version + 2
@@ -166,9 +172,9 @@ def test_a_source_that_still_vouches_keeps_a_state(replica):
     fill(replica, "a", state(records=[rpc("l1")]))
     fill(replica, "b", state(records=[rpc("l1")]))
     replica.feed("a", gone(), 1.0)
-    assert replica.state("n1", "call") is not None
+    assert replica.offer("n1", "call") is not None
     replica.feed("b", gone(), 1.0)
-    assert replica.state("n1", "call") is None
+    assert replica.offer("n1", "call") is None
 
 
 @pytest.mark.parametrize("lost_first", [True, False])
@@ -188,9 +194,9 @@ def test_a_lost_source_does_not_vouch_for_what_another_ended(replica, lost_first
 def test_an_older_incarnation_that_ends_does_not_end_a_newer_one(replica):
     fill(replica, "a", state(incarnation=5, records=[rpc("l1")]))
     replica.feed("a", gone(incarnation=4), 1.0)
-    assert replica.state("n1", "call") is not None
+    assert replica.offer("n1", "call") is not None
     replica.feed("a", gone(incarnation=5), 1.0)
-    assert replica.state("n1", "call") is None
+    assert replica.offer("n1", "call") is None
 
 
 def test_a_restarted_empty_directory_has_a_lease_of_grace(replica):
@@ -211,10 +217,10 @@ def test_the_grace_begins_anew_with_each_restart_and_not_with_each_snapshot(repl
     fill(replica, "a", now=10.0, incarnation=2)
     fill(replica, "a", now=14.0, incarnation=3)
     replica.tick(16.0)
-    assert replica.state("n1", "call") is not None
+    assert replica.offer("n1", "call") is not None
     fill(replica, "a", now=18.0, incarnation=3)
     replica.tick(19.5)
-    assert replica.state("n1", "call") is None
+    assert replica.offer("n1", "call") is None
 
 
 def test_what_is_not_listed_any_more_is_kept_by_no_lost_source_either(replica):
@@ -223,13 +229,13 @@ def test_what_is_not_listed_any_more_is_kept_by_no_lost_source_either(replica):
     replica.source_lost("b", 1.0)
     fill(replica, "a", now=2.0)
     replica.tick(8.0)
-    assert replica.state("n1", "call") is None
+    assert replica.offer("n1", "call") is None
 
 
 def test_a_forgotten_source_counts_no_more(replica):
     fill(replica, "a", state(records=[rpc("l1")]))
     replica.forget("a")
-    assert replica.state("n1", "call") is None
+    assert replica.offer("n1", "call") is None
     replica.forget("never")
 
 
@@ -258,11 +264,48 @@ def test_endings_of_what_was_never_known_do_not_pile_up():
 
 
 def test_sources_share_equal_states(replica):
-    one, same = state(records=[rpc("l1")]), state(records=[rpc("l1")])
-    assert one is not same
+    one = state(records=[rpc("l1"), rpc("l2")])
     fill(replica, "a", one)
-    fill(replica, "b", same)
-    assert replica._sources["b"].claims[one.place] is one
+    fill(replica, "b", state(records=[rpc("l2"), rpc("l1")]))
+    shared = replica.offer("n1", "call")
+    assert [source.claims[one.place] for source in replica._sources.values()] == [shared, shared]
+
+
+def test_a_change_is_made_once_whichever_source_tells_it_first(replica):
+    fill(replica, "a", state(records=[rpc("l1")]))
+    fill(replica, "b", state(records=[rpc("l1")]))
+    seen = []
+    replica.on_state.append(lambda _before, _after, change: seen.append(change))
+    news = changed(1, 2, added=[rpc("l2")])
+    assert replica.feed("b", news, 1.0)
+    assert replica.feed("a", news, 1.0)
+    assert seen == [news.body]
+    assert replica._sizes == {"a": 2, "b": 2}
+    assert replica.counts["unfitting"] == 0
+
+
+def test_a_source_that_catches_up_shares_again_and_changes_nothing(replica):
+    fill(replica, "a", state(records=[rpc("l1")]))
+    fill(replica, "b", state(version=2, records=[rpc("l1"), rpc("l2")]))
+    seen = []
+    replica.on_state.append(lambda *told: seen.append(told))
+    assert replica.feed("a", changed(1, 2, added=[rpc("l2")]), 1.0)
+    assert seen == []
+    assert replica._sources["a"].claims["n1", "call"] is replica.offer("n1", "call")
+    assert replica.feed("a", changed(2, 3, added=[rpc("l3")]), 1.0)
+    assert [each.listener for each in replica.servers("nova", "compute")] == ["l1", "l2", "l3"]
+    assert replica._sizes == {"a": 3, "b": 3}
+
+
+def test_a_source_without_room_for_a_change_of_another_one_lets_go_of_it():
+    replica = Replica(records_max=3)
+    fill(replica, "a", state(records=[rpc("l1")]))
+    fill(replica, "b", state(records=[rpc("l1")]), state("n2", records=[rpc("l2"), rpc("l3")]))
+    replica.feed("a", changed(1, 2, added=[rpc("l4")]), 1.0)
+    assert [each.listener for each in replica.servers("nova", "compute")] == ["l1", "l2", "l3", "l4"]
+    assert replica._sizes == {"a": 2, "b": 2}
+    assert replica.counts["overflow"] == 1
+    assert replica.feed("b", changed(1, 2, added=[rpc("l4")]), 1.0)  # no room for it: not asked for
 
 
 def test_many_pools_nodes_and_listeners_at_once_and_one_by_one(replica):

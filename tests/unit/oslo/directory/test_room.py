@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from broker.errors import ConfigError
-from broker.oslo.directory import line, server, wire
+from broker.oslo import records
+from broker.oslo.directory import line, server
 from broker.oslo.directory.link import DirectoryLink
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryRoom
@@ -27,6 +28,7 @@ from tests.unit.oslo.directory.clouds import (
     open_room,
     reader_of,
     rpc,
+    set_records,
     state,
     turn_for,
     turn_until,
@@ -38,15 +40,15 @@ def test_what_a_pipeline_offers_is_seen_by_its_node_and_ends_with_it(reactor, tm
     room = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
     replica, reader = reader_of(reactor, settings, closing)
-    turn_until(reactor, lambda: replica.synced and replica.state("n1", "call"))
-    assert replica.state("n1", "call").endpoint == "tcp://127.0.0.1:9501"
+    turn_until(reactor, lambda: replica.synced and replica.offer("n1", "call"))
+    assert replica.offer("n1", "call").endpoint == "tcp://127.0.0.1:9501"
     assert reader.alive
-    announcer.set_records([rpc("l1"), rpc("l2")])
+    set_records(announcer, [rpc("l1"), rpc("l2")])
     turn_until(reactor, lambda: listeners(replica) == ["l1", "l2"])
-    announcer.set_records([rpc("l2"), rpc("l3")])
+    set_records(announcer, [rpc("l2"), rpc("l3")])
     turn_until(reactor, lambda: listeners(replica) == ["l2", "l3"])
     announcer.leave()
-    turn_until(reactor, lambda: replica.state("n1", "call") is None)
+    turn_until(reactor, lambda: replica.offer("n1", "call") is None)
     assert listeners(replica) == []
     assert room.registry.counts["left"] == 1
 
@@ -56,14 +58,16 @@ def test_changes_of_one_turn_are_told_at_once(reactor, tmp_path, closing):
     room = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
     turn_until(reactor, lambda: len(room.registry) == 1)
-    announcer.set_records([rpc(f"start{at}") for at in range(10)])
+    set_records(announcer, [rpc(f"start{at}") for at in range(10)])
     turn_until(reactor, lambda: room.registry.records == 10)
     version = announcer.state.version
     for count in range(20):
-        announcer.set_records([rpc(f"start{at}") for at in range(10)] + [rpc(f"{at}") for at in range(count)])
+        set_records(
+            announcer, [rpc(f"start{at}") for at in range(10)] + [rpc(f"{at}") for at in range(count)]
+        )
     turn_until(reactor, lambda: room.registry.records == 29)
     assert announcer.state.version == version + 1
-    assert room.registry.state(("n1", "call")).version == version + 1
+    assert room.registry.offer(("n1", "call")).version == version + 1
 
 
 def test_records_keep_the_fields_of_their_pipeline_and_bad_ones_are_counted(reactor, tmp_path, closing):
@@ -71,25 +75,53 @@ def test_records_keep_the_fields_of_their_pipeline_and_bad_ones_are_counted(reac
     open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing, "fanout")
     replica, _reader = reader_of(reactor, settings, closing)
-    announcer.set_records(
-        [Record("nova", "t", "server", "l1"), Record("nova", "t", "other", "l2"), Record("a\nb", "t")]
+    set_records(
+        announcer,
+        [Record("nova", "t", "server", "l1"), Record("nova", "t", "other", "l2"), Record("a\nb", "t")],
     )
     turn_until(reactor, lambda: replica.fanout_nodes("nova", "t") == ("n1",))
-    assert replica.state("n1", "fanout").records == (Record("nova", "t"),)
+    assert replica.offer("n1", "fanout").state().records == (Record("nova", "t"),)
     assert announcer.counts["unfit"] == 1
 
 
-def test_too_many_records_leave_what_was_there(reactor, tmp_path, closing, said, monkeypatch):
-    monkeypatch.setattr(wire, "STATE_CHARS_MAX", 2_000)
+def test_too_many_records_wait_until_others_end(reactor, tmp_path, closing, said, monkeypatch):
+    monkeypatch.setattr(records, "RECORDS_MAX", 3)
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
-    announcer.set_records([rpc("l1")])
+    set_records(announcer, [rpc("l1")])
     turn_until(reactor, lambda: room.registry.records == 1)
-    announcer.set_records([rpc(f"l{at}") for at in range(1000)])
-    turn_until(reactor, lambda: announcer.counts["unfit"])
-    assert "1000 listeners are too many" in said[-1]
-    assert room.registry.records == 1
+    announcer.add([rpc(f"l{at}") for at in range(2, 6)])
+    turn_until(reactor, lambda: room.registry.records == 3)
+    assert "5 listeners are too many for one node's directory; 2 of them wait" in said[-1]
+    announcer.add([rpc("l6")])
+    announcer.remove([rpc("l4"), rpc("nobody")])
+    turn_for(reactor, 0.05)
+    assert names_of(announcer) == ["l1", "l2", "l3"]
+    announcer.remove([rpc("l1"), rpc("l2")])
+    turn_until(reactor, lambda: names_of(announcer) == ["l3", "l5", "l6"])
+    turn_until(reactor, lambda: room.registry.states() == (announcer.state,))
+    assert announcer.counts["unfit"] == len([line for line in said if "too many" in line]) == 1
+    announcer.add([rpc("l7")])
+    turn_until(reactor, lambda: announcer.counts["unfit"] == 2)
+
+
+def test_what_comes_and_goes_within_one_turn_is_not_told(reactor, tmp_path, closing):
+    settings = config(tmp_path)
+    open_room(reactor, settings, closing)
+    announcer = announcer_of(reactor, settings, closing)
+    announcer.add([rpc("l1")])
+    turn_until(reactor, lambda: names_of(announcer) == ["l1"])
+    version = announcer.state.version
+    announcer.add([rpc("l2"), rpc("l1")])
+    announcer.remove([rpc("l2"), rpc("l1")])
+    announcer.add([rpc("l1")])
+    turn_for(reactor, 0.05)
+    assert (announcer.state.version, names_of(announcer)) == (version, ["l1"])
+
+
+def names_of(announcer):
+    return [each.listener for each in announcer.state.records]
 
 
 def test_a_frozen_pipeline_is_gone_after_its_lease(reactor, tmp_path, closing):
@@ -108,7 +140,7 @@ def test_a_restarted_directory_is_told_everything_again(reactor, tmp_path, closi
     settings = config(tmp_path)
     first = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
-    announcer.set_records([rpc("l1")])
+    set_records(announcer, [rpc("l1")])
     replica, _reader = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: listeners(replica) == ["l1"])
     first.stop("restarted")
@@ -118,7 +150,7 @@ def test_a_restarted_directory_is_told_everything_again(reactor, tmp_path, closi
     turn_until(reactor, lambda: second.registry.records == 1)
     seen = []
     replica.on_change.append(lambda: seen.append(listeners(replica)))
-    announcer.set_records([rpc("l1"), rpc("l2")])
+    set_records(announcer, [rpc("l1"), rpc("l2")])
     turn_until(reactor, lambda: listeners(replica) == ["l1", "l2"])
     assert all("l1" in each for each in seen)  # and never was away
 
@@ -127,7 +159,7 @@ def test_a_silent_directory_is_noticed_and_takes_nothing_away(reactor, tmp_path,
     settings = config(tmp_path, lease_s=0.5, beat_s=0.1)
     room = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
-    announcer.set_records([rpc("l1")])
+    set_records(announcer, [rpc("l1")])
     replica, reader = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: listeners(replica) == ["l1"])
     room.stop("gone")
@@ -141,10 +173,10 @@ def test_a_restarted_pipeline_replaces_the_one_before(reactor, tmp_path, closing
     open_room(reactor, settings, closing)
     replica, _reader = reader_of(reactor, settings, closing)
     old = announcer_of(reactor, settings, closing, incarnation=10)
-    old.set_records([rpc("old")])
+    set_records(old, [rpc("old")])
     turn_until(reactor, lambda: listeners(replica) == ["old"])
     new = announcer_of(reactor, settings, closing, incarnation=20)
-    new.set_records([rpc("new")])
+    set_records(new, [rpc("new")])
     turn_until(reactor, lambda: listeners(replica) == ["new"])
     old.leave()
     turn_for(reactor, 0.3)
@@ -155,7 +187,7 @@ def test_the_room_says_what_it_counts(reactor, tmp_path, closing, monkeypatch):
     monkeypatch.setattr(line, "STATUS_S", 0.3)
     settings = config(tmp_path, host="127.0.0.1", directory_port=0)
     room = open_room(reactor, settings, closing)
-    announcer_of(reactor, settings, closing).set_records([rpc("l1")])
+    set_records(announcer_of(reactor, settings, closing), [rpc("l1")])
     replica = Replica()
     link = DirectoryLink(reactor, room.endpoint, replica, tuning=Tuning())
     closing.append(link)
@@ -203,12 +235,12 @@ def test_nodes_see_each_other_by_their_directories(reactor, tmp_path, closing):
     near, far, near_room, far_room = two_nodes(reactor, tmp_path, closing)
     here = announcer_of(reactor, near, closing)
     there = announcer_of(reactor, far, closing)
-    here.set_records([rpc("near")])
-    there.set_records([rpc("far")])
+    set_records(here, [rpc("near")])
+    set_records(there, [rpc("far")])
     near_replica, _ = reader_of(reactor, near, closing)
     far_replica, _ = reader_of(reactor, far, closing)
     turn_until(reactor, lambda: listeners(near_replica) == listeners(far_replica) == ["far", "near"])
-    here.set_records([rpc("near"), rpc("near2")])
+    set_records(here, [rpc("near"), rpc("near2")])
     turn_until(reactor, lambda: listeners(far_replica) == ["far", "near", "near2"])
     there.leave()
     turn_until(reactor, lambda: listeners(near_replica) == ["near", "near2"])
@@ -222,9 +254,9 @@ def test_known_hosts_stay_known_while_the_other_directory_is_away_and_it_is_told
     reactor, tmp_path, closing
 ):
     near, far, near_room, far_room = two_nodes(reactor, tmp_path, closing, lease_s=0.8, beat_s=0.1)
-    announcer_of(reactor, near, closing).set_records([rpc("near")])
+    set_records(announcer_of(reactor, near, closing), [rpc("near")])
     there = announcer_of(reactor, far, closing)
-    there.set_records([rpc("far")])
+    set_records(there, [rpc("far")])
     replica, _ = reader_of(reactor, near, closing)
     turn_until(reactor, lambda: listeners(replica) == ["far", "near"] and far_room.registry.records == 2)
     far_room.stop("away")
@@ -252,7 +284,7 @@ def test_a_directory_whose_name_is_not_resolved_keeps_nobody(reactor, tmp_path, 
     near = config(tmp_path, "n1", directories=(endpoint,))
     room = open_room(reactor, near, closing)
     here = announcer_of(reactor, near, closing)
-    here.set_records([rpc("l1")])
+    set_records(here, [rpc("l1")])
     replica, _ = reader_of(reactor, near, closing)
     turn_until(reactor, lambda: replica.synced and listeners(replica) == ["l1"])
     assert not room._uplinks.links[0].alive
@@ -284,7 +316,7 @@ def test_a_link_to_oneself_is_given_up(reactor, tmp_path, closing, said):
     number = int(endpoint.rpartition(":")[2])
     settings = config(tmp_path, host="127.0.0.1", directory_port=number, directories=(endpoint,))
     room = open_again(reactor, settings, closing)
-    announcer_of(reactor, settings, closing).set_records([rpc("l1")])
+    set_records(announcer_of(reactor, settings, closing), [rpc("l1")])
     turn_until(reactor, lambda: room._uplinks.links[0].closed)
     replica, _ = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: listeners(replica) == ["l1"])
@@ -303,7 +335,7 @@ def test_two_nodes_of_one_name_are_told_so(reactor, tmp_path, closing, said):
 def test_a_reader_without_a_proxy_asks_over_tcp_and_finds_the_local_one_later(reactor, tmp_path, closing):
     far = config(tmp_path, "n2", host="127.0.0.1", directory_port=0)
     room = open_room(reactor, far, closing)
-    announcer_of(reactor, far, closing).set_records([rpc("far")])
+    set_records(announcer_of(reactor, far, closing), [rpc("far")])
     turn_until(reactor, lambda: room.registry.records == 1)
     nowhere = config(tmp_path, "n3")
     replica, reader = reader_of(reactor, nowhere, closing, directories=(room.endpoint,))
@@ -326,7 +358,7 @@ def test_a_reader_finds_its_local_directory_though_another_one_answers(reactor, 
     turn_until(reactor, lambda: reader.alive and replica.synced)
     open_room(reactor, near, closing)
     announcer = announcer_of(reactor, near, closing)
-    announcer.set_records([rpc("next-door")])
+    set_records(announcer, [rpc("next-door")])
     turn_until(reactor, lambda: listeners(replica) == ["next-door"])
 
 
@@ -337,5 +369,5 @@ def test_a_reader_whose_directory_goes_asks_the_others(reactor, tmp_path, closin
     assert len(reader.links) == 1
     near_room.stop("away")
     turn_until(reactor, lambda: reader.links.get(far_room.endpoint) and reader.links[far_room.endpoint].alive)
-    announcer_of(reactor, far, closing).set_records([rpc("new")])
+    set_records(announcer_of(reactor, far, closing), [rpc("new")])
     turn_until(reactor, lambda: listeners(replica) == ["new"])

@@ -79,7 +79,7 @@ def test_a_promised_version_comes_even_if_nothing_changes(node):
 
     def promise():
         before = announcer.state.version
-        announcer.set_records(announcer.state.records)
+        announcer.add(announcer.state.records)
         return before, announcer.promise()
 
     before, promised = node.within(promise)
