@@ -1,4 +1,5 @@
-"""Memory that a burst took goes back to the system: by itself glibc's allocator returns what lies at the end only.
+"""Memory that a burst took goes back to the system: by itself glibc's allocator returns what lies at the end only, and
+a dict keeps the room that it once needed.
 
 A leaf like ``supervision``. After a flood of large messages a process would else keep hundreds of MiB of free pages.
 """
@@ -6,8 +7,9 @@ A leaf like ``supervision``. After a flood of large messages a process would els
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 GROWN_BYTES: Final = 16 << 20
 """Free pages are looked for while the process is larger by so much than it has been."""
@@ -16,6 +18,9 @@ REST_LOOKS: Final = 2, 256
 """How many looks that is not done again: from the first to the second, twice as many whenever it found nothing."""
 FOUND_BYTES: Final = 1 << 20
 """Less than that is nothing."""
+ROOM_BYTES: Final = 64 << 10
+ENTRY_BYTES: Final = 512
+"""Room of a dict, and for each of its entries, that is nothing: one that just grew has 200 bytes for each."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -35,6 +40,15 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def compact(table: dict[_Key, _Value]) -> dict[_Key, _Value]:
+    """``table``, or a copy of it where nearly all of its room is empty; to be asked whenever something was removed."""
+    return dict(table) if sys.getsizeof(table) > ROOM_BYTES + ENTRY_BYTES * len(table) else table
 
 
 class Trim:

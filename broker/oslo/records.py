@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.memory import compact
+
 STATES_MAX: Final = 16_384
 """States that a directory holds: four pipelines of some thousand nodes."""
 # read where it is used, not folded by the compiler: tests change it
@@ -118,7 +120,7 @@ class Offer:
     Attributes:
         node, pipeline, incarnation, endpoint, key, place: see ``State``; never changed.
         version: counts the changes.
-        records: in the order they came; only ``add`` and ``remove`` change it.
+        records: in the order they came; only ``add`` and ``remove`` change it, or replace it.
         chars: of all names of all records.
     """
 
@@ -198,6 +200,7 @@ class Offer:
         """One record less; harmless when it is not there."""
         if record in self.records:
             del self.records[record]
+            self.records = compact(self.records)
             self.chars -= chars_of(record)
 
 

@@ -1,6 +1,17 @@
 """Free pages go back to the system after a burst, and a process that needs its memory is not asked all the time."""
 
-from broker.memory import GROWN_BYTES, LOOK_S, REST_LOOKS, Trim, give_back, resident_bytes
+import sys
+
+from broker.memory import (
+    GROWN_BYTES,
+    LOOK_S,
+    REST_LOOKS,
+    ROOM_BYTES,
+    Trim,
+    compact,
+    give_back,
+    resident_bytes,
+)
 
 MIB = 1 << 20
 
@@ -68,3 +79,17 @@ def test_the_pages_of_this_process():
     del kept[:-1]
     give_back()
     assert resident_bytes() < before + 64 * MIB
+
+
+def test_a_dict_that_was_large_gives_its_room_back_and_keeps_its_order():
+    table = {number: str(number) for number in range(100_000)}
+    assert compact(table) is table
+    copies = 0
+    for number in range(99_990):
+        del table[number]
+        after = compact(table)
+        copies += after is not table
+        table = after
+    assert list(table.items()) == [(number, str(number)) for number in range(99_990, 100_000)]
+    assert sys.getsizeof(table) <= ROOM_BYTES
+    assert 1 <= copies <= 10

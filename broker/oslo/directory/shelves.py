@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from broker.memory import compact
 from broker.oslo.names import Pipeline
 from broker.oslo.records import Place, Record
 
@@ -76,6 +77,7 @@ class Shelves:
             else:
                 self.pools.pop(key, None)
         self._requests, self._fanouts, self._notices = {}, {}, {}
+        self.servers, self.nodes, self.pools = compact(self.servers), compact(self.nodes), compact(self.pools)
 
     def _seated(self, old: tuple[Server, ...], steps: list[_Step]) -> tuple[Server, ...]:
         if len(steps) > SPLICES_MAX:

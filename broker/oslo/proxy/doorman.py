@@ -47,7 +47,7 @@ class Doorman:
         self._unlisted = Credentials(rolemask=config.unlisted & _REMOTE)
         self._keys = {each.key: Credentials(each.userid, each.rolemask & _REMOTE) for each in config.keys}
         self._numbers = itertools.count(1)
-        self._decisions: dict[tuple[str, Credentials, str, str], bool] = {}
+        self._decisions: dict[tuple[Credentials, str, str], bool] = {}
 
     # ------------------------------------------------------------ who
 
@@ -84,20 +84,17 @@ class Doorman:
 
     def may_send(self, who: Credentials, exchange: str, topic: str) -> bool:
         """Whether ``who`` may send to ``topic``, that of a notification with its priority at the end."""
-        return self._may("send", who, exchange, topic)
-
-    def may_listen(self, who: Credentials, exchange: str, topic: str) -> bool:
-        """Whether ``who`` may listen there."""
-        return self._may("listen", who, exchange, topic)
-
-    def _may(self, action: str, who: Credentials, exchange: str, topic: str) -> bool:
-        asked = (action, who, exchange, topic)
+        asked = (who, exchange, topic)
         known = self._decisions.get(asked)
         if known is None:
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
-            known = self._decisions[asked] = self._decide(action, who, exchange, topic)
+            known = self._decisions[asked] = self._decide("send", who, exchange, topic)
         return known
+
+    def may_listen(self, who: Credentials, exchange: str, topic: str) -> bool:
+        """Whether ``who`` may listen there; asked once for each listener, and so not remembered."""
+        return self._decide("listen", who, exchange, topic)
 
     def _decide(self, action: str, who: Credentials, exchange: str, topic: str) -> bool:
         for rule in self._rules:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from broker.memory import compact
 from broker.oslo.records import Record
 
 Exit = TypeVar("Exit")
@@ -98,6 +99,8 @@ class Locals(Generic[Exit]):
             ring.remove()
             if not ring.size:
                 del self._rings[where]
+        self._by_listener = compact(self._by_listener)
+        self._rings = compact(self._rings)
         return local
 
     def fitting(self, exchange: str, topic: str, server: str, listener: str) -> Local[Exit] | None:

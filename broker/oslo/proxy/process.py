@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from broker import supervision
 from broker.errors import ConfigError
 from broker.journal.options import JournalOptions
+from broker.memory import Trim
 from broker.oslo.names import Pipeline
 from broker.oslo.node import DIRECTORY, EVERYTHING, NodeConfig
 from broker.oslo.proxy.doorman import Doorman
@@ -136,6 +137,7 @@ class NodeProxy:
             with self._signals():
                 supervision.announce(self.reactor.call_later, "READY=1")
                 supervision.watch(self.reactor.call_later)
+                Trim().watch(self.reactor.call_later)
                 if ready is not None:
                     ready()
                 self.reactor.run()
