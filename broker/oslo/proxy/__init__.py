@@ -6,6 +6,7 @@
     folder          the folder of sockets: modes, one proxy for each room
     entry           a pipeline's sockets for clients, TCP and IPC
     desk            a pipeline's control socket, where local servers register
+    drops           their listeners that are dropped, some in each turn
     openings        these servers, and what they say then (pure)
     roll            the registered servers of a pipeline, as the directory is told of them
     doorman         who comes in, and what they may do (pure)

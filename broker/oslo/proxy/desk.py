@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
+from broker.memory import compact
 from broker.oslo.frames import (
     HEAD_BYTES,
     MAGIC,
@@ -35,6 +36,7 @@ from broker.oslo.frames import (
 from broker.oslo.names import REASONS, Pipeline, Reason, control_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.doorman import Doorman
+from broker.oslo.proxy.drops import Drops
 from broker.oslo.proxy.entry import told_of
 from broker.oslo.proxy.figures import Figures
 from broker.oslo.proxy.openings import CannotOpen, Link, read
@@ -120,6 +122,7 @@ class Desk:
         self._returned, self._gone, self._raw = returned, gone, dict(raw or {})
         self._told = figures.told if told is None else told
         self._holders: dict[str, tuple[Link, Opened]] = {}
+        self._drops = Drops(reactor, self._drop, self._finished)
         self._records = 0
         self._sweep_s = max(config.lease_s / SWEEPS, 0.02)
         sock = reactor.context.socket(zmq.ROUTER)
@@ -172,6 +175,7 @@ class Desk:
         for link in self.links.values():
             self._unwatch(link)
         self.links.clear()
+        self._drops.clear()
         self.pipe.close(linger_ms)
         remove_socket(self.path)
 
@@ -239,7 +243,7 @@ class Desk:
         opening = read(rest)
         self._check(link, opening)
         holder, told = self._holders.get(opening.listener, (None, None))
-        if holder is link and told is not None:
+        if holder is link and told is not None and opening.listener in link.listeners:
             if link.listeners[opening.listener] != opening:
                 raise CannotOpen(
                     Reason.MALFORMED, "saw another OPEN of the same listener, expected CLOSE before"
@@ -274,13 +278,17 @@ class Desk:
 
     def _take_over(self, holder: Link, link: Link, listener: str) -> None:
         """The same process has a new connection: its listener moves; nobody else's does."""
+        if listener in holder.dropping:
+            self._drop(holder, listener)
+            return
         if not link.pid or (holder.pid, holder.credentials) != (link.pid, link.credentials):
             raise CannotOpen(Reason.DENIED, "saw the listener of another process")
         self._drop(holder, listener)
 
     def _drop(self, link: Link, listener: str) -> None:
-        opening = link.listeners.pop(listener)
+        opening = link.dropping.pop(listener, None) or link.listeners.pop(listener)
         del self._holders[listener]
+        self._holders = compact(self._holders)
         self._records -= len(opening.records)
         self._figures.count("closed")
         if self.noting is not None:
@@ -330,18 +338,16 @@ class Desk:
         """The pipe says that nobody has this id any more."""
         link = self.links.get(rid)
         if link is not None:
-            self._end(link)
-            if waiting and self._returned is not None:
-                self._returned(link, waiting)
+            self._end(link, waiting)
 
-    def _end(self, link: Link) -> None:
-        if self.links.get(link.rid) is not link:
-            return
-        self._unwatch(link)
-        for listener in list(link.listeners):
-            self._drop(link, listener)
-        del self.links[link.rid]
-        waiting = self.pipe.sift(link.rid, lambda _frames: True)
+    def _end(self, link: Link, waiting: Sequence[Frames] = ()) -> None:
+        if self.links.get(link.rid) is link:
+            self._unwatch(link)
+            del self.links[link.rid]
+            # now: another connection may have its id when the last listener is dropped
+            self._drops.put(link, [*waiting, *self.pipe.sift(link.rid, lambda _frames: True)])
+
+    def _finished(self, link: Link, waiting: list[Frames]) -> None:
         if waiting and self._returned is not None:
             self._returned(link, waiting)
         if self._gone is not None:
@@ -370,8 +376,7 @@ class Desk:
                 link,
                 len(link.listeners),
             )
-        for listener in list(link.listeners):
-            self._drop(link, listener)
+        self._drops.put(link)
         self._probe(link)
 
     def _probe(self, link: Link) -> None:

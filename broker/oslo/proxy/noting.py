@@ -316,7 +316,7 @@ class Noting:
         if number is None or not self._recording.active:
             return
         self._announced("oslo.withdraw", number, opening)
-        if not link.listeners and self._links.pop(link, None) is not None:
+        if not (link.listeners or link.dropping) and self._links.pop(link, None) is not None:
             name = f"{self._pipeline} server, pid {link.pid}"
             why = "silent for a lease" if link.lapsed else "its last listener ended"
             self._down(number, {"peer": name, "role": "server", "reason": why, **_uid(link)})

@@ -35,12 +35,13 @@ class Link:
         origin: its ``Peer-Address``.
         credentials: who it is; ``stamp``: the same as an envelope has it.
         pid: its process; 0 unknown.
-        listeners: what it opened, by listener.
+        listeners: what it opened, by listener; ``dropping``: those that are to be dropped in one of the next turns.
         lapsed: it was silent for a lease, its listeners are dropped.
     """
 
     __slots__ = (
         "credentials",
+        "dropping",
         "heard",
         "lapsed",
         "listeners",
@@ -59,6 +60,7 @@ class Link:
         self.stamp = who.encode()
         self.pid = credentials(origin)[2] or 0
         self.listeners: dict[str, Opening] = {}
+        self.dropping: dict[str, Opening] = {}
         self.lapsed = False
         self.heard = True
         self.silent = 0

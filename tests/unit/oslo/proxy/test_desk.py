@@ -11,6 +11,7 @@ from broker.oslo.frames import Kind, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
 from broker.oslo.proxy import desk as module
+from broker.oslo.proxy import drops
 from broker.oslo.records import Opened, Opening, Record, to_json
 from tests.live.oslo_raw import child_of, until
 from tests.live.oslo_wire import hear
@@ -161,6 +162,22 @@ def test_a_frozen_process_is_dropped_after_its_lease_and_comes_back(run_node):
         client = node.client()
         client.call("t")
         assert client.get().rest == [b"child"]
+
+
+def test_a_link_with_many_listeners_ends_in_portions_and_may_open_them_again_meanwhile(run_node, monkeypatch):
+    monkeypatch.setattr(drops, "DROPS_MAX", 1)
+    node = run_node(lease_s=3600.0)
+    one, two = node.server(), node.server()
+    openings = [one.opening(f"t{number}") for number in range(60)]
+    for opening in openings:
+        one.ask(Kind.OPEN, to_json(opening))
+    client = node.client()
+    one.ctl.close(0)
+    until(lambda: len(records(node)) < 60 or client.call("t59"), "its end to be noticed")
+    for opening in openings[-20:]:
+        assert two.ask(Kind.OPEN, to_json(opening)).kind == Kind.OPENED
+    until(lambda: len(records(node)) == 20, "the others to be dropped")
+    assert records(node) == {f"x/t{number}": 1 for number in range(40, 60)}
 
 
 @pytest.mark.patient
