@@ -21,7 +21,7 @@ from broker.oslo.reactor.reading import Reading
 
 __all__ = ["Frames", "Outcome", "Pipe", "Receive"]
 
-DRAIN_MSGS: Final = 128
+DRAIN_MSGS: Final = 64
 """Messages read in one turn, so that other sockets get theirs."""
 # read where it is used, not folded by the compiler: tests change it
 DRAIN_BYTES: int = 8 << 20
