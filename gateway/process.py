@@ -15,9 +15,8 @@ from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Self
 
-from broker import supervision
+from broker import memory, supervision
 from broker.errors import ConfigError, HeadgateError
-from broker.memory import Trim
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
 
@@ -82,9 +81,10 @@ async def _serve(make: Callable[[], Gateway], ready: Callable[[Gateway], None] |
     gateway = make()
     async with Leaving(gateway) as leaving:
         if await leaving.unless_left(gateway.start()):
+            memory.settle()
             if ready is not None:
                 ready(gateway)
-            Trim().watch(asyncio.get_running_loop().call_later)
+            memory.Trim().watch(asyncio.get_running_loop().call_later)
             await leaving.wait()
     return EXIT_OK
 

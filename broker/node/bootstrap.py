@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
 
-from broker import supervision
+from broker import memory, supervision
 from broker.errors import ConfigError, HeadgateError
 from broker.node import drain
 from broker.node.assembly import Node
@@ -97,7 +96,7 @@ async def _serve(
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            settle_memory()
+            memory.settle()
             herald.started()
             if ready is not None:
                 ready(node)
@@ -157,16 +156,6 @@ def _on_hangup(reload: Reload, leave_with: Callable[[str], None]) -> None:
             reload.request()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
-
-
-def settle_memory() -> None:
-    """What exists now lives as long as the process: no collection looks at it again, and the young are looked at less
-    often (a batch makes hundreds of messages, all of them gone at its end without any collection).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def set_up_logging(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker import supervision
+from broker import memory, supervision
 from broker.cli import overrides
 from broker.cli.exits import OK
 from broker.cli.nfp.inside import where, wing_of
@@ -251,7 +251,7 @@ class _Up:
     async def run(self) -> int:
         """Start, say where, stay until told to leave; returns the exit code."""
         from broker.node.assembly import Node
-        from broker.node.bootstrap import keep_log, settle_memory
+        from broker.node.bootstrap import keep_log
         from gateway.process import Leaving
         from gateway.serve import Gateway
 
@@ -265,7 +265,7 @@ class _Up:
         try:
             async with leaving:
                 if await leaving.unless_left(self._start(node, gateway)):
-                    settle_memory()
+                    memory.settle()
                     self._say_where(gateway)
                     watching = asyncio.get_running_loop().create_task(self._watch(), name="watch ranks")
                     await leaving.wait()

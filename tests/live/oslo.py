@@ -35,7 +35,7 @@ LEAVE_S = 25.0
 
 PROGRAM = """
 import json, sys
-from broker.cli.oslo.room import settle_memory
+from broker import memory
 from broker.errors import ConfigError
 from broker.oslo.names import Pipeline
 from broker.oslo.node import KeyEntry, NodeConfig, Rule
@@ -56,7 +56,7 @@ try:
     proxy.open()
 except ConfigError as error:
     sys.exit(f"headgate: {error}")
-settle_memory()  # as every process of a node does
+memory.settle()  # as every process of a node does
 print("ready", flush=True)
 proxy.run()
 """

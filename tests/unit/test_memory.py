@@ -1,8 +1,10 @@
 """Free pages go back to the system after a burst, and a process that needs its memory is not asked all the time."""
 
+import gc
 import sys
 
 from broker.memory import (
+    GC_THRESHOLD,
     GROWN_BYTES,
     LOOK_S,
     REST_LOOKS,
@@ -11,6 +13,7 @@ from broker.memory import (
     compact,
     give_back,
     resident_bytes,
+    settle,
 )
 
 MIB = 1 << 20
@@ -93,3 +96,20 @@ def test_a_dict_that_was_large_gives_its_room_back_and_keeps_its_order():
     assert list(table.items()) == [(number, str(number)) for number in range(99_990, 100_000)]
     assert sys.getsizeof(table) <= ROOM_BYTES
     assert 1 <= copies <= 10
+
+
+def test_a_process_that_started_without_collections_makes_them_again_and_looks_at_nothing_old():
+    before = gc.get_threshold()
+    gc.disable()
+    try:
+        settle()
+        assert gc.isenabled()
+        assert gc.get_threshold() == GC_THRESHOLD
+        assert gc.get_freeze_count() > 0
+        young = []
+        assert any(each is young for each in gc.get_objects())
+        assert not any(each is gc.__dict__ for each in gc.get_objects())
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+        gc.enable()

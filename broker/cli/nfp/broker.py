@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker import memory
 from broker.cli import address, overrides
 from broker.cli.nfp.inside import WRITER, where
 from broker.journal.options import JournalOptions
@@ -147,11 +148,7 @@ def main(argv: list[str]) -> int:
             await made.stop()
 
     def ready(broker: NfpBroker) -> None:
-        gc.collect()
-        gc.freeze()
-        gc.enable()
-        # a turn makes hundreds of objects that are gone at its end by themselves
-        gc.set_threshold(20_000, 20, 50)
+        memory.settle()
         if not given.quiet:
             print("\n".join(_said(section, broker, uri)), flush=True)
 

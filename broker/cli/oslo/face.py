@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker import memory
 from broker.cli import address
 from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import plan
@@ -127,7 +128,6 @@ async def serve(config: FaceConfig, uri: str, ready: Callable[[], None], options
     Raises:
         HeadgateError: it could not start.
     """
-    from broker.cli.oslo.room import settle_memory
     from broker.oslo.service import Face
 
     face = Face(config, uri, options=options)
@@ -139,7 +139,7 @@ async def serve(config: FaceConfig, uri: str, ready: Callable[[], None], options
             if starting.done():
                 with address.keys_explained(uri, options):
                     starting.result()
-                settle_memory()
+                memory.settle()
                 ready()
             else:
                 starting.cancel()

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker import supervision
+from broker import memory, supervision
 from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.oslo import plan
@@ -135,13 +135,12 @@ def run_here(
         ready: called once, with where each room is reached from other nodes.
         journal: what is recorded; None nothing.
     """
-    from broker.cli.oslo.room import settle_memory
     from broker.oslo.proxy.process import NodeProxy
 
     proxy = NodeProxy(config, journal)
 
     def opened() -> None:
-        settle_memory()
+        memory.settle()
         ready(endpoints_in(proxy.told(), config.advertise or config.node))
 
     proxy.run(opened)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -37,17 +36,6 @@ def bind_to(parent: int) -> None:
 def log_to_stderr(level: str, who: str = "oslo") -> None:
     """Our own lines to stderr, in the form of ``supervision.formatter``."""
     supervision.send_to_stderr(logging.getLogger("headgate"), who, level)
-
-
-def settle_memory() -> None:
-    """What exists now lives as long as the process: no collection looks at it again, and the young less often.
-
-    The middle generation is looked at before it is large: 400,000 objects, which servers that come in crowds soon make,
-    would take a twentieth of a second, in which nobody is served.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 2, 500)
 
 
 def _say(ready: Ready) -> None:

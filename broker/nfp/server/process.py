@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -30,8 +29,6 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_CONFIG: Final = 78
 """sysexits.h EX_CONFIG: a supervisor need not try again."""
-GC_THRESHOLD: Final = (20_000, 20, 50)
-"""A turn makes hundreds of objects, nearly all of them gone at its end without any collection."""
 
 
 def run(
@@ -55,7 +52,6 @@ def run(
     """
     supervision.send_to_stderr(log, "nfp", log_level)
     supervision.raise_descriptor_limit()
-    gc.set_threshold(*GC_THRESHOLD)
     try:
         outcome = asyncio.run(serve(settings, name=name, ready=ready, beside=beside, journal=journal))
     except ConfigError as error:

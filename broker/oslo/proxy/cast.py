@@ -305,6 +305,7 @@ class CastRoom:
     def _said(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
         exit_ = self._exits.get(link)
         if envelope.kind == Kind.CREDIT and exit_ is not None:
+            self.figures.count("credits")
             self._moved(exit_)
             return
         text = "dropped a message of %s: saw kind %d with %d frames"
