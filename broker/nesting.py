@@ -20,6 +20,7 @@ _SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(set(range(256)) - set(b'"[]{}'))
 _STRIDE: Final = 8
 """Brackets looked at in one step."""
+_LONG: Final = 16 << 10
 
 Text: TypeAlias = bytes | bytearray | memoryview | str
 _T = TypeVar("_T")
@@ -56,8 +57,20 @@ def check(text: Text, most: int = NESTED_MAX) -> None:
     if len(text) <= most:
         return
     plain = text.encode() if isinstance(text, str) else bytes(text)
-    if plain.count(b"[") + plain.count(b"{") > most and _deeper(plain, most):
+    if _opens(plain, most) and _deeper(plain, most):
         raise msgspec.DecodeError(f"nested deeper than {most}")
+
+
+def _opens(text: bytes, most: int) -> bool:
+    """Whether there are more than ``most`` opening brackets, in strings or not."""
+    if len(text) < _LONG:
+        return text.count(b"[") + text.count(b"{") > most
+    for bracket in (b"[", b"{"):  # of which a long text has few: to find them is far faster than to count
+        at = text.find(bracket)
+        while at >= 0 and most >= 0:
+            most -= 1
+            at = text.find(bracket, at + 1)
+    return most < 0
 
 
 def _deeper(text: bytes, most: int) -> bool:

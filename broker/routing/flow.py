@@ -52,7 +52,7 @@ TOLD_BYTES: Final = WINDOW_BYTES // 8
 TOLD_MSGS: Final = 112
 """The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
 LATE_MSGS: Final = 192
-"""... and after so many in any case, three quarters of the window: who waits for room hears of it by then."""
+"""... and after so many in any case: fewer than ``under_way.AGAIN_MSGS``, so that who waits for room hears of it."""
 _NEVER: Final = 1 << 62
 _WORD: Final = 0xFFFFFFFF
 

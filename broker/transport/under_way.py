@@ -1,9 +1,9 @@
 """What was given to a transport and may still be far from the peer: in libzmq's queues and two kernels', where nobody
 can look. A peer that says how many messages it has *handled* makes it known.
 
-It is *behind* when more than ``WINDOW_MSGS`` are under way, and until it is half of that, or more than ``WINDOW_BYTES``
-of large requests. Of these a few fill the window, and a peer speaks of many messages at a time: from half a window on
-they are followed by a *mark*, which comes back when they are handled.
+It is *behind* when more than ``WINDOW_MSGS`` are under way, and until it is ``AGAIN_MSGS``, or more than
+``WINDOW_BYTES`` of large requests. Of these a few fill the window, and a peer speaks of many messages at a time: from
+half a window on they are followed by a *mark*, which comes back when they are handled.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Final
 
 WINDOW_MSGS: Final = 256
 """A broker handles so many small requests in 5 to 10 ms; in 1 ms of network it does not."""
+AGAIN_MSGS: Final = 224
+"""Above ``routing.flow.LATE_MSGS``, which the peer may have handled and not said, and what only one end counts: who has
+handled everything must not be behind for want of another word."""
 WINDOW_BYTES: Final = 1 << 20
 """The same of large requests, in bytes."""
 _COUNTED: Final = 0xFFFFFFFF
@@ -54,7 +57,7 @@ class UnderWay:
     def _is_late(self, sent: int) -> bool:
         full = self.large_bytes > WINDOW_BYTES
         self.end = _NOW if full else self._done + WINDOW_MSGS
-        return full or sent - self._done > WINDOW_MSGS // 2
+        return full or sent - self._done > AGAIN_MSGS
 
     def sends_large(self, number: int, size: int) -> bool:
         """Message ``number`` is a request of ``size`` bytes; True: a mark shall follow it."""

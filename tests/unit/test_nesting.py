@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker import nesting
 from broker.errors import DecodeError, ProtocolError, RpcError
-from broker.nesting import NESTED_MAX, check, read_json
+from broker.nesting import _LONG, NESTED_MAX, _opens, check, read_json
 from broker.nfp import bodies, opening, targets
 from broker.nfp.dispatch import rewriting
 from broker.nfp.management import jobs, ring
@@ -164,6 +164,16 @@ def test_every_kind_of_text(kind):
     assert read_json(kind(nested(NESTED_MAX)))
     with pytest.raises(msgspec.DecodeError, match=f"nested deeper than {NESTED_MAX}"):
         read_json(kind(nested(NESTED_MAX + 1)))
+
+
+@pytest.mark.parametrize("bracket", [b"[", b"{"])
+def test_long_text_is_looked_into_when_it_opens_many(bracket):
+    long = b'"%b"' % (b" " * 2 * _LONG)
+    assert not _opens(long + bracket * NESTED_MAX, NESTED_MAX)
+    assert _opens(long + b"[" + bracket * NESTED_MAX, NESTED_MAX)
+    check(b"[%b,%b]" % (long, b",".join([b"{}"] * NESTED_MAX)))
+    with pytest.raises(msgspec.DecodeError):
+        check(b"[%b,%b]" % (long, nested(NESTED_MAX)))
 
 
 def test_what_is_short_is_not_looked_into():

@@ -1,0 +1,42 @@
+"""What a broker sends in a window and what the other one says that it has handled: nobody waits when all is handled."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.routing.flow import Flow, Window
+from broker.routing.tally import Tally
+from broker.transport.under_way import WINDOW_MSGS, UnderWay
+
+GREETING = 8
+"""Words of the greeting, which one end counts and the other does not."""
+STEPS = st.lists(
+    st.tuples(st.integers(1, 2 * WINDOW_MSGS), st.integers(1, 2 * WINDOW_MSGS), st.booleans()), max_size=20
+)
+
+
+class Neighbour:
+    def __init__(self):
+        self.window = Window(speaks=True, base=0)
+        self.said = []
+
+    def send(self, word):
+        self.said.append(word.aux2)
+
+
+@given(STEPS, st.integers(0, GREETING))
+def test_a_peer_that_has_handled_everything_is_not_behind_for_want_of_another_message(steps, uncounted):
+    """Each step: so many are sent, in turns of so many they are handled, and there is or is not something to send."""
+    flow, port, sent, behind = Flow(Tally()), Neighbour(), uncounted, False
+    under_way = UnderWay()
+    under_way.handled(sent, 0)
+    for burst, turn, has_else in steps:
+        sent += burst
+        behind = behind or sent > under_way.end
+        while left := sent - uncounted - port.window.messages:
+            flow.ran(port, port.window, min(left, turn))
+            if has_else and port in flow.owing:
+                flow.tell_along(port)
+            for count in port.said:
+                behind = under_way.handled(sent, count) and behind
+            port.said.clear()
+        assert not behind
