@@ -22,10 +22,10 @@ FOUND_BYTES: Final = 1 << 20
 ROOM_BYTES: Final = 64 << 10
 ENTRY_BYTES: Final = 512
 """Room of a dict, and for each of its entries, that is nothing: one that just grew has 200 bytes for each."""
-GC_THRESHOLD: Final = (20_000, 2, 500)
+GC_THRESHOLD: Final = (5_000, 2, 1_000)
 """A batch makes hundreds of messages, all of them gone at its end without any collection, so the young are looked at
-seldom; the middle generation before it is large: 400,000 objects, which peers that come in crowds soon make, would take
-a twentieth of a second, in which nobody is served.
+seldom; but before they are many, and the middle generation, too: 60,000 objects, which peers that come in crowds soon
+make, take 30 ms, in which nobody is served.
 """
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 

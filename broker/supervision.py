@@ -8,6 +8,7 @@ takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the f
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import resource
@@ -29,6 +30,8 @@ _JOURNAL_STREAM: Final = "JOURNAL_STREAM"
 _SEVERITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 """The levels of ``logging`` and those of syslog (sd-daemon(3)); what is less severe is debug, 7."""
 
+TABLE_FDS: Final = 16_384
+"""Room in the kernel's table of descriptors, 8 bytes for each."""
 RETRY_S: Final = 0.1
 """A manager whose queue is full is told again after so long."""
 
@@ -112,11 +115,16 @@ def raise_descriptor_limit() -> None:
     """Let this process open as many descriptors as the system lets it: each connection needs one.
 
     The usual soft limit, 1024, is kept low for programs that use select(2), as none of ours does (systemd.exec(5)).
+
+    The kernel's table of them is made large enough for ``TABLE_FDS`` now: later, when there are threads, each time that
+    it is doubled stops the process for 10 to 20 ms.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError):
+        if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with open(os.devnull) as any_file:
+            os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, min(hard, TABLE_FDS) - 1))
 
 
 # ---------------------------------------------------------------- the log

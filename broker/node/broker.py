@@ -56,6 +56,8 @@ FLUSH_MSGS = 64
 """What a long batch has forwarded leaves after so many messages: the next process, on another core, begins with it
 while the rest is handled here. Fewer would cost more in system calls than it gains."""
 OWN_LOAD = 32 * DELIVERY_BYTES
+OWN_BYTE_LOAD = 2
+"""And each byte of its payload, which is read and mostly answered with as much."""
 """What a request for a built-in service weighs in a batch: the time of so many deliveries, 25 us."""
 STAMPS_MAX = 64
 """Credentials remembered per port as (received -> stamped); an owner link that speaks for many users fills it."""
@@ -251,7 +253,7 @@ class Broker:
         """Something was routed to this broker itself: for a service, in answer to its own call, or by subscription."""
         kind = message.head[3]
         if kind == REQUEST:
-            self.router.events.load += OWN_LOAD
+            self.router.events.load += OWN_LOAD + OWN_BYTE_LOAD * len(message.payload_part)
             self.post(self.deliver, message)
         elif kind == RESPONSE:
             self.post(self.calls.answered, message)

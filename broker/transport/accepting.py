@@ -24,6 +24,8 @@ log = logging.getLogger("headgate")
 
 BACKLOG: Final = 128
 """Connections that may wait for accept; deployed flux-core has 5, which a burst of clients overruns."""
+ACCEPTS: Final = 32
+"""Connections accepted in one turn, each of which takes a tenth of a millisecond."""
 ACCEPT_RETRY_S: Final = 0.25
 """Pause after EMFILE and the like: accepting again at once would spin."""
 TOLD_S: Final = 60.0
@@ -67,7 +69,7 @@ class UnixListener(Listener):
 
     def _acceptable(self) -> None:
         crowded = False
-        for _ in range(BACKLOG):
+        for _ in range(ACCEPTS):
             try:
                 sock, _address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -294,6 +294,17 @@ def test_all_descriptors_are_asked_for(few_descriptors):
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (few_descriptors, few_descriptors)
 
 
+def test_the_table_of_descriptors_does_not_have_to_grow_among_threads():
+    supervision.raise_descriptor_limit()
+    with open("/proc/self/status") as status:
+        size = next(int(line.split()[1]) for line in status if line.startswith("FDSize:"))
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert size >= min(supervision.TABLE_FDS, hard)
+    assert max(map(int, os.listdir("/proc/self/fd"))) < supervision.TABLE_FDS - 1, (
+        "the one that was asked for is free"
+    )
+
+
 def test_a_process_that_may_not_have_more_goes_on(monkeypatch):
     def refused(_what, _limits):
         raise ValueError("not allowed to raise maximum limit")

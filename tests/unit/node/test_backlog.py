@@ -4,7 +4,7 @@ import asyncio
 
 from broker.identity import PeerInfo
 from broker.node.backlog import FEW_MSGS, MANY_LINKS, READS, SMALL_READ_BYTES, TURNS
-from broker.node.broker import OWN_LOAD
+from broker.node.broker import OWN_BYTE_LOAD, OWN_LOAD
 from broker.routing.events import DELIVERY_BYTES
 from broker.routing.port import CHILD
 from broker.transport import inproc
@@ -113,6 +113,23 @@ def test_a_request_for_a_built_in_service_weighs_more_than_one_that_is_passed_on
         assert len(caller.responses) == 89
         caller.say(*(ask("echo.x", tag) for tag in range(1, 90)))
         assert len(service.requests) == 89
+
+    run(script())
+
+
+def test_large_requests_for_a_built_in_service_are_few_in_a_turn():
+    """Found here: of a link that had been held back, 8 of 1 MiB each were one turn of 20 ms."""
+
+    async def script():
+        large = b"x" * 100_000
+        desk = Desk(batch_msgs=100, batch_deliveries=5 * OWN_BYTE_LOAD * len(large) // DELIVERY_BYTES)
+        service, caller = desk.peer(services=["echo"]), desk.peer()
+        caller.say(*(ask("probe.x", tag, large) for tag in range(1, 31)))
+        assert len(caller.responses) == 5
+        await ticks(20)
+        assert len(caller.responses) == 30
+        caller.say(*(ask("echo.x", tag, large) for tag in range(1, 31)))
+        assert len(service.requests) == 30
 
     run(script())
 

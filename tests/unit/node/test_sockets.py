@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import stat
+from itertools import pairwise
 
 import pytest
 
@@ -35,6 +36,27 @@ def test_a_stale_socket_is_replaced(rundir):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o777
         await listener.stop()
         assert not path.exists()
+
+    run(script())
+
+
+def test_who_is_connected_gets_turns_while_a_crowd_comes(rundir):
+    async def script():
+        came = []
+        listener = await unix.listen(f"local://{rundir}/s", came.append, Options())
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(3 * accepting.ACCEPTS)]
+        for sock in crowd:
+            sock.connect(str(rundir / "s"))
+        seen = []
+        while len(came) < len(crowd):
+            seen.append(len(came))
+            await asyncio.sleep(0)
+        assert {after - before for before, after in pairwise(seen)} <= {0, accepting.ACCEPTS}
+        await listener.stop()
+        for link in came:
+            link.close()
+        for sock in crowd:
+            sock.close()
 
     run(script())
 
