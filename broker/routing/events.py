@@ -37,7 +37,7 @@ PREFIXES_MAX: Final = 4096
 LONG_HEAD_BYTES: Final = 5
 """What precedes a topic of 255 bytes or more in its part."""
 DELIVERY_BYTES: Final = 512
-"""What a delivery of an event costs this broker beside its bytes: the time in which so many are delivered."""
+"""What a delivery of a small event costs: the time in which so many bytes are delivered."""
 MARKS_MAX: Final = 64
 """Marks remembered per port, one for each credentials that its events bear."""
 
@@ -50,7 +50,7 @@ class Events:
         anew: a new numbering is followed from its beginning on: whatever comes before the first number seen is missing.
         on_gap: called with (last seen, now seen) when numbers are missing or a new numbering began.
         guest_max: largest payload of a guest's event.
-        load: what deliveries have cost so far: of each event ``DELIVERY_BYTES`` and its bytes, times its receivers.
+        load: what deliveries have cost so far: of each event ``DELIVERY_BYTES``, or its bytes, times its receivers.
         flow: how far events may run ahead of the slowest broker.
     """
 
@@ -293,7 +293,7 @@ class Events:
         count = len(ports) + len(children)
         self._tally.delivered_events += count
         size = len(message.topic_part) + len(message.payload_part)
-        self.load += (DELIVERY_BYTES + size) * count
+        self.load += (size if size > DELIVERY_BYTES else DELIVERY_BYTES) * count
         if self._both:
             self._record_out(message, 0, count)
         if children:
