@@ -27,6 +27,11 @@ GC_THRESHOLD: Final = (5_000, 2, 1_000)
 seldom; but before they are many, and the middle generation, too: 60,000 objects, which peers that come in crowds soon
 make, take 30 ms, in which nobody is served.
 """
+KEPT_BYTES: Final = 64 << 20
+"""Free pages at the end of the heap that a process keeps when it has seen a burst; half of it is the most that glibc
+takes for what lies in the heap at all."""
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -49,11 +54,23 @@ def resident_bytes() -> int:
 
 def give_back() -> None:
     """Let the allocator return every page that is free (malloc_trim(3)); nothing where it has no such function."""
+    _allocator("malloc_trim", 0)
+
+
+def keep() -> None:
+    """Let the allocator keep free pages until ``give_back``: else it returns those of each large message at once, and
+    to get them anew, zeroed, takes several times as long as to copy the message (mallopt(3)).
+    """
+    _allocator("mallopt", _M_TRIM_THRESHOLD, KEPT_BYTES)
+    _allocator("mallopt", _M_MMAP_THRESHOLD, KEPT_BYTES // 2)
+
+
+def _allocator(name: str, *values: int) -> None:
     import ctypes  # half a MiB, which a process without bursts does not need
 
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*values)
 
 
 _Key = TypeVar("_Key")
@@ -69,14 +86,18 @@ class Trim:
     """Looks whether there is something to give back. ``look`` is to be called about once a second.
 
     Args:
-        resident: bytes of the process. give_back: does it.
+        resident: bytes of the process. give_back: does it. keep: called at the first burst.
     """
 
     def __init__(
-        self, resident: Callable[[], int] = resident_bytes, give_back: Callable[[], object] = give_back
+        self,
+        resident: Callable[[], int] = resident_bytes,
+        give_back: Callable[[], object] = give_back,
+        keep: Callable[[], object] = keep,
     ) -> None:
         self._resident = resident
         self._give_back = give_back
+        self._keep: Callable[[], object] | None = keep
         self._least = self._latest = 0
         self._rest = self._pause = 0
 
@@ -96,6 +117,9 @@ class Trim:
         if self._rest:
             self._rest -= 1
             return
+        if self._keep is not None:
+            self._keep()
+            self._keep = None
         self._give_back()
         self._latest = self._resident()
         first, last = REST_LOOKS

@@ -27,7 +27,7 @@ from broker.routing.recording import IN, OUT, Recording
 from broker.routing.tally import Tally
 from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
-from broker.wire.parts import part_data
+from broker.wire.parts import part_data, part_size
 from broker.wire.shares import EVENT_BYTES, cost
 
 log = logging.getLogger("headgate")
@@ -225,7 +225,7 @@ class Events:
     def _is_too_large(self, port: Port, message: Message, stamped: bytes) -> bool:
         if port.kind != CLIENT or stamped[7] & Role.OWNER:
             return False
-        return len(part_data(message.payload_part) or b"") > self.guest_max
+        return part_size(message.payload_part) > self.guest_max
 
     def _hold(self, message: Message, mark: bytes) -> None:
         """There is no parent: keep what would have gone there."""

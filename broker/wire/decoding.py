@@ -6,7 +6,7 @@ or raises; ``decode_large`` does the same for a frame whose payload is not to be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from broker.errors import DecodeError
@@ -111,7 +111,7 @@ def _long_end(data: bytes | memoryview, pos: int, limit: int) -> int:
     return pos + 5 + size if size >= 255 else limit + 1
 
 
-def from_parts(parts: list[bytes]) -> Message:
+def from_parts(parts: Sequence[bytes | memoryview]) -> Message:
     """A canonical Message from parts as a transport received them.
 
     Deployed brokers accept some odd forms (protocols: "Accepted oddities"): routes and topic are cut at
@@ -125,7 +125,7 @@ def from_parts(parts: list[bytes]) -> Message:
         raise DecodeError(
             f"PROTO must be the last part and 20 bytes long, not {len(parts[-1]) if parts else 0}"
         )
-    proto = parts[-1]
+    proto = bytes(parts[-1])
     if proto[0] != 0x8E:
         raise DecodeError(f"PROTO magic {proto[0]:#04x}, expected 0x8e")
     if proto[1] != 1:
@@ -141,7 +141,7 @@ def from_parts(parts: list[bytes]) -> Message:
         name = next(rest, None)
         if name is None:
             raise DecodeError("flag TOPIC is set and the topic part is missing")
-        topic = encode_part(name.partition(b"\0")[0])
+        topic = encode_part(bytes(name).partition(b"\0")[0])
     if flags & PAYLOAD:
         data = next(rest, None)
         if data is None:
@@ -150,13 +150,13 @@ def from_parts(parts: list[bytes]) -> Message:
     return Message(front, topic, payload, b"\x14" + proto[:16], proto[16:])
 
 
-def _front(parts: Iterator[bytes]) -> bytes:
+def _front(parts: Iterator[bytes | memoryview]) -> bytes:
     """Consume route parts up to the delimiter from the iterator ``parts``."""
     front = b""
     for part in parts:
         if not part:
             return front + DELIMITER
-        route = part.partition(b"\0")[0]
+        route = bytes(part).partition(b"\0")[0]
         if route:
             front += encode_part(route)
     raise DecodeError("flag ROUTE is set and no route delimiter was found")

@@ -28,6 +28,12 @@ def part_data(encoded: bytes | memoryview) -> bytes | memoryview | None:
     return encoded[1:] if encoded[0] != 255 else encoded[5:]
 
 
+def part_size(encoded: bytes | memoryview) -> int:
+    """Bytes of the data of one encoded part, which is not copied to count them; 0 for no part."""
+    size = len(encoded)
+    return size - 5 if size > 255 else max(size - 1, 0)
+
+
 def split_parts(body: bytes | memoryview, start: int = 0, stop: int | None = None) -> list[bytes]:
     """Decode the parts of ``body[start:stop]``, long forms of short parts included.
 

@@ -79,15 +79,15 @@ def _spark(
 PEERS = {"nats": "nats-server", "crossbar": "crossbar", "nats_pure": "nats-server, pure Python"}
 
 TARGETS = {
-    "relay_vs_flux": Target("client→service→client relay, window 128, vs flux-core", "x", 5, 10, "more"),
+    "relay_vs_flux": Target("client→service→client relay, window 128, vs flux-core", "x", 9, 10, "more"),
     "relay_cpu": Target("the same: broker CPU per message", "µs", 3.5, 2, "less"),
     "relay_vs_flux_pure": Target("relay, pure Python, vs flux-core", "x", 5, 10, "more"),
     "relay_cpu_pure": Target("the same: broker CPU per message", "µs", 3.5, 2, "less"),
     "rtt_vs_relay": Target("RTT at window 1, same relay, vs byte relay", "x", 1.3, 1.1, "less"),
-    "rtt_vs_flux": Target("the same, vs flux-core", "x", 1.0, 0.5, "less"),
+    "rtt_vs_flux": Target("the same, vs flux-core", "x", 0.83, 0.67, "less"),
     "events_vs_flux": Target("events to 32 subscribers, vs flux-core", "x", 3, 6, "more"),
     "rpc_vs_flux": Target(
-        "cross-rank RPC over CURVE, 0→3 of 4, window 128, vs flux-core", "x", 5, 10, "more"
+        "cross-rank RPC over CURVE, 0→3 of 4, window 128, vs flux-core", "x", 8, 10, "more"
     ),
     "rpc_vs_flux_pure": Target("cross-rank RPC, pure Python, vs flux-core", "x", 5, 10, "more"),
     "idle_rss": Target("idle broker: resident memory", "MiB", 40, 30, "less"),
@@ -125,6 +125,9 @@ TARGETS = {
     "web_rpc_web_vs_nats": _web("RPC between WebSocket clients, vs nats-server", "x", 0.4, 0.7),
     "web_rpc_web_vs_crossbar": _web("the same, vs crossbar", "x", 4),
     "web_rpc_web_vs_nats_pure": _web("the same, pure Python, vs nats-server", "x", 0.4, 0.7),
+    "web_rtt": _web(
+        "RPC of a WebSocket client, one at a time, p50 / p99, vs nats-server", "x", 1.2, 1.0, "less"
+    ),
     "web_pace": _web("500 subscribers at 10 events/s: p50 / p99, the figure is p99", "ms", 20, None, "less"),
     "web_stalled": _web("one of 500 stopped reading: what the others get, vs none did", "x", 0.9),
     "web_idle_connection": _web("idle WebSocket connection: resident memory", "KiB", 20, None, "less"),

@@ -21,6 +21,7 @@ from tests.bench.targets import Row
 from tests.bench.web_contenders import Apart, Crossbar, Gateway, Nats, PureGateway, WebContender
 from tests.bench.works import (
     DESCRIPTORS_SPARE,
+    RTT_TURNS,
     SETTLE_S,
     Bench,
     Rounds,
@@ -76,6 +77,21 @@ def web_rpc(bench: Bench) -> list[Row]:
             done = take_turns(bench, contenders, partial(call, bench, way))
             rows += versus(key, done, rates(done))
     return rows
+
+
+def web_rtt(bench: Bench) -> list[Row]:
+    """One WebSocket caller, one call at a time; the echo stands beside the gateway."""
+    brief = replace(bench, seconds=bench.seconds / RTT_TURNS, rounds=bench.rounds * RTT_TURNS)
+    with contest(FAST) as contenders:
+        done = take_turns(
+            brief, contenders, lambda one: run(brief, "rpc", one, callers=1, window=1, **beside(one))
+        )
+    row = Row("web_rtt", note=why_not(Gateway, Nats), raw={"rounds": done})
+    row.figures = {
+        name: f"{middle(done, name, 'p50_us'):.0f} / {middle(done, name, 'p99_us'):.0f} µs" for name in done
+    }
+    row.settle(per_round(done, Gateway.name, Nats.name, "p50_us"))
+    return [row]
 
 
 def call(bench: Bench, way: Callable[[WebContender], dict[str, Any]], one: WebContender) -> Result:
@@ -255,6 +271,7 @@ def answer(holder: "subprocess.Popen[str]", one: WebContender) -> dict[str, Any]
 WORKS: dict[str, Callable[[Bench], list[Row]]] = {
     "web-fanout": web_fanout,
     "web-rpc": web_rpc,
+    "web-rtt": web_rtt,
     "web-pace": web_pace,
     "web-stalled": web_stalled,
     "web-idle": web_idle,

@@ -1,6 +1,7 @@
 """Free pages go back to the system after a burst, and a process that needs its memory is not asked all the time."""
 
 import gc
+import subprocess
 import sys
 
 from broker.memory import (
@@ -23,13 +24,16 @@ class Process:
     """One with so much in use, and so much free that the allocator keeps."""
 
     def __init__(self):
-        self.used, self.free, self.trims = 100 * MIB, 0, 0
-        self.trim = Trim(lambda: self.used + self.free, self.give_back)
+        self.used, self.free, self.trims, self.kept = 100 * MIB, 0, 0, 0
+        self.trim = Trim(lambda: self.used + self.free, self.give_back, self.keep)
         self.trim.look()
 
     def give_back(self):
         self.free = 0
         self.trims += 1
+
+    def keep(self):
+        self.kept += 1
 
     def looks(self, count):
         for _ in range(count):
@@ -62,6 +66,42 @@ def test_a_process_that_grew_for_good_is_asked_ever_less_often():
     process.free = 2 * GROWN_BYTES
     before = process.trims
     assert process.looks(1) == before + 1, "but a new burst is noticed"
+
+
+def test_what_a_burst_needs_is_kept_from_the_first_one_on():
+    process = Process()
+    process.free = GROWN_BYTES
+    process.looks(10)
+    assert process.kept == 0, "a process without bursts stays as it is"
+    process.free += 1
+    process.looks(10)
+    process.free = 2 * GROWN_BYTES
+    process.looks(10)
+    assert process.kept == 1
+
+
+FAULTS = """
+import resource
+from broker.memory import keep
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        large = [bytes(b"x" * (8 << 20)), bytes(b"y" * (8 << 20)), bytes(b"z" * (8 << 20))]
+        del large
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+before = faults()
+keep()
+faults()
+print(before, faults())
+"""
+
+
+def test_pages_that_are_kept_are_not_asked_for_again():
+    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    before, after = map(int, told.split())
+    assert before > 10 * 2048, "8 MiB at least of each 24"
+    assert after < 100
 
 
 def test_a_loop_looks_every_second():

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import zmq
+
 from broker.errors import DecodeError
 from broker.wire.framing import Splitter
 from broker.wire.message import MAGIC_DEPLOYED, MAGIC_TEXT, Message
@@ -27,7 +29,8 @@ BATCH_MSGS: Final = 1024
 ALONE_BYTES: Final = 64 << 10
 """A message with more payload travels alone, as plain multi-part, so that the payload is not copied into a batch."""
 
-Form = bytes | list[bytes | memoryview]
+Part = bytes | memoryview
+Form = bytes | list[Part]
 _FRAMED: Final = {bytes}
 
 
@@ -74,7 +77,15 @@ def group_end(forms: Sequence[Form], start: int) -> int:
     return stop
 
 
-def is_batch(parts: list[bytes]) -> bool:
+def data_of(frames: Sequence[zmq.Frame]) -> list[Part]:
+    """The parts of a received message; a large payload, which stands before the last one, is not copied."""
+    at = len(frames) - 2
+    if at < 0 or len(frames[at]) <= ALONE_BYTES:
+        return [frame.bytes for frame in frames]
+    return [*(frame.bytes for frame in frames[:at]), frames[at].buffer, frames[-1].bytes]
+
+
+def is_batch(parts: Sequence[Part]) -> bool:
     """Whether a received message is a batch."""
     return len(parts) == 1 and parts[0][:4] in (MAGIC_DEPLOYED, MAGIC_TEXT)
 

@@ -23,7 +23,7 @@ from broker.identity import PeerInfo
 from broker.transport.curve import CurveClient
 from broker.transport.link import Options
 from broker.transport.zeromq.address import Endpoint, check_secrecy, parse, resolve
-from broker.transport.zeromq.batching import Form
+from broker.transport.zeromq.batching import Form, data_of
 from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub, hub
@@ -145,10 +145,11 @@ class DealerLink(ZeromqLink):
         """Read one ZeroMQ message."""
         recv = self._sock.recv
         frame = recv(NOBLOCK, copy=False)
-        parts = [frame.bytes]
+        frames = [frame]
         while frame.more:
             frame = recv(NOBLOCK, copy=False)
-            parts.append(frame.bytes)
+            frames.append(frame)
+        parts = data_of(frames)
         self.arrived(parts)
         return sum(map(len, parts))
 

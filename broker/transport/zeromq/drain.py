@@ -18,9 +18,9 @@ from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.tuning import EVENTS, POLLIN
 
 log = logging.getLogger("headgate")
-DRAIN_MSGS: Final = 64
+DRAIN_MSGS: Final = 32
 DRAIN_BYTES: Final = 256 << 10
-"""One turn ends at 64 ZeroMQ messages or 256 KiB, so that other links get theirs. A message of a peer that sends no
+"""One turn ends at 32 ZeroMQ messages or 256 KiB, so that other links get theirs. A message of a peer that sends no
 batches, with its answer, costs 40 us: a turn of 256 took 10 ms, and whoever called meanwhile waited for several."""
 _BURST_MSGS: Final = 16
 """Once messages come in numbers, EVENTS is asked after so many instead of after each: it costs a system call."""

@@ -23,6 +23,7 @@ from broker.transport.zeromq.batching import (
     BATCH_BYTES,
     BATCH_MSGS,
     Form,
+    Part,
     form_of,
     form_size,
     form_type,
@@ -83,13 +84,13 @@ class ZeromqLink(Link):
         self._sock = pump.sock
         self._max_bytes = options.max_bytes(peer)
         self._batch_allowed = bool(options.extra.get("batch", False)) and spoken.native
-        self._arrived: list[list[bytes]] = []
+        self._arrived: list[list[Part]] = []
         self._farewell: list[Form] = []
         self._moved = self._marks = False
         self._lingered_ms = self._still_ms = 0
         self.fd, self.inode = -1, 0
         self._taken_bytes, self._taken_s = 0, 0.0
-        self._decode: Callable[[list[bytes]], Message] = from_parts if spoken.native else spoken.decode
+        self._decode: Callable[[list[Part]], Message] = from_parts if spoken.native else _decoder(spoken)
         self._form: Callable[[Message], Form] = plain if spoken.native else _encoder(spoken)
 
     def enable_batch(self) -> None:
@@ -244,7 +245,7 @@ class ZeromqLink(Link):
 
     # -- receiving -----------------------------------------------------------------------------
 
-    def arrived(self, parts: list[bytes]) -> bool:
+    def arrived(self, parts: list[Part]) -> bool:
         """Keep the parts of one ZeroMQ message for ``deliver``; True when they are the first."""
         self._arrived.append(parts)
         return len(self._arrived) == 1
@@ -267,11 +268,11 @@ class ZeromqLink(Link):
         if failure is not None and self.ended is None:
             self.abort(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
 
-    def _decode_into(self, out: list[Message], parts: list[bytes]) -> None:
+    def _decode_into(self, out: list[Message], parts: list[Part]) -> None:
         if is_batch(parts):
             if not self._batch_allowed:
                 raise DecodeError("a batch, which was not agreed on")
-            unbatch(parts[0], self._max_bytes, out)
+            unbatch(bytes(parts[0]), self._max_bytes, out)
             return
         size = sum(map(len, parts))
         if size > self._max_bytes:
@@ -298,6 +299,13 @@ class ZeromqLink(Link):
     @abstractmethod
     def lost(self, error: LinkError) -> None:
         """The connection is gone: deliver what arrived before, then end with ``error``."""
+
+
+def _decoder(spoken: Dialect) -> Callable[[list[Part]], Message]:
+    def decode(parts: list[Part]) -> Message:
+        return spoken.decode([bytes(part) for part in parts])
+
+    return decode
 
 
 def _encoder(spoken: Dialect) -> Callable[[Message], Form]:

@@ -33,6 +33,7 @@ from broker.transport.zeromq.address import (
     parse,
     resolve,
 )
+from broker.transport.zeromq.batching import data_of
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.handover import Place, place_of
@@ -199,19 +200,17 @@ class ZeromqListener(Listener):
         """Read one ZeroMQ message and put its parts at its link."""
         recv = self.pump.sock.recv
         frame = head = recv(NOBLOCK, copy=False)
-        parts: list[bytes] = []
-        size = 0
+        frames = []
         while frame.more:
             frame = recv(NOBLOCK, copy=False)
-            data = frame.bytes
-            size += len(data)
-            parts.append(data)
+            frames.append(frame)
+        parts = data_of(frames)
         link = self._links.get(head.bytes)
         if link is None or link.connection != head.get("User-Id"):
             link = self._meet(head)
         if link is not None and link.arrived(parts):
             self._touched.append(link)
-        return size
+        return sum(map(len, parts))
 
     def deliver(self, drained: bool) -> None:
         """A turn is over: links get what arrived, lost ones end."""

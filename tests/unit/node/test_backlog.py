@@ -360,7 +360,7 @@ def test_a_large_event_weighs_more_than_a_small_one():
 
 def test_who_says_little_is_served_at_once_up_to_a_bound_and_then_in_turn():
     async def script():
-        desk = Desk(batch_msgs=FEW_MSGS)
+        desk = Desk(batch_msgs=FEW_MSGS, batch_deliveries=1 << 20)
         for _ in range(100):
             desk.peer().say(*(ask("probe.x", tag) for tag in range(1, 41)))
         greedy = len(desk.delivered)

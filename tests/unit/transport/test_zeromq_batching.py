@@ -1,15 +1,19 @@
 """Batches: what goes together, what travels alone, what is refused."""
 
+from collections.abc import Sequence
+
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import ProtocolError
+from broker.errors import DecodeError, ProtocolError
 from broker.transport.zeromq.batching import (
     ALONE_BYTES,
     BATCH_BYTES,
     BATCH_MSGS,
     Form,
+    data_of,
     form_of,
     form_size,
     form_type,
@@ -18,6 +22,7 @@ from broker.transport.zeromq.batching import (
     plain,
     unbatch,
 )
+from broker.wire.decoding import from_parts
 from broker.wire.message import CONTROL, EVENT, MAGIC_TEXT, Message, control, event, request
 
 
@@ -105,3 +110,24 @@ def test_a_bad_frame_comes_after_the_good_ones(tail):
     with pytest.raises(ProtocolError):
         unbatch(event("good").framed() + tail, 1 << 20, out)
     assert out == [event("good")]
+
+
+@pytest.mark.parametrize("flags", range(16))
+@pytest.mark.parametrize("large", range(4))
+def test_a_large_part_is_the_same_message_wherever_it_stands(flags: int, large: int) -> None:
+    """The one before the last is not copied, be it a payload, as in all messages of good will, or not."""
+    parts = [b"route", b"", b"topic", b"payload", bytes((0x8E, 1, 2, flags)) + bytes(16)]
+    parts[large] = parts[large] * 20_000 if parts[large] else b"r" * 100_000
+    for count in range(2, 6):
+        some = parts[-count:]
+        got = data_of([zmq.Frame(part) for part in some])
+        assert got == some
+        assert [type(part) for part in got[:-2] + got[-1:]] == [bytes] * (count - 1)
+        assert outcome(got) == outcome(some)
+
+
+def outcome(parts: Sequence[bytes | memoryview]) -> list[bytes] | str:
+    try:
+        return list(from_parts(parts).parts())
+    except DecodeError as error:
+        return str(error)

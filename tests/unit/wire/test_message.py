@@ -6,7 +6,7 @@ from broker.errors import DecodeError
 from broker.wire import message as m
 from broker.wire.decoding import decode, from_parts
 from broker.wire.message import Message
-from broker.wire.parts import encode_part, part_data, split_parts
+from broker.wire.parts import encode_part, part_data, part_size, split_parts
 
 PROTO = "8e 01 {kind:02x} {flags:02x}  00 00 03 e8  00 00 00 02  00 00 00 03  00 00 00 07"
 
@@ -168,11 +168,13 @@ def test_size_of_a_part(size: int, head: str) -> None:
     assert part == bytes.fromhex(head) + data
     assert encode_part(memoryview(data)) == part
     assert part_data(part) == data
+    assert part_size(part) == len(data)
     assert split_parts(part) == [data]
 
 
 def test_no_part_is_not_an_empty_part() -> None:
     assert part_data(b"") is None
+    assert part_size(b"") == 0
     assert part_data(b"\x00") == b""
 
 
