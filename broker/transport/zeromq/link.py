@@ -302,10 +302,10 @@ class ZeromqLink(Link):
 
 
 def _decoder(spoken: Dialect) -> Callable[[list[Part]], Message]:
-    def decode(parts: list[Part]) -> Message:
+    def translate(parts: list[Part]) -> Message:
         return spoken.decode([bytes(part) for part in parts])
 
-    return decode
+    return translate
 
 
 def _encoder(spoken: Dialect) -> Callable[[Message], Form]:
