@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.routing.flow import Flow, Window
+from broker.routing.port import CHILD, Port
 from broker.routing.tally import Tally
 from broker.transport.under_way import WINDOW_MSGS, UnderWay
+from tests.unit.routing.sim import OWNER, new_uuid
 
 GREETING = 8
 """Words of the greeting, which one end counts and the other does not."""
@@ -14,29 +16,23 @@ STEPS = st.lists(
 )
 
 
-class Neighbour:
-    def __init__(self):
-        self.window = Window(speaks=True, base=0)
-        self.said = []
-
-    def send(self, word):
-        self.said.append(word.aux2)
-
-
 @given(STEPS, st.integers(0, GREETING))
 def test_a_peer_that_has_handled_everything_is_not_behind_for_want_of_another_message(steps, uncounted):
     """Each step: so many are sent, in turns of so many they are handled, and there is or is not something to send."""
-    flow, port, sent, behind = Flow(Tally()), Neighbour(), uncounted, False
+    said: list[int] = []
+    port = Port(CHILD, new_uuid(), lambda word: said.append(word.aux2), OWNER, rank=1)
+    port.window = window = Window(speaks=True, base=0)
+    flow, sent, behind = Flow(Tally()), uncounted, False
     under_way = UnderWay()
     under_way.handled(sent, 0)
     for burst, turn, has_else in steps:
         sent += burst
         behind = behind or sent > under_way.end
-        while left := sent - uncounted - port.window.messages:
-            flow.ran(port, port.window, min(left, turn))
+        while left := sent - uncounted - window.messages:
+            flow.ran(port, window, min(left, turn))
             if has_else and port in flow.owing:
                 flow.tell_along(port)
-            for count in port.said:
+            for count in said:
                 behind = under_way.handled(sent, count) and behind
-            port.said.clear()
+            said.clear()
         assert not behind
