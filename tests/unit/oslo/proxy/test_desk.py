@@ -173,7 +173,12 @@ def test_a_link_with_many_listeners_ends_in_portions_and_may_open_them_again_mea
         one.ask(Kind.OPEN, to_json(opening))
     client = node.client()
     one.ctl.close(0)
-    until(lambda: len(records(node)) < 60 or client.call("t59"), "its end to be noticed")
+
+    def noticed():  # by who sends to it, once libzmq knows
+        client.call("t59")
+        return len(records(node)) < 60
+
+    until(noticed, "its end to be noticed")
     for opening in openings[-20:]:
         assert two.ask(Kind.OPEN, to_json(opening)).kind == Kind.OPENED
     until(lambda: len(records(node)) == 20, "the others to be dropped")
