@@ -18,7 +18,10 @@ from broker.nfp.frames import Body
 from broker.nfp.opening import BrokerOpen, ClientOpen, HeldJob, WorkerOpen, read_any, read_object
 
 __all__ = [
+    "CONFIRMED",
     "FAILED",
+    "RECORDED",
+    "UNBEGUN",
     "UNREADABLE",
     "BrokerOpen",
     "ClientOpen",
@@ -39,12 +42,13 @@ __all__ = [
     "read_any",
     "read_head",
     "read_object",
-    "read_recorded",
     "read_request",
     "read_token",
-    "recorded",
+    "read_uuids",
     "request",
     "says_failed",
+    "unless_begun",
+    "uuids",
 ]
 
 UNREADABLE: Final = "(unreadable)"
@@ -261,7 +265,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 _read_event: Final = decoder(_Event)
-_read_recorded: Final = decoder(list[str])
+_read_uuids: Final = decoder(list[str])
 
 
 def event_kind(body: Body) -> str:
@@ -273,15 +277,30 @@ def event_kind(body: Body) -> str:
     return said if isinstance(said, str) else ""
 
 
-def recorded(uuids: Iterable[str]) -> bytes:
-    """The body of "200 RECORDED" to a worker: results of these jobs are safe."""
-    return _encode(list(uuids))
+RECORDED: Final = "RECORDED"
+"""Text of a RESPONSE 200 from the broker to a worker: the results of these jobs are safe."""
+CONFIRMED: Final = "CONFIRMED"
+"""The same: these jobs are the worker's, and those that have not begun may begin."""
 
 
-def read_recorded(body: Body) -> list[str]:
-    """Its uuids; [] when it is something else."""
+UNBEGUN: Final = b'{"unless":"begun"}'
+"""The body of a DELETE that takes a job back only when its task has not begun."""
+
+
+def unless_begun(body: Body) -> bool:
+    """Whether a DELETE is such a one."""
+    return read_object(body).get("unless") == "begun"
+
+
+def uuids(of_jobs: Iterable[str]) -> bytes:
+    """The body of "200 RECORDED" and "200 CONFIRMED"."""
+    return _encode(list(of_jobs))
+
+
+def read_uuids(body: Body) -> list[str]:
+    """The uuids in it; [] when it is something else."""
     try:
-        return _read_recorded(body)
+        return _read_uuids(body)
     except _UNSAID:
         return []
 

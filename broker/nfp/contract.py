@@ -53,7 +53,8 @@ class Peer(Protocol):
 FEATURES = frozenset({"push", "recorded", "delete", "jobs"})
 """What an OPEN may ask for. Clients: ``push`` (results and events come unasked; deployed NorFab's dialect implies it).
 Workers: ``recorded`` (the broker says when a result is safe), ``delete`` (understands cancellation), ``jobs`` (its OPEN
-lists the jobs it holds)."""
+lists the jobs it holds; those of them that have not begun, and every job that must not be run twice, begin only when
+the broker has confirmed that they are this worker's)."""
 
 
 class Journal(Protocol):

@@ -30,7 +30,7 @@ class HeldJob(NamedTuple):
 
     attempt: int
     state: str
-    """running or done."""
+    """waiting (its task has not begun), running or done."""
 
 
 class WorkerOpen(NamedTuple):
@@ -185,7 +185,7 @@ def _jobs(said: Any) -> dict[str, HeldJob]:
 
 
 def _held(about: Any) -> HeldJob | None:
-    if not isinstance(about, list) or len(about) != 2 or about[1] not in ("running", "done"):
+    if not isinstance(about, list) or len(about) != 2 or about[1] not in ("waiting", "running", "done"):
         return None
     attempt = _number(about[0], -1)
     return HeldJob(attempt, about[1]) if attempt >= 0 else None

@@ -97,7 +97,7 @@ def check_bodies(packet: Packet) -> None:
     if request.task != bodies.UNREADABLE:
         assert request.task == head.task
     bodies.event_kind(data)
-    bodies.read_recorded(data)
+    bodies.read_uuids(data)
     bodies.read_token(packet.client or b"")
     assert bodies.read_request(bodies.aggregate({"w": data, "v": b"1"})).task == ""
 

@@ -147,3 +147,26 @@ def test_a_frozen_worker_that_an_operator_disconnects_loses_its_connection(rundi
 
     with nfp_process(rundir) as live, worker(live, "w1", rundir) as process:
         asyncio.run(main(live, process))
+
+
+@pytest.mark.parametrize("task", ["once", "work"])
+def test_a_frozen_broker_buries_nobody(rundir: Path, task: str) -> None:
+    """Its own absence is not the silence of its workers: what they run goes on, and nobody else is given it."""
+
+    async def main(live: NfpProcess) -> None:
+        async with NfpClient("ada", broker=live.endpoint, server_key=live.server_key, limits=EAGER) as nfp:
+            await registered(nfp, 2)
+            seconds = 3 * HOLD_S
+            job = await nfp.submit("lab", task, kwargs={"seconds": seconds}, target="any", timeout_s=WITHIN_S)
+            await eventually(lambda: job.status == "started" or job.workers)
+            os.kill(live.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(2 * HOLD_S)
+            finally:
+                os.kill(live.pid, signal.SIGCONT)
+            (result,) = (await job.result()).values()
+            assert result["result"] in ("w1", "w2")
+            assert len((rundir / "ran").read_text().splitlines()) == 1
+
+    with nfp_process(rundir, **QUICK) as live, worker(live, "w1", rundir), worker(live, "w2", rundir):
+        asyncio.run(main(live))

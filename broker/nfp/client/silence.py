@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from broker.nfp.awake import absent_s
 from broker.nfp.opening import broker_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Silence:
         self._timer: asyncio.TimerHandle | None = None
         self._usual_s = 0.0
         self._stretch = 1
-        self._began = self._looked = 0.0
+        self._began = self._looked = self._due = 0.0
         self._received = self._sent = 0
         self._probed = False
 
@@ -92,7 +93,9 @@ class Silence:
             self._timer = None
 
     def _arm(self) -> None:
-        self._timer = self._loop.call_later(self._usual_s / LOOKS, self._look)
+        delay = self._usual_s / LOOKS
+        self._due = self._loop.time() + delay
+        self._timer = self._loop.call_later(delay, self._look)
 
     def _heard(self) -> None:
         traffic = self._channel.traffic
@@ -103,7 +106,8 @@ class Silence:
 
     def _look(self) -> None:
         now = self._loop.time()
-        passed, self._looked = now - self._looked, now
+        passed = now - self._looked - absent_s(self._due, now)
+        self._looked = now
         self._arm()
         traffic = self._channel.traffic
         if traffic.received != self._received:
@@ -112,7 +116,7 @@ class Silence:
             self._heard()
         elif not self._awaited() and traffic.sent == self._sent:
             self.silent_s = 0.0
-        elif passed <= 2 * self._usual_s / LOOKS:  # else we were not there
+        else:
             self.silent_s += passed
             self._judge()
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from broker.nfp import bodies
 from broker.nfp.dispatch.job import DISPATCHED, SLOT_BYTES, WAITING, Job, Run, Slot
 from broker.nfp.dispatch.rewriting import is_object
 from broker.nfp.dispatch.wires import ask
+from broker.nfp.names import Command
 from broker.nfp.records import Dispatched, Returned, SlotAdded
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.roster import Worker
     from broker.nfp.dispatch.state import State
 
+RECLAIM_S: Final = 1.0
+"""A worker that runs a job says so long before: what it is silent about waits there for a place."""
 OTHERS_TRIED: Final = 8
 """Idle workers looked at for one that has not had the slot before."""
 
@@ -321,12 +325,14 @@ class Assignment:
 
     # -- slots that come back -------------------------------------------------------------------
 
-    def give_back(self, run: Run, why: str, now: float) -> None:
+    def give_back(self, run: Run, why: str, now: float, *, untouched: bool = False) -> None:
         """The worker of a current ``run`` is lost or does not know the job: to another one, where that is allowed."""
         slot, state = run.slot, self._state
         job = slot.job
-        if slot.state != DISPATCHED and not slot.repeat:
-            error = f"worker {run.worker.name} {why} after it had accepted the job; {job.service} {job.task}"
+        if self._may_have_begun(run) and not (untouched and slot.state == DISPATCHED):
+            error = (
+                f"worker {run.worker.name} {why} after it had been given the job; {job.service} {job.task}"
+            )
             state.counts.expired += 1
             self._results.let_go(run)
             slot.run = None
@@ -342,6 +348,39 @@ class Assignment:
         state.journal.put(Returned(job.uuid, slot.name))
         state.tell("returned", job, run.worker.name, run.attempt)
         state.returned.append(slot)
+
+    def _may_have_begun(self, run: Run) -> bool:
+        """Whether ``run`` is of a task that must not be run twice, and may have entered it."""
+        slot = run.slot
+        if slot.state != DISPATCHED:
+            return not slot.repeat
+        return not (self.asks_first(run) or self.may_repeat(run))
+
+    def asks_first(self, run: Run) -> bool:
+        """Whether the worker begins when its 201 was confirmed; others begin as soon as they have the job."""
+        worker = run.worker
+        return "jobs" in worker.features and worker.tasks.get(run.slot.job.task) is False
+
+    def reclaimable(self, run: Run, now: float) -> bool:
+        """Whether the worker of a current ``run``, for any, has not begun for a while and another has nothing to do."""
+        slot, wire = run.slot, run.worker.wire
+        if (
+            slot.name
+            or slot.state != DISPATCHED
+            or wire is None
+            or not wire.lists
+            or self._may_have_begun(run)
+        ):
+            return False
+        return now - run.heard >= RECLAIM_S and any(
+            each is not run.worker for each in run.worker.service.idle
+        )
+
+    def reclaim(self, run: Run, now: float) -> None:
+        """Have the worker give the job back, unless it has begun: 404 says that it has it no more, 201 that it runs."""
+        wire = run.worker.wire
+        if wire is not None and wire.request(Command.DELETE, run.slot.job, run.attempt, bodies.UNBEGUN):
+            run.asked = now
 
     def may_repeat(self, run: Run) -> bool:
         """Whether the task may be run twice: as the settings say, else as its worker does, else yes."""

@@ -17,7 +17,6 @@ from broker.nfp.dispatch.job import FINAL, WAITING, Run
 from broker.nfp.dispatch.roster import ALIVE, EXPECTED, LOST, Worker
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
 from broker.nfp.dispatch.wires import disconnect, wire_of
-from broker.nfp.names import Command
 from broker.nfp.records import WorkerLeft, WorkerSeen
 
 if TYPE_CHECKING:
@@ -204,45 +203,50 @@ class Liveness:
             elif uuid not in offer.jobs:
                 self._assignment.give_back(run, "came back without the job", now)
         if wire.lists:
-            for uuid, held in offer.jobs.items():
-                self._holds(worker, uuid, held, now)
+            may_begin = [
+                uuid for uuid, held in offer.jobs.items() if self._holds(worker, wire, uuid, held, now)
+            ]
+            if may_begin:
+                wire.confirm(may_begin, self._state.journal.position)
 
     def _still_holds(self, worker: Worker, wire: Wire, uuid: str, held: HeldJob, now: float) -> None:
-        if worker.wire is wire:
-            self._holds(worker, uuid, held, now)
+        if worker.wire is wire and self._holds(worker, wire, uuid, held, now):
+            wire.confirm([uuid], self._state.journal.position)
 
-    def _holds(self, worker: Worker, uuid: str, held: HeldJob, now: float) -> None:
-        state, wire = self._state, worker.wire
-        assert wire is not None
+    def _holds(self, worker: Worker, wire: Wire, uuid: str, held: HeldJob, now: float) -> bool:
+        """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
+        state = self._state
         if uuid in state.unread:
             self._recall.later(uuid, partial(self._still_holds, worker, wire, uuid, held))
-            return
+            return False
         job = state.jobs.get(uuid)
         slot = job.given_to(worker.name) if job is not None else None
         if job is None or slot is None:
             self._claims.lay(worker, uuid, running=held.state == "running")
             if job is not None:
                 self._assignment.claimed(job, worker, now)
-            return
-        if slot.state == FINAL:
-            if held.state == "done":
-                self._results.acknowledge(worker, uuid)
-            elif wire.cancels:
-                wire.request(Command.DELETE, job, held.attempt, b"", slot.after)
-            return
+            return False
+        if slot.state == FINAL and held.state == "done":
+            self._results.acknowledge(worker, uuid)
+            return False
         run = worker.runs.get(uuid)
         if run is None and slot.state == WAITING:
             run = self._assignment.adopt(slot, worker, now)
         elif run is None:
             run = Run(slot, worker, slot.given[worker.name], now)
-        if slot.run is run:
+        if slot.run is not run and held.state != "done":
+            self._results.stop(run, now)
+            return False
+        waits = held.state == "waiting"
+        if slot.run is run and (not waits or self._assignment.asks_first(run)):
             self._progress.accept(run)
-        if held.state != "done":
-            return
-        if wire.pushes:  # it sends its result anyway, which may be large: it is asked when nothing comes
+        if (
+            held.state == "done" and wire.pushes
+        ):  # it is sent anyway, and may be large: asked for when it does not come
             run.doubtful = True
-        else:
+        elif held.state == "done":
             self._progress.ask(run, now)
+        return waits
 
     # -- being there ----------------------------------------------------------------------------
 
@@ -272,12 +276,12 @@ class Liveness:
         if wire is None:
             self.bury(worker, "was lost", now)
             return
-        silent = now - worker.heard
-        if silent >= config.hold_s:
-            self._dismiss(wire, f"nothing heard for {silent:.1f} s", now)
+        # sums, as the timer was set with: the difference may be less than an interval that is over, by rounding
+        if now >= worker.heard + config.hold_s:
+            self._dismiss(wire, f"nothing heard for {now - worker.heard:.1f} s", now)
             self.bury(worker, "was silent too long", now)
             return
-        if now - worker.sent >= config.keepalive_s:
+        if now >= worker.sent + config.keepalive_s:
             worker.tx += wire.keepalive()
             worker.sent = now
         self._progress.look_after(worker, now)

@@ -95,7 +95,7 @@ class Progress:
         asked, run.asked = run.asked, 0.0
         run.doubtful = False
         if code in _AT_WORK:
-            self._at_work(run, packet)
+            self._at_work(run, packet, now)
         elif code == 404 or (asked and code in wire.unknown):
             self._unknown(run, now)
         elif code in FINAL_CODES:
@@ -103,12 +103,24 @@ class Progress:
         else:
             self._state.counts.unexpected += 1
 
-    def _at_work(self, run: Run, packet: Packet) -> None:
+    def _at_work(self, run: Run, packet: Packet, now: float) -> None:
         if run.slot.run is not run:
+            if packet.status == 201:
+                self._results.stop(run, now)
             return
         self.accept(run)
         if packet.status == 201:
             self._tell_accepted(run, packet.body)
+            self.confirm(run)
+
+    def confirm(self, run: Run) -> None:
+        """The worker of a current run may begin, once it is on record that it has accepted the job.
+
+        A worker that does not hear it does not begin, lists the job when it is back, and is told then.
+        """
+        wire = run.worker.wire
+        if wire is not None and self._assignment.asks_first(run):
+            wire.confirm([run.slot.job.uuid], self._state.journal.position)
 
     def _tell_accepted(self, run: Run, body: Body) -> None:
         """201 to the client, once, in front of every event: a worker may say it only when the job has run a while."""
@@ -142,10 +154,10 @@ class Progress:
             run.check = False
             if not wire.post(slot.job, run.attempt, self._state.journal.position):
                 run.worker.choked = True
-                self._assignment.give_back(run, "was lost", now)
+                self._assignment.give_back(run, "was lost", now, untouched=True)
         else:
             slot.strangers |= {run.worker.name}
-            self._assignment.give_back(run, "forgot the job", now)
+            self._assignment.give_back(run, "forgot the job", now, untouched=True)
 
     def _final(self, run: Run, packet: Packet, now: float) -> None:
         slot, worker = run.slot, run.worker
@@ -153,6 +165,8 @@ class Progress:
             self._results.let_go(run)
             if packet.status == 200 and slot.worker != worker.name:
                 self._state.counts.late += 1
+        elif run.ended and packet.status != 200:  # it was told to stop, somebody else is at work
+            self._results.let_go(run)
         else:
             self._results.brought(run, packet.status, packet.status_text, packet.data, now)
         self._results.acknowledge(worker, slot.job.uuid)
@@ -219,20 +233,31 @@ class Progress:
             run.doubtful = True
 
     def look_after(self, worker: Worker, now: float) -> None:
-        """Now and then: workers that do not push are asked, credits of what is over return."""
+        """Now and then: who does not push is asked, what did not begin is taken back for somebody who is idle.
+
+        The credit of a part that is over returns when the worker says that it is done, not by itself: a task that hangs
+        keeps its place there, and another job given to that place would wait for ever.
+        """
         config = self._state.config
         for run in list(worker.runs.values()) if worker.runs else ():
             if run.slot.run is not run:
-                if now - run.ended >= config.hold_s:
-                    self._results.let_go(run)
+                if now - max(run.ended, run.heard, run.asked) >= config.hold_s and not _tells(worker):
+                    self.ask(run, now)
             elif run.asked:
                 if now - run.asked >= config.hold_s:
                     self._assignment.give_back(run, "did not answer", now)
             elif self._to_be_asked(run, now):
                 self.ask(run, now)
+            elif self._assignment.reclaimable(run, now):
+                self._assignment.reclaim(run, now)
 
     def _to_be_asked(self, run: Run, now: float) -> bool:
         wire = run.worker.wire
         if wire is None or (wire.pushes and not run.doubtful):
             return False
         return run.ready is not None or now - run.heard >= self._state.config.probe_s
+
+
+def _tells(worker: Worker) -> bool:
+    """Whether the worker answers the DELETE of a job that it still runs as soon as it has stopped."""
+    return worker.wire is None or worker.wire.cancels

@@ -1,7 +1,7 @@
 """Finality: one recorded result for each slot, whoever brings it first; how long it is remembered.
 
-A slot that is final never changes. A worker that still runs it then, or lost the race, keeps its credit until it says
-that it is done, for one hold time at most, and is told to stop when it understands that.
+A slot that is final never changes. A worker that still runs it then, or lost the race, is told to stop when it
+understands that; the credit stays in use until it says that it is done.
 """
 
 from __future__ import annotations
@@ -102,6 +102,19 @@ class Results:
         run.ended = run.ended or now
         if worker.wire.cancels:
             worker.wire.request(Command.DELETE, run.slot.job, run.attempt, b"", self._state.journal.position)
+
+    def stop(self, run: Run, now: float) -> None:
+        """A worker still has a part that is not its own any more, in a ``run`` that may be new here: it has to stop.
+
+        Until it says that it has, a credit of it is in use.
+        """
+        worker, uuid = run.worker, run.slot.job.uuid
+        if uuid not in worker.runs:
+            worker.runs[uuid] = run
+            worker.busy += 1
+            run.holds = True
+            self._state.roster.refresh(worker)
+        self.detach(run, now)
 
     def let_go(self, run: Run) -> None:
         """The worker has nothing to do with the slot any more."""

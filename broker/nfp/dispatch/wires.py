@@ -28,7 +28,7 @@ class Wire(ABC):
         cancels: it understands DELETE.
         pushes: it sends results unasked; others say that a result is ready, and are asked for it.
         records: it wants to hear when a result is safe.
-        lists: its OPEN lists the jobs it holds.
+        lists: its OPEN lists the jobs it holds, and it begins what must not be run twice once that is confirmed.
         strict: it reads every body as a JSON object, and breaks at anything else.
         unknown: what it answers to a GET of a job it does not know.
     """
@@ -69,6 +69,13 @@ class Wire(ABC):
 
     def recorded(self, uuids: list[str], after: int) -> bool:
         """The results of these jobs are safe."""
+        return self._tell(bodies.RECORDED, uuids, after)
+
+    def confirm(self, uuids: list[str], after: int) -> bool:
+        """These jobs are the worker's, and may begin; a worker that does not ask for that is told nothing."""
+        return self.lists and self._tell(bodies.CONFIRMED, uuids, after)
+
+    def _tell(self, text: str, uuids: list[str], after: int) -> bool:
         packet = Packet(
             _BROKER,
             Command.RESPONSE,
@@ -76,8 +83,8 @@ class Wire(ABC):
             service=self.service,
             uuid=uuids[0],
             status=200,
-            status_text="RECORDED",
-            body=bodies.recorded(uuids),
+            status_text=text,
+            body=bodies.uuids(uuids),
         )
         return self.peer.send(packet, after)
 

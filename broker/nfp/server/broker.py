@@ -62,7 +62,7 @@ class NfpBroker:
 
     Attributes:
         dispatcher: jobs and workers. hub: events about jobs, for listeners. access: the rules.
-        outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``.
+        outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``. clock: the dispatcher's.
         journal: what passes is recorded there; None without. recording: the same where deliveries are wanted, too.
     """
 
@@ -73,7 +73,6 @@ class NfpBroker:
         self.name = name or "NFPBroker"
         self.epoch = secrets.token_hex(8)
         self.loop = asyncio.get_running_loop()
-        self.started_s = self.loop.time()
         self.stopping = False
         self.outcome = ""
         self.routers: list[NfpRouter] = []
@@ -134,7 +133,9 @@ class NfpBroker:
             sent=self._sent,
             overtaking=lambda: bool(self.store.broken),
         )
-        self._recollection = Recollection(self.dispatcher, self.store, self.reception.recalled)
+        self.clock = self.turns.clock
+        self.started_s = self.clock.now()
+        self._recollection = Recollection(self.dispatcher, self.store, self.reception.recalled, self.clock)
         self.datastore = Datastore(settings.inventory)
         self.reader = Reader(self.datastore, self.loop)
         self.household = Household(settings, self.local_channel)
@@ -175,7 +176,7 @@ class NfpBroker:
             self.pins.restore(snapshot.pins)
             self.reception.recalled(snapshot.jobs)
             self.accounting.restore(await self.store.usage())
-            self.dispatcher.restore(snapshot, self.loop.time())
+            self.dispatcher.restore(snapshot, self.clock.now())
             self._nudges = self._nudges_to(snapshot)
             await listen(self)
             self._recollection.start()
@@ -205,7 +206,7 @@ class NfpBroker:
         for router in self.routers:
             router.shut()
         await self.household.stop()
-        self.dispatcher.disconnect_workers(None, reason, self.loop.time())
+        self.dispatcher.disconnect_workers(None, reason, self.clock.now())
         self.accounting.flush()
         self.turns.finish()
         deadline = self.loop.time() + FAREWELL_S
@@ -320,7 +321,7 @@ class NfpBroker:
         family = self.clients if packet.sender is Sender.CLIENT else self.workers
         if self.journal is not None:
             self.journal.came(peer, packet, None)
-        self.corridor.hand_on(peer, packet, family, self.loop.time())
+        self.corridor.hand_on(peer, packet, family, self.clock.now())
         if self.journal is not None:
             self.journal.done()
         self.turns.soon()
@@ -330,13 +331,13 @@ class NfpBroker:
         if self.locals.get(peer.name) is peer:
             del self.locals[peer.name]
             self.pins.release(peer.name)
-        self.lost(peer, self.loop.time())
+        self.lost(peer, self.clock.now())
         self.turns.soon()
 
     def has_room(self, peer: Peer) -> None:
         """See ``router.House``."""
         if peer.alive:
-            self.dispatcher.has_room(peer, self.loop.time())
+            self.dispatcher.has_room(peer, self.clock.now())
             self.turns.soon()
 
     def lost(self, peer: Peer, now: float) -> None:
@@ -363,7 +364,7 @@ class NfpBroker:
 
     def _offended(self, peer: Peer, kind: str, text: str) -> None:
         """The dispatcher saw what only a broken or hostile peer does."""
-        self.corridor.invalid(peer, kind, text, self.loop.time())  # type: ignore[arg-type]  # all of ours are
+        self.corridor.invalid(peer, kind, text, self.clock.now())  # type: ignore[arg-type]  # all of ours are
 
     def _sent(self) -> None:
         for router in self.routers:
@@ -384,7 +385,7 @@ class NfpBroker:
         if refused:
             for peer in self.peers():
                 self.dropped += peer.drop(refused)
-            self.dispatcher.unstored(refused, error, self.loop.time())
+            self.dispatcher.unstored(refused, error, self.clock.now())
         self.turns.retry()
         return [op for op in ops if getattr(op, "uuid", "") not in refused]
 

@@ -146,4 +146,4 @@ class Overview:
         self._broker.leave(restart=restart, reason=reason)
 
     def _now(self) -> float:
-        return self._broker.loop.time()
+        return self._broker.clock.now()

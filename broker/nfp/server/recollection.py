@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from broker.nfp.store.writer import NotStored
 
 if TYPE_CHECKING:
+    from broker.nfp.awake import AwakeClock
     from broker.nfp.dispatch import Dispatcher
     from broker.nfp.records import JobRow
     from broker.nfp.store import NoStore, Store
@@ -24,15 +25,21 @@ class Recollection:
     """Reads them, some at a time.
 
     Args:
-        dispatcher: says what it wants. store: has it. taken: called with what the dispatcher has got.
+        dispatcher: says what it wants. store: has it. taken: called with what the dispatcher has got. clock: the
+            dispatcher's.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, store: Store | NoStore, taken: Callable[[list[JobRow]], None]
+        self,
+        dispatcher: Dispatcher,
+        store: Store | NoStore,
+        taken: Callable[[list[JobRow]], None],
+        clock: AwakeClock,
     ) -> None:
         self._dispatcher = dispatcher
         self._store = store
         self._taken = taken
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,7 +66,7 @@ class Recollection:
                 told = True
                 await asyncio.sleep(AGAIN_S)
                 continue
-            self._dispatcher.was_read(uuids, rows, loop.time())
+            self._dispatcher.was_read(uuids, rows, self._clock.now())
             self._taken(rows)
             count += len(rows)
         log.info("%d closed jobs were read within %.1f s", count, loop.time() - begun)

@@ -118,7 +118,7 @@ class NfpRouter:
         self.turns = turns
         self.limits = tuning.limits
         self.stall_s = tuning.hold_ms / 1000
-        self.now: Callable[[], float] = hub.loop.time
+        self.now: Callable[[], float] = turns.clock.now
         self.received = 0
         self.sent = 0
         self.at_once = 0

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
+from broker.nfp.awake import AwakeClock
+
 log = logging.getLogger("headgate")
 
 
@@ -33,7 +35,7 @@ class Turns:
             stored at present, see ``Outbox.overtakers``.
 
     Attributes:
-        committed: the last commit that is done.
+        committed: the last commit that is done. clock: what ``tick`` is told.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Turns:
         overtaking: Callable[[], bool],
     ) -> None:
         self._loop = loop
+        self.clock = AwakeClock(loop.time)
         self._commit = commit
         self._tick = tick
         self._sent = sent
@@ -143,10 +146,11 @@ class Turns:
 
     def _run_timers(self) -> None:
         try:
-            when = self._tick(self._loop.time())
+            when = self._tick(self.clock.now())
         except Exception:
             log.exception("a timer of the dispatcher failed")
-            when = self._loop.time() + 1.0
+            when = self.clock.now() + 1.0
+        when = self.clock.loop_time(when)
         timer = self._timer
         if timer is not None:
             if timer.when() <= when and not timer.cancelled() and timer.when() > self._loop.time():
@@ -155,6 +159,7 @@ class Turns:
             self._timer = None
         if when < inf:
             self._timer = self._loop.call_at(when, self._timed)
+            self.clock.wakes_at(when)
 
     def _timed(self) -> None:
         self._timer = None

@@ -1,9 +1,9 @@
 """What a worker does with each message of the broker, from its first READY to its last DISCONNECT.
 
 Two kinds of brokers are served. Ours answered OPEN with the feature ``recorded``: results are pushed with RESPONSE 200
-and kept until the broker says that it has them; a job that may be run twice is only acknowledged (201) and stored when
-it takes longer than ``ACCEPT_AFTER_S``, since until then the broker gives it to another worker anyway. Deployed NorFab
-gets what its own workers send: 201, a ``starting`` event, a ``result_ready`` event, and the result when it asks.
+and kept until the broker says that it has them; what has not begun waits for the broker's word (see ``admission``).
+Deployed NorFab gets what its own workers send: 201, a ``starting`` event, a ``result_ready`` event, and the result when
+it asks.
 """
 
 from __future__ import annotations
@@ -20,23 +20,19 @@ from broker.nfp import bodies
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect
 from broker.nfp.peer.channel import Channel
-from broker.nfp.worker.delivery import Delivery, kept
-from broker.nfp.worker.jobs import ASKING, PUTS_MAX, RUNNING, Job, Jobs
+from broker.nfp.worker.admission import ACCEPT_AFTER_S, Admission
+from broker.nfp.worker.delivery import Delivery
+from broker.nfp.worker.jobs import ASKING, PUTS_MAX, Job, Jobs
 from broker.nfp.worker.keeping import JobStore, KeptJob
 from broker.nfp.worker.presence import Presence
-from broker.nfp.worker.results import Result, clock_text, encode
 from broker.nfp.worker.running import Runner
 from broker.nfp.worker.tasks import Tasks
 
 log = logging.getLogger("headgate")
-ACCEPT_AFTER_S: Final = 0.05
-"""Jobs that may be run twice and are shorter than this cost no 201 and no place in the store before their end."""
 UNFINISHED_MAX: Final = 10_000
 """Jobs without result that a worker holds; a broker with credits sends one at a time, deployed NorFab sends all."""
 FETCH_S: Final = 3.0
 """How long a leaving worker waits until its last results are recorded, or deployed NorFab has asked for them."""
-RECORDED: Final = "RECORDED"
-"""The text behind the status of a RESPONSE to a worker: these results are safe."""
 RECORDED_FEATURE: Final = "recorded"
 Manage = Callable[[Packet], bytes]
 """Answers a request to ``mmi.service.worker`` with JSON."""
@@ -73,13 +69,13 @@ class Duty:
         self._tasks = tasks
         self._store = store
         self._manage = manage
-        self._accept_after_s = accept_after_s
+        self.admission = Admission(self.jobs, store, self.delivery, self.presence, accept_after_s)
         self._commands: dict[Command, Callable[[Packet], None]] = {
             Command.POST: self._post,
             Command.GET: self._get,
             Command.PUT: self._put,
             Command.DELETE: self._delete,
-            Command.RESPONSE: self._recorded,
+            Command.RESPONSE: self._told,
             Command.MMI: self._mmi,
         }
 
@@ -94,13 +90,16 @@ class Duty:
         again = self.presence.registered
         self.presence.begin(opened)
         if not again:
+            self.admission.go_on_unasked()
             self.runner.resume()
             self.runner.ask_again()
         self.delivery.offer()
 
     def lost(self, why: str) -> None:
-        """The channel looks for a broker; running jobs go on."""
+        """The channel looks for a broker; running jobs go on, others do not begin."""
         self.presence.end()
+        for job in self.runner.take_all_back():
+            self.admission.hold_back(job)
 
     def received(self, packet: Packet) -> None:
         """Do what the broker says."""
@@ -127,10 +126,9 @@ class Duty:
         task = self._tasks.get(job.task)
         job.idempotent = task is None or task.idempotent
         self.jobs.add(job)
-        if self._store.state(job.uuid) or not self.delivery.pushing or not job.idempotent:
+        if self._store.state(job.uuid) or not self.delivery.pushing:
             self.delivery.start(self._admit(job), f"admit {job.uuid}")
             return
-        job.late = self.delivery.loop.call_later(self._accept_after_s, self._lasting, job)
         self.runner.add(job)
 
     def _posted_again(self, job: Job, packet: Packet) -> None:
@@ -141,14 +139,19 @@ class Duty:
         if job.ended:
             self.jobs.unrecorded(job)
             self.delivery.bring(job)
-        elif job.accepted:
-            self._say_accepted(job)
+        elif not self.admission.go_on(job) and job.accepted:
+            self.admission.say_accepted(job)
 
     async def _admit(self, job: Job) -> None:
-        """Store the job before it is run, and let it wait for its slot."""
+        """Let the job wait for its slot unless it has ended before; for deployed NorFab store and accept it first."""
         if self._store.state(job.uuid) and await self._ended_before(job):
             return
-        if await self._accept(job):
+        if not self.delivery.pushing:
+            try:
+                await self.admission.accept(job)
+            except HeadgateError as error:
+                self.admission.end_unrun(job, f"worker {self.worker} cannot store the job: {error}", 500)
+        if not job.ended:
             self.runner.add(job)
 
     async def _ended_before(self, job: Job) -> bool:
@@ -164,52 +167,6 @@ class Duty:
         self.jobs.close(job)
         self.delivery.bring(job)
         return True
-
-    def _lasting(self, job: Job) -> None:
-        """A job that may be run twice is still there after a while: now its broker is told that it is in hand."""
-        job.late = None
-        self.delivery.start(self._accept_late(job), f"accept {job.uuid}")
-
-    async def _accept_late(self, job: Job) -> None:
-        await self._accept(job)
-
-    async def _accept(self, job: Job) -> bool:
-        """Store the job and say 201; False when it has ended meanwhile, also because it cannot be stored."""
-        self._store.accepted(kept(job))
-        job.stored = True
-        if job.started_s:
-            self._store.started(job.uuid)
-        try:
-            await self._store.durable()
-        except HeadgateError as error:
-            if job.state in (RUNNING, ASKING):
-                log.warning("%s: job %s is not stored: %s", self.worker, job.uuid, error)
-            else:
-                self._end_unrun(job, f"worker {self.worker} cannot store the job: {error}", 500)
-            return not job.ended
-        if not job.ended:
-            job.accepted = True
-            self._say_accepted(job)
-        return not job.ended
-
-    def _say_accepted(self, job: Job) -> None:
-        body = bodies.accepted(job.uuid, self.service, self.worker)
-        self.delivery.say(job, Command.RESPONSE, 201, body)
-
-    def begun(self, job: Job) -> None:
-        """The runner begins with a job."""
-        if job.stored:
-            self._store.started(job.uuid)
-        if not self.delivery.pushing:
-            self.delivery.tell(job, "progress", "starting", "running")
-
-    def _end_unrun(self, job: Job, error: str, status: int) -> None:
-        if job.ended:
-            return
-        result = Result(failed=True, errors=[error], status="error", task=f"{self.worker}:{job.task}")
-        result.juuid, result.service, result.task_completed = job.uuid, self.service, clock_text()
-        job.end(status, encode(self.worker, result), failed=True)
-        self.delivery.ended(job)
 
     # -- the other commands -----------------------------------------------------------------------
 
@@ -261,12 +218,22 @@ class Duty:
         job = self.jobs.get(packet.uuid)
         if job is None:
             self._unknown(packet)
-        elif not job.ended:
+        elif job.ended:
+            return
+        elif not bodies.unless_begun(packet.data):
+            self.admission.forget(job)
             self.runner.cancel(job)
+        elif self.admission.take_back(job):
+            self._unknown(packet)
+        else:
+            self.admission.say_accepted(job)
 
-    def _recorded(self, packet: Packet) -> None:
-        if packet.status_text == RECORDED:
-            self.delivery.safe(bodies.read_recorded(packet.data) or [packet.uuid])
+    def _told(self, packet: Packet) -> None:
+        """What the broker says of jobs by their uuids."""
+        if packet.status_text == bodies.RECORDED:
+            self.delivery.safe(bodies.read_uuids(packet.data) or [packet.uuid])
+        elif packet.status_text == bodies.CONFIRMED:
+            self.admission.confirmed(bodies.read_uuids(packet.data) or [packet.uuid])
 
     def _mmi(self, packet: Packet) -> None:
         self.delivery.answer(packet, 200, self._manage(packet))
@@ -274,26 +241,33 @@ class Duty:
     # -- a beginning and an end -------------------------------------------------------------------
 
     def restore(self, unrecorded: list[KeptJob]) -> None:
-        """Take up what the store has: run again what may be, end the rest with an error, offer results."""
+        """Take up what the store has: offer results, hold back what has not begun, end what must not begin again.
+
+        What had begun and may be run twice is forgotten: a broker that confirms sees that it is gone, and gives it to
+        somebody as a new attempt. Deployed NorFab gives it to nobody, so its jobs are run again here.
+        """
         for each in unrecorded:
             job = Job(each.uuid, each.client, each.service, Dialect.NORFAB, each.body)
             job.idempotent, job.stored, job.accepted = each.idempotent, True, True
             job.received_s, job.started_s = each.received_s, each.started_s
             job.deadline -= each.age_s
+            if each.state == "started" and each.idempotent and job.attempt:
+                self._store.forget(job.uuid)
+                continue
             self.jobs.add(job)
             if each.state == "done":
                 job.end(each.status, each.result, failed=False)
                 self.jobs.close(job)
             elif each.state == "accepted" or each.idempotent:
-                self.runner.add(job)
+                self.admission.hold_back(job)
             else:
                 error = f"worker {self.worker} ended while it ran {job.task}, which must not be run twice"
-                self._end_unrun(job, error, 200)
+                self.admission.end_unrun(job, error, 200)
 
     def held(self) -> dict[str, list[Any]]:
         """For OPEN: what this worker holds, uuid to attempt and state."""
         held = [job for job in self.jobs if not job.recorded]
-        return {job.uuid: [job.attempt, "done" if job.ended else "running"] for job in held}
+        return {job.uuid: [job.attempt, _state(job)] for job in held}
 
     async def drain(self, seconds: float) -> None:
         """Finish what runs, within ``seconds``, then say goodbye.
@@ -319,6 +293,10 @@ class Duty:
         except TimeoutError:
             return False
         return True
+
+
+def _state(job: Job) -> str:
+    return "done" if job.ended else "running" if job.begun else "waiting"
 
 
 def _features(opened: dict[str, Any]) -> list[Any]:

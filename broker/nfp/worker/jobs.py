@@ -45,9 +45,11 @@ class Job:
         uuid: its id. client: the address to echo, None in the text's form without one. service: of that form.
         dialect: how it was asked for. body: of the POST. task, args, kwargs: what the body says. deadline: monotonic
             seconds. idempotent: may be run twice. state: see above. status, result: of the end, result None before.
-        accepted: 201 was promised. recorded: the broker (or the client's GET) has the result. cancelled: a DELETE
-            came. asked: the input it waits for, as events carry it. puts: what the client sent it. received_s,
-            started_s, ended_s: wall clock, 0 before. running: the task that runs it. late: the timer of the 201.
+        begun: its task was entered, in this life of the worker. confirmed: the broker has said that it may be.
+            confirmation: waits for that word. accepted: 201 was promised. recorded: the broker (or the client's GET)
+            has the result. cancelled: a DELETE came. asked: the input it waits for, as events carry it. puts: what the
+            client sent it. received_s, started_s, ended_s: wall clock, 0 before. running: the task that runs it.
+            timer: of the 201 while it runs, of its deadline while it is held back.
     """
 
     __slots__ = (
@@ -55,16 +57,18 @@ class Job:
         "accepted",
         "args",
         "asked",
+        "begun",
         "body",
         "cancelled",
         "client",
+        "confirmation",
+        "confirmed",
         "deadline",
         "dialect",
         "ended_s",
         "events",
         "idempotent",
         "kwargs",
-        "late",
         "put_came",
         "puts",
         "received_s",
@@ -78,6 +82,7 @@ class Job:
         "stored",
         "task",
         "timeout_s",
+        "timer",
         "uuid",
     )
 
@@ -98,6 +103,8 @@ class Job:
         self.status = 0
         self.result: bytes | None = None
         self.accepted = self.recorded = self.cancelled = self.stored = False
+        self.begun = self.confirmed = False
+        self.confirmation: asyncio.Future[None] | None = None
         self.asked: dict[str, Any] | None = None
         self.puts: deque[Any] = deque()
         self.put_came: Callable[[], None] | None = None
@@ -105,7 +112,7 @@ class Job:
         self.received_s = time.time()
         self.started_s = self.ended_s = 0.0
         self.running: asyncio.Task[None] | None = None
-        self.late: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def of(cls, packet: Packet) -> Job:
@@ -144,9 +151,13 @@ class Job:
         self.ended_s = time.time()
         self.asked = None
         self.puts.clear()
-        if self.late is not None:
-            self.late.cancel()
-            self.late = None
+        self.stop_timer()
+
+    def stop_timer(self) -> None:
+        """Forget the timer. Harmless without one."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 class Jobs:
@@ -183,6 +194,11 @@ class Jobs:
         """Know ``job``, which has no result yet."""
         self._jobs[job.uuid] = job
         self.open += 1
+
+    def remove(self, job: Job) -> None:
+        """``job`` was given back before it began: nothing is known of it here."""
+        del self._jobs[job.uuid]
+        self.open -= 1
 
     def close(self, job: Job) -> None:
         """``job`` has its result."""

@@ -50,6 +50,11 @@ class Presence:
         return self.interval_s * self.multiplier
 
     @property
+    def sure(self) -> bool:
+        """Whether the broker was heard so lately that it cannot have given us up without a word."""
+        return self.registered and self._loop.time() - self._heard < self.silence_s
+
+    @property
     def hold_s(self) -> float:
         """How long the broker may still be silent; 0 when not registered."""
         return round(self._heard + self.silence_s - self._loop.time(), 1) if self.registered else 0.0

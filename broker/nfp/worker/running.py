@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from broker.errors import HeadgateError
 from broker.nfp.files.fetching import FetchFailed
 from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext, Way
 from broker.nfp.worker.jobs import RUNNING, Job
@@ -26,12 +27,25 @@ ERROR_TEXT_CHARS = 16_000
 """A traceback is cut to its last so many characters."""
 
 
+class NotBegun(HeadgateError):
+    """The task of a job is not entered: the job ends with the error and ``status``."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class HeldBack(Exception):
+    """The task of a job is not entered now: whoever raised this brings the job again."""
+
+
 class Runner:
     """The slots.
 
     Args:
-        tasks: what there is. way: where contexts send. slots: jobs at a time. begun: called with each job
-        when it gets its slot. ended: when it has got its result. localise: see ``Localise``. inventory: shown to tasks.
+        tasks: what there is. way: where contexts send. slots: jobs at a time. begin: awaited with each job that
+        has its slot, before its task is entered; it may raise ``NotBegun`` or ``HeldBack``. ended: called with each job
+        that has got its result. localise: see ``Localise``. inventory: shown to tasks.
     """
 
     def __init__(
@@ -39,7 +53,7 @@ class Runner:
         tasks: Tasks,
         way: Way,
         slots: int,
-        begun: Callable[[Job], None],
+        begin: Callable[[Job], Awaitable[None]],
         ended: Callable[[Job], None],
         localise: Localise,
         inventory: dict[str, Any],
@@ -47,7 +61,7 @@ class Runner:
         self._tasks = tasks
         self._way = way
         self._slots = slots
-        self._begun = begun
+        self._begin = begin
         self._ended = ended
         self._localise = localise
         self._inventory = inventory
@@ -71,6 +85,18 @@ class Runner:
         self._waiting.append(job)
         self._fill()
 
+    def take_back(self, job: Job) -> bool:
+        """Do not run ``job``; False when it has its slot."""
+        if job not in self._waiting:
+            return False
+        self._waiting.remove(job)
+        return True
+
+    def take_all_back(self) -> list[Job]:
+        """Return the jobs that wait for a slot, oldest first: they wait no more."""
+        waiting, self._waiting = list(self._waiting), deque()
+        return waiting
+
     def resume(self) -> None:
         """Fill free slots; until the first call they stay free."""
         self._paused = False
@@ -90,10 +116,9 @@ class Runner:
         job.cancelled = True
         held = self._running.get(job.uuid)
         if held is None:
-            if job in self._waiting:
-                self._waiting.remove(job)
+            self.take_back(job)
             self._finish(job, self._cancelled(job))
-        elif isinstance(held[1], ThreadContext):
+        elif isinstance(held[1], ThreadContext) and job.begun:
             held[1].interrupt()
         elif job.running is not None:
             job.running.cancel()
@@ -115,13 +140,20 @@ class Runner:
             kind = JobContext if task is None or task.asynchronous else ThreadContext
             context = kind(job, self._way, self._inventory)
             self._running[job.uuid] = (job, context)
-            job.state, job.started_s = RUNNING, time.time()
-            self._begun(job)
             job.running = self._way.loop.create_task(self._run(job, task, context), name=f"job {job.uuid}")
 
     async def _run(self, job: Job, task: Task | None, context: JobContext | ThreadContext) -> None:
+        status = 0
         try:
+            await self._begin(job)
+            job.begun, job.state, job.started_s = True, RUNNING, time.time()
             result = await self._result(job, task, context)
+        except NotBegun as error:
+            result, status = Result(failed=True, errors=[str(error)], status="error"), error.status
+        except HeldBack:
+            self._running.pop(job.uuid, None)
+            self._fill()
+            return
         except asyncio.CancelledError:
             if not job.cancelled:  # the worker ends: the job has no result
                 self._running.pop(job.uuid, None)
@@ -131,7 +163,7 @@ class Runner:
             self._running.pop(job.uuid, None)
             raise
         self._running.pop(job.uuid, None)
-        self._finish(job, result)
+        self._finish(job, result, status)
         self._fill()
 
     async def _result(self, job: Job, task: Task | None, context: JobContext | ThreadContext) -> Result:
@@ -172,7 +204,7 @@ class Runner:
     def _cancelled(self, job: Job) -> Result:
         return Result(failed=True, status="skipped", errors=[f"job {job.uuid} was cancelled"])
 
-    def _finish(self, job: Job, result: Result) -> None:
+    def _finish(self, job: Job, result: Result, status: int = 0) -> None:
         name = self._way.worker
         result.task = result.task or f"{name}:{job.task}"
         result.juuid = result.juuid or job.uuid
@@ -181,7 +213,7 @@ class Runner:
         result.task_started = result.task_started or clock_text(job.started_s or None)
         result.task_completed = clock_text()
         body = encode(name, result)
-        job.end(CANCELLED_STATUS if job.cancelled else 200, body, failed=bool(result.failed))
+        job.end(CANCELLED_STATUS if job.cancelled else status or 200, body, failed=bool(result.failed))
         self._ended(job)
 
 

@@ -88,11 +88,11 @@ class Shift:
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
         self._entering = asyncio.Lock()
-        self.duty.runner = self.runner = Runner(
+        self.duty.runner = self.duty.admission.runner = self.runner = Runner(
             self.tasks,
             self.duty.delivery,
             means.slots,
-            self.duty.begun,
+            self.duty.admission.begin,
             self.duty.delivery.ended,
             self._localise,
             self.inventory,

@@ -195,12 +195,12 @@ def test_event_kind(body: bytes, kind: str) -> None:
     assert bodies.event_kind(body) == kind
 
 
-def test_recorded() -> None:
-    assert bodies.read_recorded(bodies.recorded(["a", "b"])) == ["a", "b"]
+def test_uuids() -> None:
+    assert bodies.read_uuids(bodies.uuids(["a", "b"])) == ["a", "b"]
     assert (
-        bodies.read_recorded(b'{"a":1}')
-        == bodies.read_recorded(b"[1]")
-        == bodies.read_recorded(b"\xff")
+        bodies.read_uuids(b'{"a":1}')
+        == bodies.read_uuids(b"[1]")
+        == bodies.read_uuids(b"\xff")
         == []
     )
 

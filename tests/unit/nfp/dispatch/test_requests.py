@@ -176,23 +176,6 @@ def test_delete_of_what_runs_tells_workers_that_understand(kind, told):
     assert bench.counts.late == 1
 
 
-def test_a_credit_of_a_cancelled_job_returns_after_a_hold_time():
-    bench = Bench()
-    worker, client = bench.register("w1", ours=True), bench.client()
-    uuid = bench.post(client)
-    worker.take()
-    bench.delete(client, uuid)
-    bench.post(client)
-    for _ in range(10):
-        bench.pass_time(2)
-        bench.say(worker, _keepalive())
-    assert POST in [packet.command for packet in worker.take()]
-
-
-def _keepalive() -> Packet:
-    return Packet(Sender.WORKER, Command.KEEPALIVE, service="net")
-
-
 def test_delete_of_one_worker_leaves_the_others():
     bench = Bench()
     first, second = bench.register("w1", ours=True), bench.register("w2", ours=True)

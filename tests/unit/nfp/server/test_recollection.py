@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 
 import pytest
 
+from broker.nfp.awake import AwakeClock
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Principal, Standing
@@ -106,7 +108,7 @@ def test_a_store_that_cannot_be_read_is_tried_again(monkeypatch, caplog):
 
     async def story():
         scripted, taken = Scripted(), []
-        reading = Recollection(scripted, scripted, taken.extend)
+        reading = Recollection(scripted, scripted, taken.extend, AwakeClock(time.monotonic))
         reading.start()
         await until(lambda: not scripted.wanted)
         await asyncio.sleep(0)
@@ -125,7 +127,7 @@ def test_nothing_to_read_is_nothing_to_do(started):
     async def story():
         scripted = Scripted()
         scripted.wanted.clear()
-        reading = Recollection(scripted, scripted, print)
+        reading = Recollection(scripted, scripted, print, AwakeClock(time.monotonic))
         if started:
             reading.start()
         assert len(asyncio.all_tasks()) == 1

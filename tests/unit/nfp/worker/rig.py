@@ -8,11 +8,12 @@ import json
 
 import msgspec
 
+from broker.nfp import bodies
 from broker.nfp.names import Command
 from broker.nfp.worker import Worker
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 
-__all__ = ["PATIENCE_S", "RawBroker", "body", "made", "post", "result", "until", "working"]
+__all__ = ["PATIENCE_S", "RawBroker", "body", "confirm", "made", "post", "result", "until", "working"]
 
 SERVICE = "dummy"
 
@@ -59,6 +60,19 @@ def post(broker: RawBroker, uuid: str, task: str, /, *args, client: bytes = b"c#
     """Give the worker a job."""
     said = {"task": task, "args": list(args), "kwargs": kwargs, "timeout": timeout}
     broker.say("w1", Command.POST, client=client, uuid=uuid, body=msgspec.json.encode(said))
+
+
+def confirm(broker, *uuids):
+    """The broker's word that these jobs are the worker's."""
+    broker.say(
+        "w1",
+        Command.RESPONSE,
+        service=SERVICE,
+        uuid=uuids[0],
+        status=200,
+        status_text=bodies.CONFIRMED,
+        body=bodies.uuids(uuids),
+    )
 
 
 def body(packet):

@@ -8,7 +8,7 @@ import time
 from broker.nfp import bodies
 from broker.nfp.names import Command
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
-from tests.unit.nfp.worker.rig import body, final, made, post, result, working
+from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
 
 @contextlib.asynccontextmanager
@@ -21,7 +21,7 @@ async def killed(worker, broker):
     await asyncio.wait([running])
 
 
-def test_a_task_that_must_not_be_run_twice_ends_with_an_error_and_another_is_run_again(tmp_path):
+def test_a_task_that_must_not_be_run_twice_ends_with_an_error_and_another_is_the_brokers_again(tmp_path):
     runs = []
     go = threading.Event()
 
@@ -44,6 +44,7 @@ def test_a_task_that_must_not_be_run_twice_ends_with_an_error_and_another_is_run
                 post(broker, "u1", "once", client=b"c#5")
                 post(broker, "u2", "again")
                 assert {(await broker.take_only(Command.RESPONSE)).status for _ in range(2)} == {201}
+                confirm(broker, "u1")
                 await until(lambda: worker._shift.store.state("u1") == "started" and len(runs) == 2)
                 await until(lambda: worker._shift.store.state("u2") == "started")
             worker = made(broker, state_dir=tmp_path, jobs_at_a_time=2)
@@ -51,7 +52,8 @@ def test_a_task_that_must_not_be_run_twice_ends_with_an_error_and_another_is_run
             async with working(worker, broker, ready=False):
                 await broker.take_only(Command.READY, Command.DISCONNECT)
                 held = broker.offers[-1]["jobs"]
-                assert held == {"u1": [5, "done"], "u2": [1, "running"]}
+                assert held == {"u1": [5, "done"]}
+                post(broker, "u2", "again", client=b"c#2")
                 got = {}
                 while len(got) < 2:  # the first may come again before it is recorded
                     packet = await broker.take_only(Command.RESPONSE)
@@ -83,7 +85,7 @@ def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_fro
                 post(broker, "u1", "count")
                 post(broker, "u2", "count")
                 first = [(await broker.take_only(Command.RESPONSE)).data for _ in range(2)]
-                safe = bodies.recorded(["u1"])
+                safe = bodies.uuids(["u1"])
                 broker.say(
                     "w1",
                     Command.RESPONSE,
@@ -142,9 +144,7 @@ def test_a_wall_clock_set_forward_ends_no_job(tmp_path, monkeypatch):
         with RawBroker(opens=True) as broker:
             worker = made(broker, state_dir=tmp_path)
 
-            @worker.task
-            async def forever():
-                await asyncio.Event().wait()
+            worker.task(name="forever", idempotent=False)(lambda: "ran")
 
             async with killed(worker, broker):
                 post(broker, "u1", "forever", timeout=60)
@@ -155,6 +155,7 @@ def test_a_wall_clock_set_forward_ends_no_job(tmp_path, monkeypatch):
             worker.task(name="forever")(lambda: "ran again")
             async with working(worker, broker, ready=False):
                 await broker.take_only(Command.READY, Command.DISCONNECT)
+                confirm(broker, "u1")
                 assert result(await final(broker))["result"] == "ran again"
 
     asyncio.run(main())
@@ -165,9 +166,7 @@ def test_a_later_life_answers_under_the_latest_attempt(tmp_path):
         with RawBroker(opens=True) as broker:
             worker = made(broker, state_dir=tmp_path)
 
-            @worker.task
-            async def forever():
-                await asyncio.Event().wait()
+            worker.task(name="forever", idempotent=False)(lambda: "ran")
 
             async with killed(worker, broker):
                 for attempt in (b"c#1", b"c#2"):
@@ -178,7 +177,8 @@ def test_a_later_life_answers_under_the_latest_attempt(tmp_path):
             worker.task(name="forever")(lambda: "ran again")
             async with working(worker, broker, ready=False):
                 await broker.take_only(Command.READY, Command.DISCONNECT)
-                assert broker.offers[-1]["jobs"] == {"u1": [2, "running"]}
+                assert broker.offers[-1]["jobs"] == {"u1": [2, "waiting"]}
+                confirm(broker, "u1")
                 assert (await broker.take_only(Command.RESPONSE)).client == b"c#2"
 
     asyncio.run(main())

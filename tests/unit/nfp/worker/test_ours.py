@@ -13,7 +13,7 @@ from broker.nfp.worker import Worker
 from broker.nfp.worker.duty import Duty
 from broker.nfp.worker.keeping import KeptJob
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
-from tests.unit.nfp.worker.rig import body, final, made, post, result, working
+from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
 
 def run(story, **options):
@@ -111,6 +111,7 @@ def test_a_task_that_must_not_be_run_twice_is_accepted_before_it_begins():
     async def one(broker, worker):
         post(broker, "u1", "once")
         assert (await broker.take_only(Command.RESPONSE)).status == 201
+        confirm(broker, "u1")
         await until(begun.is_set)
         post(broker, "u1", "once", client=b"c#2")  # again: answered, not run
         packet = await broker.take_only(Command.RESPONSE)
@@ -200,7 +201,7 @@ def test_results_are_offered_again_until_they_are_recorded():
         post(broker, "u2", "ping")
         for _ in range(2):
             result(await final(broker))
-        safe = bodies.recorded(["u1"])
+        safe = bodies.uuids(["u1"])
         broker.say(
             "w1", Command.RESPONSE, service="dummy", uuid="u1", status=200, status_text="RECORDED", body=safe
         )
@@ -456,7 +457,7 @@ def test_a_draining_worker_finishes_what_runs_and_then_says_goodbye():
                 packet = await broker.take_only(Command.RESPONSE)
                 assert packet.uuid == "u1"
                 result(packet)
-                safe = bodies.recorded(["u1"])
+                safe = bodies.uuids(["u1"])
                 broker.say(
                     "w1",
                     Command.RESPONSE,

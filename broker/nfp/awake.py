@@ -1,0 +1,54 @@
+"""Time in which this process was there to hear anybody.
+
+A process that is stopped (a debugger, a frozen container, a machine without memory) hears nobody meanwhile, and what
+was sent to it waits in its sockets. Its own absence must not count as the silence of others: whoever measures silence
+takes out what a timer came too late. One rule for brokers, workers and clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+LATE_S: Final = 0.5
+"""A timer that comes later than this was not held up by work: turns are shorter."""
+
+
+def absent_s(due: float, now: float) -> float:
+    """Return the seconds in which nobody was here, for a timer that was due at ``due`` and is called ``now``."""
+    late = now - due
+    return late if late > LATE_S else 0.0
+
+
+class AwakeClock:
+    """Monotonic seconds in which the process was there.
+
+    Args:
+        time: monotonic seconds, as the event loop counts them.
+    """
+
+    __slots__ = ("_absent", "_due", "_time")
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
+        self._absent = 0.0
+        self._due = inf
+
+    def now(self) -> float:
+        """Return the seconds so far. It never goes back."""
+        time = self._time()
+        if time > self._due:
+            absent = absent_s(self._due, time)
+            if absent:
+                self._absent += absent
+                self._due = time
+        return time - self._absent
+
+    def loop_time(self, when: float) -> float:
+        """Return when the event loop's clock will show ``when``, if nobody is absent until then."""
+        return when + self._absent
+
+    def wakes_at(self, due: float) -> None:
+        """A timer of the loop is set for its time ``due``: to be called later is to have been absent."""
+        self._due = due

@@ -1,0 +1,188 @@
+"""What stands between a job and its task: the broker's word, the store, and 201.
+
+A job may be somebody else's by now, or cancelled, whenever its broker was not there to say so. Therefore what has not
+begun when a connection is lost, or when the worker itself ends, is held back, is listed in the next OPEN, and begins
+when the broker confirms it ("200 CONFIRMED") or gives it anew. A job that must not be run twice is stored and accepted
+first, begins when the broker has confirmed that this is on record, and that it has begun is on disk before its task is
+entered. Jobs of deployed NorFab, which confirms nothing, carry no attempt: they begin unasked.
+
+201 says that a job runs: one that may be run twice is stored and accepted when it takes longer than ``ACCEPT_AFTER_S``,
+since until then the broker gives it to another worker anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from broker.errors import HeadgateError
+from broker.nfp import bodies
+from broker.nfp.names import Command
+from broker.nfp.worker.delivery import Delivery, kept
+from broker.nfp.worker.jobs import Job, Jobs
+from broker.nfp.worker.results import Result, clock_text, encode
+from broker.nfp.worker.running import HeldBack, NotBegun
+
+if TYPE_CHECKING:
+    from broker.nfp.worker.keeping import JobStore
+    from broker.nfp.worker.presence import Presence
+    from broker.nfp.worker.running import Runner
+
+log = logging.getLogger("headgate")
+ACCEPT_AFTER_S: Final = 0.05
+"""Jobs that may be run twice and are shorter than this cost no 201 and no place in the store before their end."""
+
+
+class Admission:
+    """Lets jobs begin.
+
+    Args:
+        accept_after_s: see ``ACCEPT_AFTER_S``.
+
+    Attributes:
+        runner: to be set before the first job.
+    """
+
+    def __init__(
+        self, jobs: Jobs, store: JobStore, delivery: Delivery, presence: Presence, accept_after_s: float
+    ) -> None:
+        self.runner: Runner
+        self._jobs = jobs
+        self._store = store
+        self._delivery = delivery
+        self._presence = presence
+        self._accept_after_s = accept_after_s
+        self._held_back: dict[str, Job] = {}
+
+    async def begin(self, job: Job) -> None:
+        """``job`` has its slot: return when its task may be entered.
+
+        Raises:
+            HeldBack: the broker may have given us up. NotBegun: it cannot be stored.
+        """
+        if job.attempt and not job.confirmed and not self._presence.sure:
+            self.hold_back(job)
+            raise HeldBack
+        try:
+            if not job.idempotent:
+                await self._begin_once(job)
+            elif self._delivery.pushing:
+                job.timer = self._delivery.loop.call_later(self._accept_after_s, self._lasting, job)
+        except HeadgateError as error:
+            raise NotBegun(500, f"worker {self._delivery.worker} cannot store the job: {error}") from error
+        if job.idempotent and job.stored:
+            self._store.started(job.uuid)
+        if not self._delivery.pushing:
+            self._delivery.tell(job, "progress", "starting", "running")
+
+    async def _begin_once(self, job: Job) -> None:
+        """What must not be run twice is confirmed first, and that it has begun is on disk."""
+        if job.attempt and not job.confirmed:
+            job.confirmation = self._delivery.loop.create_future()
+            await self.accept(job)
+            try:
+                async with asyncio.timeout(max(0.0, job.deadline - time.monotonic())):
+                    await job.confirmation
+            except TimeoutError:
+                return  # it is over: the task is not entered
+        self._store.started(job.uuid)
+        await self._store.durable()
+
+    def confirmed(self, uuids: Iterable[str]) -> None:
+        """The broker says that these jobs are this worker's."""
+        for uuid in uuids:
+            job = self._jobs.get(uuid)
+            if job is None or job.ended or job.begun:
+                continue
+            job.confirmed = True
+            if job.confirmation is not None and not job.confirmation.done():
+                job.confirmation.set_result(None)
+            else:
+                self.go_on(job)
+
+    def hold_back(self, job: Job) -> None:
+        """``job`` does not begin until its broker has said that it may, and ends at its deadline."""
+        job.confirmed = False
+        job.stop_timer()
+        self._held_back[job.uuid] = job
+        left_s = max(0.0, job.deadline - time.monotonic())
+        job.timer = self._delivery.loop.call_later(left_s, self._never_confirmed, job)
+
+    def _never_confirmed(self, job: Job) -> None:
+        del self._held_back[job.uuid]
+        worker = self._delivery.worker
+        self.end_unrun(job, f"no broker said within {job.timeout_s:g} s that {worker} may run the job", 408)
+
+    def go_on(self, job: Job) -> bool:
+        """A job that was held back waits for its slot; False when it was not."""
+        if not self.forget(job):
+            return False
+        self.runner.add(job)
+        return True
+
+    def go_on_unasked(self) -> None:
+        """The broker confirms nothing: what it or one like it gave goes on, what another kind gave does not."""
+        for job in [job for job in self._held_back.values() if not job.attempt]:
+            self.go_on(job)
+
+    def forget(self, job: Job) -> bool:
+        """``job`` is not held back any more; False when it was not."""
+        if self._held_back.pop(job.uuid, None) is None:
+            return False
+        job.stop_timer()
+        return True
+
+    def take_back(self, job: Job) -> bool:
+        """Forget ``job``, for which somebody else has a place; False when it has its slot here."""
+        if not (self.forget(job) or self.runner.take_back(job)):
+            return False
+        self._jobs.remove(job)
+        if job.stored:
+            self._store.forget(job.uuid)
+        return True
+
+    # -- 201 --------------------------------------------------------------------------------------
+
+    def _lasting(self, job: Job) -> None:
+        """A job that may be run twice is still there after a while: now its broker is told that it is in hand."""
+        job.timer = None
+        self._delivery.start(self._accept_late(job), f"accept {job.uuid}")
+
+    async def _accept_late(self, job: Job) -> None:
+        try:
+            await self.accept(job)
+        except HeadgateError as error:
+            log.warning("%s: job %s is not stored: %s", self._delivery.worker, job.uuid, error)
+
+    async def accept(self, job: Job) -> None:
+        """Store the job and say 201.
+
+        Raises:
+            HeadgateError: it cannot be stored.
+        """
+        self._store.accepted(kept(job))
+        job.stored = True
+        if job.begun:
+            self._store.started(job.uuid)
+        await self._store.durable()
+        if not job.ended:
+            job.accepted = True
+            self.say_accepted(job)
+
+    def say_accepted(self, job: Job) -> None:
+        """201."""
+        body = bodies.accepted(job.uuid, self._delivery.service, self._delivery.worker)
+        self._delivery.say(job, Command.RESPONSE, 201, body)
+
+    def end_unrun(self, job: Job, error: str, status: int) -> None:
+        """``job`` ends with ``error`` and its task is not entered; nothing happens when it has ended."""
+        if job.ended:
+            return
+        worker = self._delivery.worker
+        result = Result(failed=True, errors=[error], status="error", task=f"{worker}:{job.task}")
+        result.juuid, result.service, result.task_completed = job.uuid, self._delivery.service, clock_text()
+        job.end(status, encode(worker, result), failed=True)
+        self._delivery.ended(job)

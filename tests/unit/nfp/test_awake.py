@@ -1,0 +1,36 @@
+"""Time in which the process was not run is nobody's silence."""
+
+from broker.nfp.awake import LATE_S, AwakeClock, absent_s
+
+
+def test_a_timer_that_is_a_little_late_was_not_absent():
+    assert absent_s(10, 9) == absent_s(10, 10) == absent_s(10, 10 + LATE_S) == 0
+    assert absent_s(10, 13) == 3
+
+
+def test_the_clock_leaves_out_what_a_timer_came_too_late():
+    time = [100.0]
+    clock = AwakeClock(lambda: time[0])
+    assert clock.now() == 100
+    clock.wakes_at(clock.loop_time(102))
+    time[0] = 101.0
+    assert clock.now() == 101
+    time[0] = 132.0
+    assert clock.now() == clock.now() == 102
+    time[0] = 132.25
+    assert clock.now() == 102.25
+    clock.wakes_at(clock.loop_time(104.25))
+    time[0] = 134.5  # a quarter of a second late: work
+    assert clock.now() == 104.5
+    assert clock.loop_time(105) == 135
+
+
+def test_the_clock_never_goes_back():
+    time = [0.0]
+    clock = AwakeClock(lambda: time[0])
+    last = 0.0
+    for step in (0.1, 3.0, 0.2, 9.0, 0.0, 0.4, 0.6, 30.0):
+        clock.wakes_at(clock.loop_time(clock.now() + 0.3))
+        time[0] += step
+        assert clock.now() >= last
+        last = clock.now()
