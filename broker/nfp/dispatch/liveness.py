@@ -125,7 +125,9 @@ class Liveness:
         return True
 
     def _never_came(self, peer: Peer, now: float) -> None:
+        """Without its OPEN a late READY would register a worker that counts on what it has offered."""
         self._forget_offer(peer)
+        peer.cut("no READY after OPEN")
 
     def _forget_offer(self, peer: Peer) -> WorkerOpen:
         offer = self._offers.pop(peer, None)

@@ -197,12 +197,7 @@ def test_event_kind(body: bytes, kind: str) -> None:
 
 def test_uuids() -> None:
     assert bodies.read_uuids(bodies.uuids(["a", "b"])) == ["a", "b"]
-    assert (
-        bodies.read_uuids(b'{"a":1}')
-        == bodies.read_uuids(b"[1]")
-        == bodies.read_uuids(b"\xff")
-        == []
-    )
+    assert bodies.read_uuids(b'{"a":1}') == bodies.read_uuids(b"[1]") == bodies.read_uuids(b"\xff") == []
 
 
 # -- several results ------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ import pytest
 
 from broker.nfp import bodies
 from broker.nfp.access import Access, Task
-from broker.nfp.names import Command
+from broker.nfp.frames import Packet
+from broker.nfp.names import Command, Sender
 from broker.nfp.records import Accepted
 from tests.unit.nfp.dispatch.bench import Bench, said, the
 
@@ -49,9 +50,6 @@ def test_the_acceptance_of_what_must_not_be_run_twice_is_confirmed_once_it_is_on
 
 
 def accepted(worker, post):
-    from broker.nfp.frames import Packet
-    from broker.nfp.names import Sender
-
     return Packet(
         Sender.WORKER,
         RESPONSE,
@@ -183,9 +181,6 @@ def test_a_task_that_hangs_keeps_its_place_until_it_has_ended(how):
 
 
 def alive():
-    from broker.nfp.frames import Packet
-    from broker.nfp.names import Sender
-
     return Packet(Sender.WORKER, Command.KEEPALIVE, service="net")
 
 
