@@ -90,6 +90,8 @@ JOBS: Final = "jobs.service.broker"
 """Ours: list, show and count jobs of the broker's store."""
 INTERNAL: Final = frozenset({MMI_BROKER, SID, EVENTS, JOBS})
 """Services that the broker answers itself, at once; no worker may offer them."""
+ASKED_BY_MMI: Final = INTERNAL | {MMI_WORKER}
+"""Services that take no jobs: one question, one answer, by MMI; the text, which has no such command, uses POST."""
 
 CLIENT_OF_WORKER: Final = "-NFPClient"
 """What deployed NorFab appends to a worker's name for the client it has; ours do the same."""

@@ -103,7 +103,7 @@ def recorded(live: NfpProcess, uuid: str) -> list[dict]:
     """The results in the broker, by its own service."""
     with live.dealer("looker", key=live.owner()) as owner:
         body = msgspec.json.encode({"task": "show", "kwargs": {"uuid": uuid}})
-        owner.say(request(POST, f"show-{uuid}", service=JOBS, target="all", body=body))
+        owner.say(request(Command.MMI, f"show-{uuid}", service=JOBS, target="all", body=body))
         answer = owner.until(lambda packet: packet.command is Command.RESPONSE)
         assert answer.status == 200, answer.data
         return msgspec.json.decode(answer.body)["results"]

@@ -250,8 +250,23 @@ def _errors(result: dict[str, Any]) -> str:
     return "\n".join(text for text in texts if text) or "it does not say why"
 
 
+def show_answers(screen: Screen, answers: dict[str, Any]) -> int:
+    """Print what services that take no jobs answered: values as they are, none of which says that a task failed."""
+    for who in sorted(answers):
+        if screen.as_json:
+            screen.line(compact({"worker": who, "result": answers[who]}))
+        else:
+            _show_value(screen, who, answers[who])
+    return OK
+
+
 def _show_result(screen: Screen, worker: str, result: Any) -> None:
-    value = result["result"] if isinstance(result, dict) and "result" in result else result
+    _show_value(
+        screen, worker, result["result"] if isinstance(result, dict) and "result" in result else result
+    )
+
+
+def _show_value(screen: Screen, worker: str, value: Any) -> None:
     if screen.rich and isinstance(value, (dict, list)):
         screen.line(f"{worker}:", "bold")
         screen.value(value)

@@ -8,17 +8,19 @@ from typing import Annotated
 import typer
 
 from broker.cli import options
-from broker.cli.exits import OK
+from broker.cli.exits import OK, UsageError
 from broker.cli.nfp import session as shared
-from broker.cli.nfp.following import follow, show_results
+from broker.cli.nfp.following import follow, show_answers, show_results
 from broker.cli.nfp.session import Session, keywords, value_of
 from broker.nfp.client import Job, NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S
+from broker.nfp.names import ASKED_BY_MMI
 
 EXAMPLES = (
     "headgate nfp run dummy ping",
     "headgate nfp run dummy ping -k n=3 --target any",
     """headgate nfp run nornir cli 'show clock' --target w1,w2 --json | jq .result""",
+    "headgate nfp run mmi.service.broker show_broker",
     "headgate nfp run dummy slow --detach        prints the job's id; `headgate nfp jobs result ID` later",
 )
 
@@ -64,8 +66,11 @@ def run(
     """Have a task run by workers of a service and print their results.
 
     Exit code 1 when a task failed or the job did not end well, 4 when results are missing at the deadline. Ctrl-C asks
-    what to do with the job; without a terminal it cancels it.
+    what to do with the job; without a terminal it cancels it. Services of the broker itself, such as
+    mmi.service.broker, take no jobs: they are asked once and answer at once; `headgate nfp manage` has them as verbs.
     """
+    if detach and service in ASKED_BY_MMI:
+        raise UsageError(f"--detach: {service} takes no jobs, it answers at once")
     session = Session("run", broker, server_key, key, name, base_dir, plain, insecure, as_json, timeout)
     words = [value_of(word) for word in args or []]
     named = keywords(kwargs or [])
@@ -101,7 +106,8 @@ async def until_done(job: Job, session: Session, *, shown: bool) -> int:
         return left
     if job.missing:
         print(f"headgate nfp: the broker knows no worker {', '.join(job.missing)}", file=sys.stderr)
-    code = show_results(session.screen, job.results)
+    show = show_answers if job.service in ASKED_BY_MMI else show_results
+    code = show(session.screen, job.results)
     if job.error is not None:
         raise job.error
     return code

@@ -28,6 +28,7 @@
     desk           all unfinished jobs: send, send again, poll, deadlines, another broker
     news           events of jobs and subscriptions, bounded, for any number of readers
     requests       management, inventory, events: one question, one answer
+    questions      jobs for services that take none: asked as requests are, once
     subscription   events of the broker by sequence, gaps told
     fetching       files by ``nf://``: who has it, what is here already
     transfer       one file on its way: credits, order, digest

@@ -21,11 +21,12 @@ from broker.nfp.client.fetching import Fetched, Fetching, Place
 from broker.nfp.client.job import Job, Ticket
 from broker.nfp.client.keeping import Keeping
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
+from broker.nfp.client.questions import Questions
 from broker.nfp.client.receiving import Receiving
 from broker.nfp.client.requests import Requests
 from broker.nfp.client.subscription import Subscription, Subscriptions
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
-from broker.nfp.names import FILESHARING, JOBS, MMI_BROKER, SID
+from broker.nfp.names import ASKED_BY_MMI, FILESHARING, JOBS, MMI_BROKER, SID
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S
 from broker.nfp.targets import ALL
@@ -92,6 +93,7 @@ class NfpClient:
         )
         self._keeping = Keeping(self.state_dir, self.name) if self.state_dir is not None else None
         self._requests = Requests(self._channel)
+        self._questions = Questions(self._requests, self.limits)
         self._subscriptions = Subscriptions(self._ask_events, self.limits)
         self._fetching = Fetching(
             self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd(), FILESHARING
@@ -118,6 +120,7 @@ class NfpClient:
         closed = LinkClosed("the client was closed")
         if self._desk is not None:
             self._desk.close()
+        await self._questions.close()
         self._requests.close()
         self._subscriptions.close(closed)
         await self._receiving.close()
@@ -183,6 +186,9 @@ class NfpClient:
         be here; counted from now on, also over a restart. ``uuid`` is the job's id, by default a new one; a known one
         is not run twice. ``keep`` writes it to ``state_dir``, if there is one.
 
+        A service that takes no jobs (``names.ASKED_BY_MMI``, such as ``mmi.service.broker``) is asked by MMI, once and
+        never again: an answer that is lost with the connection is a LinkBroken. The result is that of "broker".
+
         Raises:
             ConfigError: service, target or uuid cannot be sent. HeadgateError: EAGAIN, too many unfinished jobs.
         """
@@ -190,11 +196,14 @@ class NfpClient:
         uuid = uuid or uuid4().hex
         check_text(service, "service")
         check_text(uuid, "uuid")
-        if uuid in self.desk.jobs:
-            return self.desk.jobs[uuid]
+        known = self.desk.jobs.get(uuid) or self._questions.jobs.get(uuid)
+        if known is not None:
+            return known
         body = bodies.request(task, args, kwargs or {}, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
         ticket = Ticket(uuid, service, task, chosen, body, timeout_s, deadline)
+        if service in ASKED_BY_MMI:
+            return self._questions.add(ticket, args, kwargs or {})
         if keep and self._keeping is not None:
             await self._keeping.added(ticket)
         return self.desk.add(ticket)

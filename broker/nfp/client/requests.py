@@ -1,7 +1,8 @@
 """Questions to services that the broker answers itself, at once: management, inventory, events, jobs.
 
 Deployed NorFab's broker answers each twice, as RESPONSE and as MMI; the first one counts. A question whose answer was
-lost with the connection is asked again at the next conversation, except where that would be done twice (``ONCE``).
+lost with the connection is asked again at the next conversation, except where that would be done twice (``ONCE``, and
+what is asked ``once``).
 """
 
 from __future__ import annotations
@@ -60,14 +61,18 @@ class Requests:
         *,
         target: Target = ANY,
         timeout_s: float,
+        uuid: str = "",
+        once: bool = False,
     ) -> Any:
-        """The answer, read from JSON.
+        """The answer, read from JSON; ``uuid`` is the question's, by default a new one.
+
+        A question that is to be asked ``once``, as all of ``ONCE`` are, is not sent again on another connection.
 
         Raises:
             RequestFailed: it is an error. TimeoutError: none came. LinkClosed: the client was closed. LinkBroken: the
-            connection was lost before the answer to one of ``ONCE``, which may have been done.
+            connection was lost before the answer to a question asked once, which may have been done.
         """
-        uuid = uuid4().hex
+        uuid = uuid or uuid4().hex
         packet = Packet(
             Sender.CLIENT,
             Command.MMI,
@@ -76,7 +81,7 @@ class Requests:
             uuid=uuid,
             body=bodies.request(task, args, kwargs or {}, None),
         )
-        pending = _Pending(packet, asyncio.get_running_loop().create_future(), once=task in ONCE)
+        pending = _Pending(packet, asyncio.get_running_loop().create_future(), once=once or task in ONCE)
         self._pending[uuid] = pending
         try:
             async with asyncio.timeout(timeout_s):
@@ -110,8 +115,10 @@ class Requests:
         self._connected = False
         for pending in self._pending.values():
             if pending.once and pending.sent and not pending.future.done():
-                text = f"{pending.packet.service}: the connection was lost before the answer; it may have been done"
-                pending.future.set_exception(LinkBroken(text))
+                lost = (
+                    "the connection was lost before the answer; it may have been done, and is not asked again"
+                )
+                pending.future.set_exception(LinkBroken(f"{pending.packet.service}: {lost}"))
 
     def received(self, packet: Packet) -> bool:
         """A packet with the uuid of a question; False when there is no such question."""

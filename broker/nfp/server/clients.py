@@ -14,7 +14,7 @@ from broker.nfp.access import Access
 from broker.nfp.contract import FEATURES, Answer, Call, Internal, Later, Peer
 from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.frames import Packet, status_text
-from broker.nfp.names import INTERNAL, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
+from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
 from broker.nfp.server.greeting import Greeting
 from broker.nfp.server.seams import Dispatch
 
@@ -51,14 +51,8 @@ class Clients:
         command, service = packet.command, packet.service
         if command is _OPEN:
             self._open(peer, packet, now)
-        elif service in INTERNAL:
-            said = self._ask(peer, packet)
-            if isinstance(said, Answer):
-                answer(peer, packet, said)
-            else:
-                said(lambda late: answer(peer, packet, late))
-        elif service == MMI_WORKER:
-            self._manage_workers(peer, packet, now)
+        elif service in ASKED_BY_MMI:
+            self._question(peer, packet, now)
         elif command is _MMI:
             answer(peer, packet, _refusal(Code.UNKNOWN, f"{packet.service} is not managed by MMI"))
         else:
@@ -79,8 +73,28 @@ class Clients:
         peer.send(self._greeting.answer(packet, peer.features))
         self._dispatch.client_seen(peer, now)
 
+    def _question(self, peer: Peer, packet: Packet, now: float) -> None:
+        """A request to a service that takes no jobs; by a command of jobs it is refused and does nothing.
+
+        Clients send a job's POST again, ask for its result with GET and end it with DELETE: each of these would do
+        once more what was asked for.
+        """
+        asks = Command.POST if packet.dialect is Dialect.SEED else Command.MMI
+        if packet.command is not asks:
+            self.refused(errno.EOPNOTSUPP)
+            text = f"{packet.service} takes no jobs: it is asked by {asks.name}, not {packet.command.name}"
+            answer(peer, packet, _refusal(Code.UNKNOWN, text))
+        elif packet.service == MMI_WORKER:
+            self._manage_workers(peer, packet, now)
+        else:
+            said = self._ask(peer, packet)
+            if isinstance(said, Answer):
+                answer(peer, packet, said)
+            else:
+                said(lambda late: answer(peer, packet, late))
+
     def _manage_workers(self, peer: Peer, packet: Packet, now: float) -> None:
-        """Whatever command it comes by, workers get it as MMI: so the rules are asked here."""
+        """Workers get it as MMI whichever dialect it came in: so the rules are asked here."""
         refused = self._denied(peer, packet.service, bodies.read_request(packet.data).task)
         if refused is not None:
             answer(peer, packet, refused)

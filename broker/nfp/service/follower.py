@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from broker.errors import RpcError
 from broker.nfp.frames import Packet
-from broker.nfp.names import INTERNAL, MMI_WORKER, Code, Command
+from broker.nfp.names import ASKED_BY_MMI, Code, Command
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure, Outcome
 from broker.nfp.service.topics import errnum_of
@@ -25,8 +25,6 @@ RECORDS_MAX: Final = 1024
 RECORDS_MAX_BYTES: Final = 4 << 20
 """The same in bytes of what they carry."""
 _CHARGE_BYTES: Final = 256
-_ONE_ANSWER: Final = INTERNAL | {MMI_WORKER}
-"""Services that give one answer, whatever it looks like, and know no jobs."""
 
 Record = dict[str, Any]
 
@@ -73,7 +71,7 @@ class Follower:
 
     def _response(self, status: int, data: bytes) -> None:
         self.answered += 1
-        if self.service in _ONE_ANSWER:
+        if self.service in ASKED_BY_MMI:
             self._told_by_broker(status, data)
             return
         told = self.outcome.answer(status, data)
@@ -159,7 +157,7 @@ class Follower:
     def over(self) -> bool:
         """True when nothing more is awaited."""
         outcome = self.outcome
-        if outcome.complete or self.service in _ONE_ANSWER:
+        if outcome.complete or self.service in ASKED_BY_MMI:
             return outcome.complete or "" in outcome.results
         settled = len(outcome.results) + len(outcome.failures)
         return self.closed_with is not None and settled >= self.closed_with

@@ -15,7 +15,7 @@ from broker.errors import RpcError
 from broker.nfp import bodies
 from broker.nfp.contract import JobEvent
 from broker.nfp.dispatch.views import JobView
-from broker.nfp.names import EVENTS, Command
+from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command
 from broker.nfp.principal import Principal, of_flux
 from broker.nfp.service.callers import Broker, Caller, Callers
 from broker.nfp.service.follower import Follower
@@ -94,7 +94,8 @@ class Handlers:
         follower = Follower(uuid, what.service, what.target)
         with caller.following(follower):
             caller.bodies[uuid] = (what.service, what.target, body)
-            caller.send(Command.POST, follower, what.target, body)
+            command = Command.MMI if what.service in ASKED_BY_MMI else Command.POST
+            caller.send(command, follower, what.target, body)
             return await self._tell(request, caller, follower, cancel=what.job.cancel_with_caller)
 
     def _is_followed(self, caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:

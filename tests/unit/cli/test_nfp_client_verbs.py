@@ -219,6 +219,28 @@ def test_on_a_terminal_workers_get_answers(ours):
     assert ours.inputs["w2"]["value"] == 7
 
 
+def test_services_of_the_broker_itself_are_asked_once(broker, capsys):
+    assert nfp("run", "sid.service.broker", "get_inventory", "-k", "name=w1") == 0
+    assert lines(capsys) == ['broker: {"hosts":["w1"]}']
+    assert nfp("run", "mmi.service.broker", "show_workers", "--json") == 0
+    assert [worker["name"] for worker in values(capsys)[0]["result"]] == ["w1", "w2", "f1", "f2"]
+    assert broker.count("MMI") == 2
+    assert broker.count("POST") == 0
+
+
+def test_what_management_answers_is_no_failed_task(ours, capsys):
+    ours._answer = lambda *_: (200, {"failed": ["w1"], "result": 7})
+    assert nfp("run", "jobs.service.broker", "show") == 0
+    assert lines(capsys) == ['broker: {"failed":["w1"],"result":7}']
+
+
+def test_services_of_the_broker_itself_take_no_jobs(ours, capsys):
+    assert nfp("run", "mmi.service.broker", "restart", "--detach") == exits.USAGE
+    assert "--detach: mmi.service.broker takes no jobs" in capsys.readouterr().err
+    assert nfp("run", "mmi.service.broker", "nonsense") == exits.FAILED
+    assert "mmi.service.broker: no task 'nonsense'" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- jobs
 
 

@@ -100,7 +100,7 @@ def test_a_name_too_many_is_refused_and_nothing_of_it_is_acted_upon(rundir, monk
 
 def test_what_the_rules_refused_is_counted_where_owners_see_it(rundir):
     with nfp_broker(rundir, files="") as live, live.dealer("c1") as client:
-        client.say(request(POST, "u1", service=MMI_BROKER, body=b'{"task":"shutdown"}'))
+        client.say(request(Command.MMI, "u1", service=MMI_BROKER, body=b'{"task":"shutdown"}'))
         assert client.hear().status == 400
         assert live.broker.overview.counters()["denied"] == 1
 
@@ -145,6 +145,6 @@ def test_subscriptions_end_with_their_connection(rundir):
     with nfp_broker(rundir, files="") as live:
         with live.dealer("c1") as client:
             client.say(opened())
-            client.say(request(POST, "s1", service=EVENTS, body=b'{"task":"subscribe"}'))
+            client.say(request(Command.MMI, "s1", service=EVENTS, body=b'{"task":"subscribe"}'))
             live.eventually(live.broker.hub.subscriptions)
         live.eventually(lambda: not live.broker.hub.subscriptions())
