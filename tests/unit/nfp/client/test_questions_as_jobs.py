@@ -84,7 +84,7 @@ def test_nobody_has_to_wait_for_the_answer(ours):
         late = await client.submit("mmi.service.broker", "show_workers", timeout_s=0.1)
         left = await client.submit("mmi.service.broker", "show_workers")
         open_ = await client.submit("mmi.service.broker", "show_workers")
-        waiting = asyncio.ensure_future(client.run("mmi.service.broker", "show_workers"))
+        waiting = asyncio.get_running_loop().create_task(client.run("mmi.service.broker", "show_workers"))
         await asyncio.to_thread(ours.wait_for, lambda b: b.count("MMI") == 4)
         assert not await left.cancel()
         waiting.cancel()
