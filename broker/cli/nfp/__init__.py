@@ -7,11 +7,12 @@
     services   services, workers and clients of a broker
     events     what happens to jobs, as it happens
     fetch      a file from ``nf://``
+    manage     ask a broker about itself, restart it, disconnect workers, read its log
     keys       show, make and pass on keys
 
 A verb's file is loaded when it is called: ``broker`` and ``worker`` load neither typer nor rich. Files that several
 verbs share stand beside them: ``inside`` is the broker as a part of another process, ``session`` the connection of the
-client verbs, ``following`` a job on the screen while it runs.
+client verbs, ``connected`` what gives its options to many commands, ``following`` a job on the screen while it runs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ VERBS: Final = {
     "services": "services, workers and clients",
     "events": "what happens to jobs, as it happens",
     "fetch": "fetch, list and describe files (nf://)",
+    "manage": "ask a broker about itself, restart it, disconnect workers, read its log",
     "keys": "show, make and pass on keys",
 }
 """Verb -> what it does; the order of ``headgate nfp --help``."""

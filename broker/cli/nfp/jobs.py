@@ -24,6 +24,7 @@ EXAMPLES = (
     "headgate nfp jobs result 5f0c...           wait for its results and print them",
     "headgate nfp jobs cancel 5f0c...",
 )
+JOB_HEADS: Final = ("id", "service", "task", "target", "state", "age", "workers", "client")
 STYLES: Final = {"open": "yellow", "done": "green", "failed": "red", "expired": "red", "cancelled": "dim"}
 
 app = options.application("nfp jobs")
@@ -64,19 +65,19 @@ def list_(
 
     async def work(client: NfpClient) -> int:
         found = await client.jobs(service=service, task=task, state=state, worker=worker, limit=limit)
-        heads = ("id", "service", "task", "target", "state", "age", "workers", "client")
         screen = session.screen
         if screen.as_json:
-            screen.records(heads, found, [])
+            screen.records(JOB_HEADS, found, [])
         else:
-            rows = [_row(job) for job in found]
-            screen.table(heads, rows, lambda row: STYLES.get(row[4].split()[-1], ""))
+            rows = [job_row(job) for job in found]
+            screen.table(JOB_HEADS, rows, lambda row: STYLES.get(row[4].split()[-1], ""))
         return OK
 
     return session.run(work)
 
 
-def _row(job: dict[str, Any]) -> tuple[str, ...]:
+def job_row(job: dict[str, Any]) -> tuple[str, ...]:
+    """A row under ``JOB_HEADS``."""
     return (
         str(job["uuid"]),
         str(job["service"]),

@@ -48,16 +48,17 @@ class Look:
             value = {"services": self.services, "workers": self.workers}
             screen.value(value if self.clients is None else {**value, "clients": self.clients})
             return
-        screen.table(SERVICE_HEADS, [_service_row(one) for one in self.services], _service_style)
+        screen.table(SERVICE_HEADS, [service_row(one) for one in self.services], _service_style)
         if self.workers:
             screen.line("")
-            screen.table(WORKER_HEADS, [_worker_row(one) for one in self.workers], _worker_style)
+            screen.table(WORKER_HEADS, [worker_row(one) for one in self.workers], _worker_style)
         if self.clients is not None:
             screen.line("")
-            screen.table(CLIENT_HEADS, [_client_row(one) for one in self.clients])
+            screen.table(CLIENT_HEADS, [client_row(one) for one in self.clients])
 
 
-def _service_row(service: dict[str, Any]) -> tuple[str, ...]:
+def service_row(service: dict[str, Any]) -> tuple[str, ...]:
+    """A row under ``SERVICE_HEADS``."""
     counts = (str(service.get(name, "")) for name in ("alive", "idle", "queued", "running"))
     return (str(service["name"]), str(len(service["workers"])), *counts)
 
@@ -66,7 +67,8 @@ def _service_style(row: Sequence[str]) -> str:
     return "red" if row[2] == "0" else "yellow" if row[4] not in ("", "0") else ""
 
 
-def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
+def worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
+    """A row under ``WORKER_HEADS``."""
     credits_ = worker.get("credits")
     busy = f"{worker.get('busy', 0)} / {credits_}" if credits_ is not None else ""
     alive = worker.get("alive_s", worker.get("alive (s)"))
@@ -89,7 +91,8 @@ def _worker_style(row: Sequence[str]) -> str:
     return "" if row[2] == "alive" else "red"
 
 
-def _client_row(client: dict[str, Any]) -> tuple[str, ...]:
+def client_row(client: dict[str, Any]) -> tuple[str, ...]:
+    """A row under ``CLIENT_HEADS``."""
     seen = float(client["seen_s"])
     return (
         str(client["name"]),

@@ -3,6 +3,7 @@
 ``mmi`` and ``workers``, ``logs``: the text's management interface and deployed NorFab's. ``jobs``: the
 job list. ``events`` over ``hub`` over ``ring``: subscriptions with replay. ``accounting``: who used how much.
 ``desk``: what these services share; ``managed``: what they need of the broker.
+``../MANAGEMENT.md`` has all their tasks.
 """
 
 from __future__ import annotations

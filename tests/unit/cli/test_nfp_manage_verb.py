@@ -1,0 +1,132 @@
+"""``headgate nfp manage`` against a broker of ours, and against one of NorFab's made by hand."""
+
+import json
+import logging
+from functools import partial
+
+import pytest
+
+from broker.cli import exits
+from broker.cli.main import main
+from broker.nfp.client import NfpClient
+from broker.nfp.names import Command
+from tests.live.nfp import nfp_broker, ready
+from tests.unit.nfp.client.fake_broker import FakeBroker
+
+
+@pytest.fixture
+def live(rundir, monkeypatch):
+    (rundir / "inventory.yaml").write_text("workers: {w1: [{site: here}]}")
+    with nfp_broker(rundir, inventory=str(rundir / "inventory.yaml")) as live:
+        monkeypatch.setenv("HEADGATE_NFP", live.endpoint)
+        yield live
+
+
+@pytest.fixture
+def manage(live, capsys):
+    def run(*words, code=0):
+        assert main(["nfp", "manage", *words, "--base-dir", str(live.base_dir)]) == code
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def worker(live):
+    with live.dealer("w1") as worker:
+        worker.say(ready())
+        live.eventually(lambda: [view for view in live.broker.overview.workers() if view.name == "w1"])
+        yield worker
+
+
+def rows(lines):
+    return {line.split()[0]: line.split()[1:] for line in lines[1:]}
+
+
+def test_the_broker_is_shown(manage):
+    shown = rows(manage())
+    assert shown["status"] == ["active"]
+    assert "workers.alive" in shown
+    (told,) = map(json.loads, manage("show", "--json"))
+    assert told["status"] == "active"
+    assert rows(manage("show", "version"))["headgate"]
+    assert rows(manage("show", "status"))["role"] == rows(manage("show", "stats"))["role"] == ["broker"]
+    assert json.loads(manage("show", "inventory")[0])["workers"] == {"w1": [{"site": "here"}]}
+
+
+def test_what_a_broker_has_is_a_table_or_lines_of_json(manage, worker):
+    assert rows(manage("show", "services"))["svc"][0] == "1"
+    assert rows(manage("show", "workers"))["w1"][:2] == ["svc", "alive"]
+    assert list(rows(manage("show", "workers", "--service", "svc"))) == ["w1"]
+    assert [json.loads(line)["name"] for line in manage("show", "workers", "-s", "svc", "--json")] == ["w1"]
+
+
+def test_who_used_it(live, manage, capsys):
+    assert main(["nfp", "run", "filesharing", "list_files", "nf://", "--base-dir", str(live.base_dir)]) == 0
+    capsys.readouterr()
+    assert manage("usage")[0].split()[:4] == ["holder", "service", "jobs", "failed"]
+    (used,) = map(json.loads, manage("usage", "--json"))
+    assert (used["service"], used["jobs"], used["failed"]) == ("filesharing", 1, 0)
+    (job,) = map(json.loads, manage("show", "jobs", "--json"))
+    assert list(rows(manage("show", "jobs", "--service", "filesharing"))) == [job["uuid"]]
+    assert list(rows(manage("show", "jobs", "--service", "nosuch"))) == []
+    assert manage("show", "clients")[0].startswith("client")
+
+
+def test_workers_are_disconnected(manage, worker):
+    assert manage("disconnect", "nosuch", code=exits.FAILED) == ["no worker was there"]
+    assert manage("disconnect", "w1") == ["w1"]
+    worker.until(lambda packet: packet.command is Command.DISCONNECT)
+
+
+def test_a_name_is_freed(live, manage, worker):
+    assert manage("unpin", "w1") == ["w1 is free"]
+    assert manage("unpin", "w1", code=exits.FAILED) == ["w1 belonged to no key"]
+
+
+def test_the_inventory_is_read_again(rundir, manage, capsys):
+    assert manage("reload")
+    (rundir / "inventory.yaml").write_text("workers: [")
+    assert manage("reload", code=exits.FAILED) == []
+
+
+def test_the_log_is_shown(live, manage):
+    logging.getLogger("headgate").warning("a word")
+    assert [line.split(" ", 1)[1] for line in manage("logs", "--level", "warning")] == ["WARNING a word"]
+    (line,) = manage("logs", "--last", "1", "--json")
+    assert json.loads(line)["role"] == "broker"
+    assert manage("logs", "--since", "2999-01-01") == []
+
+
+def test_workers_answer_for_themselves(manage):
+    (line,) = manage("worker", "show_workers", "broker-files")
+    assert line.startswith('broker-files: [{"')
+    (line,) = manage("worker", "restart", "broker-files", "--json", code=exits.FAILED)
+    assert "lives in its broker's process" in json.loads(line)["answer"]["error"]
+    assert len(manage("worker", "show_broker", "broker-files", "nosuch", code=exits.FAILED)) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "said", "outcome"),
+    [("restart", "restarting", "restart"), ("shutdown", "shutting down", "stop")],
+)
+def test_it_is_told_to_leave(word, said, outcome, live, manage):
+    assert manage(word) == [said]
+    assert live.run(live.broker.left()) == outcome
+
+
+def test_what_only_owners_may(live, tmp_path, capsys):
+    connection = ["--server-key", live.server_key, "--base-dir", str(tmp_path)]
+    for words in (["restart"], ["shutdown"], ["disconnect"], ["unpin", "w1"], ["reload"], ["logs"]):
+        assert main(["nfp", "manage", *words, *connection]) == exits.FAILED
+        assert "not allowed: a user may not call mmi.service.broker" in capsys.readouterr().err
+
+
+def test_a_broker_of_norfabs_does_not_know_everything(monkeypatch, capsys):
+    monkeypatch.setattr("broker.cli.nfp.session.NfpClient", partial(NfpClient, open_timeout_s=0.05))
+    with FakeBroker(push=False) as fake:
+        where = ["--broker", fake.endpoint, "--no-curve"]
+        assert main(["nfp", "manage", "show", "workers", *where]) == 0
+        assert rows(capsys.readouterr().out.splitlines())["w1"][:2] == ["dummy", "alive"]
+        assert main(["nfp", "manage", "usage", *where]) == exits.FAILED
+        assert "Unsupported task 'show_usage'" in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""``broker/nfp/MANAGEMENT.md`` names every task there is, and who may ask for it. The story tests run its examples."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import broker.nfp
+from broker.cli.nfp.manage import Function, What
+from broker.nfp.access import Access
+from broker.nfp.inventory import Datastore, InventoryService
+from broker.nfp.management import internal_services
+from broker.nfp.names import ASKED_BY_MMI, INTERNAL, MMI_WORKER
+from broker.nfp.worker import management
+from tests.unit.nfp.management.fakes import FakeBroker
+
+PAGE = (Path(broker.nfp.__file__).parent / "MANAGEMENT.md").read_text()
+TABLES = dict(re.findall(r"^`([a-z.]+)`[^\n]*:\n\n((?:\|.*\n)+)", PAGE, re.MULTILINE))
+
+
+def tasks(service):
+    """Task -> who, of the page's table for ``service``."""
+    return dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", TABLES[service], re.MULTILINE))
+
+
+def test_every_service_has_its_table():
+    assert set(TABLES) == ASKED_BY_MMI
+
+
+@pytest.mark.parametrize("service", sorted(INTERNAL))
+def test_the_tables_of_the_broker_are_complete(service):
+    inventory = InventoryService(Datastore(None), Access(), lambda name: "")
+    desk = next(each for each in [*internal_services(FakeBroker()), inventory] if each.name == service)
+    assert tasks(service) == {name: least.value for name, (least, _) in desk._tasks.items()}
+
+
+def test_the_table_of_workers_is_complete():
+    assert list(tasks(MMI_WORKER)) == list(management._FUNCTIONS) == [each.value for each in Function]
+
+
+def test_the_page_shows_everything_that_can_be_shown():
+    assert {
+        what for what in What if re.search(rf"manage show {what.value}\b", PAGE) or what is What.BROKER
+    } == set(What)
