@@ -326,7 +326,7 @@ class _Up:
             ]
         if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
             nfp = self._wing.broker
-            lines += where(self._rank.nfp, nfp.endpoints[0], nfp.server_key)
+            lines += where(self._rank.nfp, nfp.endpoints, nfp.server_key)
         if self._oslo is not None:
             lines += self._oslo.where()
         lines.append("Ctrl-C ends it")

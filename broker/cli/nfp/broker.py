@@ -157,9 +157,7 @@ def main(argv: list[str]) -> int:
 
 
 def _said(section: NfpSection, broker: NfpBroker, uri: str) -> list[str]:
-    lines = where(section, broker.endpoints[0], broker.server_key)
-    if len(broker.endpoints) > 1:
-        lines.insert(1, f"  workers connect to {broker.endpoints[1]}")
+    lines = where(section, broker.endpoints, broker.server_key)
     lines.append(f"state in {section.base_dir}" if section.store else "nothing is stored")
     if uri:
         lines.append(f"reachable as nfp.SERVICE.TASK on {uri}")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.journal.options import JournalOptions
@@ -121,28 +121,39 @@ def wing_of(settings: Settings) -> Wing | None:
     return Wing(settings.nfp, settings.broker.local_uri or "", journal)
 
 
-def where(section: NfpSection, endpoint: str = "", key: str = "") -> list[str]:
-    """Lines that say how workers and clients find a broker.
+def where(section: NfpSection, endpoints: Sequence[str] = (), key: str = "") -> list[str]:
+    """Lines that say how workers and clients find a broker; the commands in them work when they are pasted.
 
     Args:
         section: its settings.
-        endpoint: where it listens; "" is what ``section`` says.
+        endpoints: where it listens, the one for workers last; () is what ``section`` says.
         key: its public key; "" is read from its folder.
     """
     from broker.nfp.peer.keys import default_base_dir, found_broker_key
+    from broker.transport.zeromq.address import contact, parse
 
-    endpoint = endpoint or section.endpoint
+    if not endpoints:
+        asked = (section.endpoint, section.worker_endpoint or section.endpoint)
+        endpoints = [contact(parse(each), parse(each).host) for each in asked]
     if not key and section.curve:
         key = found_broker_key(section.base_dir) or ""
     usual = section.base_dir == str(default_base_dir())
-    words: list[str] = []
-    if endpoint != NfpSection().endpoint:
-        words.append(f"--broker {shlex.quote(endpoint)}")
+    words = [] if section.curve else ["--no-curve"]
     if section.curve and not usual:
         words.append(f"--base-dir {shlex.quote(section.base_dir)}")
-    options = "".join(f" {word}" for word in words)
-    return [
-        f"NFP broker at {endpoint}" + (f", key {key}" if key else ", in plaintext"),
-        f"  headgate nfp worker FILE.py{options}",
-        f"  headgate nfp run SERVICE TASK{options}",
-    ]
+    found = [f"NFP broker at {endpoints[0]}" + (f", key {key}" if key else ", in plaintext")]
+    for command, endpoint in (("worker FILE.py", endpoints[-1]), ("run SERVICE TASK", endpoints[0])):
+        options = [*_there(endpoint, section.curve), *words]
+        found.append(" ".join([f"  headgate nfp {command}", *options]))
+    return found
+
+
+def _there(endpoint: str, curve: bool) -> list[str]:
+    """The options that lead to ``endpoint``."""
+    from broker.transport.zeromq.address import is_local, parse
+
+    words = [] if endpoint == NfpSection().endpoint else [f"--broker {shlex.quote(endpoint)}"]
+    place = parse(endpoint)
+    if not curve and not is_local(place) and place.host != "localhost":
+        words.append("--insecure")
+    return words

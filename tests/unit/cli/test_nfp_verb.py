@@ -1,6 +1,7 @@
 """``headgate nfp``: its verbs, the settings of ``nfp broker``, what is said about where it is; the wing of rank 0."""
 
 from importlib import import_module
+from socket import gethostname
 
 import pytest
 
@@ -111,10 +112,33 @@ def test_where_it_is(tmp_path):
         "  headgate nfp run SERVICE TASK",
     ]
     other = NfpSection(base_dir=str(tmp_path / "a b"), curve=True)
-    assert where(other, "tcp://127.0.0.1:7", "")[1] == (
+    assert where(other, ["tcp://127.0.0.1:7"], "")[1] == (
         f"  headgate nfp worker FILE.py --broker tcp://127.0.0.1:7 --base-dir '{tmp_path}/a b'"
     )
-    assert where(NfpSection(curve=False))[0] == "NFP broker at tcp://127.0.0.1:5555, in plaintext"
+
+
+def test_where_it_is_in_plaintext(tmp_path):
+    """A key of an earlier broker in the folder must not be taken for one of this broker."""
+    assert where(NfpSection(curve=False, base_dir=str(tmp_path))) == [
+        "NFP broker at tcp://127.0.0.1:5555, in plaintext",
+        "  headgate nfp worker FILE.py --no-curve",
+        "  headgate nfp run SERVICE TASK --no-curve",
+    ]
+    everywhere = where(NfpSection(curve=False, insecure=True, endpoint="tcp://*:7"))
+    host = gethostname()
+    assert everywhere[2] == f"  headgate nfp run SERVICE TASK --broker tcp://{host}:7 --insecure --no-curve"
+
+
+def test_where_it_is_when_workers_have_an_address_of_their_own():
+    two = NfpSection(worker_endpoint="tcp://127.0.0.1:7")
+    assert (
+        where(two, key="K" * 40)[1:]
+        == where(two, ["tcp://127.0.0.1:5555", "tcp://127.0.0.1:7"], "K" * 40)[1:]
+    )
+    assert where(two, key="K" * 40)[1:] == [
+        "  headgate nfp worker FILE.py --broker tcp://127.0.0.1:7",
+        "  headgate nfp run SERVICE TASK",
+    ]
 
 
 # ---------------------------------------------------------------- inside rank 0
