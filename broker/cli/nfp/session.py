@@ -34,9 +34,6 @@ ANSWER_S: Final = 10.0
 """How long it may take to answer a question."""
 FAILOVER_S: Final = 3.0
 """A person waits: the next broker is tried sooner than by a program."""
-_LOOK_S: Final = 0.2
-HOPELESS: Final = "again and again"
-"""What the channel says of a broker that breaks off each handshake."""
 OWNER_FILE: Final = "owner.key_secret"
 """The certificate that our broker makes for its owner, in its folder."""
 CLI: Final = "cli"
@@ -176,16 +173,11 @@ class Session:
         return OK if code is None else code
 
     async def _connect(self, client: NfpClient) -> None:
-        """Wait for a broker, but not when the only one there is has other keys: that does not pass by waiting."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + min(CONNECT_S * len(self._brokers), self._within_s)
-        while not client.is_connected:
-            try:
-                await client.wait_connected(min(_LOOK_S, max(0.0, end - loop.time())))
-            except LinkBroken:
-                hopeless = len(self._brokers) == 1 and HOPELESS in client.trouble
-                if hopeless or loop.time() >= end:
-                    raise LinkBroken(client.trouble or f"{self._brokers[0]}: no answer") from None
+        """Wait for a broker, but not when none lets us in because of keys: that does not pass by waiting."""
+        try:
+            await client.wait_connected(min(CONNECT_S * len(self._brokers), self._within_s))
+        except LinkBroken:
+            raise LinkBroken(client.trouble or f"{self._brokers[0]}: no answer") from None
 
     def _advice(self, why: str) -> Iterable[str]:
         if "key" in why or "CURVE" in why or "hangs up" in why:

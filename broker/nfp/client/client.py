@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from broker.errors import LinkClosed
+from broker.errors import LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.desk import Desk
 from broker.nfp.client.dialing import BrokerKey, OwnKey, Targeting, check_text, dial, target_of
@@ -90,6 +90,7 @@ class NfpClient:
             failover_s=failover_s,
             open_timeout_s=open_timeout_s,
             insecure=insecure,
+            refused=self._refused,
         )
         self._keeping = Keeping(self.state_dir, self.name) if self.state_dir is not None else None
         self._requests = Requests(self._channel)
@@ -114,6 +115,9 @@ class NfpClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _refused(self, error: LinkRefused) -> None:
+        self._receiving.refused(error)
 
     async def close(self) -> None:
         """Leave: what waits raises LinkClosed; jobs go on at the broker. Harmless twice."""
@@ -162,7 +166,7 @@ class NfpClient:
         """Wait for a conversation; returns the broker's address. Nothing else needs it: requests wait by themselves.
 
         Raises:
-            LinkBroken: none within ``timeout_s``; the text says why.
+            LinkBroken: none within ``timeout_s``; the text says why. LinkRefused: keys do not fit, ours or its.
         """
         return await self._receiving.wait_connected(timeout_s)
 
@@ -223,6 +227,7 @@ class NfpClient:
 
         Raises:
             JobFailed, JobCancelled, JobTimeout: how it ended. TaskFailed: with ``check``, when a result says so.
+            LinkRefused: keys do not fit, ours or the broker's.
         """
         job = await self.submit(
             service, task, args=args, kwargs=kwargs, target=target, timeout_s=timeout_s, keep=False

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.errors import HeadgateError, LinkClosed
+from broker.errors import HeadgateError, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.errors import JobCancelled
 from broker.nfp.client.job import Job, Ticket
@@ -175,6 +175,12 @@ class Desk:
         """The conversation is over; deadlines go on."""
         self._connection_over()
 
+    def refused(self, error: LinkRefused) -> None:
+        """No broker lets us in: jobs end that none can have."""
+        for job in list(self.jobs.values()):
+            if job.uuid not in self._ever:
+                job.finish(LinkRefused(str(error), error.errno))
+
     def _connection_over(self) -> None:
         self.connected = False
         if self._stuck is not None:
@@ -271,7 +277,7 @@ class Desk:
         ticket = job.ticket
         if now >= ticket.deadline:
             moved = job.uuid in self._moved
-            job.expire()
+            job.expire(self._channel.trouble)
             if moved:
                 self._delete(job)  # this broker would still have it run
             return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, LinkRefused
 from broker.nfp.names import NAME_BYTES_MAX, Sender
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, broker_key, default_base_dir, found_broker_key, own_certificate
@@ -32,8 +32,9 @@ def dial(
     failover_s: float,
     open_timeout_s: float,
     insecure: bool,
+    refused: Callable[[LinkRefused], None],
 ) -> DealerChannel:
-    """The way of the client ``name`` to its brokers; see NfpClient.
+    """The way of the client ``name`` to its brokers; see NfpClient, and DealerChannel for ``refused``.
 
     Raises:
         ConfigError: an address, key or name is wrong, or a file cannot be used.
@@ -49,6 +50,7 @@ def dial(
         failover_s=failover_s,
         open_timeout_s=open_timeout_s,
         insecure=insecure,
+        refused=refused,
     )
 
 

@@ -303,17 +303,17 @@ class Job:
         self.stream.finish(None if error is None or isinstance(error, JobError) else error)
         self._desk.ended(self)
 
-    def expire(self) -> None:
-        """Its deadline has passed."""
+    def expire(self, trouble: str = "") -> None:
+        """Its deadline has passed; ``trouble`` is why there is no connection, "" while there is one."""
         what = (
             f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.ticket.timeout_s:g} s"
         )
-        self.finish(JobTimeout(what + self._lacking(), self.uuid, self.outcome.results))
+        self.finish(JobTimeout(what + self._lacking(trouble), self.uuid, self.outcome.results))
 
-    def _lacking(self) -> str:
+    def _lacking(self, trouble: str) -> str:
         """What did not come, as far as it is known here."""
         if not self.outcome.acknowledged:
-            return "; no broker has confirmed that it has it"
+            return "; no broker has confirmed that it has it" + (f": {trouble}" if trouble else "")
         if self.outcome.status == "queued":
             return f"; it stayed in the queue: no worker of the service {self.service!r} took it"
         waits = self.outcome.outstanding

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import msgspec
 
-from broker.errors import LinkBroken, LinkClosed
+from broker.errors import LinkBroken, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.desk import PUSH, Desk
 from broker.nfp.client.requests import Requests
@@ -44,6 +44,7 @@ class Receiving:
         self._silence: Silence
         self._probes = uuid4().hex
         self._connected = asyncio.Event()
+        self._refusal: LinkRefused | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, desk: Desk) -> None:
@@ -71,7 +72,7 @@ class Receiving:
         """Wait for a conversation; returns the broker's address.
 
         Raises:
-            LinkBroken: none within ``timeout_s``; the text says why.
+            LinkBroken: none within ``timeout_s``; the text says why. LinkRefused: see ``refused``.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -80,7 +81,20 @@ class Receiving:
             why = self._channel.trouble or "no answer"
             text = f"{self._channel.broker}: not connected within {timeout_s:g} s: {why}"
             raise LinkBroken(text) from None
+        if self._refusal is not None:
+            raise self._refusal
         return self.broker
+
+    def refused(self, error: LinkRefused) -> None:
+        """No broker lets us in, and none ever has: who waits is told, jobs end that no broker can have.
+
+        The channel tries on, so that a new attempt of the caller goes well once the keys are right.
+        """
+        self._refusal = error
+        self._connected.set()  # wakes who waits now
+        self._connected.clear()
+        self._requests.refused(error)
+        self._desk.refused(error)
 
     def _open_body(self) -> dict[str, Any]:
         return {"name": self._channel.name, "dialect": DIALECT, "features": [PUSH]}
@@ -124,7 +138,7 @@ class Receiving:
 
     def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
         """A conversation begins."""
-        self.broker, self.opened = broker, opened
+        self.broker, self.opened, self._refusal = broker, opened, None
         self._connected.set()
         self._silence.begin(opened)
         self._requests.began()

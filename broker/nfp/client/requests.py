@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from broker.errors import LinkBroken, LinkClosed
+from broker.errors import LinkBroken, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.frames import Packet
@@ -70,7 +70,8 @@ class Requests:
 
         Raises:
             RequestFailed: it is an error. TimeoutError: none came. LinkClosed: the client was closed. LinkBroken: the
-            connection was lost before the answer to a question asked once, which may have been done.
+            connection was lost before the answer to a question asked once, which may have been done. LinkRefused: no
+            broker lets us in, because of keys.
         """
         uuid = uuid or uuid4().hex
         packet = Packet(
@@ -119,6 +120,12 @@ class Requests:
                     "the connection was lost before the answer; it may have been done, and is not asked again"
                 )
                 pending.future.set_exception(LinkBroken(f"{pending.packet.service}: {lost}"))
+
+    def refused(self, error: LinkRefused) -> None:
+        """No broker lets us in."""
+        for pending in self._pending.values():
+            if not pending.future.done():
+                pending.future.set_exception(LinkRefused(str(error), error.errno))
 
     def received(self, packet: Packet) -> bool:
         """A packet with the uuid of a question; False when there is no such question."""

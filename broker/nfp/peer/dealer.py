@@ -13,13 +13,14 @@ former one, a ROUTER ignores a second connection of the same identity.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkError
+from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkError, LinkRefused
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer.brokers import Brokers
@@ -55,6 +56,8 @@ class DealerChannel:
         certificate: our key pair; None: plaintext, which only this machine's endpoints or ``insecure`` allow.
         server_keys: the brokers' public keys (Z85), one for all or one for each endpoint.
         open_timeout_s: see ``OPEN_TIMEOUT_S``. failover_s: patience with one broker; 0: never go on to the next.
+        refused: called after each attempt once every broker of the list has refused us, as long as none has ever let us
+            in: its key, or ours, is not what the other side expects, which does not pass by waiting.
 
     Raises:
         ConfigError: no or bad endpoints or name, or a key is missing.
@@ -71,6 +74,7 @@ class DealerChannel:
         open_timeout_s: float = OPEN_TIMEOUT_S,
         failover_s: float = FAILOVER_S,
         insecure: bool = False,
+        refused: Callable[[LinkRefused], None] | None = None,
     ) -> None:
         for endpoint in endpoints:
             parse(endpoint)
@@ -85,6 +89,8 @@ class DealerChannel:
         self._endpoints = tuple(endpoints)
         self._failover_s = failover_s
         self._complaints = Complaints(self.name)
+        self._refused = refused
+        self._refusing: set[str] = set()
         self._answering: set[str] = set()
         self._unanswered = 0
         self._talk: Conversation | None = None
@@ -199,9 +205,15 @@ class DealerChannel:
         raise error
 
     def _failed(self, error: LinkError | ConfigError, now: float) -> None:
-        self.trouble = self._complaints.failed(self._brokers.current, error, self._curves[self.broker])
-        if self._brokers.failed(now, refused=self._complaints.refuses(self.broker, error)):
+        broker = self.broker
+        self.trouble = self._complaints.failed(broker, error, self._curves[broker])
+        refused = self._complaints.refuses(broker, error)
+        (self._refusing.add if refused else self._refusing.discard)(broker)
+        if self._brokers.failed(now, refused=refused):
             log.warning("%s: goes on to the broker %s", self.name, self._brokers.current)
+        hopeless = not self.traffic.connections and len(self._refusing) == len(self._endpoints)
+        if hopeless and self._refused is not None:
+            self._refused(LinkRefused(self.trouble, errno.EACCES))
 
     async def _converse(self, talk: Conversation, open_body: Callable[[], dict[str, Any]]) -> None:
         """One conversation, from OPEN to its loss."""

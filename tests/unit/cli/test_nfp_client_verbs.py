@@ -1,6 +1,5 @@
 """The client verbs of NFP against a broker made by hand, as a person calls them."""
 
-import asyncio
 import json
 import os
 import signal
@@ -463,16 +462,13 @@ def test_every_broker_of_the_list_gets_its_time(brokers, monkeypatch, capsys):
     waited = []
 
     async def wait_connected(self, timeout_s):
-        if not waited:
-            loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
-            monkeypatch.setattr(loop, "time", lambda: began + sum(waited))
         waited.append(timeout_s)
         raise LinkBroken("nobody")
 
     monkeypatch.setattr("broker.nfp.client.client.NfpClient.wait_connected", wait_connected)
     where = [word for port in range(1, brokers + 1) for word in ("--broker", f"tcp://127.0.0.1:{port}")]
     assert nfp("services", *where) == exits.NO_CONNECTION
-    assert sum(waited) == pytest.approx(CONNECT_S * brokers, rel=0.2)
+    assert waited == [CONNECT_S * brokers]
 
 
 @pytest.mark.parametrize("words", [("run", "dummy", "ping"), ("fetch", "nf://a")])
@@ -481,12 +477,11 @@ def test_the_timeout_is_for_the_connection_too(words, monkeypatch, capsys):
 
     async def wait_connected(self, timeout_s):
         waited.append(timeout_s)
-        await asyncio.sleep(timeout_s)
         raise LinkBroken("nobody")
 
     monkeypatch.setattr("broker.nfp.client.client.NfpClient.wait_connected", wait_connected)
     assert nfp(*words, "--timeout", "1", "--broker", "tcp://127.0.0.1:1") == exits.NO_CONNECTION
-    assert 0.1 < sum(waited) < 2
+    assert waited == [1.0]
 
 
 def test_plaintext_and_a_key(capsys):
