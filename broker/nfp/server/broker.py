@@ -24,7 +24,7 @@ from broker.nfp.names import Sender
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import JobAdded, Op, Snapshot
 from broker.nfp.server.clients import Clients
-from broker.nfp.server.config import access_of, dispatch_config
+from broker.nfp.server.config import access_of, dispatch_config, separated
 from broker.nfp.server.corridor import Corridor, Judged
 from broker.nfp.server.greeting import Greeting
 from broker.nfp.server.household import Household
@@ -181,6 +181,9 @@ class NfpBroker:
             await listen(self)
             self._recollection.start()
             self.household.start()
+        except ConfigError as error:
+            await self._close()
+            raise separated(error) from error
         except BaseException:
             await self._close()
             raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+
+from broker.errors import ConfigError
 from broker.nfp.access import Access, Key
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.server.keys import OWNER, BrokerKeys
@@ -45,3 +48,11 @@ def dispatch_config(settings: NfpSection) -> DispatchConfig:
         open_max_bytes=settings.open_max_bytes,
         attempts_max=settings.attempts_max,
     )
+
+
+def separated(error: ConfigError) -> ConfigError:
+    """``error`` with what keeps two brokers on one machine apart, if it is that another one is in the way."""
+    if error.errno not in (errno.EADDRINUSE, errno.EBUSY):
+        return error
+    hint = "a second broker on one machine needs an nfp.endpoint and an nfp.base_dir of its own"
+    return ConfigError(f"{error}; {hint}", error.errno)

@@ -15,6 +15,7 @@ Rules of these files:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -183,7 +184,9 @@ class Lock:
         with _holding:
             with contextlib.suppress(FileNotFoundError):
                 if _identity(os.stat(name)) in _held:  # opening and closing it again would drop the lock
-                    raise ConfigError(f"{path}: this {what} is open in this very process already")
+                    raise ConfigError(
+                        f"{path}: this {what} is open in this very process already", errno.EBUSY
+                    )
             self._file: int | None = os.open(
                 name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
@@ -193,7 +196,8 @@ class Lock:
                 holder = os.pread(self._file, 20, 0).decode("ascii", "replace").strip() or "unknown"
                 os.close(self._file)
                 raise ConfigError(
-                    f"{path}: process {holder} uses this {what}, expected nobody; end it, or choose another file"
+                    f"{path}: process {holder} uses this {what}, expected nobody; end it, or choose another file",
+                    errno.EBUSY,
                 ) from None
             self._identity = _identity(os.fstat(self._file))
             _held.add(self._identity)

@@ -3,12 +3,14 @@
 import threading
 
 import msgspec
+import pytest
 
+from broker.errors import ConfigError
 from broker.nfp.frames import Packet
 from broker.nfp.names import EVENTS, MMI_BROKER, Command, Sender
 from broker.nfp.server import pins
 from broker.nfp.store import thread as store_thread
-from tests.live.nfp import keepalive, nfp_broker, ready, reply, request
+from tests.live.nfp import LiveBroker, keepalive, nfp_broker, ready, reply, request, section
 
 POST, GET, RESPONSE = Command.POST, Command.GET, Command.RESPONSE
 MIB = 1 << 20
@@ -148,3 +150,15 @@ def test_subscriptions_end_with_their_connection(rundir):
             client.say(request(Command.MMI, "s1", service=EVENTS, body=b'{"task":"subscribe"}'))
             live.eventually(live.broker.hub.subscriptions)
         live.eventually(lambda: not live.broker.hub.subscriptions())
+
+
+@pytest.mark.parametrize("alike", ["endpoint", "base_dir", "both"])
+def test_a_second_broker_on_one_machine_is_told_what_separates_them(alike, rundir):
+    with nfp_broker(rundir, files="") as first:
+        settings = {
+            "base_dir": str(rundir / "other") if alike == "endpoint" else str(first.base_dir),
+            "endpoint": "tcp://127.0.0.1:*" if alike == "base_dir" else first.endpoint,
+        }
+        with pytest.raises(ConfigError, match=r"needs an nfp\.endpoint and an nfp\.base_dir of its own"):
+            LiveBroker(section(rundir, files="", **settings))
+        LiveBroker(section(rundir, files="", base_dir=str(rundir / "other"))).stop()
