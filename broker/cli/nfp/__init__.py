@@ -3,6 +3,7 @@
     broker     run a broker of NFP
     worker     offer the tasks of a Python file as a service
     run        have a task run, with progress, and print its results
+    shell      the same line by line, with completion
     jobs       list, show, cancel jobs, and take up their results
     services   services, workers and clients of a broker
     events     what happens to jobs, as it happens
@@ -12,7 +13,8 @@
 
 A verb's file is loaded when it is called: ``broker`` and ``worker`` load neither typer nor rich. Files that several
 verbs share stand beside them: ``inside`` is the broker as a part of another process, ``session`` the connection of the
-client verbs, ``connected`` what gives its options to many commands, ``following`` a job on the screen while it runs.
+client verbs, ``connected`` what gives its options to many commands, ``following`` a job on the screen while it runs,
+``catalog`` what lines of the shell are completed with.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ VERBS: Final = {
     "broker": "a broker of NFP, alone or attached to a broker of this machine",
     "worker": "offer the tasks of a Python file as a service",
     "run": "have a task run, with progress, and print its results",
+    "shell": "have tasks run line by line, completed from what workers announce",
     "jobs": "list, show and cancel jobs, take up their results",
     "services": "services, workers and clients",
     "events": "what happens to jobs, as it happens",

@@ -1,0 +1,242 @@
+"""``headgate nfp shell``: have tasks run line by line, completed from what workers announce."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.cli import options
+from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.nfp import session as shared
+from broker.cli.nfp.catalog import COMMANDS, OPTIONS, Catalog
+from broker.cli.nfp.jobs import JOB_HEADS, job_row
+from broker.cli.nfp.run import until_done
+from broker.cli.nfp.services import look
+from broker.cli.nfp.session import Session, value_of
+from broker.errors import ConfigError, HeadgateError
+from broker.nfp.client import NfpClient
+from broker.nfp.client.limits import JOB_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from prompt_toolkit.document import Document
+
+EXAMPLES = (
+    "headgate nfp shell                         Tab completes services, tasks, arguments",
+    "echo 'lab ping n=3' | headgate nfp shell   lines of a file or a pipe; the first failure ends it",
+)
+USAGE = "SERVICE TASK [ARGUMENT]... [NAME=VALUE]... [--target all|any|NAME[,NAME]...] [--timeout SECONDS]"
+DESCRIBE_S = 3.0
+"""How long workers may take to describe their tasks: completion goes without what has not come."""
+
+
+class Asked(NamedTuple):
+    """A line that asks for a task."""
+
+    service: str
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    target: str = "all"
+    timeout_s: float = JOB_TIMEOUT_S
+
+
+def read(line: str) -> Asked:
+    """What ``line`` asks for; values are JSON where they are some, else text.
+
+    Raises:
+        UsageError: it is not written as ``USAGE`` says.
+
+    >>> read("lab ping 1 who=me --target w1")
+    Asked(service='lab', task='ping', args=[1], kwargs={'who': 'me'}, target='w1', timeout_s=600.0)
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{line!r:.80}: {error}") from error
+    given: dict[str, str] = {}
+    rest: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word in OPTIONS:
+            given[word] = next(left, "")
+        else:
+            rest.append(word)
+    if len(rest) < 2:
+        raise UsageError(f"{line!r:.80}: expected {USAGE}")
+    args, kwargs = _arguments(rest[2:])
+    return Asked(
+        rest[0], rest[1], args, kwargs, given.get("--target", "all"), _seconds(given.get("--timeout"))
+    )
+
+
+def _arguments(words: list[str]) -> tuple[list[Any], dict[str, Any]]:
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if equals and name.isidentifier():
+            kwargs[name] = value_of(text)
+        else:
+            args.append(value_of(word))
+    return args, kwargs
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return JOB_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds < float("inf"):
+        raise UsageError(f"--timeout {text!r}, expected seconds from 0.1 on")
+    return seconds
+
+
+class Shell:
+    """Runs lines over one connection."""
+
+    def __init__(self, client: NfpClient, session: Session) -> None:
+        self.catalog = Catalog()
+        self._client = client
+        self._session = session
+
+    async def refresh(self) -> None:
+        """Ask what there is: services and workers, and of each service how its tasks are called."""
+        self.catalog.take(await self._client.workers())
+        await asyncio.gather(*(self._describe(service) for service in self.catalog.services))
+
+    async def _describe(self, service: str) -> None:
+        try:
+            told = await self._client.run(service, "list_tasks", target="any", timeout_s=DESCRIBE_S)
+        except HeadgateError:
+            return  # nobody there, or not one of NorFab's kind: names are all there is
+        for result in told.values():
+            schemas = result.get("result") if isinstance(result, dict) else None
+            self.catalog.describe(service, schemas if isinstance(schemas, list) else ())
+
+    async def run(self, line: str) -> int | None:
+        """Do what ``line`` says; returns its exit code, None to leave.
+
+        Raises:
+            HeadgateError: it could not be done.
+        """
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            return OK
+        if words in (["exit"], ["quit"]):
+            return None
+        screen = self._session.screen
+        if words == ["help"]:
+            screen.line("\n".join([USAGE, *(f"{word:9} {what}" for word, what in COMMANDS.items())]))
+        elif words == ["services"]:
+            (await look(self._client, "", False)).show(screen)
+        elif words == ["jobs"]:
+            found = await self._client.jobs(limit=20)
+            screen.records(JOB_HEADS, found, [job_row(job) for job in found])
+        elif words == ["refresh"]:
+            await self.refresh()
+        else:
+            return await self._task(read(line))
+        return OK
+
+    async def _task(self, asked: Asked) -> int:
+        job = await self._client.submit(
+            asked.service,
+            asked.task,
+            args=asked.args,
+            kwargs=asked.kwargs,
+            target=asked.target,
+            timeout_s=asked.timeout_s,
+        )
+        return await until_done(job, self._session, shown=sys.stderr.isatty())
+
+
+async def _piped() -> AsyncIterator[str]:
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        yield line
+
+
+async def _typed(catalog: Catalog) -> AsyncIterator[str]:
+    """Lines of a person."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer, Completion
+
+    class Words(Completer):  # type: ignore[misc]  # an extra, which may be missing
+        """Completes from what is announced."""
+
+        def get_completions(self, document: Document, _event: object) -> Iterator[Completion]:
+            begun, found = catalog.candidates(document.text_before_cursor)
+            for each in found:
+                yield Completion(each.word, -len(begun), display_meta=each.what)
+
+    prompt: PromptSession[str] = PromptSession(completer=Words(), complete_while_typing=False)
+    while True:
+        try:
+            yield await prompt.prompt_async("nfp> ")
+        except KeyboardInterrupt:
+            continue  # the line is given up, not the shell
+        except EOFError:
+            return
+
+
+def _check_prompt() -> None:
+    try:
+        import prompt_toolkit  # noqa: F401 - is it there?
+    except ImportError as error:
+        text = "an interactive shell needs prompt_toolkit: pip install 'headgate[shell]'"
+        raise ConfigError(f"{text}; `headgate nfp run` and lines from a pipe work without it") from error
+
+
+def shell(
+    broker: shared.Brokers = None,
+    server_key: shared.ServerKey = None,
+    key: shared.Key = None,
+    name: shared.Name = None,
+    base_dir: shared.BaseDir = None,
+    plain: shared.Plain = False,
+    insecure: shared.Insecure = False,
+    as_json: options.AsJson = False,
+) -> int:
+    """Have tasks run line by line: SERVICE TASK [ARGUMENT]... [NAME=VALUE]... [--target T] [--timeout S].
+
+    On a terminal Tab completes services, tasks and arguments as workers announce them, and an error does not end the
+    shell. Lines from a pipe are run in order; the first one that fails ends it, with its exit code.
+    """
+    typed = sys.stdin.isatty()
+    if typed:
+        _check_prompt()
+    session = Session("shell", broker, server_key, key, name, base_dir, plain, insecure, as_json)
+
+    async def work(client: NfpClient) -> int:
+        mine = Shell(client, session)
+        if typed:
+            await mine.refresh()
+        async for line in _typed(mine.catalog) if typed else _piped():
+            code = await _one(mine, line, typed)
+            if code is None:
+                break
+            if code != OK and not typed:
+                return code
+        return OK
+
+    return session.run(work)
+
+
+async def _one(mine: Shell, line: str, typed: bool) -> int | None:
+    """Run one line; a person is told what is wrong with it, a script ends with it."""
+    try:
+        return await mine.run(line)
+    except (HeadgateError, TimeoutError) as error:
+        if not typed:
+            raise
+        print(f"headgate nfp shell: {error}", file=sys.stderr)
+        return FAILED
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    return options.run("nfp shell", shell, EXAMPLES, argv)

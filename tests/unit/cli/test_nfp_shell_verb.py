@@ -1,0 +1,169 @@
+"""``headgate nfp shell``: what lines mean, what they are completed with, and lines from a pipe."""
+
+import io
+import sys
+
+import pytest
+
+from broker.cli import exits
+from broker.cli.exits import UsageError
+from broker.cli.main import main
+from broker.cli.nfp.catalog import COMMANDS, OPTIONS, Catalog
+from broker.cli.nfp.shell import Asked, read
+from tests.live.nfp import nfp_broker
+from tests.unit.nfp.client.fake_broker import FakeBroker
+
+SCHEMA = {
+    "name": "measure",
+    "description": "Measure points.\n\nSlowly.",
+    "inputSchema": {
+        "properties": {"points": {"type": "integer", "description": "how many"}, "place": {"type": "string"}}
+    },
+}
+
+
+# ---------------------------------------------------------------- lines
+
+
+def test_a_line_is_a_task_with_arguments():
+    assert read(
+        """lab measure 3 'a b' "[1, 2]" place=here n='{"a": 1}' --target w1,w2 --timeout 2"""
+    ) == Asked("lab", "measure", [3, "a b", [1, 2]], {"place": "here", "n": {"a": 1}}, "w1,w2", 2.0)
+    assert read("lab say x==y url?a=b").args == ["url?a=b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("lab", "expected SERVICE TASK"),
+        ("lab say 'open", "No closing quotation"),
+        ("lab say --timeout", "--timeout ''"),
+        ("lab say --timeout never", "--timeout 'never'"),
+        ("lab say --timeout inf", "--timeout 'inf'"),
+        ("--target all lab", "expected SERVICE TASK"),
+    ],
+)
+def test_a_line_that_is_none(line, why):
+    with pytest.raises(UsageError, match=why):
+        read(line)
+
+
+# ---------------------------------------------------------------- completion
+
+
+@pytest.fixture
+def catalog():
+    made = Catalog()
+    made.take(
+        [
+            {"name": "w2", "service": "lab", "tasks": ["ping", "measure"]},
+            {"name": "w1", "service": "lab", "tasks": ["ping"]},
+            {"name": "old", "service": "norfab", "tasks": ""},
+        ]
+    )
+    made.describe("lab", [SCHEMA, {"name": ""}, "nonsense", {"name": "ping", "inputSchema": None}])
+    return made
+
+
+def words(catalog, line):
+    return [each.word for each in catalog.candidates(line)[1]]
+
+
+def test_services_and_commands_come_first(catalog):
+    assert words(catalog, "") == ["lab", "norfab", *COMMANDS]
+    assert catalog.candidates("la")[0] == "la"
+    assert words(catalog, "  se") == ["services"]
+    assert catalog.candidates("lab")[1][0].what == "service, 2 workers"
+
+
+def test_then_tasks_with_what_they_do(catalog):
+    assert [(each.word, each.what) for each in catalog.candidates("lab ")[1]] == [
+        ("measure", "Measure points."),
+        ("ping", ""),
+    ]
+    assert words(catalog, "lab p") == ["ping"]
+    assert words(catalog, "norfab ") == words(catalog, "nosuch ") == []
+
+
+def test_then_arguments_that_are_not_given_yet(catalog):
+    assert words(catalog, "lab measure ") == ["points=", "place=", *OPTIONS]
+    assert catalog.candidates("lab measure po")[1][0].what == "integer how many"
+    assert words(catalog, "lab measure points=3 p") == ["place="]
+    assert words(catalog, "lab nosuch ") == list(OPTIONS)
+
+
+def test_workers_of_the_service_are_targets(catalog):
+    assert words(catalog, "lab ping --target ") == ["all", "any", "w1", "w2"]
+    assert words(catalog, "lab ping --timeout ") == []
+    assert words(catalog, "lab ping --target w1 --t") == ["--timeout"]
+
+
+def test_what_is_gone_is_forgotten(catalog):
+    catalog.take([{"name": "w9", "service": "other", "tasks": ["x"]}])
+    assert catalog.services == ["other"]
+    assert words(catalog, "lab ") == []
+
+
+# ---------------------------------------------------------------- lines from a pipe, and from a person
+
+
+@pytest.fixture
+def ours(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with FakeBroker(push=True) as fake:
+        monkeypatch.setenv("HEADGATE_NFP", fake.endpoint)
+        yield fake
+
+
+def piped(monkeypatch, text, *options):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    return main(["nfp", "shell", *options])
+
+
+def test_lines_are_run_in_order(ours, monkeypatch, capsys):
+    assert piped(monkeypatch, "# a remark\n\nhelp\nservices\ndummy ping n=3\nexit\ndummy fail\n") == exits.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("SERVICE TASK")
+    assert lines[-2:] == ["w1: 3", "w2: 3"]
+    assert any(line.startswith("dummy ") for line in lines)
+
+
+def test_the_first_failure_ends_a_script(ours, monkeypatch, capsys):
+    assert piped(monkeypatch, "dummy fail --target w1\ndummy ping\n") == exits.FAILED
+    assert "pong" not in capsys.readouterr().out
+    assert piped(monkeypatch, "dummy\ndummy ping\n") == exits.USAGE
+    assert "expected SERVICE TASK" in capsys.readouterr().err
+
+
+def test_jobs_and_services_of_the_broker_itself(ours, monkeypatch, capsys):
+    assert piped(monkeypatch, "dummy ping --target w1\njobs\nsid.service.broker get_inventory name=w1\n") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:3] == ["id", "service", "task"]
+    assert lines[-1] == 'broker: {"hosts":["w1"]}'
+
+
+def test_a_person_needs_prompt_toolkit(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert main(["nfp", "shell"]) == exits.CONFIG
+    assert "pip install 'headgate[shell]'" in capsys.readouterr().err
+
+
+def test_workers_describe_their_tasks(rundir, monkeypatch, capsys):
+    """Asked of real workers: the catalogue knows the arguments of a task that a worker of ours announces."""
+    catalogs = []
+
+    async def typed(catalog):
+        catalogs.append(catalog)
+        yield "nonsense\n"  # told, and not the end
+        yield "filesharing list_files nf:// --target any\n"
+
+    monkeypatch.setattr("broker.cli.nfp.shell._typed", typed)
+    monkeypatch.setattr("broker.cli.nfp.shell._check_prompt", lambda: None)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    with nfp_broker(rundir) as live:
+        assert main(["nfp", "shell", "--broker", live.endpoint, "--base-dir", str(live.base_dir)]) == exits.OK
+    said = capsys.readouterr()
+    assert "expected SERVICE TASK" in said.err
+    assert said.out.startswith("broker-files: ")
+    assert "url=" in words(catalogs[0], "filesharing list_files ")
