@@ -29,6 +29,7 @@
     results      Result: what a task brings, in NorFab's form
     shift        one life of a worker: store, inventory, connection, end
     duty         what is done with each message of the broker
+    admission    when a task may be entered: the broker's word, the store, 201
     presence     READY, KEEPALIVE, the broker's silence
     delivery     what goes to the broker; results until they are safe
     running      slots: runs tasks
