@@ -12,7 +12,7 @@ import broker.nfp
 from tests.live.ports import free_endpoint
 from tests.story.test_readme_nfp import program, run, until
 
-pytestmark = pytest.mark.story
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 PAGE = (Path(broker.nfp.__file__).parent / "MANAGEMENT.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 TASKS = """\
