@@ -42,7 +42,7 @@ async def working(worker: Worker, broker: RawBroker, *, ready: bool = True):
     running = asyncio.get_running_loop().create_task(worker.run())
     try:
         if ready:
-            packet = await broker.take_only(Command.READY)
+            packet = await broker.take_only(Command.READY, Command.DISCONNECT)  # a former worker's goodbye
             assert packet.service == worker.service
         yield running
     finally:
