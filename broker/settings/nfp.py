@@ -122,8 +122,9 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a worker whose connection broke may take to come back before it is dead. Default 2: longer than a
     reconnect. 0: none."""
 
-    credits: Count = 1
-    """Jobs that a worker is given at a time. Default 1, as the text says: workers handle one request at a time."""
+    credits: Count = 5
+    """Jobs that a worker of deployed NorFab is given at a time. Default 5: so many it runs at once. Our workers say how
+    many they run; workers of the text get one."""
 
     credits_max: Count = 64
     """The most that a worker may ask for in its OPEN. Default 64: what a worker of coroutines keeps busy with."""

@@ -14,7 +14,8 @@ class DispatchConfig:
         keepalive_s: between two KEEPALIVEs to a worker that gets nothing else (NFP, "Keepaliving"); as deployed.
         multiplier: a worker silent for that many intervals is dead; as deployed.
         grace_s: a worker whose connection broke is dead after that, unless it is back: one reconnect takes less.
-        credits: jobs a worker is given at a time unless its OPEN asks otherwise ("at most one request a time").
+        credits: jobs a worker of deployed NorFab is given at a time unless its OPEN asks otherwise: so many it runs at
+            once, by default. A worker of the text gets one ("at most one request a time").
         credits_max: the most an OPEN may ask for.
         queue_ttl_s: how long a request waits while its service, or the worker it names, is absent.
         job_timeout_s: deadline of a job whose body names none; as deployed.
@@ -37,7 +38,7 @@ class DispatchConfig:
     keepalive_s: float = 2.5
     multiplier: int = 6
     grace_s: float = 2.0
-    credits: int = 1
+    credits: int = 5
     credits_max: int = 64
     queue_ttl_s: float = 60.0
     job_timeout_s: float = 600.0

@@ -17,6 +17,7 @@ from broker.nfp.dispatch.job import FINAL, WAITING, Run
 from broker.nfp.dispatch.roster import ALIVE, EXPECTED, LOST, Worker
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
 from broker.nfp.dispatch.wires import disconnect, wire_of
+from broker.nfp.names import Dialect
 from broker.nfp.records import WorkerLeft, WorkerSeen
 
 if TYPE_CHECKING:
@@ -172,7 +173,8 @@ class Liveness:
         worker.holder = peer.principal.holder
         worker.features = offer.features & FEATURES
         worker.resources, worker.tasks = offer.resources, offer.tasks
-        worker.limit = min(offer.credits or state.config.credits, state.config.credits_max)
+        usual = state.config.credits if packet.dialect is Dialect.NORFAB else 1
+        worker.limit = min(offer.credits or usual, state.config.credits_max)
         worker.tx = worker.rx = worker.done = worker.failed = 0
         worker.sent = now
         wire = wire_of(peer, packet.dialect, packet.service, worker.features)

@@ -209,7 +209,7 @@ class Bench:
 
     def __init__(self, config: DispatchConfig | None = None, access: Access | None = None) -> None:
         self.now = 1000.0
-        self.config = config or DispatchConfig()
+        self.config = config or DispatchConfig(credits=1)
         self.access = access or Access()
         self.journal = FakeJournal()
         self.watch = FakeWatch()

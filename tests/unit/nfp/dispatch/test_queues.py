@@ -49,7 +49,7 @@ def test_a_request_for_nobody_expires(target, seed):
 
 
 def test_the_queue_ttl_counts_from_when_the_last_worker_left():
-    bench = Bench(DispatchConfig(queue_ttl_s=60, grace_s=2))
+    bench = Bench(DispatchConfig(credits=1, queue_ttl_s=60, grace_s=2))
     busy, client = bench.register("w1", ours=True), bench.client()
     running, waiting = bench.post(client, timeout=900), bench.post(client, timeout=900)
     post = the(busy.take(), POST)
@@ -128,7 +128,16 @@ def test_one_job_at_a_time():
     ]
 
 
-@pytest.mark.parametrize(("offered", "most", "expected"), [(0, 64, 1), (3, 64, 3), (99, 4, 4)])
+@pytest.mark.parametrize(("seed", "expected"), [(False, 5), (True, 1)])
+def test_a_deployed_worker_is_given_what_it_runs_at_once_and_one_of_the_text_one_job(seed, expected):
+    bench = Bench(DispatchConfig())
+    worker, client = bench.register("w1", seed=seed), bench.client()
+    for _ in range(6):
+        bench.post(client)
+    assert len(worker.take()) == expected
+
+
+@pytest.mark.parametrize(("offered", "most", "expected"), [(0, 64, 5), (3, 64, 3), (99, 4, 4)])
 def test_credits(offered, most, expected):
     bench = Bench(DispatchConfig(credits_max=most))
     worker, client = bench.register("w1", ours=True, limit=offered), bench.client()
