@@ -157,7 +157,9 @@ def _seconds(said: Any) -> float | None:
 def dispatched(
     uuid: str, service: str, target: str, workers: Iterable[str], missing: Iterable[str] = ()
 ) -> bytes:
-    """202: the job goes to ``workers`` (none yet: late binding); ``missing`` are names that nobody ever registered."""
+    """202: the job goes to ``workers`` (none yet: late binding); ``missing`` are workers that
+    are not there: names that nobody ever registered, and of all workers those that are lost at the moment.
+    """
     said: dict[str, Any] = {
         "workers": list(workers),
         "uuid": uuid,

@@ -134,7 +134,7 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     take to restart. 0: such a job ends at once."""
 
     job_ttl_s: Annotated[float, Meta(ge=1, le=86400 * 365)] = 3600.0
-    """The most that a job may take from POST to its last result, whatever timeout it brings. Default an hour."""
+    """The most that a job may take from POST to its last result. Default an hour. A longer timeout is refused."""
 
     result_ttl_s: Seconds = 3600.0
     """How long results can be asked for after a job's end. Default an hour: a client may restart in between. 0: they

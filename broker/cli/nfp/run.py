@@ -105,7 +105,7 @@ async def until_done(job: Job, session: Session, *, shown: bool) -> int:
     if left is not None:
         return left
     if job.missing:
-        print(f"headgate nfp: the broker knows no worker {', '.join(job.missing)}", file=sys.stderr)
+        print(f"headgate nfp: not there: {', '.join(job.missing)}", file=sys.stderr)
     show = show_answers if job.service in ASKED_BY_MMI else show_results
     code = show(session.screen, job.results)
     if job.error is not None:

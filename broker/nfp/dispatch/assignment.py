@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from broker.nfp import bodies
 from broker.nfp.dispatch.job import DISPATCHED, SLOT_BYTES, WAITING, Job, Run, Slot
 from broker.nfp.dispatch.rewriting import is_object
+from broker.nfp.dispatch.roster import EVERY_SERVICE
 from broker.nfp.dispatch.wires import ask
 from broker.nfp.names import Command
 from broker.nfp.records import Dispatched, Returned, SlotAdded
@@ -272,10 +273,11 @@ class Assignment:
         if slot.attempt >= self._state.config.attempts_max:
             return 500, f"given up after {slot.attempt} attempts, none of which brought a result"
         service = worker.service.name
-        if service != job.service and not (
+        allowed = job.service == EVERY_SERVICE and (
             job.principal is not None and self._state.access.may_call(job.principal, service, job.task)
-        ):
-            return 400, f"not allowed: worker {worker.name} offers {service}, not {job.service}"
+        )
+        if service != job.service and not allowed:
+            return 400, f"not allowed: worker {worker.name} does not offer {job.service}"
         wire = worker.wire
         if wire is not None and wire.strict and not is_object(job):
             return 417, f"worker {worker.name} expects a JSON object, the request's body is none"

@@ -19,7 +19,7 @@ class DispatchConfig:
         credits_max: the most an OPEN may ask for.
         queue_ttl_s: how long a request waits while its service, or the worker it names, is absent.
         job_timeout_s: deadline of a job whose body names none; as deployed.
-        job_ttl_s: the longest deadline a body may name.
+        job_ttl_s: the longest deadline a body may name; a request with a longer one is refused.
         result_ttl_s: how long a closed job is remembered.
         results_max_bytes: what closed jobs may cost in memory (``Job.size``); the oldest are forgotten first.
         results_max_jobs: how many of them, likewise: a restart reads them all.

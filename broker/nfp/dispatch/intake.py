@@ -1,8 +1,10 @@
 """POST: who may ask, whom it is for, and what is answered (NFP, "POST"; "SHOULD queue client requests").
 
 Targets. *any* is one slot without a name. Names, and *all* of a service, are one slot each, settled at once: such a
-job cannot be moved to another worker. *all* of a service that has nobody waits for the first worker and takes who is
-there then. The service "all" is deployed NorFab's: every worker, or any one of each service.
+job cannot be moved to another worker. *all* means who is there: a worker whose connection is lost at the moment is told
+as missing, since nobody knows whether it will be back, and the others' results would wait for it. *all* of a service
+that has nobody waits for the first worker and takes who is there then. A named worker is one of the service: a job for
+somebody of another service is refused. The service "all" is deployed NorFab's: every worker, or any one of each.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.nfp import bodies
 from broker.nfp.dispatch.job import FINAL, OPEN, Job, Slot
+from broker.nfp.dispatch.roster import EVERY_SERVICE, LOST
 from broker.nfp.records import JobAdded, SlotAdded
 from broker.nfp.targets import Target
 
@@ -30,8 +33,6 @@ if TYPE_CHECKING:
     from broker.nfp.frames import Packet
     from broker.nfp.principal import Principal
 
-EVERY_SERVICE = "all"
-"""Deployed NorFab's name for every service together."""
 _IN_USE = "this uuid is in use"
 
 
@@ -87,6 +88,11 @@ class Intake:
         if plan.denied:
             self._refuse(answers, peer, packet, 400, plan.denied, errno.EPERM)
             return
+        longest_s = state.config.job_ttl_s
+        if head.timeout_s and head.timeout_s > longest_s:
+            text = f"timeout {head.timeout_s:g} s: a job of this broker has {longest_s:g} s at most (nfp.job_ttl_s)"
+            self._refuse(answers, peer, packet, 400, text, errno.EINVAL)
+            return
         names = tuple(name for name in plan.slots if name)
         full = self._assignment.full(packet.service, names, peer.principal.holder)
         if full:
@@ -104,7 +110,7 @@ class Intake:
     def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:
         state, who = self._state, peer.principal
         client = self._clients.of(peer, now)
-        ttl_s = min(head.timeout_s or state.config.job_timeout_s, state.config.job_ttl_s)
+        ttl_s = head.timeout_s or min(state.config.job_timeout_s, state.config.job_ttl_s)
         target = packet.target
         assert target is not None
         added = JobAdded(
@@ -194,13 +200,15 @@ class Intake:
             return Plan(("",), found is not None and bool(found.workers))
         if target.names:
             return self._named(who, service, target.names, task)
-        meant = list(roster.targets(service))
+        every_one = list(roster.targets(service))
+        meant = [worker for worker in every_one if worker.state != LOST] or every_one
+        lost = () if meant is every_one else tuple(each.name for each in every_one if each.state == LOST)
         if target.kind == "any":
-            meant = _one_each(meant)
+            meant, lost = _one_each(meant), ()
         names = tuple(each.name for each in meant if not self._denied(who, service, each, task))
         if meant and not names:
             return Plan(denied=f"not allowed: no service here lets this client call {task[:64]}")
-        return Plan(names, bool(names))
+        return Plan(names, bool(names), lost)
 
     def _named(self, who: Principal | None, service: str, names: tuple[str, ...], task: str) -> Plan:
         roster = self._state.roster
@@ -214,10 +222,12 @@ class Intake:
         return Plan(tuple(known), True, tuple(name for name in names if name not in known))
 
     def _denied(self, who: Principal | None, service: str, worker: Worker, task: str) -> str:
-        """Why this worker must not be used; a worker of another service is what that service's rules allow."""
+        """Why this worker must not be used: it is of another service, or its service's rules do not allow it."""
         offered = worker.service.name
         if offered == service:
             return ""
+        if service != EVERY_SERVICE:
+            return f"not allowed: worker {worker.name} does not offer {service}"
         if who is None:
             return f"not allowed: worker {worker.name} offers {offered}"
         access = self._state.access

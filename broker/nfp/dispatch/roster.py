@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.wires import Wire
     from broker.nfp.names import Dialect
 
+EVERY_SERVICE: Final = "all"
+"""Deployed NorFab's name for every service together."""
 ALIVE: Final = "alive"
 LOST: Final = "lost"
 EXPECTED: Final = "expected"
@@ -229,7 +231,7 @@ class Roster:
 
     def targets(self, service: str) -> Iterator[Worker]:
         """The workers that ``all`` of a service means; those of every service for the service "all"."""
-        if service == "all":
+        if service == EVERY_SERVICE:
             return iter(self.workers.values())
         found = self.services.get(service)
         return iter(found.workers.values()) if found is not None else iter(())

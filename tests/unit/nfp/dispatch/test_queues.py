@@ -104,12 +104,22 @@ def test_the_deadline_ends_what_runs_and_what_waits():
     assert bench.counts.expired == 2
 
 
-def test_the_longest_deadline_is_the_brokers():
+@pytest.mark.parametrize("seed", [False, True])
+def test_a_longer_deadline_than_the_brokers_is_refused(seed):
     bench = Bench(DispatchConfig(job_ttl_s=100, job_timeout_s=50))
-    client = bench.client()
-    long, usual = bench.post(client, timeout=10_000), bench.post(client)
-    assert bench.dispatcher.job(long, bench.now).remaining_s == 100
+    client = bench.client(seed=seed)
+    long, longest, usual = (bench.post(client, timeout=each) for each in (101, 100, None))
+    assert bench.dispatcher.job(long, bench.now) is None
+    assert bench.dispatcher.job(longest, bench.now).remaining_s == 100
     assert bench.dispatcher.job(usual, bench.now).remaining_s == 50
+    refused = client.take()[0]
+    assert refused.status == 400
+    assert "timeout 101 s: a job of this broker has 100 s at most" in said(refused)["error"]
+
+
+def test_a_usual_deadline_above_the_longest_is_the_longest():
+    bench = Bench(DispatchConfig(job_ttl_s=100))
+    assert bench.dispatcher.job(bench.post(bench.client()), bench.now).remaining_s == 100
 
 
 # -- turns ----------------------------------------------------------------------------------------

@@ -272,11 +272,50 @@ def test_errors_of_single_workers_wait_for_the_others():
     assert story(client.take()) == ["200", "500"]
 
 
-def test_a_job_for_a_worker_of_another_service_runs_there():
+@pytest.mark.parametrize("seed", [False, True])
+@pytest.mark.parametrize("target", ["x1", '["w1","x1"]'])
+def test_a_job_for_a_worker_of_another_service_is_refused(seed, target):
     bench = Bench()
-    other, client = bench.register("x1", "other"), bench.client()
+    workers = [bench.register("w1"), bench.register("x1", "other")]
+    client = bench.client(seed=seed)
+    bench.post(client, target=target)
+    (answer,) = client.take()
+    assert answer.status == 400
+    assert "worker x1 does not offer net" in said(answer)["error"]
+    assert [worker.take() for worker in workers] == [[], []]
+
+
+def test_a_job_that_waited_for_a_worker_is_refused_when_that_one_offers_something_else():
+    bench = Bench()
+    client = bench.client()
     bench.post(client, target="x1")
-    assert the(other.take(), POST).client == b"c1#1"
+    other = bench.register("x1", "other")
+    assert [packet for packet in other.take() if packet.command is POST] == []
+    last = client.take()[-1]
+    assert last.status == 400
+    assert "worker x1 does not offer net" in said(last)["error"]
+
+
+def test_all_means_who_is_there_and_names_who_is_lost_at_the_moment():
+    bench = Bench()
+    first, second, client = bench.register("w1"), bench.register("w2"), bench.own_client()
+    bench.lose(second)
+    uuid = bench.post(client, target="all")
+    answer = client.take()[0]
+    assert (said(answer)["workers"], said(answer)["missing"]) == (["w1"], ["w2"])
+    bench.finish(first, the(first.take(), POST))
+    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+
+
+def test_all_waits_for_who_was_there_when_everybody_is_lost():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.own_client()
+    bench.lose(worker)
+    bench.post(client, target="all")
+    assert said(client.take()[0])["workers"] == ["w1"]
+    worker = bench.register("w1")
+    bench.finish(worker, the(worker.take(), POST))
+    assert client.take()[-1].status == 200
 
 
 def test_service_all_is_every_worker_or_one_of_each_service():
