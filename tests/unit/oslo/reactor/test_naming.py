@@ -353,7 +353,9 @@ real, blocked = naming.look_up, []
 
 def look_up(host):
     blocked.append(natives._original("_thread").get_ident())
-    natives._original("time").sleep(0.3)  # as the system's resolver does
+    end = natives.monotonic() + 10
+    while len(beats) <= 5 and natives.monotonic() < end:  # it keeps its thread, as the system's resolver does
+        natives._original("time").sleep(0.01)
     return real(host)
 
 naming.look_up = look_up
