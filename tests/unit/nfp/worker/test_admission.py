@@ -1,6 +1,7 @@
 """When a task may be entered: what an earlier life left, what must not be run twice, what waits for a slot."""
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 import subprocess
@@ -189,7 +190,7 @@ def test_what_must_not_be_run_twice_begins_when_it_is_confirmed_and_on_disk(tmp_
 
             @worker.task(idempotent=False)
             def once():
-                with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+                with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
                     seen.extend(connection.execute("SELECT state FROM cards").fetchall())
 
             async with working(worker, broker):
