@@ -16,6 +16,7 @@ A public certificate is the same without the secret key, readable by everyone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -143,18 +144,27 @@ def load_public(path: str | Path) -> Certificate:
 def save(certificate: Certificate, path: str | Path, *, replace: bool = False) -> None:
     """Write ``certificate``: mode 0600 with a secret key, 0644 without. An existing file is kept unless ``replace``.
 
+    With ``replace`` the file appears whole: others wait for it, and read it as soon as it is there.
+
     Raises:
         ConfigError: the file exists or cannot be written, or a metadata value cannot be quoted.
     """
     mode = 0o644 if certificate.secret_key is None else 0o600
     text = encode(certificate)
+    path = Path(path)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}") if replace else path
     try:
         if replace:
-            Path(path).unlink(missing_ok=True)  # a new file: the mode of an old one would stay
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            fresh.unlink(missing_ok=True)  # of a process that was killed
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
+        if replace:
+            fresh.replace(path)  # a new file: the mode of an old one would stay
     except OSError as error:
+        if replace:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
         raise ConfigError(f"{path}: cannot write the certificate: {error.strerror}", error.errno) from error
 
 

@@ -1,5 +1,6 @@
 """CURVE certificates: the ZPL text, the files, and what is refused."""
 
+import errno
 import logging
 import os
 import stat
@@ -152,6 +153,24 @@ def test_save_keeps_what_is_there(rundir: Path):
     other = curve.generate()
     curve.save(other, rundir / "cert", replace=True)
     assert curve.load(rundir / "cert") == other
+
+
+def test_what_replaces_a_certificate_appears_whole(rundir: Path, monkeypatch):
+    """A script that waits for ``broker.key`` reads it as soon as it is there."""
+    curve.save(PAIR, rundir / "cert")
+    other = curve.generate()
+    seen = []
+
+    def fail(self, target):
+        seen.append((curve.load(target), curve.load(self)))
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.raises(ConfigError, match="cannot write"):
+            curve.save(other, rundir / "cert", replace=True)
+    assert seen == [(PAIR, other)]
+    assert [path.name for path in rundir.iterdir()] == ["cert"]
 
 
 def test_keys_that_do_not_belong_together_are_refused(rundir: Path):
