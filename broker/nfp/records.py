@@ -89,7 +89,6 @@ class Finished(NamedTuple):
     worker: str
     attempt: int
     status: int
-    status_text: str
     body: bytes
 
 
@@ -166,7 +165,6 @@ class SlotRow(NamedTuple):
     attempt: int
     state: str
     status: int = 0
-    status_text: str = ""
     body: bytes = b""
     workers: tuple[tuple[str, int], ...] = ()
     """Every worker it was ever given to, with the attempt: each may still bring the result."""

@@ -159,7 +159,7 @@ OPERATIONS = st.one_of(
     st.builds(Accepted, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.booleans()),
     st.builds(Returned, UUIDS, SLOTS),
     st.builds(Owned, UUIDS, WORKERS),
-    st.builds(Finished, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.sampled_from([200, 408]), TEXT, BODIES),
+    st.builds(Finished, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.sampled_from([200, 408]), BODIES),
     st.builds(Closed, UUIDS, st.sampled_from(["done", "cancelled"])),
     st.builds(Forgotten, UUIDS),
     st.builds(WorkerSeen, WORKERS, TEXT, st.sampled_from(Dialect), TEXT),

@@ -47,7 +47,7 @@ async def main():
             uuid, body = f"{job:08}", job.to_bytes(4, "big") * 300
             store.put(JobAdded(uuid, "svc", "task", ANY, body, b"me", Dialect.NORFAB, "uid:1", 1, 60.0))
             store.put(Dispatched(uuid, "", "w", 1))
-            store.put(Finished(uuid, "", "w", 1, 200, "", body))
+            store.put(Finished(uuid, "", "w", 1, 200, body))
             store.put(Closed(uuid, "done"))
             if job >= first + 300:
                 store.put(Forgotten(f"{job - 300:08}"))
@@ -201,7 +201,7 @@ def test_a_disk_that_fills_up_under_a_broker(small):
         assert refused == [(f"{kept:08}", store.broken)]
         for old in range(kept):
             store.put(Dispatched(f"{old:08}", "", "w", 1))
-            store.put(Finished(f"{old:08}", "", "w", 1, 200, "", bytes(3000)))
+            store.put(Finished(f"{old:08}", "", "w", 1, 200, bytes(3000)))
         store.commit()
         with pytest.raises(NotStored, match="no space left"):
             await store.durable()

@@ -100,9 +100,7 @@ class Answers(ABC):
         owner = job.owner or anyone.worker
         return [owner] if owner else []
 
-    def _respond(
-        self, peer: Peer, service: str, uuid: str, code: int, body: Body, after: int = 0, text: str = ""
-    ) -> bool:
+    def _respond(self, peer: Peer, service: str, uuid: str, code: int, body: Body, after: int = 0) -> bool:
         packet = Packet(
             _BROKER,
             _RESPONSE,
@@ -110,7 +108,7 @@ class Answers(ABC):
             service=service,
             uuid=uuid,
             status=code,
-            status_text=text or status_text(code, self.dialect),
+            status_text=status_text(code, self.dialect),
             body=body,
         )
         return peer.send(packet, after)

@@ -64,7 +64,6 @@ class Slot:
         "since",
         "state",
         "status",
-        "status_text",
         "strangers",
         "worker",
     )
@@ -83,7 +82,6 @@ class Slot:
         self.asked: Any = None
         self.worker = ""
         self.status = 0
-        self.status_text = ""
         self.body = b""
         self.after = 0
 

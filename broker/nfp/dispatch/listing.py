@@ -101,7 +101,7 @@ def slot_view(slot: Slot) -> SlotView:
 def result_views(job: Job) -> list[ResultView]:
     """What is recorded of a job."""
     return [
-        ResultView(slot.worker or slot.name, slot.status, slot.status_text, slot.body)
+        ResultView(slot.worker or slot.name, slot.status, slot.body)
         for slot in job.slots.values()
         if slot.state == FINAL
     ]

@@ -168,7 +168,7 @@ class Progress:
         elif run.ended and packet.status != 200:  # it was told to stop, somebody else is at work
             self._results.let_go(run)
         else:
-            self._results.brought(run, packet.status, packet.status_text, packet.data, now)
+            self._results.brought(run, packet.status, packet.data, now)
         self._results.acknowledge(worker, slot.job.uuid)
 
     # -- EVENT, STREAM --------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Deployed(Answers):
     def _respond_result(self, peer: Peer, slot: Slot) -> bool:
         job = slot.job
         body = result_for_norfab(slot) if slot.status == 200 else error_for_norfab(slot)
-        return self._respond(peer, job.service, job.uuid, slot.status, body, slot.after, slot.status_text)
+        return self._respond(peer, job.service, job.uuid, slot.status, body, slot.after)
 
     # -- pushes ---------------------------------------------------------------------------------
 

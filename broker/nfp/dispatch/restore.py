@@ -131,9 +131,4 @@ def _fill(slot: Slot, row: SlotRow) -> None:
     slot.attempt = max(slot.given.values(), default=row.attempt)
     if row.state == FINAL:
         slot.state = FINAL
-        slot.worker, slot.status, slot.status_text, slot.body = (
-            row.worker,
-            row.status,
-            row.status_text,
-            row.body,
-        )
+        slot.worker, slot.status, slot.body = row.worker, row.status, row.body

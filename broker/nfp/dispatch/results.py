@@ -36,7 +36,7 @@ class Results:
 
     # -- a slot ---------------------------------------------------------------------------------
 
-    def brought(self, run: Run, status: int, text: str, body: bytes, now: float) -> None:
+    def brought(self, run: Run, status: int, body: bytes, now: float) -> None:
         """The worker of ``run`` brought the first final result of a slot that stands in no queue."""
         slot, worker, other = run.slot, run.worker, run.slot.run
         ready = run.ready
@@ -45,7 +45,7 @@ class Results:
             worker.done += 1
         else:
             worker.failed += 1
-        self._finish(slot, worker.name, run.attempt, status, text, body, ready, now)
+        self._finish(slot, worker.name, run.attempt, status, body, ready, now)
         if other is not None and other is not run:
             self.detach(other, now)
 
@@ -55,7 +55,7 @@ class Results:
         run = slot.run
         worker = run.worker.name if run is not None else slot.name
         body = bodies.failed(status, job.uuid, job.service, job.target_text, error, worker=worker)
-        self._finish(slot, "", slot.attempt, status, "", body, None, now)
+        self._finish(slot, "", slot.attempt, status, body, None, now)
         if run is not None:
             self.detach(run, now)
 
@@ -65,7 +65,6 @@ class Results:
         worker: str,
         attempt: int,
         status: int,
-        text: str,
         body: bytes,
         ready: object,
         now: float,
@@ -73,7 +72,7 @@ class Results:
         state, job = self._state, slot.job
         slot.run = slot.asked = None
         slot.state = FINAL
-        slot.worker, slot.status, slot.status_text, slot.body = worker, status, text, body
+        slot.worker, slot.status, slot.body = worker, status, body
         job.size += len(body)
         state.open_bytes += len(body)
         job.open -= 1
@@ -81,7 +80,7 @@ class Results:
         state.counts.finished += 1
         if status != 200:
             state.counts.failed += 1
-        state.journal.put(Finished(job.uuid, slot.name, worker, attempt, status, text, body))
+        state.journal.put(Finished(job.uuid, slot.name, worker, attempt, status, body))
         slot.after = state.journal.position
         state.tell("finished", job, worker, attempt, status, body, len(body))
         job.client.answers.recorded(slot, ready)

@@ -116,5 +116,4 @@ class ResultView(NamedTuple):
 
     worker: str
     status: int
-    status_text: str
     body: bytes

@@ -80,7 +80,7 @@ def _owned(portion: Portion, op: records.Owned) -> None:
 
 def _finished(portion: Portion, op: records.Finished) -> None:
     portion.steps.append((ENDED, op[:4]))
-    portion.results.append((*op[:6], *portion.bodies.place(op.body)))
+    portion.results.append((*op[:5], *portion.bodies.place(op.body)))
 
 
 def _closed(portion: Portion, op: records.Closed) -> None:

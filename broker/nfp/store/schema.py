@@ -30,7 +30,7 @@ CREATE TABLE slots (
     state INTEGER NOT NULL, earlier TEXT NOT NULL DEFAULT '[]', owner TEXT NOT NULL DEFAULT '', UNIQUE (job, slot));
 CREATE TABLE results (
     slot INTEGER PRIMARY KEY, worker TEXT NOT NULL, attempt INTEGER NOT NULL, status INTEGER NOT NULL,
-    status_text TEXT NOT NULL, body BLOB NOT NULL);
+    body BLOB NOT NULL);
 CREATE TABLE closed (job INTEGER PRIMARY KEY, state TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE workers (
     name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL, gone REAL) WITHOUT ROWID;
@@ -47,9 +47,10 @@ ALTER TABLE slots ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 ALTER TABLE workers ADD COLUMN gone REAL;
 ALTER TABLE pins ADD COLUMN at REAL NOT NULL DEFAULT 0
 """,
+    2: "ALTER TABLE results DROP COLUMN status_text",
 }
 
-SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 2, _TABLES, _MIGRATIONS)
+SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 3, _TABLES, _MIGRATIONS)
 
 
 _JOB_OF: Final = f"CROSS JOIN jobs j ON j.uuid = {item(0)}"
@@ -85,8 +86,8 @@ CREATE TEMP TRIGGER take_in INSTEAD OF INSERT ON intake BEGIN
         SELECT j.id, '', '', 0, {ADDED}, {item(1)} FROM json_each(NEW.owned) o {_JOB_OF} WHERE true
         ON CONFLICT (job, slot) DO UPDATE SET owner = excluded.owner WHERE owner = '';
 
-    INSERT INTO results (slot, worker, attempt, status, status_text, body)
-        SELECT s.id, {items(2, 3, 4, 5)}, {body("bodies", 6, 7)}
+    INSERT INTO results (slot, worker, attempt, status, body)
+        SELECT s.id, {items(2, 3, 4)}, {body("bodies", 5, 6)}
         FROM json_each(NEW.results) o {_JOB_OF} CROSS JOIN slots s ON s.job = j.id AND s.slot = {item(1)}
         WHERE true ON CONFLICT (slot) DO NOTHING;
 

@@ -26,7 +26,7 @@ FROM json_each(?) o CROSS JOIN jobs j ON j.id = o.value LEFT JOIN closed c ON c.
 """
 _SLOTS: Final = """
 SELECT s.job, s.id, s.slot, s.worker, s.attempt, s.state, s.earlier, s.owner,
-    r.worker, r.attempt, r.status, r.status_text, r.body
+    r.worker, r.attempt, r.status, r.body
 FROM json_each(?) o CROSS JOIN slots s ON s.job = o.value LEFT JOIN results r ON r.slot = s.id
 """
 _PINS: Final = "SELECT name, key FROM pins ORDER BY at, name"
@@ -102,8 +102,8 @@ def _job(row: tuple[Any, ...], slots: tuple[SlotRow, ...], now: float) -> JobRow
 
 def _slot(slot: str, worker: str, attempt: int, step: int, earlier: str, owner: str, *result: Any) -> SlotRow:
     given = tuple(_earlier.decode(earlier)) + (((worker, attempt),) if attempt else ())
-    by, at, status, text, body = result
+    by, at, status, body = result
     if by is None:
         once = step == TAKEN_ONCE
         return SlotRow(slot, worker, attempt, STATES[step], workers=given, owner=owner, repeat=not once)
-    return SlotRow(slot, by, at, STATES[step], status, text, body, given, owner)
+    return SlotRow(slot, by, at, STATES[step], status, body, given, owner)

@@ -186,7 +186,7 @@ class Book:
             assert row.state in ("dispatched", "accepted")
             row = row._replace(state="waiting", repeat=True)
         else:
-            result = (op.worker, op.attempt, "final", op.status, op.status_text, op.body)
+            result = (op.worker, op.attempt, "final", op.status, op.body)
             row = SlotRow(op.slot, *result, row.workers, row.owner)
         rows[op.slot] = row
 

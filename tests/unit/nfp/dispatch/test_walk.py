@@ -3,6 +3,7 @@
 import pytest
 
 from broker.nfp.access import Access, Task
+from broker.nfp.frames import encode
 from broker.nfp.names import SEED_CODES, Command
 from broker.nfp.records import Accepted, Closed, Dispatched, Finished, JobAdded, SlotAdded
 from tests.unit.nfp.dispatch.bench import Bench, result_body, said, story, the
@@ -183,7 +184,9 @@ def test_a_result_of_the_texts_worker_is_wrapped_for_a_deployed_client():
     worker, client = bench.register("w1", seed=True), bench.client()
     bench.post(client)
     bench.answer(worker, the(worker.take(), POST), 200, b"plain")
-    body = said(client.take()[-1])
+    got = client.take()[-1]
+    assert encode(got)[-2] == b"200"  # of "200 OK", as the worker wrote it, a deployed client makes nothing
+    body = said(got)
     assert body["w1"]["result"] == "plain"
     assert body["w1"]["failed"] is False
 

@@ -123,7 +123,7 @@ class FakeBroker:
         return next((job for job in self.all_jobs if job.uuid == uuid), None)
 
     def results(self, uuid):
-        return [ResultView("w1", 200, "", body) for body in self.found.get(uuid, ())]
+        return [ResultView("w1", 200, body) for body in self.found.get(uuid, ())]
 
     def messaging(self):
         return Messaging(142, 110, 0, 0, 0)

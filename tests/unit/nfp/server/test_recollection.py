@@ -31,7 +31,7 @@ async def remembered(path) -> None:
             store.put(JobAdded(uuid, "net", "ping", ANY, b"{}", b"c1", Dialect.NORFAB, "uid:7", 7, 600.0))
             store.put(Dispatched(uuid, "", "w1", 1))
             store.put(Accepted(uuid, "", "w1", 1))
-            store.put(Finished(uuid, "", "w1", 1, 200, "", b'{"w1":%d}' % number))
+            store.put(Finished(uuid, "", "w1", 1, 200, b'{"w1":%d}' % number))
             store.put(Closed(uuid, "done"))
 
 

@@ -62,6 +62,6 @@ def test_a_job_of_a_key_without_userid_says_so():
 
 def test_a_job_whose_task_failed_says_so():
     view = job_view("u1", state="done")._replace(slots=(SlotView("", "w1", 1, "final", 200, 4),))
-    bad = [ResultView("w1", 200, "OK", b'{"w1":{"failed":true}}')]
+    bad = [ResultView("w1", 200, b'{"w1":{"failed":true}}')]
     assert job_row(view, lambda uuid: bad)["failed"] == ["w1"]
     assert listed([view], WhichJobs(), ME, lambda uuid: bad)["jobs"][0]["failed"] == ["w1"]
