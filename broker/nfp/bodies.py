@@ -47,6 +47,7 @@ __all__ = [
     "read_uuids",
     "request",
     "says_failed",
+    "token_client",
     "unless_begun",
     "uuids",
 ]
@@ -381,3 +382,13 @@ def read_token(address: bytes) -> int:
     """
     _, mark, digits = address.rpartition(b"#")
     return int(digits) if mark and digits.isdigit() and len(digits) <= 9 else 0
+
+
+def token_client(address: bytes | None) -> str:
+    """The client in an address, as people read it; "" without address.
+
+    >>> token_client(b"cli-1#2"), token_client(b"a#b"), token_client(None)
+    ('cli-1', 'a#b', '')
+    """
+    text = (address or b"").decode("utf-8", "replace")
+    return text.rpartition("#")[0] if address and read_token(address) else text

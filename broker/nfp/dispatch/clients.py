@@ -50,6 +50,11 @@ class Client:
         """The address written to workers that run its jobs."""
         return b"%s%d" % (self._prefix, attempt)
 
+    def address(self, attempt: int) -> bytes:
+        """The same for deployed workers, whose ``job_list`` shows it to people: a first attempt has the name alone."""
+        name = self._prefix[:-1]
+        return name if attempt == 1 and b"#" not in name else self.token(attempt)
+
 
 class Clients:
     """All of them, by identity and holder."""

@@ -90,20 +90,23 @@ class Wire(ABC):
 
 
 class AddressWire(Wire):
-    """Deployed NorFab's form. The address is echoed and carries the attempt."""
+    """Deployed NorFab's form. The address is echoed and carries the attempt, of deployed workers from the second on."""
 
     __slots__ = ()
     dialect: ClassVar[Dialect] = Dialect.NORFAB
 
     def post(self, job: Job, attempt: int, after: int) -> bool:
         """The job itself."""
-        token = job.client.token(attempt)
-        return self.peer.send(Packet(_BROKER, _POST, client=token, uuid=job.uuid, body=job.body), after)
+        address = self._address(job, attempt)
+        return self.peer.send(Packet(_BROKER, _POST, client=address, uuid=job.uuid, body=job.body), after)
 
     def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
         """A request about a job it was given."""
-        token = job.client.token(attempt)
-        return self.peer.send(Packet(_BROKER, command, client=token, uuid=job.uuid, body=body), after)
+        address = self._address(job, attempt)
+        return self.peer.send(Packet(_BROKER, command, client=address, uuid=job.uuid, body=body), after)
+
+    def _address(self, job: Job, attempt: int) -> bytes:
+        return job.client.token(attempt) if self.pushes else job.client.address(attempt)
 
     def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
         """A request about something that is no job of ours."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.identity import USERID_UNKNOWN
-from broker.nfp.bodies import FAILED, read_token
+from broker.nfp.bodies import FAILED, read_token, token_client
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.frames import Body, Packet, encode
 
@@ -48,9 +48,9 @@ def facts_of(peer: Peer, role: str, service: str, packet: Packet) -> dict[str, A
         facts["targets"] = names or kind
     if packet.client is not None:
         attempt = read_token(packet.client)
-        if attempt:
-            facts["attempt"] = attempt
-            facts["client"] = packet.client.rpartition(b"#")[0].decode("ascii", "replace")
+        if attempt or b"#" not in packet.client:  # a deployed worker's first attempt has the name alone
+            facts["attempt"] = attempt or 1
+            facts["client"] = token_client(packet.client)
     facts[role] = peer.name
     facts.update(uid_of(peer))
     return facts

@@ -12,6 +12,7 @@ import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.nfp.bodies import token_client
 from broker.nfp.opening import read_any
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.jobs import ASKING, DONE, FAILED, RUNNING, WAITING, Job
@@ -166,7 +167,7 @@ def _of_job(job: Job) -> dict[str, Any]:
 
 
 def _of_kept(kept: KeptJob) -> dict[str, Any]:
-    asker = (kept.client or b"").decode("utf-8", "replace")
+    asker = token_client(kept.client)
     times = (kept.received_s, kept.started_s, kept.ended_s)
     return _row(kept.uuid, asker, kept.task, _STATES.get(kept.state, kept.state), times, asking=False)
 

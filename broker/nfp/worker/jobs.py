@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.nfp.bodies import read_request, read_token
+from broker.nfp.bodies import read_request, read_token, token_client
 from broker.nfp.names import Dialect
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class Job:
     @property
     def asker(self) -> str:
         """Who sent it, as far as the address tells."""
-        text = (self.client or b"").decode("utf-8", "replace")
-        return text.rpartition("#")[0] if self.attempt else text
+        return token_client(self.client)
 
     def end(self, status: int, result: bytes, *, failed: bool) -> None:
         """It has its final result."""

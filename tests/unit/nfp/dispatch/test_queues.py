@@ -263,7 +263,7 @@ def test_a_post_that_cannot_be_sent_goes_back_in_front():
     bench.pass_time(2.6)  # the next look at the worker
     posts = [packet for packet in worker.take() if packet.command is POST]
     assert [packet.uuid for packet in posts] == [first]
-    assert posts[0].client == b"c1#1"  # it is still the first attempt
+    assert posts[0].client == b"c1"  # it is still the first attempt
     assert bench.dispatcher.job(second, bench.now).state == "open"
 
 

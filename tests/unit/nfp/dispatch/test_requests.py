@@ -201,7 +201,7 @@ def test_put_reaches_who_runs_it_and_nobody_else():
     assert bench.request(client, Command.PUT, uuid, target='["w2"]', body=b'{"offset":1}')[1:] == []
     assert workers[0].take() == []
     put = the(workers[1].take(), Command.PUT)
-    assert (put.client, put.data) == (b"c1#1", b'{"offset":1}')
+    assert (put.client, put.data) == (b"c1", b'{"offset":1}')
 
 
 @pytest.mark.parametrize("holder", ["key:B", "key:A"])

@@ -16,7 +16,7 @@ def test_deployed_client_and_worker_exchange_fourteen_messages():
     worker, client = bench.register("w1"), bench.client()
     uuid = bench.post(client)
     post = the(worker.take(), POST)
-    assert post.client == b"c1#1"
+    assert post.client == b"c1"
     assert story(client.take()) == ["202[]"]  # late binding
     bench.accept(worker, post)
     bench.event(worker, post)
@@ -189,6 +189,28 @@ def test_a_result_of_the_texts_worker_is_wrapped_for_a_deployed_client():
     body = said(got)
     assert body["w1"]["result"] == "plain"
     assert body["w1"]["failed"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses"),
+    [("c1", [b"c1", b"c1#2"]), ("c#1", [b"c#1#1", b"c#1#2"]), ("ü", [b"c3bc", b"c3bc#2"])],
+)
+def test_a_deployed_worker_is_given_the_clients_name_and_the_attempt_from_the_second_on(name, addresses):
+    """Its ``job_list`` shows the address to people, and searches by it."""
+    bench = Bench()
+    client = bench.client(name)
+    bench.post(client)
+    for number, address in enumerate(addresses):
+        worker = bench.register(f"w{number}")
+        assert the(worker.take(), POST).client == address
+        bench.lose(worker)
+        bench.pass_time(30)
+    worker = bench.register("ours", ours=True)
+    third = the(worker.take(), POST)
+    assert third.client == addresses[-1][:-1] + b"3"
+    bench.finish(worker, third)
+    bench.post(client)
+    assert the(worker.take(), POST).client.endswith(b"#1")
 
 
 def test_all_of_a_service():

@@ -111,6 +111,7 @@ def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_fro
                 post(broker, "l1", "job_list")
                 listed = result(await final(broker))["result"]
                 assert {job["uuid"] for job in listed} == {"u1", "u2", "l1"}
+                assert {job["client_address"] for job in listed} == {"c", "d"}  # without the attempt
                 assert len(runs) == 2
 
     asyncio.run(main())
