@@ -150,6 +150,8 @@ def obey(client, words):
     what = words.pop("do")
     if what == "run":
         return client.run_job(words.pop("service"), words.pop("task"), **words)
+    if what == "errors":
+        return client.job_db.get_job(words.pop("uuid"))["errors"]
     if what == "many":
         return many(client, words.pop("service"), words.pop("task"), words.pop("count"), **words)
     if what == "sequence":

@@ -48,6 +48,36 @@ def test_a_request_for_nobody_expires(target, seed):
     assert bench.watch.kinds(uuid) == ["submitted", "queued", "finished", "expired"]
 
 
+@pytest.mark.parametrize("target", ["any", "all", "w1"])
+@pytest.mark.parametrize(("timeout", "told_at"), [(60, 58), (5, 4.5)])
+def test_a_client_hears_that_nobody_is_there_before_it_stops_listening(target, timeout, told_at):
+    bench = Bench(DispatchConfig(queue_ttl_s=60))
+    client = bench.client()
+    uuid = bench.post(client, target=target, timeout=timeout)
+    bench.pass_time(told_at - 0.1)
+    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    client.take()
+    bench.pass_time(0.2)
+    error = said(the(client.take(), Command.RESPONSE))["error"]
+    assert ("worker w1 was not there for" if target == "w1" else "service net had no workers for") in error
+
+
+def test_what_waits_for_a_busy_worker_has_until_its_deadline():
+    bench = Bench(DispatchConfig(credits=1, queue_ttl_s=60))
+    worker, client = bench.register("w1", ours=True), bench.client()
+    bench.post(client, timeout=900)
+    uuid = bench.post(client, target="w1", timeout=20)
+    post = the(worker.take(), POST)
+    client.take()
+    for _ in range(199):
+        bench.pass_time(0.1)
+        bench.event(worker, post)
+    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    bench.pass_time(0.2)
+    assert bench.dispatcher.job(uuid, bench.now).state == "expired"
+    assert "no result within 20 s" in said(client.take()[-1])["error"]
+
+
 def test_the_queue_ttl_counts_from_when_the_last_worker_left():
     bench = Bench(DispatchConfig(credits=1, queue_ttl_s=60, grace_s=2))
     busy, client = bench.register("w1", ours=True), bench.client()
