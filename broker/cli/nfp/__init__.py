@@ -13,7 +13,7 @@
 
 A verb's file is loaded when it is called: ``broker`` and ``worker`` load neither typer nor rich. Files that several
 verbs share stand beside them: ``inside`` is the broker as a part of another process, ``session`` the connection of the
-client verbs, ``connected`` what gives its options to many commands, ``following`` a job on the screen while it runs,
+client verbs, ``connected`` what gives its options to their commands, ``following`` a job on the screen while it runs,
 ``catalog`` what lines of the shell are completed with.
 """
 

@@ -1,4 +1,4 @@
-"""Commands that take the options of the connection without spelling them: for verbs that have many commands."""
+"""Commands that take the options of the connection without spelling them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any, Final, get_type_hints
 
 from broker.cli import options
 from broker.cli.nfp import session as shared
-from broker.cli.nfp.session import Session
-from broker.nfp.client import NfpClient
+from broker.cli.nfp.session import NfpSession
 
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "brokers": (shared.Brokers, None),
@@ -21,38 +20,56 @@ _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "insecure": (shared.Insecure, False),
     "as_json": (options.AsJson, False),
 }
-"""Parameter of ``Session`` -> its option and default."""
-_OURS: Final = 2
-"""The client and the screen come first, the options of the command itself behind them."""
+"""Parameter of ``NfpSession`` -> its option and default."""
 
+Command = Callable[..., int]
 Work = Callable[..., Awaitable[int | None]]
 
 
-def connected(verb: str) -> Callable[[Work], Callable[..., int]]:
-    """Make a command of ``async def work(client, screen, *, ...)``: connect, do it, leave.
+def with_session(verb: str) -> Callable[[Command], Command]:
+    """Make a command of ``def work(session, ...) -> int``, which checks what it was given and runs the session.
 
-    Its keyword parameters are options of the command, to which those of the connection and ``--json`` are added; its
-    docstring is the help. It returns an exit code, None for 0.
+    To its other parameters, the options of the command, those of the connection and ``--json`` are added. Its docstring
+    is the help.
     """
 
-    def made(work: Work) -> Callable[..., int]:
-        def command(**given: Any) -> int:
-            session = Session(verb, **{name: given.pop(name) for name in _OPTIONS})
-
-            async def inside(client: NfpClient) -> int | None:
-                return await work(client, session.screen, **given)
-
-            return session.run(inside)
-
-        hints = get_type_hints(work, include_extras=True)
-        own = list(signature(work).parameters.values())[_OURS:]
-        parameters = [each.replace(annotation=hints[each.name]) for each in own] + [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
-            for name, (option, default) in _OPTIONS.items()
-        ]
-        command.__doc__ = work.__doc__
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
-        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        return command
+    def made(work: Command) -> Command:
+        return _command(verb, work, 1, lambda session, given: work(session, **given))
 
     return made
+
+
+def connected(verb: str) -> Callable[[Work], Command]:
+    """Make a command of ``async def work(client, screen, ...)``: connect, do it, leave.
+
+    The rest is as with ``with_session``. Work returns an exit code, None for 0.
+    """
+
+    def made(work: Work) -> Command:
+        def call(session: NfpSession, given: dict[str, Any]) -> int:
+            return session.run(lambda client: work(client, session.screen, **given))
+
+        return _command(verb, work, 2, call)
+
+    return made
+
+
+def _command(
+    verb: str, work: Callable[..., Any], before: int, call: Callable[[NfpSession, dict[str, Any]], int]
+) -> Command:
+    """What typer is given: the parameters of ``work`` behind the first ``before``, then those of the connection."""
+
+    def command(**given: Any) -> int:
+        session = NfpSession(verb, **{name: given.pop(name) for name in _OPTIONS})
+        return call(session, given)
+
+    hints = get_type_hints(work, include_extras=True)
+    own = list(signature(work).parameters.values())[before:]
+    parameters = [each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY) for each in own] + [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
+        for name, (option, default) in _OPTIONS.items()
+    ]
+    command.__doc__ = work.__doc__
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command

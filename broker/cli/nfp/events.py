@@ -10,8 +10,8 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK
-from broker.cli.nfp import session as shared
-from broker.cli.nfp.session import Session, short
+from broker.cli.nfp.connected import with_session
+from broker.cli.nfp.session import NfpSession, short
 from broker.cli.screen import Screen
 from broker.nfp.client import News, NfpClient
 from broker.nfp.client.subscription import GAP
@@ -56,7 +56,9 @@ def show(screen: Screen, news: News) -> None:
         screen.line(text_of(news), STYLES.get(news.kind, ""))
 
 
+@with_session("events")
 def events(
+    session: NfpSession,
     service: Annotated[str, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")] = "",
     uuid: Annotated[str, typer.Option("--uuid", metavar="ID", help="Of this job.")] = "",
     kinds: Annotated[
@@ -75,21 +77,12 @@ def events(
         ),
     ] = None,
     count: Annotated[int, typer.Option("--count", "-c", min=0, help="Leave after this many; 0: never.")] = 0,
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """Print what happens to jobs: number, time, job, task, what happened, worker, text.
 
     Of your own jobs; an owner sees all. A lost connection is made again, and nothing is left out that the broker still
     has.
     """
-    session = Session("events", broker, server_key, key, name, base_dir, plain, insecure, as_json)
 
     async def work(client: NfpClient) -> int:
         left = count

@@ -12,8 +12,8 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK, UsageError
-from broker.cli.nfp import session as shared
-from broker.cli.nfp.session import Session
+from broker.cli.nfp.connected import with_session
+from broker.cli.nfp.session import NfpSession
 from broker.nfp.client import FetchFailed, NfpClient
 from broker.nfp.client.fetching import path_of
 from broker.nfp.client.limits import JOB_TIMEOUT_S
@@ -47,13 +47,13 @@ def bar(name: str, shown: bool) -> Iterator[Callback | None]:
         yield lambda have, total: progress.update(line, completed=have, total=total)
 
 
-async def _list(client: NfpClient, session: Session, url: str) -> int:
+async def _list(client: NfpClient, session: NfpSession, url: str) -> int:
     for name in await client.list_files(url):
         session.screen.record({"name": name}, name)
     return OK
 
 
-async def _details(client: NfpClient, session: Session, url: str) -> int:
+async def _details(client: NfpClient, session: NfpSession, url: str) -> int:
     found = await client.file_details(url)
     digest = f"sha256 {found.sha256}" if found.sha256 else f"md5 {found.md5}"
     value = {"url": url, "size_bytes": found.size_bytes, "md5": found.md5, "sha256": found.sha256 or None}
@@ -61,7 +61,9 @@ async def _details(client: NfpClient, session: Session, url: str) -> int:
     return OK
 
 
+@with_session("fetch")
 def fetch(
+    session: NfpSession,
     url: Annotated[str, typer.Argument(metavar="nf://PATH")] = "nf://",
     output: Annotated[
         str | None,
@@ -72,14 +74,6 @@ def fetch(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Until then it must be here.")
     ] = JOB_TIMEOUT_S,
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """Fetch a file that the broker or one of its workers shares, and print where it is.
 
@@ -89,7 +83,6 @@ def fetch(
         wanted = () if listing else path_of(url)
     except FetchFailed as error:
         raise UsageError(str(error)) from error
-    session = Session("fetch", broker, server_key, key, name, base_dir, plain, insecure, as_json, timeout)
 
     async def work(client: NfpClient) -> int:
         if listing:
@@ -97,7 +90,7 @@ def fetch(
         if details:
             return await _details(client, session, url)
         last = wanted[-1]
-        with bar(last, sys.stderr.isatty() and not as_json) as progress:
+        with bar(last, sys.stderr.isatty() and not session.screen.as_json) as progress:
             found = await client.fetch(url, output or Path.cwd() / last, progress=progress, timeout_s=timeout)
         value = {
             "path": str(found.path),
@@ -109,7 +102,7 @@ def fetch(
         session.screen.record(value, f"{found.path}{' (was here)' if found.cached else ''}")
         return OK
 
-    return session.run(work)
+    return session.run(work, timeout)
 
 
 def main(argv: list[str]) -> int:

@@ -9,10 +9,10 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.nfp import session as shared
+from broker.cli.nfp.connected import connected
 from broker.cli.nfp.run import until_done
-from broker.cli.nfp.session import Session, short
-from broker.cli.screen import duration
+from broker.cli.nfp.session import short
+from broker.cli.screen import Screen, duration
 from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.names import JOBS
@@ -28,6 +28,7 @@ JOB_HEADS: Final = ("id", "service", "task", "target", "state", "age", "workers"
 STYLES: Final = {"open": "yellow", "done": "green", "failed": "red", "expired": "red", "cancelled": "dim"}
 
 app = options.application("nfp jobs")
+command = connected("jobs")
 Uuid = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 Service = Annotated[
     str,
@@ -43,7 +44,10 @@ def jobs() -> None:
 
 
 @app.command("list")
-def list_(
+@command
+async def list_(
+    client: NfpClient,
+    screen: Screen,
     service: Annotated[str, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")] = "",
     task: Annotated[str, typer.Option("--task", metavar="NAME", help="With this task.")] = "",
     state: Annotated[
@@ -51,29 +55,15 @@ def list_(
     ] = "",
     worker: Annotated[str, typer.Option("--worker", metavar="NAME", help="Given to this worker.")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """List jobs, the newest first."""
-    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
-
-    async def work(client: NfpClient) -> int:
-        found = await client.jobs(service=service, task=task, state=state, worker=worker, limit=limit)
-        screen = session.screen
-        if screen.as_json:
-            screen.records(JOB_HEADS, found, [])
-        else:
-            rows = [job_row(job) for job in found]
-            screen.table(JOB_HEADS, rows, lambda row: STYLES.get(row[4].split()[-1], ""))
-        return OK
-
-    return session.run(work)
+    found = await client.jobs(service=service, task=task, state=state, worker=worker, limit=limit)
+    if screen.as_json:
+        screen.records(JOB_HEADS, found, [])
+    else:
+        rows = [job_row(job) for job in found]
+        screen.table(JOB_HEADS, rows, lambda row: STYLES.get(row[4].split()[-1], ""))
+    return OK
 
 
 def job_row(job: dict[str, Any]) -> tuple[str, ...]:
@@ -101,34 +91,24 @@ def _state(job: dict[str, Any]) -> str:
 
 
 @app.command("show")
-def show(
+@command
+async def show(
+    client: NfpClient,
+    screen: Screen,
     uuid: Uuid,
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """Print what the broker knows about a job, without its results."""
-    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
-
-    async def work(client: NfpClient) -> int:
-        told = await client.mmi("show", service=JOBS, kwargs={"uuid": uuid, "results": False})
-        if session.screen.as_json:
-            session.screen.value(told)
-        else:
-            _show(session, told)
-        return OK
-
-    return session.run(work)
+    told = await client.mmi("show", service=JOBS, kwargs={"uuid": uuid, "results": False})
+    if screen.as_json:
+        screen.value(told)
+    else:
+        _show(screen, told)
+    return OK
 
 
-def _show(session: Session, told: dict[str, Any]) -> None:
+def _show(screen: Screen, told: dict[str, Any]) -> None:
     plain = {label: value for label, value in told.items() if label not in ("slots", "workers")}
-    session.screen.table(("job", ""), [(label, short(value)) for label, value in plain.items()])
+    screen.table(("job", ""), [(label, short(value)) for label, value in plain.items()])
     heads = ("worker", "state", "attempt", "status", "bytes")
     rows = [
         (
@@ -140,67 +120,47 @@ def _show(session: Session, told: dict[str, Any]) -> None:
         )
         for slot in told.get("slots") or ()
     ]
-    session.screen.table(heads, rows)
+    screen.table(heads, rows)
 
 
 @app.command("result")
-def result(
+@command
+async def result(
+    client: NfpClient,
+    screen: Screen,
     uuid: Uuid,
     service: Service = "",
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="Wait so long for them.")
     ] = JOB_TIMEOUT_S,
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """Wait for the results of a job and print them."""
-    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
-
-    async def work(client: NfpClient) -> int:
-        job = await client.attach(uuid, service=service, timeout_s=timeout)
-        return await until_done(job, session, shown=sys.stderr.isatty() and not as_json)
-
-    return session.run(work)
+    job = await client.attach(uuid, service=service, timeout_s=timeout)
+    return await until_done(job, screen, shown=sys.stderr.isatty() and not screen.as_json)
 
 
 @app.command("cancel")
-def cancel(
+@command
+async def cancel(
+    client: NfpClient,
+    screen: Screen,
     uuids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of jobs.")],
     service: Service = "",
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """Cancel jobs; exit code 1 when one of them was over already, or the broker did not confirm."""
-    session = Session("jobs", broker, server_key, key, name, base_dir, plain, insecure, as_json)
-
-    async def work(client: NfpClient) -> int:
-        code = OK
-        for uuid in uuids:
-            try:
-                job = await client.attach(uuid, service=service)
-            except RequestFailed as error:  # the others are to be cancelled all the same
-                print(f"headgate nfp jobs: {error}", file=sys.stderr)
-                code = FAILED
-                continue
-            confirmed = await job.cancel()
-            code = code if confirmed else FAILED
-            said = "cancelled" if confirmed else f"not cancelled: {job.status}"
-            session.screen.record({"uuid": uuid, "cancelled": confirmed}, f"{uuid} {said}")
-        return code
-
-    return session.run(work)
+    code = OK
+    for uuid in uuids:
+        try:
+            job = await client.attach(uuid, service=service)
+        except RequestFailed as error:  # the others are to be cancelled all the same
+            print(f"headgate nfp jobs: {error}", file=sys.stderr)
+            code = FAILED
+            continue
+        confirmed = await job.cancel()
+        code = code if confirmed else FAILED
+        said = "cancelled" if confirmed else f"not cancelled: {job.status}"
+        screen.record({"uuid": uuid, "cancelled": confirmed}, f"{uuid} {said}")
+    return code
 
 
 def main(argv: list[str]) -> int:

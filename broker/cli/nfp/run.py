@@ -9,9 +9,10 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK, UsageError
-from broker.cli.nfp import session as shared
+from broker.cli.nfp.connected import with_session
 from broker.cli.nfp.following import follow, show_answers, show_results
-from broker.cli.nfp.session import Session, keywords, value_of
+from broker.cli.nfp.session import NfpSession, keywords, value_of
+from broker.cli.screen import Screen
 from broker.nfp.client import Job, NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.names import ASKED_BY_MMI
@@ -25,7 +26,9 @@ EXAMPLES = (
 )
 
 
+@with_session("run")
 def run(
+    session: NfpSession,
     service: Annotated[str, typer.Argument(metavar="SERVICE")],
     task: Annotated[str, typer.Argument(metavar="TASK")],
     args: Annotated[
@@ -54,14 +57,6 @@ def run(
     uuid: Annotated[
         str, typer.Option("--uuid", metavar="ID", help="The job's id. A known one is not run twice.")
     ] = "",
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """Have a task run by workers of a service and print their results.
 
@@ -71,43 +66,42 @@ def run(
     """
     if detach and service in ASKED_BY_MMI:
         raise UsageError(f"--detach: {service} takes no jobs, it answers at once")
-    session = Session("run", broker, server_key, key, name, base_dir, plain, insecure, as_json, timeout)
     words = [value_of(word) for word in args or []]
     named = keywords(kwargs or [])
-    shown = sys.stderr.isatty() and not as_json if progress is None else progress
+    shown = sys.stderr.isatty() and not session.screen.as_json if progress is None else progress
 
     async def work(client: NfpClient) -> int:
         job = await client.submit(
             service, task, args=words, kwargs=named, target=target, timeout_s=timeout, uuid=uuid
         )
         if detach:
-            return await _detach(job, session)
-        return await until_done(job, session, shown=shown)
+            return await _detach(job, session.screen)
+        return await until_done(job, session.screen, shown=shown)
 
-    return session.run(work)
+    return session.run(work, timeout)
 
 
-async def _detach(job: Job, session: Session) -> int:
+async def _detach(job: Job, screen: Screen) -> int:
     await job.accepted()
     if job.error is not None:
         raise job.error
-    session.screen.record({"uuid": job.uuid, "status": job.status}, job.uuid)
+    screen.record({"uuid": job.uuid, "status": job.status}, job.uuid)
     return OK
 
 
-async def until_done(job: Job, session: Session, *, shown: bool) -> int:
+async def until_done(job: Job, screen: Screen, *, shown: bool) -> int:
     """Follow ``job`` and print its results.
 
     Raises:
         JobError: how it ended, after the results that came were printed.
     """
-    left = await follow(job, session.screen, shown=shown)
+    left = await follow(job, screen, shown=shown)
     if left is not None:
         return left
     if job.missing:
         print(f"headgate nfp: not there: {', '.join(job.missing)}", file=sys.stderr)
     show = show_answers if job.service in ASKED_BY_MMI else show_results
-    code = show(session.screen, job.results)
+    code = show(screen, job.results)
     if job.error is not None:
         raise job.error
     return code

@@ -11,8 +11,8 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK, UsageError
-from broker.cli.nfp import session as shared
-from broker.cli.nfp.session import Session, short
+from broker.cli.nfp.connected import with_session
+from broker.cli.nfp.session import NfpSession, short
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen, duration
 from broker.cli.status import Every
@@ -29,7 +29,7 @@ WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", "done", "faile
 CLIENT_HEADS = ("client", "there", "open jobs", "kept", "last seen", "holder")
 
 
-class Look:
+class ServiceTables:
     """What a broker has at one time; deployed NorFab's tells names and who is alive, no load."""
 
     def __init__(
@@ -104,11 +104,11 @@ def client_row(client: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-async def look(client: NfpClient, service: str, clients: bool) -> Look:
+async def look(client: NfpClient, service: str, clients: bool) -> ServiceTables:
     """Ask for what is to be shown; ``service`` "" means all."""
     services = [one for one in await client.services() if service in ("", one["name"])]
     workers = await client.workers(service)
-    return Look(services, workers, await client.mmi("show_clients") if clients else None)
+    return ServiceTables(services, workers, await client.mmi("show_clients") if clients else None)
 
 
 def _unknown(service: str) -> int:
@@ -117,30 +117,23 @@ def _unknown(service: str) -> int:
     return FAILED
 
 
+@with_session("services")
 def services(
+    session: NfpSession,
     service: Annotated[str, typer.Argument(metavar="SERVICE", help="Only this one.")] = "",
     clients: Annotated[
         bool, typer.Option("--clients", help="Show clients, too (your own; an owner all).")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")] = False,
     interval: Every = 1.0,
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
 ) -> int:
     """Print services, their workers with load and resources, and clients.
 
     Workers are alive, lost (their connection broke a moment ago) or expected (known from before a restart). Exit code 1
     when there is no such service.
     """
-    if as_json and watch:
+    if session.screen.as_json and watch:
         raise UsageError("--watch and --json: expected one of them")
-    session = Session("services", broker, server_key, key, name, base_dir, plain, insecure, as_json)
 
     async def work(client: NfpClient) -> int:
         with Redraw(session.screen, watch) as redraw:

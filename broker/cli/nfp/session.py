@@ -87,8 +87,8 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plaintext to a
 Work = Callable[[NfpClient], Awaitable[int | None]]
 
 
-class Session:
-    """One verb's connection to a broker, to be there ``within_s`` seconds.
+class NfpSession:
+    """One verb's connection to a broker.
 
     Attributes:
         screen: where the verb prints.
@@ -106,7 +106,6 @@ class Session:
         plain: bool,
         insecure: bool,
         as_json: bool,
-        within_s: float = inf,
     ) -> None:
         self.verb = verb
         self.screen = Screen(as_json)
@@ -117,7 +116,6 @@ class Session:
         self._name = name or f"{CLI}-{socket.gethostname()[:64]}-{os.getpid()}-{uuid4().hex[:6]}"
         self._plain = plain
         self._insecure = insecure
-        self._within_s = within_s
 
     def client(self) -> NfpClient:
         """The client that the options describe.
@@ -152,30 +150,30 @@ class Session:
         owner = self.base_dir / OWNER_FILE
         return owner if os.access(owner, os.R_OK) else own_certificate(self.base_dir, CLI)
 
-    def run(self, work: Work) -> int:
-        """Connect, do ``work``, leave; returns the exit code that ``work`` returned, or 0.
+    def run(self, work: Work, within_s: float = inf) -> int:
+        """Connect within ``within_s`` seconds, do ``work``, leave; returns ``work``'s exit code, 0 for None.
 
         An unreachable broker is told with what to look at, and gives exit code 3.
         """
         logging.getLogger("headgate").addHandler(logging.NullHandler())  # what it says is told below
         try:
-            return asyncio.run(self._run(work))
+            return asyncio.run(self._run(work, within_s))
         except LinkError as error:
             print(f"headgate nfp {self.verb}: {error}", file=sys.stderr)
             for line in self._advice(str(error)):
                 print(f"  {line}", file=sys.stderr)
             return NO_CONNECTION
 
-    async def _run(self, work: Work) -> int:
+    async def _run(self, work: Work, within_s: float) -> int:
         async with self.client() as client:
-            await self._connect(client)
+            await self._connect(client, within_s)
             code = await work(client)
         return OK if code is None else code
 
-    async def _connect(self, client: NfpClient) -> None:
+    async def _connect(self, client: NfpClient, within_s: float) -> None:
         """Wait for a broker, but not when none lets us in because of keys: that does not pass by waiting."""
         try:
-            await client.wait_connected(min(CONNECT_S * len(self._brokers), self._within_s))
+            await client.wait_connected(min(CONNECT_S * len(self._brokers), within_s))
         except LinkBroken:
             raise LinkBroken(client.trouble or f"{self._brokers[0]}: no answer") from None
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK, UsageError
-from broker.cli.nfp import session as shared
 from broker.cli.nfp.catalog import COMMANDS, OPTIONS, Catalog
+from broker.cli.nfp.connected import with_session
 from broker.cli.nfp.jobs import JOB_HEADS, job_row
 from broker.cli.nfp.run import until_done
 from broker.cli.nfp.services import look
-from broker.cli.nfp.session import Session, value_of
+from broker.cli.nfp.session import NfpSession, value_of
+from broker.cli.screen import Screen
 from broker.errors import ConfigError, HeadgateError
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S
@@ -32,8 +33,8 @@ DESCRIBE_S = 3.0
 """How long workers may take to describe their tasks: completion goes without what has not come."""
 
 
-class Asked(NamedTuple):
-    """A line that asks for a task."""
+class TaskLine(NamedTuple):
+    """A line that has a task run."""
 
     service: str
     task: str
@@ -43,14 +44,14 @@ class Asked(NamedTuple):
     timeout_s: float = JOB_TIMEOUT_S
 
 
-def read(line: str) -> Asked:
+def read(line: str) -> TaskLine:
     """What ``line`` asks for; values are JSON where they are some, else text.
 
     Raises:
         UsageError: it is not written as ``USAGE`` says.
 
     >>> read("lab ping 1 who=me --target w1")
-    Asked(service='lab', task='ping', args=[1], kwargs={'who': 'me'}, target='w1', timeout_s=600.0)
+    TaskLine(service='lab', task='ping', args=[1], kwargs={'who': 'me'}, target='w1', timeout_s=600.0)
     """
     try:
         words = shlex.split(line)
@@ -67,7 +68,7 @@ def read(line: str) -> Asked:
     if len(rest) < 2:
         raise UsageError(f"{line!r:.80}: expected {USAGE}")
     args, kwargs = _arguments(rest[2:])
-    return Asked(
+    return TaskLine(
         rest[0], rest[1], args, kwargs, given.get("--target", "all"), _seconds(given.get("--timeout"))
     )
 
@@ -99,10 +100,10 @@ def _seconds(text: str | None) -> float:
 class Shell:
     """Runs lines over one connection."""
 
-    def __init__(self, client: NfpClient, session: Session) -> None:
+    def __init__(self, client: NfpClient, screen: Screen) -> None:
         self.catalog = Catalog()
         self._client = client
-        self._session = session
+        self._screen = screen
 
     async def refresh(self) -> None:
         """Ask what there is: services and workers, and of each service how its tasks are called."""
@@ -129,21 +130,20 @@ class Shell:
             return OK
         if words in (["exit"], ["quit"]):
             return None
-        screen = self._session.screen
         if words == ["help"]:
-            screen.line("\n".join([USAGE, *(f"{word:9} {what}" for word, what in COMMANDS.items())]))
+            self._screen.line("\n".join([USAGE, *(f"{word:9} {what}" for word, what in COMMANDS.items())]))
         elif words == ["services"]:
-            (await look(self._client, "", False)).show(screen)
+            (await look(self._client, "", False)).show(self._screen)
         elif words == ["jobs"]:
             found = await self._client.jobs(limit=20)
-            screen.records(JOB_HEADS, found, [job_row(job) for job in found])
+            self._screen.records(JOB_HEADS, found, [job_row(job) for job in found])
         elif words == ["refresh"]:
             await self.refresh()
         else:
             return await self._task(read(line))
         return OK
 
-    async def _task(self, asked: Asked) -> int:
+    async def _task(self, asked: TaskLine) -> int:
         job = await self._client.submit(
             asked.service,
             asked.task,
@@ -152,7 +152,7 @@ class Shell:
             target=asked.target,
             timeout_s=asked.timeout_s,
         )
-        return await until_done(job, self._session, shown=sys.stderr.isatty())
+        return await until_done(job, self._screen, shown=sys.stderr.isatty())
 
 
 async def _piped() -> AsyncIterator[str]:
@@ -191,16 +191,8 @@ def _check_prompt() -> None:
         raise ConfigError(f"{text}; `headgate nfp run` and lines from a pipe work without it") from error
 
 
-def shell(
-    broker: shared.Brokers = None,
-    server_key: shared.ServerKey = None,
-    key: shared.Key = None,
-    name: shared.Name = None,
-    base_dir: shared.BaseDir = None,
-    plain: shared.Plain = False,
-    insecure: shared.Insecure = False,
-    as_json: options.AsJson = False,
-) -> int:
+@with_session("shell")
+def shell(session: NfpSession) -> int:
     """Have tasks run line by line: SERVICE TASK [ARGUMENT]... [NAME=VALUE]... [--target T] [--timeout S].
 
     On a terminal Tab completes services, tasks and arguments as workers announce them, and an error does not end the
@@ -209,10 +201,9 @@ def shell(
     typed = sys.stdin.isatty()
     if typed:
         _check_prompt()
-    session = Session("shell", broker, server_key, key, name, base_dir, plain, insecure, as_json)
 
     async def work(client: NfpClient) -> int:
-        mine = Shell(client, session)
+        mine = Shell(client, session.screen)
         if typed:
             await mine.refresh()
         async for line in _typed(mine.catalog) if typed else _piped():

@@ -13,7 +13,7 @@ import pytest
 from broker.cli import exits
 from broker.cli.main import main
 from broker.cli.nfp.following import show_results
-from broker.cli.nfp.session import CONNECT_S, Session
+from broker.cli.nfp.session import CONNECT_S, NfpSession
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken
 from broker.nfp.client import NfpClient
@@ -421,7 +421,7 @@ def test_keys_that_cannot_be(words, capsys):
 
 def session(**given):
     usual = {"brokers": None, "server_key": None, "key": None, "name": None, "base_dir": None}
-    return Session("run", **{**usual, "plain": False, "insecure": False, "as_json": False, **given})
+    return NfpSession("run", **{**usual, "plain": False, "insecure": False, "as_json": False, **given})
 
 
 def test_the_environment_names_brokers(monkeypatch):

@@ -9,7 +9,7 @@ from broker.cli import exits
 from broker.cli.exits import UsageError
 from broker.cli.main import main
 from broker.cli.nfp.catalog import COMMANDS, OPTIONS, Catalog
-from broker.cli.nfp.shell import Asked, read
+from broker.cli.nfp.shell import TaskLine, read
 from tests.live.nfp import nfp_broker
 from tests.unit.nfp.client.fake_broker import FakeBroker
 
@@ -28,7 +28,7 @@ SCHEMA = {
 def test_a_line_is_a_task_with_arguments():
     assert read(
         """lab measure 3 'a b' "[1, 2]" place=here n='{"a": 1}' --target w1,w2 --timeout 2"""
-    ) == Asked("lab", "measure", [3, "a b", [1, 2]], {"place": "here", "n": {"a": 1}}, "w1,w2", 2.0)
+    ) == TaskLine("lab", "measure", [3, "a b", [1, 2]], {"place": "here", "n": {"a": 1}}, "w1,w2", 2.0)
     assert read("lab say x==y url?a=b").args == ["url?a=b"]
 
 
@@ -150,7 +150,7 @@ def test_a_person_needs_prompt_toolkit(monkeypatch, capsys):
 
 
 def test_workers_describe_their_tasks(rundir, monkeypatch, capsys):
-    """Asked of real workers: the catalogue knows the arguments of a task that a worker of ours announces."""
+    """TaskLine of real workers: the catalogue knows the arguments of a task that a worker of ours announces."""
     catalogs = []
 
     async def typed(catalog):
