@@ -120,12 +120,15 @@ class Ours(NfpBroker):
 
     name = "headgate"
     store = False
+    credits = CREDITS
+    """Jobs of a worker at a time, 0 for the broker's default."""
 
     def start(self) -> None:
         config = self.folder / "nfp.toml"
         config.write_text(
             f'[nfp]\nendpoint = "{self.endpoint}"\nbase_dir = "{self.folder}/state"\n'
-            f"store = {str(self.store).lower()}\ncredits = {CREDITS}\ncredits_max = {CREDITS}\n"
+            f"store = {str(self.store).lower()}\n"
+            + (f"credits = {self.credits}\ncredits_max = {self.credits}\n" if self.credits else "")
             + self.settings()
         )
         self.launch()
@@ -177,15 +180,30 @@ def peer(*words: object, **options: Any) -> subprocess.Popen[str]:
     )
 
 
+class OursForNorFab(Ours):
+    """Headgate as it is installed, without a store."""
+
+    credits = 0
+
+
+class OursStoredForNorFab(OursForNorFab):
+    """Headgate as it is installed."""
+
+    name = "headgate, stored"
+    store = True
+
+
 @contextmanager
-def own_peer(broker: NfpBroker, part: str, name: str, *more: object) -> Iterator[subprocess.Popen[str]]:
-    """A worker or client of the broker's own kind, with its state below the broker's folder."""
+def whole_peer(
+    broker: NfpBroker, part: str, name: str, *more: object, norfab: bool
+) -> Iterator[subprocess.Popen[str]]:
+    """A worker or client, NorFab's or ours, with its state below the broker's folder."""
     home = broker.folder / name
     home.mkdir()
-    if isinstance(broker, NorFab):
+    if norfab:
         service = ["dummy"] if part == "worker" else []
         command = [
-            str(broker.python),
+            str(NorFab.python),
             "-P",
             str(SIDE),
             part,

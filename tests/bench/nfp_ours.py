@@ -26,15 +26,16 @@ def say(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
-def run_worker(endpoint: str, key: str, name: str, folder: str, slots: str = "1") -> None:
+def run_worker(endpoint: str, key: str, name: str, folder: str, slots: str = "") -> None:
+    limits = {"jobs_at_a_time": int(slots)} if slots else {}
     worker = Worker(
         SERVICE,
         name=name,
         broker=endpoint,
         server_key=key,
         state_dir=folder,
-        jobs_at_a_time=int(slots),
         inventory=False,
+        **limits,
     )
 
     @worker.task

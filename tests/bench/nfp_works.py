@@ -9,7 +9,15 @@ from typing import Any
 
 from tests.bench import nfp_contenders as nfp
 from tests.bench import processes
-from tests.bench.nfp_contenders import NfpBroker, NorFab, NorFabOurZmq, Ours, OursStored
+from tests.bench.nfp_contenders import (
+    NfpBroker,
+    NorFab,
+    NorFabOurZmq,
+    Ours,
+    OursForNorFab,
+    OursStored,
+    OursStoredForNorFab,
+)
 from tests.bench.targets import Row
 from tests.bench.works import Bench, say
 
@@ -20,6 +28,8 @@ CROWDS = (10, 1000, 5000)
 RTT_JOBS = 300
 WHOLE = {"sequence": 100, "many": 200}
 """One job after the other, and all at once: jobs of one turn."""
+AT_ONCE = 100
+CLIENTS = 4
 IN_FLIGHT = 200
 SETTLE_S = 0.5
 
@@ -122,28 +132,47 @@ def crowd(bench: Bench) -> list[Row]:
 # -- everybody's own peers -------------------------------------------------------------------------
 
 
-class OwnPeers:
-    """A broker with a worker and a client of its own kind."""
+class Peers:
+    """A broker with a whole worker and clients: NorFab's own, or ours."""
 
-    def __init__(self, stack: ExitStack, kind: type[NfpBroker], slots: int = 1) -> None:
+    def __init__(self, stack: ExitStack, kind: type[NfpBroker], slots: int = 0, *, norfab: bool) -> None:
         self.stack = stack
+        self.norfab = norfab
         self.broker = stack.enter_context(kind())
-        self.worker = self.start("worker", "worker-1", *([slots] if isinstance(self.broker, Ours) else []))
+        self.worker = self.start("worker", "worker-1", *([slots] if slots else []))
         nfp.line_of(self.worker)
         time.sleep(SETTLE_S)
-        self.client = self.start("client", "client-1")
-        nfp.line_of(self.client)
+        self.clients = [self.start("client", "client-1")]
 
     def start(self, part: str, name: str, *more: object) -> Any:
-        return self.stack.enter_context(nfp.own_peer(self.broker, part, name, *more))
+        process = self.stack.enter_context(nfp.whole_peer(self.broker, part, name, *more, norfab=self.norfab))
+        if part == "client":
+            nfp.line_of(process)
+        return process
 
-    def ask(self, **words: object) -> Result:
-        self.client.stdin.write(json.dumps(words) + "\n")
-        self.client.stdin.flush()
-        return self.answer()
+    @property
+    def client(self) -> Any:
+        return self.clients[0]
 
-    def answer(self) -> Result:
-        while "ok" not in (line := nfp.line_of(self.client)):
+    def jobs(self, what: str, count: int) -> Result:
+        """``count`` short jobs, shared by the clients; ``per_s`` of all, ``cpu_us`` of the broker for each."""
+        cpu, began = processes.cpu_s([self.broker.pid]), time.perf_counter()
+        share = count // len(self.clients)
+        words = {"do": what, "task": "ping", "count": share, "workers": "any"}
+        for client in self.clients:
+            self.tell(client, **words, **({"service": "dummy"} if self.norfab else {}))
+        seconds = [self.answer(client)["seconds"] for client in self.clients]
+        took = seconds[0] if len(seconds) == 1 else time.perf_counter() - began
+        used = processes.cpu_s([self.broker.pid]) - cpu
+        return {"per_s": count / took, "cpu_us": used / count * 1e6}
+
+    @staticmethod
+    def tell(client: Any, **words: object) -> None:
+        client.stdin.write(json.dumps(words) + "\n")
+        client.stdin.flush()
+
+    def answer(self, client: Any) -> Result:
+        while "ok" not in (line := nfp.line_of(client)):
             if "error" in line:
                 raise RuntimeError(f"{self.broker.name}: {line['error']}")
         return line["ok"]
@@ -155,21 +184,46 @@ def end_to_end(bench: Bench) -> list[Row]:
     if why := NorFab.missing():
         return [Row(row.key, note=why) for row in rows.values()]
     with ExitStack() as stack:
-        ours, theirs = OwnPeers(stack, OursStored), OwnPeers(stack, NorFab)
+        ours, theirs = Peers(stack, OursStored, norfab=False), Peers(stack, NorFab, norfab=True)
         for what, count in WHOLE.items():
-            rates: dict[str, list[float]] = {"headgate": [], "NorFab": []}
-            for number in range(bench.rounds):
-                sides = {"headgate": ours, "NorFab": theirs}
-                for name in sides if number % 2 == 0 else reversed(sides):
-                    words = {} if name == "headgate" else {"service": "dummy"}
-                    done = sides[name].ask(do=what, task="ping", count=count, workers="any", **words)
-                    rates[name].append(count / done["seconds"])
-            say("  ".join(f"{name} {median(each):,.0f} jobs/s ({what})" for name, each in rates.items()))
-            row = rows[what]
-            row.raw = dict(rates)
-            row.settle([a / b for a, b in zip(rates["headgate"], rates["NorFab"], strict=True)])
-            row.figures = {name: f"{median(each):,.0f}/s" for name, each in rates.items()}
+            done = in_turn(bench, [ours, theirs], what, count)
+            rows[what] = ratio(f"nfp_whole_{what}", done, OursStored.name, NorFab.name, "per_s", "{:,.0f}/s")
     return list(rows.values())
+
+
+def in_turn(bench: Bench, sides: Sequence[Peers], what: str, count: int) -> dict[str, list[Result]]:
+    """Each side once a round, the order turned round every time."""
+    done: dict[str, list[Result]] = {side.broker.name: [] for side in sides}
+    for number in range(bench.rounds):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            done[side.broker.name].append(side.jobs(what, count))
+    rates = {name: median(one["per_s"] for one in results) for name, results in done.items()}
+    say("  ".join(f"{name} {rate:,.0f} jobs/s ({what})" for name, rate in rates.items()))
+    return done
+
+
+def norfab_peers(bench: Bench) -> list[Row]:
+    """NFP broker: NorFab's unmodified client and worker, with NorFab's broker and with ours instead of it."""
+    keys = ("sequence", "clients", "many", "many_cpu", "many_cpu_off")
+    if why := NorFab.missing():
+        return [Row(f"nfp_norfab_{key}", note=why) for key in keys]
+    theirs, stored, plain = NorFab.name, OursStoredForNorFab.name, OursForNorFab.name
+    with ExitStack() as stack:
+        sides = [Peers(stack, kind, norfab=True) for kind in (NorFab, OursStoredForNorFab, OursForNorFab)]
+        for side in sides:
+            side.jobs("many", AT_ONCE)
+        one = in_turn(bench, sides, "sequence", AT_ONCE)
+        many = in_turn(bench, sides, "many", AT_ONCE)
+        for side in sides:
+            side.clients += [side.start("client", f"client-{number}") for number in range(2, CLIENTS + 1)]
+        four = in_turn(bench, sides, "sequence", AT_ONCE)
+    return [
+        ratio("nfp_norfab_sequence", one, stored, theirs, "per_s", "{:,.0f}/s"),
+        ratio("nfp_norfab_clients", four, stored, theirs, "per_s", "{:,.0f}/s"),
+        ratio("nfp_norfab_many", many, stored, theirs, "per_s", "{:,.0f}/s"),
+        ratio("nfp_norfab_many_cpu", many, stored, theirs, "cpu_us", "{:,.0f} µs"),
+        ratio("nfp_norfab_many_cpu_off", many, plain, theirs, "cpu_us", "{:,.0f} µs"),
+    ]
 
 
 def killed(bench: Bench) -> list[Row]:
@@ -178,21 +232,10 @@ def killed(bench: Bench) -> list[Row]:
     seconds, missing = [], []
     for _ in range(bench.rounds):
         with ExitStack() as stack:
-            side = OwnPeers(stack, OursStored, nfp.CREDITS)
+            side = Peers(stack, OursStored, nfp.CREDITS, norfab=False)
             marker = side.broker.folder / "ran"
-            side.client.stdin.write(
-                json.dumps(
-                    {
-                        "do": "many",
-                        "task": "nap",
-                        "count": IN_FLIGHT,
-                        "workers": "any",
-                        "kwargs": {"seconds": 0.2, "marker": str(marker)},
-                    }
-                )
-                + "\n"
-            )
-            side.client.stdin.flush()
+            nap = {"seconds": 0.2, "marker": str(marker)}
+            side.tell(side.client, do="many", task="nap", count=IN_FLIGHT, workers="any", kwargs=nap)
             nfp.line_of(side.client)
             broker = side.broker
             assert broker.process is not None
@@ -205,7 +248,7 @@ def killed(bench: Bench) -> list[Row]:
             while not marker.exists() or len(marker.read_text().splitlines()) <= begun:
                 time.sleep(0.005)
             seconds.append(time.monotonic() - began)
-            done = side.answer()["results"]
+            done = side.answer(side.client)["results"]
             missing.append(float(IN_FLIGHT - sum(len(each) == 1 and not _failed(each) for each in done)))
             say(f"back after {seconds[-1]:.2f} s, {missing[-1]:.0f} of {IN_FLIGHT} jobs lost or failed")
     back.settle(seconds)
@@ -220,4 +263,10 @@ def _failed(results: dict[str, Any]) -> bool:
     return any(isinstance(each, dict) and each.get("failed") for each in results.values())
 
 
-WORKS = {"nfp_cpu": broker_cpu, "nfp_whole": end_to_end, "nfp_killed": killed, "nfp_crowd": crowd}
+WORKS = {
+    "nfp_cpu": broker_cpu,
+    "nfp_norfab": norfab_peers,
+    "nfp_whole": end_to_end,
+    "nfp_killed": killed,
+    "nfp_crowd": crowd,
+}

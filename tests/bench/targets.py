@@ -145,9 +145,16 @@ TARGETS = {
     "nfp_whole_sequence": _nfp(
         "own client, broker, worker, stored, a job after the other, vs NorFab", "x", 3, "more"
     ),
-    "nfp_whole_many": _nfp("the same, 200 jobs at once", "x", 3, "more"),
-    "nfp_crowd_1000": _nfp("round trip with 1 000 registered workers, vs 10", "x", 1.2),
-    "nfp_crowd_5000": _nfp("round trip with 5 000 registered workers, vs 10", "x", 1.2),
+    "nfp_whole_many": _nfp("the same, 200 jobs at once", "x", 5, "more"),
+    "nfp_norfab_sequence": _nfp(
+        "NorFab's client and worker, a job after the other, store on, vs its broker", "x", 1.0, "more"
+    ),
+    "nfp_norfab_clients": _nfp("the same, four clients", "x", 0.9, "more"),
+    "nfp_norfab_many": _nfp("the same, 100 jobs at once", "x", 1.0, "more"),
+    "nfp_norfab_many_cpu": _nfp("the same: broker CPU a job", "x", 1.3),
+    "nfp_norfab_many_cpu_off": _nfp("the same, store off", "x", 1.0),
+    "nfp_crowd_1000": _nfp("round trip with 1 000 registered workers, vs 10", "x", 1.15),
+    "nfp_crowd_5000": _nfp("round trip with 5 000 registered workers, vs 10", "x", 1.15),
     "nfp_restart": _nfp("broker killed and started: until a job runs again", "s", 1.0),
     "nfp_killed": _nfp("the same with 200 jobs in flight: lost or failed", "jobs", 0),
     "journal_cpu_in": _journal("broker CPU above capture off, a relayed message, capture = in", 0.5),

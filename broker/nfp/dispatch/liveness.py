@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.nfp.bodies import WorkerOpen
@@ -46,6 +47,8 @@ SCOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
 SCOLDED_MAX: Final = 1024
 """Names remembered for that; when there are more, old ones are dropped."""
+GRID_S: Final = 1 / 16
+"""Workers are looked at at multiples of this: what is due waits so long at most for the others."""
 _NOTHING: Final = WorkerOpen()
 
 
@@ -272,7 +275,8 @@ class Liveness:
         else:
             when = worker.since + config.hold_s
         timers.cancel(worker.timer)
-        worker.timer = timers.at(when, self._look, worker)
+        # on a grid: a crowd of workers wakes the broker a few times a second, not once for each of them
+        worker.timer = timers.at(ceil(when / GRID_S) * GRID_S, self._look, worker)
 
     def _look(self, worker: Worker, now: float) -> None:
         worker.timer = None

@@ -5,6 +5,7 @@ import pytest
 from broker.nfp.access import Access, Key, Task
 from broker.nfp.bodies import WorkerOpen
 from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.dispatch.liveness import GRID_S
 from broker.nfp.dispatch.results import ACKNOWLEDGE_S
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
@@ -169,13 +170,27 @@ def test_keepalives_only_where_nothing_else_was_sent():
 def test_a_timer_that_goes_off_to_the_moment_ends():
     """``sent + interval`` may be reached while ``now - sent`` is less, by rounding."""
     config = DispatchConfig(keepalive_s=0.3, multiplier=4)
-    began = next(x for x in (1000 + n / 1000 for n in range(10_000)) if x + 0.3 - x < 0.3)
+    moments = (1000 + n * GRID_S for n in range(10_000))
+    began = next(x - 0.3 for x in moments if x - 0.3 + 0.3 == x and x - (x - 0.3) < 0.3)
     bench = Bench(config)
     bench.now = began
     worker = bench.register("w1")
     bench.now = began + 0.3
     bench.end_turn()
     assert [packet.command for packet in worker.take()] == [Command.KEEPALIVE]
+
+
+def test_workers_that_are_due_at_about_the_same_time_are_looked_at_together():
+    bench = Bench(DispatchConfig(keepalive_s=1, multiplier=4))
+    workers = []
+    for number in range(5):
+        bench.now = 1000 + number / 100
+        workers.append(bench.register(f"w{number}"))
+    told = []
+    for bench.now in (1001.0, 1001.05, 1001 + GRID_S):
+        bench.end_turn()
+        told.append([worker.name for worker in workers if worker.take()])
+    assert told == [["w0"], [], ["w1", "w2", "w3", "w4"]]
 
 
 def test_silence_is_death_and_any_frame_is_life():
