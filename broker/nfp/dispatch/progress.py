@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from broker.nfp import bodies
 from broker.nfp.dispatch.job import ACCEPTED, DISPATCHED, FINAL, WAITING, Run
 from broker.nfp.dispatch.wires import ask
-from broker.nfp.names import FINAL_CODES
+from broker.nfp.names import FINAL_CODES, Code
 from broker.nfp.records import Accepted
 
 if TYPE_CHECKING:
@@ -87,6 +87,9 @@ class Progress:
         """A RESPONSE."""
         if len(self._relays) and self._relays.answered(worker, packet):
             return
+        if packet.status == Code.EXPECT_FAILED and self._stopped(worker, packet):
+            self._state.counts.late += 1
+            return
         run = self._run_of(peer, worker, packet, now)
         if run is None:
             return
@@ -102,6 +105,20 @@ class Progress:
             self._final(run, packet, now)
         else:
             self._state.counts.unexpected += 1
+
+    def _stopped(self, worker: Worker, packet: Packet) -> bool:
+        """Whether it is the end of an attempt that was stopped because the job was somebody else's: no result of it."""
+        job = self._state.jobs.get(packet.uuid)
+        slot = job.given_to(worker.name) if job is not None else None
+        if slot is None or slot.state == FINAL or worker.wire is None or not worker.wire.cancels:
+            return False
+        run = worker.runs.get(packet.uuid)
+        if run is not None and run is slot.run:
+            attempt = bodies.read_token(packet.client) if packet.client is not None else 0
+            return 0 < attempt < run.attempt
+        if run is not None:
+            self._results.let_go(run)
+        return True
 
     def _at_work(self, run: Run, packet: Packet, now: float) -> None:
         if run.slot.run is not run:

@@ -25,7 +25,7 @@ from broker.nfp.worker.delivery import Delivery
 from broker.nfp.worker.jobs import ASKING, PUTS_MAX, Job, Jobs
 from broker.nfp.worker.keeping import JobStore, KeptJob
 from broker.nfp.worker.presence import Presence
-from broker.nfp.worker.running import Runner
+from broker.nfp.worker.running import CANCELLED_STATUS, Runner
 from broker.nfp.worker.tasks import Tasks
 
 log = logging.getLogger("headgate")
@@ -112,7 +112,9 @@ class Duty:
 
     def _post(self, packet: Packet) -> None:
         job = self.jobs.get(packet.uuid)
-        if job is not None:
+        if job is not None and job.ended and job.cancelled and job.idempotent:
+            self.jobs.remove(job)  # it was somebody else's for a while, and is this worker's again
+        elif job is not None:
             self._posted_again(job, packet)
             return
         if self.draining:
@@ -159,7 +161,7 @@ class Duty:
         found = await self._find(job.uuid)
         if job.ended:
             return True  # a DELETE came meanwhile
-        if found is None:
+        if found is None or (found.status == CANCELLED_STATUS and job.idempotent):
             self._store.forget(job.uuid)  # cancelled before, and wanted after all
             return False
         job.end(found.status, found.result, failed=False)

@@ -195,9 +195,14 @@ class Jobs:
         self.open += 1
 
     def remove(self, job: Job) -> None:
-        """``job`` was given back before it began: nothing is known of it here."""
+        """``job`` was given back before it began, or its end is of no use: nothing is known of it here."""
         del self._jobs[job.uuid]
-        self.open -= 1
+        if not job.ended:
+            self.open -= 1
+        elif self._offered.pop(job.uuid, None) is not None:
+            self._offered_bytes -= job.size
+        else:
+            self._over_bytes -= self._over.pop(job.uuid, 0)
 
     def close(self, job: Job) -> None:
         """``job`` has its result."""

@@ -268,3 +268,28 @@ def test_what_is_named_or_runs_is_not_taken_back(more):
     bench.register("w2", ours=True)
     bench.pass_time(10)
     assert deletes(worker) == []
+
+
+# ---------------------------------------------------------------- stopped, and wanted after all
+
+
+def test_the_end_of_an_attempt_that_was_stopped_is_no_result():
+    bench = Bench()
+    former, client = bench.register("w2", ours=True, limit=1), bench.client()
+    uuid = bench.post(client)
+    former.take()
+    bench.lose(former)
+    bench.pass_time(10)
+    other = bench.register("w1", ours=True, limit=1)
+    second = the(other.take(), POST)
+    former = bench.register("w2", ours=True, limit=1, jobs={uuid: (1, "running")})
+    stop = the([each for each in former.take() if each.command is DELETE], DELETE)
+    bench.answer(other, second, 404, b"{}")
+    bench.answer(former, stop, 417, b"{}")
+    bench.end_turn()
+    third = the([each for each in former.take() + other.take() if each.command is POST], POST)
+    assert third.client == b"c1#3"
+    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    holder = bench.dispatcher.job(uuid, bench.now).slots[0].worker
+    bench.finish({"w1": other, "w2": former}[holder], third)
+    assert client.take()[-1].status == 200

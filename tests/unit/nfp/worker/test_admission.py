@@ -308,6 +308,33 @@ def test_201_means_that_a_job_runs_and_what_does_not_is_given_back():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_was_stopped_for_somebody_else_runs_when_it_is_given_again(tmp_path, recorded):
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+            inside = asyncio.Event()
+
+            @worker.task
+            async def wait(last=False):
+                inside.set()
+                await asyncio.sleep(0 if last else PATIENCE_S)
+                return "ran"
+
+            async with working(worker, broker):
+                post(broker, "u1", "wait")
+                await inside.wait()
+                delete(broker, "u1")
+                assert (await final(broker)).status == 417
+                if recorded:
+                    said = {"status": 200, "status_text": bodies.RECORDED, "body": bodies.uuids(["u1"])}
+                    broker.say("w1", Command.RESPONSE, service="dummy", uuid="u1", **said)
+                post(broker, "u1", "wait", client=b"c#3", last=True)
+                assert (await final(broker)).status == 200
+
+    asyncio.run(main())
+
+
 class Broken(HeadgateError):
     pass
 
