@@ -30,6 +30,7 @@ CONFIG = DispatchConfig(
     queue_per_client=5,
     jobs_max=12,
     attempts_max=6,
+    ahead=1,
 )
 WORKERS = {
     "plain": ("net", "seed", 1),
@@ -405,7 +406,7 @@ class SimWorker:
             and slot.run is not None
             and slot.run.worker.name == self.name
         ]
-        assert len(busy) <= self.limit
+        assert len(busy) <= self.limit + (self.kind == "ours")
 
 
 def _attempt(post: Packet) -> int:
@@ -451,7 +452,10 @@ def check(state: Any) -> None:
         assert worker.busy == sum(run.holds for run in worker.runs.values()) + sum(worker.claims.values())
         assert not worker.claims.keys() & worker.runs.keys()
         assert all(state.claims[uuid][worker.name] is worker for uuid in worker.claims)
-        assert (worker in worker.service.idle) == worker.free
+        service, free = worker.service, worker.wire is not None and not worker.choked
+        assert (worker in service.idle) == (free and worker.busy < worker.slots)
+        assert (worker in service.ready) == (free and worker.slots <= worker.busy < worker.limit)
+        assert (worker in service.ahead) == (free and worker.busy > worker.slots)
         assert worker.timer is not None
         for run in worker.runs.values():
             assert run.ended or current[run.slot] == worker.name
@@ -462,7 +466,7 @@ def check(state: Any) -> None:
     for service in state.roster.services.values():
         assert service.workers or service.queue or service.gathering
         assert service.alive == sum(worker.wire is not None for worker in service.workers.values())
-        assert not (service.queue and service.idle)
+        assert not (service.queue and (service.idle or service.ready))
     for name, box in state.roster.mailboxes.items():
         assert len(box)
         assert name not in state.roster.workers or not state.roster.workers[name].free

@@ -29,10 +29,10 @@ from broker.nfp.worker.keeping import KeptJob, NoStore
 from broker.nfp.worker.running import Runner
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer
 
-CONFIG = DispatchConfig(queue_ttl_s=4000.0, job_timeout_s=4000.0, job_ttl_s=4000.0, result_ttl_s=9000.0)
+CONFIG = DispatchConfig(
+    queue_ttl_s=4000.0, job_timeout_s=4000.0, job_ttl_s=4000.0, result_ttl_s=9000.0, ahead=1
+)
 SLOTS = {"w1": 1, "w2": 2}
-CREDITS = {"w1": 2, "w2": 2}
-"""w1 is given one more than it can run."""
 OPENED = {"features": ["recorded", "delete", "jobs"], "keepalive_ms": BrokerOpen().keepalive_ms}
 
 
@@ -194,7 +194,7 @@ class Process:
         self.peer = peer = FakePeer(self.name, Dialect.NORFAB)
         said = {
             "features": ["recorded", "delete", "jobs"],
-            "credits": CREDITS[self.name],
+            "credits": SLOTS[self.name],
             "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks},
             "jobs": self.duty.held(),
         }

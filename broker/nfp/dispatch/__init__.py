@@ -6,7 +6,7 @@ In the order of a job's life::
     dispatcher  the walk: which part handles what
     intake      a POST is checked and becomes a job with a slot for each worker it is for
     assignment  slots get workers, or wait in ``queues``; ``roster`` knows the workers, ``wires`` how each is written
-                to, ``claims`` what they hold from other brokers
+                to, ``claims`` what they hold from other brokers; ``reclaims`` what waits there is taken back
     progress    what workers say about jobs
     results     the one recorded result of each slot; ``rewriting`` for clients of the other dialect
     answers     what the strictest kind of client is told, ``pushes`` the kinds that are told unasked; ``clients`` who

@@ -9,12 +9,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from broker.nfp import bodies
 from broker.nfp.dispatch.job import DISPATCHED, SLOT_BYTES, WAITING, Job, Run, Slot
+from broker.nfp.dispatch.reclaims import Reclaims
 from broker.nfp.dispatch.rewriting import is_object
 from broker.nfp.dispatch.roster import EVERY_SERVICE
 from broker.nfp.dispatch.wires import ask
-from broker.nfp.names import Command
 from broker.nfp.records import Dispatched, Returned, SlotAdded
 
 if TYPE_CHECKING:
@@ -27,22 +26,25 @@ if TYPE_CHECKING:
     from broker.nfp.dispatch.roster import Worker
     from broker.nfp.dispatch.state import State
 
-RECLAIM_S: Final = 1.0
-"""A worker that runs a job says so long before: what it is silent about waits there for a place."""
 OTHERS_TRIED: Final = 8
 """Idle workers looked at for one that has not had the slot before."""
 
 
 class Assignment:
-    """Queues in front of workers."""
+    """Queues in front of workers.
 
-    __slots__ = ("_claims", "_deadlines", "_results", "_state")
+    Attributes:
+        reclaims: takes back what a worker has not begun.
+    """
+
+    __slots__ = ("_claims", "_deadlines", "_results", "_state", "reclaims")
 
     def __init__(self, state: State, results: Results, deadlines: Deadlines, claims: Claims) -> None:
         self._state = state
         self._results = results
         self._deadlines = deadlines
         self._claims = claims
+        self.reclaims = Reclaims(state.timers, self.may_have_begun)
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -185,6 +187,7 @@ class Assignment:
         while worker.free:
             queue = self._next_queue(worker)
             if queue is None:
+                self.reclaims.idle(worker.service, now)
                 return
             slot = queue.pop()
             self._left_queue(slot)
@@ -200,11 +203,14 @@ class Assignment:
         return box or queue or None
 
     def _choose(self, slot: Slot) -> Worker | None:
-        """An idle worker of the slot's service: whose turn it is, rather not one that has had the slot before."""
+        """A worker of the slot's service that can be given one more, rather one with a free slot: whose turn it is.
+
+        Rather not one that has had the slot before.
+        """
         service = self._state.roster.services.get(slot.job.service)
-        if service is None or not service.idle:
+        idle = None if service is None else service.idle or service.ready
+        if not idle:
             return None
-        idle = service.idle
         first = next(iter(idle))
         if slot.given and first.name in slot.given:
             return next((each for each in islice(idle, OTHERS_TRIED) if each.name not in slot.given), first)
@@ -300,11 +306,11 @@ class Assignment:
         slot.state = DISPATCHED
         slot.attempt = max(attempt, slot.attempt)
         slot.given[worker.name] = attempt
-        roster, idle = self._state.roster, worker.service.idle
-        if worker.busy >= worker.limit:
-            roster.refresh(worker)
-        elif worker in idle:
+        idle = worker.service.idle
+        if worker.busy < worker.slots and worker in idle:
             idle.move_to_end(worker)
+        else:
+            self._state.roster.refresh(worker)
         return run
 
     def _unbind(self, run: Run, before: int) -> None:
@@ -331,7 +337,7 @@ class Assignment:
         """The worker of a current ``run`` is lost or does not know the job: to another one, where that is allowed."""
         slot, state = run.slot, self._state
         job = slot.job
-        if self._may_have_begun(run) and not (untouched and slot.state == DISPATCHED):
+        if self.may_have_begun(run) and not (untouched and slot.state == DISPATCHED):
             error = (
                 f"worker {run.worker.name} {why} after it had been given the job; {job.service} {job.task}"
             )
@@ -351,7 +357,7 @@ class Assignment:
         state.tell("returned", job, run.worker.name, run.attempt)
         state.returned.append(slot)
 
-    def _may_have_begun(self, run: Run) -> bool:
+    def may_have_begun(self, run: Run) -> bool:
         """Whether ``run`` is of a task that must not be run twice, and may have entered it."""
         slot = run.slot
         if slot.state != DISPATCHED:
@@ -362,27 +368,6 @@ class Assignment:
         """Whether the worker begins when its 201 was confirmed; others begin as soon as they have the job."""
         worker = run.worker
         return "jobs" in worker.features and worker.tasks.get(run.slot.job.task) is False
-
-    def reclaimable(self, run: Run, now: float) -> bool:
-        """Whether the worker of a current ``run``, for any, has not begun for a while and another has nothing to do."""
-        slot, wire = run.slot, run.worker.wire
-        if (
-            slot.name
-            or slot.state != DISPATCHED
-            or wire is None
-            or not wire.lists
-            or self._may_have_begun(run)
-        ):
-            return False
-        return now - run.heard >= RECLAIM_S and any(
-            each is not run.worker for each in run.worker.service.idle
-        )
-
-    def reclaim(self, run: Run, now: float) -> None:
-        """Have the worker give the job back, unless it has begun: 404 says that it has it no more, 201 that it runs."""
-        wire = run.worker.wire
-        if wire is not None and wire.request(Command.DELETE, run.slot.job, run.attempt, bodies.UNBEGUN):
-            run.asked = now
 
     def may_repeat(self, run: Run) -> bool:
         """Whether the task may be run twice: as the settings say, else as its worker does, else yes."""

@@ -17,6 +17,7 @@ class DispatchConfig:
         credits: jobs a worker of deployed NorFab is given at a time unless its OPEN asks otherwise: so many it runs at
             once, by default. A worker of the text gets one ("at most one request a time").
         credits_max: the most an OPEN may ask for.
+        ahead: jobs beyond that for a worker that gives back what it has not begun: it need not wait for its next one.
         queue_ttl_s: how long a request waits while its service, or the worker it names, is absent.
         job_timeout_s: deadline of a job whose body names none; as deployed.
         job_ttl_s: the longest deadline a body may name; a request with a longer one is refused.
@@ -40,6 +41,7 @@ class DispatchConfig:
     grace_s: float = 2.0
     credits: int = 5
     credits_max: int = 64
+    ahead: int = 0
     queue_ttl_s: float = 60.0
     job_timeout_s: float = 600.0
     job_ttl_s: float = 3600.0

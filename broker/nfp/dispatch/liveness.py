@@ -177,10 +177,12 @@ class Liveness:
         worker.features = offer.features & FEATURES
         worker.resources, worker.tasks = offer.resources, offer.tasks
         usual = state.config.credits if packet.dialect is Dialect.NORFAB else 1
-        worker.limit = min(offer.credits or usual, state.config.credits_max)
+        worker.slots = worker.limit = min(offer.credits or usual, state.config.credits_max)
         worker.tx = worker.rx = worker.done = worker.failed = 0
         worker.sent = now
         wire = wire_of(peer, packet.dialect, packet.service, worker.features)
+        if wire.lists:
+            worker.limit += state.config.ahead  # it gives back what has not begun
         state.roster.arrived(worker, wire, now)
         state.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
         self._arm(worker, now)

@@ -265,8 +265,8 @@ class Progress:
                     self._assignment.give_back(run, "did not answer", now)
             elif self._to_be_asked(run, now):
                 self.ask(run, now)
-            elif self._assignment.reclaimable(run, now):
-                self._assignment.reclaim(run, now)
+            elif self._assignment.reclaims.reclaimable(run, now):
+                self._assignment.reclaims.reclaim(run, now)
 
     def _to_be_asked(self, run: Run, now: float) -> bool:
         wire = run.worker.wire

@@ -30,7 +30,8 @@ class Worker:
     Attributes:
         state: alive, lost (connection broken, not dead yet) or expected (known from the store, not back yet).
         wire: how it is written to; None unless alive.
-        limit: jobs it is given at a time.
+        slots: jobs it runs at a time.
+        limit: jobs it is given at a time: one more where it can be taken back, so that it never waits for the next.
         busy: credits in use.
         runs: by job, what it was given and has not finished.
         claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
@@ -59,6 +60,7 @@ class Worker:
         "sent",
         "service",
         "since",
+        "slots",
         "state",
         "tasks",
         "timer",
@@ -76,7 +78,7 @@ class Worker:
         self.features: frozenset[str] = frozenset()
         self.state = EXPECTED
         self.wire: Wire | None = None
-        self.limit = 1
+        self.slots = self.limit = 1
         self.busy = 0
         self.runs: dict[str, Run] = {}
         self.claims: dict[str, bool] = {}
@@ -100,19 +102,36 @@ class Service:
     Attributes:
         workers: those that are there or waited for.
         alive: how many of them are there.
-        idle: those with a free credit, whose turn it is first.
+        idle: those with a free slot, whose turn it is first.
+        ready: those without, which are given one more all the same.
+        ahead: those that were given more than they have slots.
+        sharing: when something of that is taken back for somebody idle.
         queue: requests for any of them.
         gathering: requests for all of them, made while there was none.
         absent_since: when the last one that was there left.
     """
 
-    __slots__ = ("absent_since", "alive", "gathering", "idle", "name", "queue", "workers")
+    __slots__ = (
+        "absent_since",
+        "ahead",
+        "alive",
+        "gathering",
+        "idle",
+        "name",
+        "queue",
+        "ready",
+        "sharing",
+        "workers",
+    )
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
         self.workers: dict[str, Worker] = {}
         self.alive = 0
         self.idle: OrderedDict[Worker, None] = OrderedDict()
+        self.ready: OrderedDict[Worker, None] = OrderedDict()
+        self.ahead: dict[Worker, None] = {}
+        self.sharing: Timer | None = None
         self.queue = FairQueue()
         self.gathering: dict[Job, None] = {}
         self.absent_since = now
@@ -159,7 +178,8 @@ class Roster:
         """It is waited for no longer; its name stays known."""
         del self.workers[worker.name]
         del worker.service.workers[worker.name]
-        worker.service.idle.pop(worker, None)
+        for those in (worker.service.idle, worker.service.ready, worker.service.ahead):
+            those.pop(worker, None)
         self.remember(worker.name, now if worker.wire is not None else worker.since)
         self.tidy(worker.service)
 
@@ -202,13 +222,12 @@ class Roster:
         self.refresh(worker)
 
     def refresh(self, worker: Worker) -> None:
-        """After a change of ``worker``: is it idle?"""
-        idle = worker.service.idle
-        if worker.wire is not None and worker.busy < worker.limit and not worker.choked:
-            if worker not in idle:
-                idle[worker] = None
-        elif worker in idle:
-            del idle[worker]
+        """After a change of ``worker``: has it a free slot, or room for one more?"""
+        service, busy = worker.service, worker.busy
+        there = worker.wire is not None and not worker.choked
+        _keep(service.idle, worker, there and busy < worker.slots)
+        _keep(service.ready, worker, there and worker.slots <= busy < worker.limit)
+        _keep(service.ahead, worker, there and busy > worker.slots)
 
     def mailbox(self, name: str) -> FairQueue:
         """Where requests for the worker ``name`` wait, made if need be."""
@@ -235,3 +254,10 @@ class Roster:
             return iter(self.workers.values())
         found = self.services.get(service)
         return iter(found.workers.values()) if found is not None else iter(())
+
+
+def _keep(those: dict[Worker, None], worker: Worker, belongs: bool) -> None:
+    if not belongs:
+        those.pop(worker, None)
+    elif worker not in those:
+        those[worker] = None

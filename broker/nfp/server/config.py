@@ -10,6 +10,9 @@ from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.server.keys import OWNER, BrokerKeys
 from broker.settings.nfp import NfpSection
 
+AHEAD = 1
+"""Jobs that a worker of ours is given beyond its slots: none of them is empty until the next job is there."""
+
 
 def access_of(settings: NfpSection, keys: BrokerKeys) -> Access:
     """The rules, with the owner's key in the base directory listed."""
@@ -35,6 +38,7 @@ def dispatch_config(settings: NfpSection) -> DispatchConfig:
         grace_s=settings.grace_s,
         credits=settings.credits,
         credits_max=settings.credits_max,
+        ahead=AHEAD,
         queue_ttl_s=settings.queue_ttl_s,
         job_ttl_s=settings.job_ttl_s,
         result_ttl_s=settings.result_ttl_s,

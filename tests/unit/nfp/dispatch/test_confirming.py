@@ -4,6 +4,8 @@ import pytest
 
 from broker.nfp import bodies
 from broker.nfp.access import Access, Task
+from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.dispatch.reclaims import RECLAIM_S
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Accepted
@@ -268,6 +270,70 @@ def test_what_is_named_or_runs_is_not_taken_back(more):
     bench.register("w2", ours=True)
     bench.pass_time(10)
     assert deletes(worker) == []
+
+
+# ---------------------------------------------------------------- one more than the slots
+
+
+def busy_pair(bench):
+    """w1 and w2 have one slot each and were given two jobs of five."""
+    workers = [bench.register(name, ours=True, limit=1) for name in ("w1", "w2")]
+    client = bench.client()
+    for _ in range(5):
+        bench.post(client)
+    return workers, client, {worker: worker.take() for worker in workers}
+
+
+def test_a_worker_is_given_one_more_than_it_has_slots_when_nobody_has_a_free_one():
+    bench = Bench(DispatchConfig(ahead=1))
+    (w1, w2), _client, posts = busy_pair(bench)
+    assert [len(posts[w1]), len(posts[w2])] == [2, 2]
+    views = {view.name: view for view in bench.dispatcher.workers(bench.now)}
+    assert (views["w1"].credits, views["w1"].busy) == (1, 1)
+    assert [(view.idle, view.queued) for view in bench.dispatcher.services()] == [(0, 1)]
+    bench.finish(w1, posts[w1][0])
+    assert [packet.command for packet in w1.take() if packet.command is POST] == [POST]
+
+
+def test_who_gives_nothing_back_is_given_as_many_as_it_runs():
+    bench = Bench(DispatchConfig(ahead=1))
+    deployed, client = bench.register("w1", limit=2), bench.client()
+    for _ in range(4):
+        bench.post(client)
+    assert len(deployed.take()) == 2
+
+
+def test_what_waits_behind_a_long_job_goes_to_the_first_who_is_free():
+    bench = Bench(DispatchConfig(ahead=1))
+    (w1, w2), client, posts = busy_pair(bench)
+    for worker in (w1, w2):
+        bench.accept(worker, posts[worker][0])
+    fifth = None
+    for post in posts[w2]:
+        bench.finish(w2, post)
+        fifth = fifth or next((each for each in w2.take() if each.command is POST), None)
+    bench.finish(w2, fifth)
+    w2.take()
+    bench.pass_time(RECLAIM_S)
+    delete = the([each for each in w1.take() if each.command is DELETE], DELETE)
+    assert (delete.uuid, bodies.unless_begun(delete.data)) == (posts[w1][1].uuid, True)
+    bench.answer(w1, delete, 404, b"{}")
+    again = the([each for each in w2.take() if each.command is POST], POST)
+    bench.finish(w2, again)
+    bench.finish(w1, posts[w1][0])
+    assert [packet.status for packet in client.take() if packet.status == 200] == [200] * 5
+
+
+def test_a_worker_that_is_soon_done_keeps_what_it_has():
+    bench = Bench(DispatchConfig(ahead=1))
+    (w1, w2), _client, posts = busy_pair(bench)
+    for post in posts[w2]:
+        bench.finish(w2, post)
+    bench.finish(w2, next(each for each in w2.take() if each.command is POST))
+    for post in posts[w1]:
+        bench.finish(w1, post)
+    bench.pass_time(2 * RECLAIM_S)
+    assert deletes(w1) == []
 
 
 # ---------------------------------------------------------------- stopped, and wanted after all

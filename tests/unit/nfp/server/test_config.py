@@ -5,12 +5,12 @@ from dataclasses import fields
 import msgspec
 
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.server.config import dispatch_config
+from broker.nfp.server.config import AHEAD, dispatch_config
 from broker.settings.nfp import NfpSection
 
 
 def test_the_defaults_are_the_same():
-    assert dispatch_config(NfpSection()) == DispatchConfig()
+    assert dispatch_config(NfpSection()) == DispatchConfig(ahead=AHEAD)
 
 
 def test_every_setting_of_the_same_name_arrives():
