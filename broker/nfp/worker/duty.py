@@ -25,7 +25,7 @@ from broker.nfp.worker.delivery import Delivery
 from broker.nfp.worker.jobs import ASKING, PUTS_MAX, Job, Jobs
 from broker.nfp.worker.keeping import JobStore, KeptJob
 from broker.nfp.worker.presence import Presence
-from broker.nfp.worker.running import CANCELLED_STATUS, Runner
+from broker.nfp.worker.running import Runner
 from broker.nfp.worker.tasks import Tasks
 
 log = logging.getLogger("headgate")
@@ -100,6 +100,8 @@ class Duty:
         self.presence.end()
         for job in self.runner.take_all_back():
             self.admission.hold_back(job)
+        for job in self.jobs:
+            job.again = None
 
     def received(self, packet: Packet) -> None:
         """Do what the broker says."""
@@ -112,8 +114,12 @@ class Duty:
 
     def _post(self, packet: Packet) -> None:
         job = self.jobs.get(packet.uuid)
-        if job is not None and job.ended and job.cancelled and job.idempotent:
-            self.jobs.remove(job)  # it was somebody else's for a while, and is this worker's again
+        if job is not None and job.cancelled and job.idempotent:
+            # it was somebody else's for a while, and is this worker's again
+            if not job.ended:
+                job.again = packet
+                return
+            self.jobs.remove(job)
         elif job is not None:
             self._posted_again(job, packet)
             return
@@ -161,7 +167,7 @@ class Duty:
         found = await self._find(job.uuid)
         if job.ended:
             return True  # a DELETE came meanwhile
-        if found is None or (found.status == CANCELLED_STATUS and job.idempotent):
+        if found is None:
             self._store.forget(job.uuid)  # cancelled before, and wanted after all
             return False
         job.end(found.status, found.result, failed=False)
@@ -169,6 +175,12 @@ class Duty:
         self.jobs.close(job)
         self.delivery.bring(job)
         return True
+
+    def ended(self, job: Job) -> None:
+        """``job`` has its result; if it was stopped and is wanted after all, it is run again."""
+        self.delivery.ended(job)
+        if job.again is not None:
+            self._post(job.again)
 
     # -- the other commands -----------------------------------------------------------------------
 
@@ -218,8 +230,10 @@ class Duty:
 
     def _delete(self, packet: Packet) -> None:
         job = self.jobs.get(packet.uuid)
-        if job is None:
+        if job is None or job.again is not None:
             self._unknown(packet)
+            if job is not None:
+                job.again = None
         elif job.ended:
             return
         elif not bodies.unless_begun(packet.data):

@@ -47,14 +47,16 @@ class Job:
             seconds. idempotent: may be run twice. state: see above. status, result: of the end, result None before.
         begun: its task was entered, in this life of the worker. confirmed: the broker has said that it may be.
             confirmation: waits for that word. accepted: 201 was promised. recorded: the broker (or the client's GET)
-            has the result. cancelled: a DELETE came. asked: the input it waits for, as events carry it. puts: what the
-            client sent it. received_s, started_s, ended_s: wall clock, 0 before. running: the task that runs it.
-            timer: of the 201 while it runs, of its deadline while it is held back.
+            has the result. cancelled: a DELETE came. again: the POST that came after it, before the task had ended.
+            asked: the input it waits for, as events carry it. puts: what the client sent it. received_s, started_s,
+            ended_s: wall clock, 0 before. running: the task that runs it. timer: of the 201 while it runs, of its
+            deadline while it is held back.
     """
 
     __slots__ = (
         "_inputs",
         "accepted",
+        "again",
         "args",
         "asked",
         "begun",
@@ -105,6 +107,7 @@ class Job:
         self.accepted = self.recorded = self.cancelled = self.stored = False
         self.begun = self.confirmed = False
         self.confirmation: asyncio.Future[None] | None = None
+        self.again: Packet | None = None
         self.asked: dict[str, Any] | None = None
         self.puts: deque[Any] = deque()
         self.put_came: Callable[[], None] | None = None

@@ -93,7 +93,7 @@ class Shift:
             self.duty.delivery,
             means.slots,
             self.duty.admission.begin,
-            self.duty.delivery.ended,
+            self.duty.ended,
             self._localise,
             self.inventory,
         )

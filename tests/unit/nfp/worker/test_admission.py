@@ -335,6 +335,42 @@ def test_what_was_stopped_for_somebody_else_runs_when_it_is_given_again(tmp_path
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_was_stopped_and_still_runs_is_run_again_when_it_has_ended(wanted):
+    async def main():
+        runs, go = [], threading.Event()
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, jobs_at_a_time=1)
+
+            @worker.task
+            def hang():
+                runs.append(1)
+                go.wait(PATIENCE_S)
+                return "ran"
+
+            async with working(worker, broker):
+                post(broker, "u1", "hang")
+                assert (await broker.take_only(Command.RESPONSE)).status == 201
+                delete(broker, "u1")
+                post(broker, "u1", "hang", client=b"c#3")
+                if not wanted:
+                    delete(broker, "u1", client=b"c#3")
+                    packet = await broker.take_only(Command.RESPONSE)
+                    assert (packet.status, packet.client) == (404, b"c#3")
+                await settled(broker, worker)
+                go.set()
+                packet = await final(broker)
+                assert (packet.status, packet.client) == (417, b"c#1")
+                if wanted:
+                    packet = await final(broker)
+                    assert (packet.status, packet.client) == (200, b"c#3")
+                await settled(broker, worker)
+                assert len(runs) == 1 + wanted
+                assert worker._shift.duty.jobs.open == 0
+
+    asyncio.run(main())
+
+
 class Broken(HeadgateError):
     pass
 
