@@ -29,6 +29,7 @@ CHARS_MAX: Final = 64 << 20
 NOTES_MAX: Final = 100
 """Of one file."""
 INTEGER_BITS_MAX: Final = 63
+_TOO_DEEP: Final = f"nested deeper than {DEPTH_MAX}"
 SHOWN_CHARS: Final = 64
 
 Path = tuple[str | int, ...]
@@ -96,8 +97,10 @@ def _of_yaml(error: yaml.YAMLError, text: str, source: Source) -> ConfigError:
         line = min(mark.line, text.count("\n")) + 1  # the end of the file may be called the line after it
     else:
         line = text.count("\n", 0, position) + 1 if isinstance(position, int) else 1
-    said = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
-    return source.fault(line, str(said)[:200])
+    said = str(getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__)
+    if "nesting depth" in said:
+        said = _TOO_DEEP  # PyYAML 6.0.4 has a limit of its own, and its scanner reads ahead of the events
+    return source.fault(line, said[:200])
 
 
 @cache
@@ -126,7 +129,7 @@ def _check_depth(text: str, source: Source) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > DEPTH_MAX:
-            raise source.fault(_line_of(event), f"nested deeper than {DEPTH_MAX}")
+            raise source.fault(_line_of(event), _TOO_DEEP)
         if count > EVENTS_MAX:
             raise source.fault(_line_of(event), f"more than {NODES_MAX} values")
 
@@ -156,7 +159,7 @@ class _Weighing:
             known = self._known[id(node)] = self._weighed(node, depth)
         line = _line_of(node)
         if depth + known.height > DEPTH_MAX + 1:
-            raise self._source.fault(line, f"nested deeper than {DEPTH_MAX}")
+            raise self._source.fault(line, _TOO_DEEP)
         if known.nodes > NODES_MAX or known.chars > CHARS_MAX:
             raise self._source.fault(
                 line, f"more than {NODES_MAX} values or {CHARS_MAX} characters, aliases followed"

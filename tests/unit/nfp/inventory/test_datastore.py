@@ -320,9 +320,13 @@ def test_a_long_text_many_times(write: Write) -> None:
     assert f"{reading.CHARS_MAX} characters, aliases followed" in fault(write(text))
 
 
-@pytest.mark.parametrize("text", ["a: " + "[" * 100_000, "a: " + "{a: " * 100_000])
-def test_depth(write: Write, text: str) -> None:
-    assert f"nested deeper than {reading.DEPTH_MAX}" in fault(write(text))
+@pytest.mark.parametrize("opening", ["[", "[a, ", "{a: ", "- ", "? "])
+@pytest.mark.parametrize("times", [reading.DEPTH_MAX, 999, 1000, 100_000])
+def test_depth(write: Write, opening: str, times: int) -> None:
+    """Ours is the limit that is told, whatever the YAML library's own is."""
+    closing = {"[": "]", "{": "}"}.get(opening[0], "")
+    text = f"a:\n  {opening * times}x{closing * times}"
+    assert f":2: nested deeper than {reading.DEPTH_MAX}" in fault(write(text))
 
 
 def test_depth_by_aliases(write: Write) -> None:
