@@ -45,6 +45,9 @@ TIDY_PAGES: Final = 256
 FREE_PAGES_KEPT: Final = 512
 """Free pages (2 MiB) that are not worth giving back."""
 
+MEMORY: Final = ":memory:"
+"""The path of a database without a file: it ends with the process."""
+
 _held: set[tuple[int, int]] = set()
 """Lock files that this process holds, by device and inode: record locks do not exclude their own process."""
 _holding = threading.Lock()
@@ -66,9 +69,12 @@ class Schema(NamedTuple):
 
 
 class Database:
-    """An open file and its lock; ``connection`` is in autocommit mode and for one thread at a time."""
+    """An open file and its lock; ``connection`` is in autocommit mode and for one thread at a time.
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: Lock) -> None:
+    A database in memory has no lock.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: Lock | None) -> None:
         self.path = path
         self.connection = connection
         self._lock = lock
@@ -81,15 +87,18 @@ class Database:
             ):  # a full disk: the -wal stays and is read at the next start
                 self.connection.close()
         finally:
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
 
 
 def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "normal") -> Database:
-    """Open ``path``, made with its folder (0700) when it is missing.
+    """Open ``path``, made with its folder (0700) when it is missing; ``MEMORY`` opens one without a file.
 
     Raises:
         ConfigError: it cannot be used: held by another process, damaged, of a newer version, not ours, no space.
     """
+    if path == MEMORY:
+        return _open_in_memory(schema)
     place = Path(path).absolute()
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,6 +121,13 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
     except BaseException:
         lock.release()
         raise
+
+
+def _open_in_memory(schema: Schema) -> Database:
+    place = Path(MEMORY)
+    connection = _connection(place)
+    _migrate(connection, place, schema, 0)
+    return Database(place, connection, None)
 
 
 def complaint(path: Path, error: Exception) -> ConfigError:
@@ -220,15 +236,19 @@ def _identity(seen: os.stat_result) -> tuple[int, int]:
 
 def _connect(path: Path, schema: Schema, sync: Sync) -> sqlite3.Connection:
     _make_private(path)
-    connection = sqlite3.connect(
-        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS
-    )
+    connection = _connection(path)
     try:
         _set_up(connection, path, schema, sync)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS
+    )
 
 
 def _make_private(path: Path) -> None:

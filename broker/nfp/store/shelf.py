@@ -20,7 +20,15 @@ from typing import Any, Final, NamedTuple
 
 from broker.nfp.store import clock as clocks
 from broker.nfp.store.clock import Clock, StoreClock
-from broker.nfp.store.database import Database, Schema, Sync, give_back, open_database, transaction
+from broker.nfp.store.database import (
+    MEMORY,
+    Database,
+    Schema,
+    Sync,
+    give_back,
+    open_database,
+    transaction,
+)
 from broker.nfp.store.intake import PORTION_BYTES, Bodies, attach, body, column, insert, item, items
 from broker.nfp.store.thread import StoreThread
 
@@ -114,7 +122,7 @@ class Shelf:
     """See the module.
 
     Args:
-        path: of the file. None: in memory only, nothing survives.
+        path: of the file. None: a database in memory, nothing survives and nobody waits for it.
         schema: of ``schema()``. broken: told why nothing can be written, at each failure.
 
     Attributes:
@@ -141,13 +149,13 @@ class Shelf:
         self._wall = (clock or Clock()).wall
         self._number = 0
         self._sizes: dict[int, dict[str, int]] = {}
-        self._memory: dict[int, dict[str, bytes]] | None = {} if path is None else None
+        self._survives = path is not None
         self._settled: dict[str, None] = {}
         self._ended: dict[str, None] = {}
         self._flush: asyncio.Handle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._thread: StoreThread[_Op] = StoreThread(
-            partial(self._open_file, path or "", schema, sync),
+            partial(self._open_file, MEMORY if path is None else path, schema, sync),
             partial(_write, self._clock),
             loop,
             on_failed=None if broken is None else lambda text, ops: (broken(text), ops)[1],
@@ -168,8 +176,6 @@ class Shelf:
         Raises:
             ConfigError: the file cannot be used.
         """
-        if self._memory is not None:
-            return []
         cards, sizes, kept = await self._thread.start(_read_all)
         for card in cards:
             self.cards[card.uuid] = card
@@ -188,7 +194,7 @@ class Shelf:
         Raises:
             NotStored: it cannot be written at present; it stays queued.
         """
-        if self._memory is None:
+        if self._survives:
             await self._thread.durable()
 
     async def close(self) -> None:
@@ -196,8 +202,7 @@ class Shelf:
         for handle in (self._flush, self._sweeper):
             if handle is not None:
                 handle.cancel()
-        if self._memory is None:
-            await self._thread.close()
+        await self._thread.close()
 
     # -- cards ---------------------------------------------------------------------------------
 
@@ -240,10 +245,7 @@ class Shelf:
         sizes = self._sizes.setdefault(number, {})
         self.size += len(body) - sizes.get(name, 0)
         sizes[name] = len(body)
-        if self._memory is not None:
-            self._memory.setdefault(number, {})[name] = body
-        else:
-            self._put(_Body(number, name, body))
+        self._put(_Body(number, name, body))
 
     def drop(self, uuid: str) -> None:
         """Forget a job."""
@@ -253,10 +255,7 @@ class Shelf:
         self._settled.pop(uuid, None)
         self._ended.pop(uuid, None)
         self.size -= sum(self._sizes.pop(card.number, {}).values())
-        if self._memory is not None:
-            self._memory.pop(card.number, None)
-        else:
-            self._put(_Dropped(card.number))
+        self._put(_Dropped(card.number))
 
     async def read(self, uuid: str) -> Kept | None:
         """A job with its bodies.
@@ -267,8 +266,6 @@ class Shelf:
         card = self.cards.get(uuid)
         if card is None:
             return None
-        if self._memory is not None:
-            return Kept(card, dict(self._memory.get(card.number, {})))
         return Kept(card, await self._thread.ask(partial(_read_bodies, number=card.number)))
 
     def age_s(self, card: Card) -> float:
@@ -316,8 +313,6 @@ class Shelf:
     # -- the file ------------------------------------------------------------------------------
 
     def _put(self, op: _Op) -> None:
-        if self._memory is not None:
-            return
         self._thread.put(op)
         if self._flush is None:
             self._flush = self._loop.call_soon(self._commit)

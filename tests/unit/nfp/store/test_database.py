@@ -273,3 +273,13 @@ def test_free_pages_are_given_back_bit_by_bit(path):
     assert path.stat().st_size < full / 4
     assert connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
     database.close()
+
+
+def test_in_memory_there_is_no_file_and_no_lock(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = open_database(files.MEMORY, FIRST), open_database(files.MEMORY, FIRST)
+    first.connection.execute("INSERT INTO a VALUES (1)")
+    seen = [each.connection.execute("SELECT count(*) FROM a").fetchone()[0] for each in (first, second)]
+    for each in (first, second):
+        each.close()
+    assert (seen, list(tmp_path.iterdir())) == ([1, 0], [])
