@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.nfp.bodies import read_token
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.job import FINAL, JOB_BYTES, OPEN, SLOT_BYTES, WAITING
+from broker.nfp.dispatch.model import FINAL, OPEN, ORDER_BYTES, PART_BYTES, WAITING
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Dispatched, Finished, Forgotten, Snapshot
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
     def worker_lies(self, data: st.DataObject, name: str, command: Command, attempt: int) -> None:
         worker = self.workers[name]
         uuid = data.draw(st.sampled_from(sorted(self.jobs)))
-        job = self.bench.dispatcher._state.jobs.get(uuid)
+        job = self.bench.dispatcher._state.orders.get(uuid)
         given = job.given_to(name) if job is not None else None
         if worker.peer is None or (given is not None and attempt <= given.given[name]):
             return  # that would be no lie
@@ -397,14 +397,14 @@ class SimWorker:
 
     def check_credits(self) -> None:
         """Jobs that it was given since it came, has not finished, and nobody else has ended."""
-        jobs = self.bench.dispatcher._state.jobs
+        jobs = self.bench.dispatcher._state.orders
         busy = [
             uuid
             for uuid in self.fresh
             if uuid in jobs
-            and (slot := jobs[uuid].given_to(self.name)) is not None
-            and slot.run is not None
-            and slot.run.worker.name == self.name
+            and (part := jobs[uuid].given_to(self.name)) is not None
+            and part.run is not None
+            and part.run.worker.name == self.name
         ]
         assert len(busy) <= self.limit + (self.kind == "ours")
 
@@ -416,37 +416,37 @@ def _attempt(post: Packet) -> int:
 def check(state: Any) -> None:
     """The tables of a dispatcher agree with each other."""
     waiting: dict[str, int] = {}
-    waiting_slots: dict[str, int] = {}
+    waiting_parts: dict[str, int] = {}
     current: dict[Any, str] = {}
     assert not state.freed
     assert not state.returned
-    for job in state.jobs.values():
-        slots = job.slots.values()
-        assert job.open == sum(slot.state != FINAL for slot in slots)
-        assert (job.state == OPEN) == (bool(job.open) or not slots)
-        assert (job.timer is not None) == (job.state == OPEN)
-        queued = sum(slot.state == WAITING for slot in slots) if slots else 1
-        assert job.waiting == queued
+    for order in state.orders.values():
+        parts = order.parts.values()
+        assert order.open == sum(part.state != FINAL for part in parts)
+        assert (order.state == OPEN) == (bool(order.open) or not parts)
+        assert (order.timer is not None) == (order.state == OPEN)
+        queued = sum(part.state == WAITING for part in parts) if parts else 1
+        assert order.waiting == queued
         if queued:
-            waiting[job.holder] = waiting.get(job.holder, 0) + 1
-            waiting_slots[job.holder] = waiting_slots.get(job.holder, 0) + queued
-        assert job.size >= JOB_BYTES + len(job.body) + len(slots) * SLOT_BYTES
-        for slot in slots:
-            assert (slot.queue is not None) == (slot.state == WAITING)
-            assert (slot.run is None) == (slot.state in (WAITING, FINAL))
-            if slot.run is not None:
-                assert slot.run.worker.runs[job.uuid] is slot.run
-                assert state.roster.workers[slot.run.worker.name] is slot.run.worker
-                current[slot] = slot.run.worker.name
+            waiting[order.holder] = waiting.get(order.holder, 0) + 1
+            waiting_parts[order.holder] = waiting_parts.get(order.holder, 0) + queued
+        assert order.size >= ORDER_BYTES + len(order.body) + len(parts) * PART_BYTES
+        for part in parts:
+            assert (part.queue is not None) == (part.state == WAITING)
+            assert (part.run is None) == (part.state in (WAITING, FINAL))
+            if part.run is not None:
+                assert part.run.worker.runs[order.uuid] is part.run
+                assert state.roster.workers[part.run.worker.name] is part.run.worker
+                current[part] = part.run.worker.name
     assert state.waiting == waiting
-    assert state.waiting_slots == waiting_slots
-    assert state.open_slots == sum(job.open for job in state.jobs.values())
-    assert not state.unread.keys() & state.jobs.keys()
-    assert state.open_jobs == sum(job.state == OPEN for job in state.jobs.values())
-    assert state.open_bytes == sum(job.size for job in state.jobs.values() if job.state == OPEN)
-    assert state.kept_bytes == sum(job.size for job in state.closed)
-    assert {job.uuid for job in state.closed} == {
-        job.uuid for job in state.jobs.values() if job.state != OPEN
+    assert state.waiting_parts == waiting_parts
+    assert state.open_parts == sum(order.open for order in state.orders.values())
+    assert not state.unread.keys() & state.orders.keys()
+    assert state.open_orders == sum(order.state == OPEN for order in state.orders.values())
+    assert state.open_bytes == sum(order.size for order in state.orders.values() if order.state == OPEN)
+    assert state.kept_bytes == sum(order.size for order in state.closed)
+    assert {order.uuid for order in state.closed} == {
+        order.uuid for order in state.orders.values() if order.state != OPEN
     }
     for worker in state.roster.workers.values():
         assert worker.busy == sum(run.holds for run in worker.runs.values()) + sum(worker.claims.values())
@@ -458,7 +458,7 @@ def check(state: Any) -> None:
         assert (worker in service.ahead) == (free and worker.busy > worker.slots)
         assert worker.timer is not None
         for run in worker.runs.values():
-            assert run.ended or current[run.slot] == worker.name
+            assert run.ended or current[run.part] == worker.name
             assert run.holds or run.ended or run.ready is not None
     assert sum(map(len, state.claims.values())) == sum(
         len(worker.claims) for worker in state.roster.workers.values()
@@ -476,11 +476,11 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
     """What a dispatcher still holds."""
     state = dispatcher._state
     tables = {
-        "jobs": state.jobs,
+        "orders": state.orders,
         "closed": state.closed,
         "claims": state.claims,
         "waiting": state.waiting,
-        "waiting_slots": state.waiting_slots,
+        "waiting_parts": state.waiting_parts,
         "unread": state.unread,
         "later": dispatcher._recall,
         "safe": state.safe,
@@ -488,10 +488,10 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
         "workers": state.roster.workers,
         "services": state.roster.services,
         "mailboxes": state.roster.mailboxes,
-        "clients": dispatcher._clients,
+        "clients": state.clients,
         "relays": dispatcher._relays,
         "offers": dispatcher._liveness._offers,
-        "open": range(state.open_jobs + state.open_slots + state.open_bytes + state.kept_bytes),
+        "open": range(state.open_orders + state.open_parts + state.open_bytes + state.kept_bytes),
     }
     return {name: len(table) for name, table in tables.items() if len(table)}
 

@@ -4,11 +4,11 @@ Pure: packets and the time come in, packets go to peers, records to the journal,
 In the order of a job's life::
 
     dispatcher  the walk: which part handles what
-    intake      a POST is checked and becomes a job with a slot for each worker it is for
-    assignment  slots get workers, or wait in ``queues``; ``roster`` knows the workers, ``wires`` how each is written
+    intake      a POST is checked and becomes a job with a part for each worker it is for
+    assignment  parts get workers, or wait in ``queues``; ``roster`` knows the workers, ``wires`` how each is written
                 to, ``claims`` what they hold from other brokers; ``reclaims`` what waits there is taken back
     progress    what workers say about jobs
-    results     the one recorded result of each slot; ``rewriting`` for clients of the other dialect
+    results     the one recorded result of each part; ``rewriting`` for clients of the other dialect
     answers     what the strictest kind of client is told, ``pushes`` the kinds that are told unasked; ``clients`` who
                 they are
     requests    GET, DELETE and PUT; ``relays`` requests that are no jobs
@@ -16,8 +16,8 @@ In the order of a job's life::
     liveness    workers come, are heard, fall silent, come back
     restore     a restart; ``recall`` reads closed jobs later
 
-What they share: ``state`` the tables, ``job`` what is remembered of one, ``config`` and ``counts``; ``listing`` makes
-the ``views`` for people.
+What they share: ``model`` orders (a client's jobs), their parts, runs, workers, services and clients; ``state`` the
+tables of them; ``config`` and ``counts``; ``listing`` makes the ``views`` for people.
 """
 
 from broker.nfp.dispatch.config import DispatchConfig

@@ -1,33 +1,28 @@
-"""Which worker gets which slot: fair between clients, within credits, named ones only where they are for.
+"""Which worker gets which part: fair between clients, within credits, named ones only where they are for.
 
-A slot that finds a free worker goes there at once; else it waits in the queue of its service, or in the mailbox of
+A part that finds a free worker goes there at once; else it waits in the queue of its service, or in the mailbox of
 the worker it names. A worker with a free credit takes from its mailbox and from its service in turn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from broker.nfp.dispatch.job import DISPATCHED, SLOT_BYTES, WAITING, Job, Run, Slot
+from broker.nfp.dispatch.claims import Claims
+from broker.nfp.dispatch.model import DISPATCHED, PART_BYTES, WAITING, Order, Part, Run, Worker
+from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.dispatch.reclaims import Reclaims
+from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.rewriting import is_object
 from broker.nfp.dispatch.roster import EVERY_SERVICE
-from broker.nfp.dispatch.wires import ask
+from broker.nfp.dispatch.state import State
+from broker.nfp.names import Command
 from broker.nfp.records import Dispatched, Returned, SlotAdded
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from broker.nfp.dispatch.claims import Claims
-    from broker.nfp.dispatch.expiry import Deadlines
-    from broker.nfp.dispatch.queues import FairQueue
-    from broker.nfp.dispatch.results import Results
-    from broker.nfp.dispatch.roster import Worker
-    from broker.nfp.dispatch.state import State
-
 OTHERS_TRIED: Final = 8
-"""Idle workers looked at for one that has not had the slot before."""
+"""Idle workers looked at for one that has not had the part before."""
 
 
 class Assignment:
@@ -37,12 +32,11 @@ class Assignment:
         reclaims: takes back what a worker has not begun.
     """
 
-    __slots__ = ("_claims", "_deadlines", "_results", "_state", "reclaims")
+    __slots__ = ("_claims", "_results", "_state", "reclaims")
 
-    def __init__(self, state: State, results: Results, deadlines: Deadlines, claims: Claims) -> None:
+    def __init__(self, state: State, results: Results, claims: Claims) -> None:
         self._state = state
         self._results = results
-        self._deadlines = deadlines
         self._claims = claims
         self.reclaims = Reclaims(state.timers, self.may_have_begun)
 
@@ -51,16 +45,16 @@ class Assignment:
     def full(self, service: str, names: tuple[str, ...], holder: str) -> str:
         """Why a request cannot wait, "" when it can. ``names`` are empty for any worker of the service."""
         state, config = self._state, self._state.config
-        if state.open_jobs >= config.jobs_max:
+        if state.open_orders >= config.jobs_max:
             return f"the broker is full ({config.jobs_max} jobs)"
         if state.open_bytes >= config.open_max_bytes:
             return f"the broker is full ({config.open_max_bytes} bytes of open jobs)"
         if state.waiting.get(holder, 0) >= config.queue_per_client:
             return f"{config.queue_per_client} requests of this client wait already"
         more = len(names) or 1
-        if state.open_slots + more > config.slots_max:
+        if state.open_parts + more > config.slots_max:
             return f"the broker is full ({config.slots_max} workers that jobs are for)"
-        waiting = state.waiting_slots.get(holder, 0)
+        waiting = state.waiting_parts.get(holder, 0)
         if waiting and waiting + more > config.slots_per_client:
             return f"requests of this client wait for {waiting} workers already ({config.slots_per_client})"
         found = state.roster.services.get(service)
@@ -74,107 +68,106 @@ class Assignment:
                 return f"queue of worker {name} is full ({config.queue_max})"
         return ""
 
-    def place(self, slot: Slot, now: float, *, front: bool = False) -> None:
-        """A slot that stands in no queue goes to a worker, or waits; ``front``: it had its turn before."""
+    def place(self, part: Part, now: float, *, front: bool = False) -> None:
+        """A part that stands in no queue goes to a worker, or waits; ``front``: it had its turn before."""
         roster = self._state.roster
-        if self._state.claims and self._give_claimed(slot, now):
+        if self._state.claims and self._give_claimed(part, now):
             return
-        queue: FairQueue | None
-        if slot.name:
-            named = roster.workers.get(slot.name)
-            queue = roster.mailboxes.get(slot.name)
-            if named is not None and named.free and (front or not queue) and self._give(slot, named, now):
+        queue: FairQueue[Part] | None
+        if part.name:
+            named = roster.workers.get(part.name)
+            queue = roster.mailboxes.get(part.name)
+            if named is not None and named.free and (front or not queue) and self._give(part, named, now):
                 return
-            queue = roster.mailbox(slot.name)
+            queue = roster.mailbox(part.name)
         else:
-            queue = roster.service(slot.job.service, now).queue
+            queue = roster.service(part.order.service, now).queue
             while front or not queue:
-                worker = self._choose(slot)
+                worker = self._choose(part)
                 if worker is None:
                     break
-                if self._give(slot, worker, now):
+                if self._give(part, worker, now):
                     return
-        slot.since = now
-        if front:
-            queue.push_front(slot)
-        else:
-            queue.push(slot)
-        self.waits(slot.job, now)
+        part.since = now
+        queue.push(part, part.order.holder, front=front)
+        part.queue = queue
+        self.waits(part.order, now)
 
-    def waits(self, job: Job, now: float) -> None:
-        """One more part of ``job`` waits."""
-        job.waiting += 1
-        slots, holder = self._state.waiting_slots, job.holder
-        slots[holder] = slots.get(holder, 0) + 1
-        if job.waiting == 1:
+    def waits(self, order: Order, now: float) -> None:
+        """One more part of ``order`` waits."""
+        order.waiting += 1
+        parts, holder = self._state.waiting_parts, order.holder
+        parts[holder] = parts.get(holder, 0) + 1
+        if order.waiting == 1:
             waiting = self._state.waiting
             waiting[holder] = waiting.get(holder, 0) + 1
-            self._deadlines.watch(job, now)
+            self._state.look_in_time(order, now)
 
-    def waits_no_more(self, job: Job) -> None:
-        """One part of ``job`` waits no more."""
-        job.waiting -= 1
-        slots, holder = self._state.waiting_slots, job.holder
-        slots[holder] -= 1
-        if not slots[holder]:
-            del slots[holder]
-        if not job.waiting:
+    def waits_no_more(self, order: Order) -> None:
+        """One part of ``order`` waits no more."""
+        order.waiting -= 1
+        parts, holder = self._state.waiting_parts, order.holder
+        parts[holder] -= 1
+        if not parts[holder]:
+            del parts[holder]
+        if not order.waiting:
             waiting = self._state.waiting
             waiting[holder] -= 1
             if not waiting[holder]:
                 del waiting[holder]
 
-    def gather(self, job: Job, now: float) -> None:
+    def gather(self, order: Order, now: float) -> None:
         """A request for all of a service that has nobody: it waits for the first worker."""
-        self._state.roster.service(job.service, now).gathering[job] = None
-        self.waits(job, now)
+        self._state.roster.service(order.service, now).gathering[order] = None
+        self.waits(order, now)
 
-    def stop_gathering(self, job: Job) -> None:
+    def stop_gathering(self, order: Order) -> None:
         """Its workers are known, or it is over."""
-        service = self._state.roster.services[job.service]
-        del service.gathering[job]
+        service = self._state.roster.services[order.service]
+        del service.gathering[order]
         self._state.roster.tidy(service)
-        self.waits_no_more(job)
+        self.waits_no_more(order)
 
-    def settle_nowhere(self, job: Job, now: float) -> None:
-        """A job that gathers workers ends before any came: it gets the one slot whose result says so."""
-        self.stop_gathering(job)
-        self.count(job, [Slot(job, "", now)])
-        self._state.journal.put(SlotAdded(job.uuid, ""))
+    def settle_nowhere(self, order: Order, now: float) -> None:
+        """A job that gathers workers ends before any came: it gets the one part whose result says so."""
+        self.stop_gathering(order)
+        self.count(order, [Part(order, "", now)])
+        self._state.journal.put(SlotAdded(order.uuid, ""))
 
-    def count(self, job: Job, slots: Sequence[Slot]) -> None:
-        """An open job's slots are known."""
-        state, more = self._state, len(slots)
-        for slot in slots:
-            job.slots[slot.name] = slot
-        job.open += more
-        job.size += more * SLOT_BYTES
-        state.open_bytes += more * SLOT_BYTES
-        state.open_slots += more
+    def count(self, order: Order, parts: Sequence[Part]) -> None:
+        """An open job's parts are known."""
+        state, more = self._state, len(parts)
+        for part in parts:
+            order.parts[part.name] = part
+        order.open += more
+        order.size += more * PART_BYTES
+        state.open_bytes += more * PART_BYTES
+        state.open_parts += more
 
-    def withdraw(self, slot: Slot) -> None:
-        """Take ``slot`` out of where it waits; nothing happens when it waits nowhere."""
-        if slot.queue is not None:
-            slot.queue.remove(slot)
-            self._left_queue(slot)
-        elif slot.state == WAITING and slot in self._state.returned:
-            self._state.returned.remove(slot)
+    def withdraw(self, part: Part) -> None:
+        """Take ``part`` out of where it waits; nothing happens when it waits nowhere."""
+        if part.queue is not None:
+            part.queue.remove(part, part.order.holder)
+            self._left_queue(part)
+        elif part.state == WAITING and part in self._state.returned:
+            self._state.returned.remove(part)
 
-    def _left_queue(self, slot: Slot) -> None:
+    def _left_queue(self, part: Part) -> None:
         roster = self._state.roster
-        if slot.name:
-            if not roster.mailboxes[slot.name]:
-                del roster.mailboxes[slot.name]
+        part.queue = None
+        if part.name:
+            if not roster.mailboxes[part.name]:
+                del roster.mailboxes[part.name]
         else:
-            service = roster.services[slot.job.service]
+            service = roster.services[part.order.service]
             if not service.queue:
                 roster.tidy(service)
-        self.waits_no_more(slot.job)
+        self.waits_no_more(part.order)
 
     # -- workers --------------------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
-        """Serve the workers and slots that this turn has made free."""
+        """Serve the workers and parts that this turn has made free."""
         state = self._state
         while state.freed or state.returned:
             while state.returned:
@@ -189,12 +182,12 @@ class Assignment:
             if queue is None:
                 self.reclaims.idle(worker.service, now)
                 return
-            slot = queue.pop()
-            self._left_queue(slot)
-            if not self._give(slot, worker, now):
-                self.place(slot, now, front=True)
+            part = queue.pop()
+            self._left_queue(part)
+            if not self._give(part, worker, now):
+                self.place(part, now, front=True)
 
-    def _next_queue(self, worker: Worker) -> FairQueue | None:
+    def _next_queue(self, worker: Worker) -> FairQueue[Part] | None:
         box = self._state.roster.mailboxes.get(worker.name)
         queue = worker.service.queue
         if box and queue:
@@ -202,63 +195,63 @@ class Assignment:
             return box if worker.turn else queue
         return box or queue or None
 
-    def _choose(self, slot: Slot) -> Worker | None:
-        """A worker of the slot's service that can be given one more, rather one with a free slot: whose turn it is.
+    def _choose(self, part: Part) -> Worker | None:
+        """A worker of the part's service that can be given one more, rather one with a free slot: whose turn it is.
 
-        Rather not one that has had the slot before.
+        Rather not one that has had the part before.
         """
-        service = self._state.roster.services.get(slot.job.service)
+        service = self._state.roster.services.get(part.order.service)
         idle = None if service is None else service.idle or service.ready
         if not idle:
             return None
         first = next(iter(idle))
-        if slot.given and first.name in slot.given:
-            return next((each for each in islice(idle, OTHERS_TRIED) if each.name not in slot.given), first)
+        if part.given and first.name in part.given:
+            return next((each for each in islice(idle, OTHERS_TRIED) if each.name not in part.given), first)
         return first
 
-    def _give_claimed(self, slot: Slot, now: float) -> bool:
+    def _give_claimed(self, part: Part, now: float) -> bool:
         """To a worker that says it holds this very job, whatever else it has to do."""
-        worker = self._claims.holder(slot)
-        return worker is not None and self._give(slot, worker, now)
+        worker = self._claims.holder(part)
+        return worker is not None and self._give(part, worker, now)
 
-    def claimed(self, job: Job, worker: Worker, now: float) -> None:
-        """``worker`` says that it holds ``job``: what waits of it and is for this worker goes there now."""
+    def claimed(self, order: Order, worker: Worker, now: float) -> None:
+        """``worker`` says that it holds ``order``: what waits of it and is for this worker goes there now."""
         for name in (worker.name, ""):
-            slot = job.slots.get(name)
-            if slot is not None and slot.queue is not None and self._claims.holder(slot) is worker:
-                self.withdraw(slot)
-                self.place(slot, now, front=True)
+            part = order.parts.get(name)
+            if part is not None and part.queue is not None and self._claims.holder(part) is worker:
+                self.withdraw(part)
+                self.place(part, now, front=True)
                 return
 
-    def _give(self, slot: Slot, worker: Worker, now: float) -> bool:
-        """Dispatch ``slot`` to ``worker``, which is there. False: it could not be sent and is where it was.
+    def _give(self, part: Part, worker: Worker, now: float) -> bool:
+        """Dispatch ``part`` to ``worker``, which is there. False: it could not be sent and is where it was.
 
-        A slot that this worker must not or cannot run ends here.
+        A part that this worker must not or cannot run ends here.
         """
-        wire, job, state = worker.wire, slot.job, self._state
+        wire, order, state = worker.wire, part.order, self._state
         assert wire is not None
-        if wrong := self._unfit(slot, worker):
-            self._results.give_up(slot, *wrong, now)
+        if wrong := self._unfit(part, worker):
+            self._results.give_up(part, *wrong, now)
             return True
-        if not job.told:
-            job.told = True
-            job.client.answers.dispatched(job)
-        before = slot.given.get(worker.name, 0)
-        run = self.bind(slot, worker, slot.attempt + 1, now)
-        state.journal.put(Dispatched(job.uuid, slot.name, worker.name, run.attempt))
+        if not order.told:
+            order.told = True
+            self._state.kinds.of(order.client).dispatched(order)
+        before = part.given.get(worker.name, 0)
+        run = self.bind(part, worker, part.attempt + 1, now)
+        state.journal.put(Dispatched(order.uuid, part.name, worker.name, run.attempt))
         if run.check:
             run.asked = now
-            sent = ask(wire, job, run.attempt)
+            sent = run.ask()
         else:
-            sent = wire.post(job, run.attempt, self._stored_before(run))
+            sent = run.request(Command.POST, order.body, self._stored_before(run))
         if not sent:
             self._unbind(run, before)
             return False
         if worker.claims:
-            self._claims.drop(worker, job.uuid)
+            self._claims.drop(worker, order.uuid)
         worker.sent = now
         state.counts.dispatched += 1
-        state.tell("dispatched", job, worker.name, run.attempt)
+        state.tell("dispatched", order, worker.name, run.attempt)
         return True
 
     def _stored_before(self, run: Run) -> int:
@@ -270,42 +263,42 @@ class Assignment:
         run it again; what another worker says about it is about a job that nobody knows, and counts for nothing. If
         the disk is full the client is told so, and the worker to stop.
         """
-        job, position = run.slot.job, self._state.journal.position
-        together = run.attempt == 1 and job.after == position
+        order, position = run.part.order, self._state.journal.position
+        together = run.attempt == 1 and order.after == position
         return 0 if together and self.may_repeat(run) else position
 
-    def _unfit(self, slot: Slot, worker: Worker) -> tuple[int, str] | None:
-        job = slot.job
-        if slot.attempt >= self._state.config.attempts_max:
-            return 500, f"given up after {slot.attempt} attempts, none of which brought a result"
+    def _unfit(self, part: Part, worker: Worker) -> tuple[int, str] | None:
+        order = part.order
+        if part.attempt >= self._state.config.attempts_max:
+            return 500, f"given up after {part.attempt} attempts, none of which brought a result"
         service = worker.service.name
-        allowed = job.service == EVERY_SERVICE and (
-            job.principal is not None and self._state.access.may_call(job.principal, service, job.task)
+        allowed = order.service == EVERY_SERVICE and (
+            order.principal is not None and self._state.access.may_call(order.principal, service, order.task)
         )
-        if service != job.service and not allowed:
-            return 400, f"not allowed: worker {worker.name} does not offer {job.service}"
+        if service != order.service and not allowed:
+            return 400, f"not allowed: worker {worker.name} does not offer {order.service}"
         wire = worker.wire
-        if wire is not None and wire.strict and not is_object(job):
+        if wire is not None and wire.strict and not is_object(order):
             return 417, f"worker {worker.name} expects a JSON object, the request's body is none"
         return None
 
-    def bind(self, slot: Slot, worker: Worker, attempt: int, now: float) -> Run:
-        """``slot`` is in the hands of ``worker`` from now on, and takes one of its credits."""
-        run = Run(slot, worker, attempt, now)
+    def bind(self, part: Part, worker: Worker, attempt: int, now: float) -> Run:
+        """``part`` is in the hands of ``worker`` from now on, and takes one of its credits."""
+        run = Run(part, worker, attempt, now)
         wire = worker.wire
         run.check = (
             wire is not None
             and not wire.pushes
-            and worker.name in slot.given
-            and worker.name not in slot.strangers
+            and worker.name in part.given
+            and worker.name not in part.strangers
         )
         run.holds = True
         worker.busy += 1
-        worker.runs[slot.job.uuid] = run
-        slot.run = run
-        slot.state = DISPATCHED
-        slot.attempt = max(attempt, slot.attempt)
-        slot.given[worker.name] = attempt
+        worker.runs[part.order.uuid] = run
+        part.run = run
+        part.state = DISPATCHED
+        part.attempt = max(attempt, part.attempt)
+        part.given[worker.name] = attempt
         idle = worker.service.idle
         if worker.busy < worker.slots and worker in idle:
             idle.move_to_end(worker)
@@ -316,73 +309,71 @@ class Assignment:
     def _unbind(self, run: Run, before: int) -> None:
         """The worker's queue is full, or it is gone without our having heard: nothing was sent.
 
-        ``before`` is its latest attempt at the slot before this one, 0 for none.
+        ``before`` is its latest attempt at the part before this one, 0 for none.
         """
-        slot, worker, state = run.slot, run.worker, self._state
+        part, worker, state = run.part, run.worker, self._state
         worker.choked = True
-        slot.run = None
-        slot.state = WAITING
-        slot.attempt -= 1
+        part.run = None
+        part.state = WAITING
+        part.attempt -= 1
         if before:
-            slot.given[worker.name] = before
+            part.given[worker.name] = before
         else:
-            del slot.given[worker.name]
+            del part.given[worker.name]
         self._results.let_go(run)
         state.counts.unsent += 1
-        state.journal.put(Returned(slot.job.uuid, slot.name))
+        state.journal.put(Returned(part.order.uuid, part.name))
 
-    # -- slots that come back -------------------------------------------------------------------
+    # -- parts that come back -------------------------------------------------------------------
 
     def give_back(self, run: Run, why: str, now: float, *, untouched: bool = False) -> None:
         """The worker of a current ``run`` is lost or does not know the job: to another one, where that is allowed."""
-        slot, state = run.slot, self._state
-        job = slot.job
-        if self.may_have_begun(run) and not (untouched and slot.state == DISPATCHED):
-            error = (
-                f"worker {run.worker.name} {why} after it had been given the job; {job.service} {job.task}"
-            )
+        part, state = run.part, self._state
+        order = part.order
+        if self.may_have_begun(run) and not (untouched and part.state == DISPATCHED):
+            error = f"worker {run.worker.name} {why} after it had been given the job; {order.service} {order.task}"
             state.counts.expired += 1
             self._results.let_go(run)
-            slot.run = None
+            part.run = None
             self._results.give_up(
-                slot, 408, f"{error} is not declared idempotent, so it is not run again", now
+                part, 408, f"{error} is not declared idempotent, so it is not run again", now
             )
             return
         self._results.let_go(run)
-        slot.run = slot.asked = None
-        slot.state = WAITING
-        slot.since = now
+        part.run = part.asked = None
+        part.state = WAITING
+        part.since = now
         state.counts.returned += 1
-        state.journal.put(Returned(job.uuid, slot.name))
-        state.tell("returned", job, run.worker.name, run.attempt)
-        state.returned.append(slot)
+        state.journal.put(Returned(order.uuid, part.name))
+        state.tell("returned", order, run.worker.name, run.attempt)
+        state.returned.append(part)
 
     def may_have_begun(self, run: Run) -> bool:
         """Whether ``run`` is of a task that must not be run twice, and may have entered it."""
-        slot = run.slot
-        if slot.state != DISPATCHED:
-            return not slot.repeat
+        part = run.part
+        if part.state != DISPATCHED:
+            return not part.repeat
         return not (self.asks_first(run) or self.may_repeat(run))
 
     def asks_first(self, run: Run) -> bool:
         """Whether the worker begins when its 201 was confirmed; others begin as soon as they have the job."""
         worker = run.worker
-        return "jobs" in worker.features and worker.tasks.get(run.slot.job.task) is False
+        return "jobs" in worker.features and worker.tasks.get(run.part.order.task) is False
 
     def may_repeat(self, run: Run) -> bool:
         """Whether the task may be run twice: as the settings say, else as its worker does, else yes."""
-        state, job = self._state, run.slot.job
+        state, order = self._state, run.part.order
         declared = state.config.idempotent or state.access.idempotent
-        said = declared(run.worker.service.name, job.task)
+        said = declared(run.worker.service.name, order.task)
         if said is None:
-            said = run.worker.tasks.get(job.task)
+            said = run.worker.tasks.get(order.task)
         return said is not False
 
-    def adopt(self, slot: Slot, worker: Worker, now: float) -> Run:
-        """A worker that was given up speaks of a slot that waits: it still has it."""
-        self.withdraw(slot)
-        attempt = slot.given[worker.name]
-        self._state.journal.put(Dispatched(slot.job.uuid, slot.name, worker.name, attempt))
-        run = self.bind(slot, worker, attempt, now)
+    def adopt(self, part: Part, worker: Worker, now: float) -> Run:
+        """A worker that was given up speaks of a part that waits: it still has it."""
+        self.withdraw(part)
+        attempt = part.given[worker.name]
+        self._state.journal.put(Dispatched(part.order.uuid, part.name, worker.name, attempt))
+        run = self.bind(part, worker, attempt, now)
         run.check = False
         return run

@@ -6,15 +6,12 @@ once and over its credits. Until then a job that runs there takes one of these c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.nfp.dispatch.model import Part, Worker
+from broker.nfp.dispatch.state import State
+from broker.nfp.frames import Packet
 from broker.nfp.names import FINAL_CODES, Command
-
-if TYPE_CHECKING:
-    from broker.nfp.dispatch.job import Slot
-    from broker.nfp.dispatch.roster import Worker
-    from broker.nfp.dispatch.state import State
-    from broker.nfp.frames import Packet
 
 CLAIMS_MAX: Final = 200_000
 """Of all workers together; more than brokers take open jobs. What comes beyond is not remembered."""
@@ -39,15 +36,15 @@ class Claims:
             worker.busy += 1
             self._state.roster.refresh(worker)
 
-    def holder(self, slot: Slot) -> Worker | None:
-        """Who is there, could be given ``slot``, and says that it has the job."""
-        claimed = self._state.claims.get(slot.job.uuid)
+    def holder(self, part: Part) -> Worker | None:
+        """Who is there, could be given ``part``, and says that it has the job."""
+        claimed = self._state.claims.get(part.order.uuid)
         if claimed is None:
             return None
-        if slot.name:
-            workers = [claimed[slot.name]] if slot.name in claimed else []
+        if part.name:
+            workers = [claimed[part.name]] if part.name in claimed else []
         else:
-            workers = [worker for worker in claimed.values() if worker.service.name == slot.job.service]
+            workers = [worker for worker in claimed.values() if worker.service.name == part.order.service]
         return next((worker for worker in workers if worker.wire is not None), None)
 
     def drop(self, worker: Worker, uuid: str) -> None:

@@ -6,63 +6,19 @@ another client, and is sent nothing of the first one's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from broker.nfp import bodies
+from broker.nfp.contract import Peer
+from broker.nfp.dispatch.model import Client
 from broker.nfp.names import Dialect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from broker.nfp.contract import Peer
-    from broker.nfp.dispatch.answers import Answers
-    from broker.nfp.dispatch.job import Slot
-    from broker.nfp.dispatch.pushes import Kinds
-
-
-class Client:
-    """Somebody whose jobs are remembered.
-
-    Attributes:
-        peer: its present connection, None while it is away.
-        answers: how it is told things; by how it spoke last.
-        owed: slots whose recorded result could not be pushed, in order.
-        open: its jobs that are not closed.
-        kept: its closed jobs.
-        seen: when it last asked something, -1.0 when never since the start.
-    """
-
-    __slots__ = ("_prefix", "answers", "holder", "identity", "kept", "name", "open", "owed", "peer", "seen")
-
-    def __init__(self, identity: bytes, holder: str, name: str, answers: Answers) -> None:
-        self.identity = identity
-        self.holder = holder
-        self.name = name
-        self.answers = answers
-        self.peer: Peer | None = None
-        self.owed: dict[Slot, None] = {}
-        self.open = 0
-        self.kept = 0
-        self.seen = -1.0
-        self._prefix = bodies.make_token(identity, 0)[:-1]
-
-    def token(self, attempt: int) -> bytes:
-        """The address written to workers that run its jobs."""
-        return b"%s%d" % (self._prefix, attempt)
-
-    def address(self, attempt: int) -> bytes:
-        """The same for deployed workers, whose ``job_list`` shows it to people: a first attempt has the name alone."""
-        name = self._prefix[:-1]
-        return name if attempt == 1 and b"#" not in name else self.token(attempt)
 
 
 class Clients:
     """All of them, by identity and holder."""
 
-    __slots__ = ("_kinds", "_known")
+    __slots__ = ("_known",)
 
-    def __init__(self, kinds: Kinds) -> None:
-        self._kinds = kinds
+    def __init__(self) -> None:
         self._known: dict[tuple[bytes, str], Client] = {}
 
     def __len__(self) -> int:
@@ -76,7 +32,7 @@ class Clients:
         key = (peer.identity, peer.principal.holder)
         client = self._known.get(key)
         if client is None:
-            client = self._known[key] = Client(*key, peer.name, self._kinds.of(peer))
+            client = self._known[key] = Client(*key, peer.name, peer.dialect)
         self._meet(client, peer, now)
         return client
 
@@ -98,7 +54,7 @@ class Clients:
 
     def _meet(self, client: Client, peer: Peer, now: float) -> None:
         client.peer = peer
-        client.answers = self._kinds.of(peer)
+        client.dialect, client.features = peer.dialect, peer.features
         client.seen = now
 
     def absent(self, identity: bytes, holder: str, dialect: Dialect) -> Client:
@@ -106,9 +62,7 @@ class Clients:
         client = self._known.get((identity, holder))
         if client is None:
             name = identity.decode("utf-8", "replace")
-            client = self._known[identity, holder] = Client(
-                identity, holder, name, self._kinds.absent(dialect)
-            )
+            client = self._known[identity, holder] = Client(identity, holder, name, dialect)
         return client
 
     def gone(self, peer: Peer) -> None:

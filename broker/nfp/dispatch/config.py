@@ -22,7 +22,7 @@ class DispatchConfig:
         job_timeout_s: deadline of a job whose body names none; as deployed.
         job_ttl_s: the longest deadline a body may name; a request with a longer one is refused.
         result_ttl_s: how long a closed job is remembered.
-        results_max_bytes: what closed jobs may cost in memory (``Job.size``); the oldest are forgotten first.
+        results_max_bytes: what closed jobs may cost in memory (``Order.size``); the oldest are forgotten first.
         results_max_jobs: how many of them, likewise: a restart reads them all.
         queue_max: requests that may wait in one queue (a service's, or a named worker's).
         queue_per_client: requests of one holder that may wait.

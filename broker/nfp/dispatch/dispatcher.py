@@ -1,50 +1,43 @@
 """The dispatcher: the walk of a request from a client to workers and of their results back.
 
-A POST is checked and turned into a job with one slot for each worker it is for (``intake``). A slot goes to a worker
+A POST is checked and turned into a job with one part for each worker it is for (``intake``). A part goes to a worker
 with a free credit, or waits in a fair queue (``assignment``). What the worker says about it (``progress``) is passed to
 the client in the client's dialect (``answers``, ``pushes``), and the first final result is recorded (``results``). Time
 limits are ``expiry``'s, workers that come and go ``liveness``'s, a broker that was restarted ``restore``'s.
 
-Nothing recurses: credits that return and slots that come back are noted in ``State`` and served at the end of each
+Nothing recurses: credits that return and parts that come back are noted in ``State`` and served at the end of each
 call (``Assignment.settle``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.nfp.access import Access
+from broker.nfp.bodies import WorkerOpen
+from broker.nfp.contract import Journal, Peer, Watch
 from broker.nfp.dispatch import listing
 from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.claims import Claims
-from broker.nfp.dispatch.clients import Clients
-from broker.nfp.dispatch.expiry import Deadlines, Expiry
+from broker.nfp.dispatch.config import DispatchConfig
+from broker.nfp.dispatch.expiry import Expiry
 from broker.nfp.dispatch.intake import Intake
-from broker.nfp.dispatch.job import FINAL
 from broker.nfp.dispatch.liveness import Liveness
+from broker.nfp.dispatch.model import FINAL, Client, Worker
 from broker.nfp.dispatch.progress import Progress
-from broker.nfp.dispatch.pushes import Kinds
 from broker.nfp.dispatch.recall import Recall
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.restore import Restore
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import Offended, State, ignore
+from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.frames import Packet
 from broker.nfp.names import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from broker.nfp.access import Access
-    from broker.nfp.bodies import WorkerOpen
-    from broker.nfp.contract import Journal, Peer, Watch
-    from broker.nfp.dispatch.clients import Client
-    from broker.nfp.dispatch.config import DispatchConfig
-    from broker.nfp.dispatch.roster import Worker
-    from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
-    from broker.nfp.frames import Packet
-    from broker.nfp.principal import Principal
-    from broker.nfp.records import JobRow, Snapshot
+from broker.nfp.principal import Principal
+from broker.nfp.records import JobRow, Snapshot
 
 _READY: Final = Command.READY
 """A look into an enum costs more than the comparison that follows."""
@@ -75,20 +68,17 @@ class Dispatcher:
     ) -> None:
         self._state = state = State(config, journal, access, watch, offended)
         self.counts = state.counts
-        kinds = Kinds(state)
-        self._clients = clients = Clients(kinds)
-        self._results = results = Results(state, clients)
-        deadlines = Deadlines(state)
+        self._results = results = Results(state)
         claims = Claims(state)
-        self._assignment = assignment = Assignment(state, results, deadlines, claims)
-        self._expiry = Expiry(state, results, assignment, deadlines)
-        self._relays = relays = Relays(state, kinds)
-        intake = Intake(state, clients, kinds, assignment, deadlines, relays)
-        self._requests = requests = Requests(state, clients, kinds, results, assignment, relays)
+        self._assignment = assignment = Assignment(state, results, claims)
+        self._expiry = Expiry(state, results, assignment)
+        self._relays = relays = Relays(state)
+        intake = Intake(state, assignment, relays)
+        self._requests = requests = Requests(state, results, assignment, relays)
         progress = Progress(state, results, assignment, relays, claims)
         self._recall = recall = Recall(state)
         self._liveness = Liveness(state, results, assignment, intake, progress, relays, claims, recall)
-        self._restore = Restore(state, clients, results, assignment, self._liveness, deadlines)
+        self._restore = Restore(state, results, assignment, self._liveness)
         self._of_clients = {
             Command.POST: intake.post,
             Command.GET: requests.get,
@@ -163,32 +153,32 @@ class Dispatcher:
 
     def client_seen(self, peer: Peer, now: float) -> None:
         """A (re)connected client spoke first or sent OPEN: what is pushed goes there now, and what it is owed."""
-        client = self._clients.known(peer, now)
+        client = self._state.clients.known(peer, now)
         if client is not None and client.owed:
             self._pay(client, peer)
 
     def has_room(self, peer: Peer, now: float) -> None:
         """``peer``, which had no room for something, has some: more of what it is owed goes there."""
-        client = self._clients.at(peer)
+        client = self._state.clients.at(peer)
         if client is not None and client.owed:
             self._pay(client, peer)
 
     def _pay(self, client: Client, peer: Peer) -> None:
         """What it is owed, as far as there is room for what can wait; the rest once there is more."""
         owed, client.owed = client.owed, {}
-        for slot in owed:
+        for part in owed:
             if peer.roomy():
-                client.answers.delivered_again(slot)
+                self._state.kinds.of(client).delivered_again(part)
             else:
-                client.owed[slot] = None
+                client.owed[part] = None
 
     def peer_gone(self, peer: Peer, now: float) -> None:
         """The connection of a client or worker is lost; results that were queued for it are owed again."""
         for uuid in peer.unsent:
-            job = self._state.jobs.get(uuid)
-            if job is not None and job.client.peer is peer:
-                job.client.owed.update((slot, None) for slot in job.slots.values() if slot.state == FINAL)
-        self._clients.gone(peer)
+            order = self._state.orders.get(uuid)
+            if order is not None and order.client.peer is peer:
+                order.client.owed.update((part, None) for part in order.parts.values() if part.state == FINAL)
+        self._state.clients.gone(peer)
         self._liveness.gone(peer, now)
         self._settle(now)
 
@@ -264,24 +254,24 @@ class Dispatcher:
 
     def clients(self, now: float) -> list[ClientView]:
         """Everybody with a job that is remembered."""
-        return [listing.client_view(client, now) for client in self._clients]
+        return [listing.client_view(client, now) for client in self._state.clients]
 
     def jobs(self, now: float, *, newest_first: bool = False) -> Iterator[JobView]:
         """Every job, oldest first unless ``newest_first``; to be read before anything else happens."""
         ttl_s = self._state.config.result_ttl_s
-        jobs = self._state.jobs.values()
-        for job in reversed(jobs) if newest_first else jobs:
-            yield listing.job_view(job, ttl_s, now)
+        orders = self._state.orders.values()
+        for order in reversed(orders) if newest_first else orders:
+            yield listing.job_view(order, ttl_s, now)
 
     def job(self, uuid: str, now: float) -> JobView | None:
         """One job; None when it is not known."""
-        job = self._state.jobs.get(uuid)
-        return listing.job_view(job, self._state.config.result_ttl_s, now) if job is not None else None
+        order = self._state.orders.get(uuid)
+        return listing.job_view(order, self._state.config.result_ttl_s, now) if order is not None else None
 
     def results(self, uuid: str) -> list[ResultView]:
-        """The recorded results of a job so far, in the order of its slots; [] when it is not known."""
-        job = self._state.jobs.get(uuid)
-        return listing.result_views(job) if job is not None else []
+        """The recorded results of a job so far, in the order of its parts; [] when it is not known."""
+        order = self._state.orders.get(uuid)
+        return listing.result_views(order) if order is not None else []
 
     def knows_worker(self, name: str) -> bool:
         """True when a worker of that name is, or was, there."""
@@ -289,9 +279,9 @@ class Dispatcher:
 
     def remembers(self, identity: bytes, holder: str) -> bool:
         """True when this client has a job that is remembered."""
-        return self._clients.has(identity, holder)
+        return self._state.clients.has(identity, holder)
 
     def may_see(self, principal: Principal, uuid: str) -> bool:
         """True when the job is known and ``principal`` is whose it is, or an owner."""
-        job = self._state.jobs.get(uuid)
-        return job is not None and principal.may_see(job.holder)
+        order = self._state.orders.get(uuid)
+        return order is not None and principal.may_see(order.holder)

@@ -1,6 +1,6 @@
 """POST: who may ask, whom it is for, and what is answered (NFP, "POST"; "SHOULD queue client requests").
 
-Targets. *any* is one slot without a name. Names, and *all* of a service, are one slot each, settled at once: such a
+Targets. *any* is one part without a name. Names, and *all* of a service, are one part each, settled at once: such a
 job cannot be moved to another worker. *all* means who is there: a worker whose connection is lost at the moment is told
 as missing, since nobody knows whether it will be back, and the others' results would wait for it. *all* of a service
 that has nobody waits for the first worker and takes who is there then. A named worker is one of the service: a job for
@@ -10,28 +10,21 @@ somebody of another service is refused. The service "all" is deployed NorFab's: 
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from broker.nfp import bodies
-from broker.nfp.dispatch.job import FINAL, OPEN, Job, Slot
-from broker.nfp.dispatch.roster import EVERY_SERVICE, LOST
+from broker.nfp.contract import Peer
+from broker.nfp.dispatch.answers import Answers
+from broker.nfp.dispatch.assignment import Assignment
+from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, Worker
+from broker.nfp.dispatch.relays import Relays
+from broker.nfp.dispatch.roster import EVERY_SERVICE
+from broker.nfp.dispatch.state import State
+from broker.nfp.frames import Packet
+from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded, SlotAdded
 from broker.nfp.targets import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from broker.nfp.contract import Peer
-    from broker.nfp.dispatch.answers import Answers
-    from broker.nfp.dispatch.assignment import Assignment
-    from broker.nfp.dispatch.clients import Clients
-    from broker.nfp.dispatch.expiry import Deadlines
-    from broker.nfp.dispatch.pushes import Kinds
-    from broker.nfp.dispatch.relays import Relays
-    from broker.nfp.dispatch.roster import Worker
-    from broker.nfp.dispatch.state import State
-    from broker.nfp.frames import Packet
-    from broker.nfp.principal import Principal
 
 _IN_USE = "this uuid is in use"
 
@@ -39,8 +32,8 @@ _IN_USE = "this uuid is in use"
 class Plan(NamedTuple):
     """Whom a request is for; ``denied`` is why it must not be, else ""."""
 
-    slots: tuple[str, ...] = ()
-    """Names of slots; () waits for the first worker of the service."""
+    parts: tuple[str, ...] = ()
+    """Names of parts; () waits for the first worker of the service."""
     there: bool = False
     """Somebody of them is, or was, there: 202 rather than 300."""
     missing: tuple[str, ...] = ()
@@ -50,28 +43,22 @@ class Plan(NamedTuple):
 class Intake:
     """Accepts jobs."""
 
-    __slots__ = ("_assignment", "_clients", "_deadlines", "_kinds", "_relays", "_state")
+    __slots__ = ("_assignment", "_relays", "_state")
 
     def __init__(
         self,
         state: State,
-        clients: Clients,
-        kinds: Kinds,
         assignment: Assignment,
-        deadlines: Deadlines,
         relays: Relays,
     ) -> None:
         self._state = state
-        self._clients = clients
-        self._kinds = kinds
         self._assignment = assignment
-        self._deadlines = deadlines
         self._relays = relays
 
     def post(self, peer: Peer, packet: Packet, now: float) -> None:
         """A POST."""
-        state, answers = self._state, self._kinds.of(peer)
-        known = state.jobs.get(packet.uuid)
+        state, answers = self._state, self._state.kinds.of(peer)
+        known = state.orders.get(packet.uuid)
         if known is not None:
             self._again(known, peer, packet, answers, now)
             return
@@ -93,7 +80,7 @@ class Intake:
             text = f"timeout {head.timeout_s:g} s: a job of this broker has {longest_s:g} s at most (nfp.job_ttl_s)"
             self._refuse(answers, peer, packet, 400, text, errno.EINVAL)
             return
-        names = tuple(name for name in plan.slots if name)
+        names = tuple(name for name in plan.parts if name)
         full = self._assignment.full(packet.service, names, peer.principal.holder)
         if full:
             self._refuse(answers, peer, packet, 500, full, errno.EAGAIN)
@@ -109,7 +96,7 @@ class Intake:
 
     def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:
         state, who = self._state, peer.principal
-        client = self._clients.of(peer, now)
+        client = self._state.clients.of(peer, now)
         ttl_s = head.timeout_s or min(state.config.job_timeout_s, state.config.job_ttl_s)
         target = packet.target
         assert target is not None
@@ -125,67 +112,67 @@ class Intake:
             who.userid,
             ttl_s,
         )
-        job = Job(added, client, who, now)
-        job.told, job.missing = plan.there, plan.missing
-        state.jobs[job.uuid] = job
+        order = Order(added, client, who, now)
+        order.told, order.missing = plan.there, plan.missing
+        state.orders[order.uuid] = order
         client.open += 1
-        state.open_jobs += 1
-        state.open_bytes += job.size
+        state.open_orders += 1
+        state.open_bytes += order.size
         state.counts.submitted += 1
         state.journal.put(added)
-        slots = self._add_slots(job, plan.slots, now)
-        job.after = state.journal.position
-        self._deadlines.watch(job, now)
-        state.tell("submitted", job, size=len(job.body))
-        client.answers.submitted(peer, job)
-        for slot in slots:
-            self._assignment.place(slot, now)
-        if not slots:
-            self._assignment.gather(job, now)
-        if job.waiting:
-            state.tell("queued", job)
+        parts = self._add_parts(order, plan.parts, now)
+        order.after = state.journal.position
+        self._state.look_in_time(order, now)
+        state.tell("submitted", order, size=len(order.body))
+        self._state.kinds.of(client).submitted(peer, order)
+        for part in parts:
+            self._assignment.place(part, now)
+        if not parts:
+            self._assignment.gather(order, now)
+        if order.waiting:
+            state.tell("queued", order)
 
-    def _add_slots(self, job: Job, names: Iterable[str], now: float) -> list[Slot]:
-        slots = [Slot(job, name, now) for name in names]
-        self._assignment.count(job, slots)
-        for slot in slots:
-            self._state.journal.put(SlotAdded(job.uuid, slot.name))
-        return slots
+    def _add_parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:
+        parts = [Part(order, name, now) for name in names]
+        self._assignment.count(order, parts)
+        for part in parts:
+            self._state.journal.put(SlotAdded(order.uuid, part.name))
+        return parts
 
     # -- the same again -------------------------------------------------------------------------
 
-    def _again(self, job: Job, peer: Peer, packet: Packet, answers: Answers, now: float) -> None:
+    def _again(self, order: Order, peer: Peer, packet: Packet, answers: Answers, now: float) -> None:
         """A job that is known: answered from its state when it is the same, by the same holder."""
         same = (
-            job.holder == peer.principal.holder
-            and job.service == packet.service
-            and job.target == packet.target
-            and job.has_body(packet.data)
+            order.holder == peer.principal.holder
+            and order.service == packet.service
+            and order.target == packet.target
+            and order.has_body(packet.data)
         )
         if not same:
             self._refuse(answers, peer, packet, 400, _IN_USE, errno.EEXIST)
             return
         self._state.counts.duplicates += 1
-        self._move(job, peer, now)
-        answers.submitted(peer, job)
-        for slot in job.slots.values():
-            if slot.state == FINAL:
-                answers.delivered_again(slot)
+        self._move(order, peer, now)
+        answers.submitted(peer, order)
+        for part in order.parts.values():
+            if part.state == FINAL:
+                answers.delivered_again(part)
 
-    def _move(self, job: Job, peer: Peer, now: float) -> None:
-        """What comes of ``job`` goes to ``peer`` from now on: REQ clients come back under a new identity."""
-        old, new = job.client, self._clients.of(peer, now)
+    def _move(self, order: Order, peer: Peer, now: float) -> None:
+        """What comes of ``order`` goes to ``peer`` from now on: REQ clients come back under a new identity."""
+        old, new = order.client, self._state.clients.of(peer, now)
         if old is new:
             return
-        job.client = new
+        order.client = new
         for client, by in ((old, -1), (new, 1)):
-            if job.state == OPEN:
+            if order.state == OPEN:
                 client.open += by
             else:
                 client.kept += by
-        for slot in job.slots.values():
-            old.owed.pop(slot, None)
-        self._clients.tidy(old)
+        for part in order.parts.values():
+            old.owed.pop(part, None)
+        self._state.clients.tidy(old)
 
     # -- targets --------------------------------------------------------------------------------
 
@@ -239,14 +226,14 @@ class Intake:
             service = self._state.roster.services.get(name)
             if service is None:
                 continue
-            for job in list(service.gathering):
-                plan = self._plan(job.principal, job.service, job.target, job.task)
-                if plan.slots:
-                    self._assignment.stop_gathering(job)
-                    slots = self._add_slots(job, plan.slots, now)
-                    job.after = self._state.journal.position  # a restarted broker must know whom we name
-                    for slot in slots:
-                        self._assignment.place(slot, now)
+            for order in list(service.gathering):
+                plan = self._plan(order.principal, order.service, order.target, order.task)
+                if plan.parts:
+                    self._assignment.stop_gathering(order)
+                    parts = self._add_parts(order, plan.parts, now)
+                    order.after = self._state.journal.position  # a restarted broker must know whom we name
+                    for part in parts:
+                        self._assignment.place(part, now)
 
 
 def _one_each(workers: Iterable[Worker]) -> list[Worker]:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from broker.nfp.dispatch.job import FINAL, OPEN, Job, Slot
-from broker.nfp.dispatch.roster import EXPECTED
+from broker.nfp.dispatch.config import DispatchConfig
+from broker.nfp.dispatch.model import EXPECTED, FINAL, OPEN, Client, Order, Part, Service, Worker
+from broker.nfp.dispatch.roster import Roster
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
 from broker.nfp.names import Dialect
-
-if TYPE_CHECKING:
-    from broker.nfp.dispatch.clients import Client
-    from broker.nfp.dispatch.config import DispatchConfig
-    from broker.nfp.dispatch.roster import Roster, Service, Worker
 
 
 def worker_view(worker: Worker, roster: Roster, config: DispatchConfig, now: float) -> WorkerView:
@@ -62,46 +56,45 @@ def client_view(client: Client, now: float) -> ClientView:
     return ClientView(
         client.name,
         client.holder,
-        client.answers.dialect,
+        client.dialect,
         client.peer is not None,
-        client.peer is not None
-        and (client.answers.dialect is Dialect.NORFAB or "push" in client.peer.features),
+        client.peer is not None and (client.dialect is Dialect.NORFAB or "push" in client.peer.features),
         client.open,
         client.kept,
         now - client.seen if client.seen >= 0 else -1.0,
     )
 
 
-def job_view(job: Job, result_ttl_s: float, now: float) -> JobView:
+def job_view(order: Order, result_ttl_s: float, now: float) -> JobView:
     """One job."""
-    until = job.deadline if job.state == OPEN else job.closed_at + result_ttl_s
-    slots = job.slots.values()
+    until = order.deadline if order.state == OPEN else order.closed_at + result_ttl_s
+    parts = order.parts.values()
     return JobView(
-        job.uuid,
-        job.service,
-        job.task,
-        job.target,
-        job.holder,
-        job.userid,
-        job.client.name,
-        job.state,
-        now - job.added_at,
+        order.uuid,
+        order.service,
+        order.task,
+        order.target,
+        order.holder,
+        order.userid,
+        order.client.name,
+        order.state,
+        now - order.added_at,
         max(0.0, until - now),
-        tuple(slot.run.worker.name for slot in slots if slot.asked is not None and slot.run is not None),
-        tuple(slot_view(slot) for slot in slots),
+        tuple(part.run.worker.name for part in parts if part.asked is not None and part.run is not None),
+        tuple(slot_view(part) for part in parts),
     )
 
 
-def slot_view(slot: Slot) -> SlotView:
+def slot_view(part: Part) -> SlotView:
     """One worker's part of a job."""
-    worker = slot.run.worker.name if slot.run is not None else slot.worker or next(reversed(slot.given), "")
-    return SlotView(slot.name, worker, slot.attempt, slot.state, slot.status, len(slot.body))
+    worker = part.run.worker.name if part.run is not None else part.worker or next(reversed(part.given), "")
+    return SlotView(part.name, worker, part.attempt, part.state, part.status, len(part.body))
 
 
-def result_views(job: Job) -> list[ResultView]:
+def result_views(order: Order) -> list[ResultView]:
     """What is recorded of a job."""
     return [
-        ResultView(slot.worker or slot.name, slot.status, slot.body)
-        for slot in job.slots.values()
-        if slot.state == FINAL
+        ResultView(part.worker or part.name, part.status, part.body)
+        for part in order.parts.values()
+        if part.state == FINAL
     ]

@@ -8,34 +8,27 @@ it had goes to others. One timer for each worker: nothing here is done for all w
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from broker.nfp.bodies import WorkerOpen
-from broker.nfp.contract import FEATURES
-from broker.nfp.dispatch.job import FINAL, WAITING, Run
-from broker.nfp.dispatch.roster import ALIVE, EXPECTED, LOST, Worker
+from broker.nfp.bodies import HeldJob, WorkerOpen
+from broker.nfp.contract import FEATURES, Peer
+from broker.nfp.dispatch.assignment import Assignment
+from broker.nfp.dispatch.claims import Claims
+from broker.nfp.dispatch.intake import Intake
+from broker.nfp.dispatch.model import ALIVE, EXPECTED, FINAL, LOST, WAITING, Run, Worker
+from broker.nfp.dispatch.progress import Progress
+from broker.nfp.dispatch.recall import Recall
+from broker.nfp.dispatch.relays import Relays
+from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
-from broker.nfp.dispatch.wires import disconnect, wire_of
+from broker.nfp.dispatch.wires import Wire, disconnect, wire_of
+from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.records import WorkerLeft, WorkerSeen
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from broker.nfp.bodies import HeldJob
-    from broker.nfp.contract import Peer
-    from broker.nfp.dispatch.assignment import Assignment
-    from broker.nfp.dispatch.claims import Claims
-    from broker.nfp.dispatch.intake import Intake
-    from broker.nfp.dispatch.progress import Progress
-    from broker.nfp.dispatch.recall import Recall
-    from broker.nfp.dispatch.relays import Relays
-    from broker.nfp.dispatch.results import Results
-    from broker.nfp.dispatch.state import State
-    from broker.nfp.dispatch.wires import Wire
-    from broker.nfp.frames import Packet
 
 OFFERED_MAX: Final = 200_000
 """Jobs, tasks and resources in all OPENs whose READY has not come: anybody may send one, workers send READY at once.
@@ -205,7 +198,7 @@ class Liveness:
         for uuid, run in list(worker.runs.items()):
             run.heard = now
             run.asked = 0.0
-            if run.slot.run is not run:
+            if run.part.run is not run:
                 self._results.let_go(run)
             elif not wire.lists:
                 self._progress.ask(run, now)
@@ -228,26 +221,26 @@ class Liveness:
         if uuid in state.unread:
             self._recall.later(uuid, partial(self._still_holds, worker, wire, uuid, held))
             return False
-        job = state.jobs.get(uuid)
-        slot = job.given_to(worker.name) if job is not None else None
-        if job is None or slot is None:
+        order = state.orders.get(uuid)
+        part = order.given_to(worker.name) if order is not None else None
+        if order is None or part is None:
             self._claims.lay(worker, uuid, running=held.state == "running")
-            if job is not None:
-                self._assignment.claimed(job, worker, now)
+            if order is not None:
+                self._assignment.claimed(order, worker, now)
             return False
-        if slot.state == FINAL and held.state == "done":
+        if part.state == FINAL and held.state == "done":
             self._results.acknowledge(worker, uuid)
             return False
         run = worker.runs.get(uuid)
-        if run is None and slot.state == WAITING:
-            run = self._assignment.adopt(slot, worker, now)
+        if run is None and part.state == WAITING:
+            run = self._assignment.adopt(part, worker, now)
         elif run is None:
-            run = Run(slot, worker, slot.given[worker.name], now)
-        if slot.run is not run and held.state != "done":
+            run = Run(part, worker, part.given[worker.name], now)
+        if part.run is not run and held.state != "done":
             self._results.stop(run, now)
             return False
         waits = held.state == "waiting"
-        if slot.run is run and (not waits or self._assignment.asks_first(run)):
+        if part.run is run and (not waits or self._assignment.asks_first(run)):
             self._progress.accept(run)
         if (
             held.state == "done" and wire.pushes
@@ -378,7 +371,7 @@ class Liveness:
         if why != "said goodbye":
             state.counts.died += 1
         for run in list(worker.runs.values()):
-            if run.slot.run is run:
+            if run.part.run is run:
                 self._assignment.give_back(run, why, now)
             else:
                 self._results.let_go(run)

@@ -1,28 +1,24 @@
 """What workers say about jobs: RESPONSE, EVENT, STREAM (NFP, "RESPONSE", "EVENT"; STREAM is deployed NorFab's).
 
-Only workers that a slot was given to are listened to. The first final result of any of them counts, even of one that
+Only workers that a part was given to are listened to. The first final result of any of them counts, even of one that
 was given up meanwhile; whatever comes later is counted and dropped.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.nfp import bodies
-from broker.nfp.dispatch.job import ACCEPTED, DISPATCHED, FINAL, WAITING, Run
-from broker.nfp.dispatch.wires import ask
-from broker.nfp.names import FINAL_CODES, Code
+from broker.nfp.contract import Peer
+from broker.nfp.dispatch.assignment import Assignment
+from broker.nfp.dispatch.claims import Claims
+from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, WAITING, Run, Worker
+from broker.nfp.dispatch.relays import Relays
+from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.state import State
+from broker.nfp.frames import Body, Packet
+from broker.nfp.names import FINAL_CODES, Code, Command
 from broker.nfp.records import Accepted
-
-if TYPE_CHECKING:
-    from broker.nfp.contract import Peer
-    from broker.nfp.dispatch.assignment import Assignment
-    from broker.nfp.dispatch.claims import Claims
-    from broker.nfp.dispatch.relays import Relays
-    from broker.nfp.dispatch.results import Results
-    from broker.nfp.dispatch.roster import Worker
-    from broker.nfp.dispatch.state import State
-    from broker.nfp.frames import Body, Packet
 
 _AT_WORK: Final = frozenset({102, 201, 202, 300})
 """Codes of a worker that has the job and has not finished."""
@@ -48,26 +44,26 @@ class Progress:
 
     def _run_of(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> Run | None:
         """What ``worker`` has to do with the job; None: nothing, which is counted against it, or no more."""
-        job = self._state.jobs.get(packet.uuid)
-        if job is None:
+        order = self._state.orders.get(packet.uuid)
+        if order is None:
             self._state.counts.unroutable += 1
             self._claims.heard(worker, packet)
             return None
         run = worker.runs.get(packet.uuid)
         if run is None:
-            slot = job.given_to(worker.name)
-            if slot is None:
+            part = order.given_to(worker.name)
+            if part is None:
                 if self._claims.heard(worker, packet):
                     self._state.counts.unroutable += 1
                 else:
                     self._forged(peer, packet)
                 return None
-            if slot.state == WAITING:
-                run = self._assignment.adopt(slot, worker, now)
+            if part.state == WAITING:
+                run = self._assignment.adopt(part, worker, now)
             else:
-                run = Run(slot, worker, slot.given[worker.name], now)
+                run = Run(part, worker, part.given[worker.name], now)
         attempt = bodies.read_token(packet.client) if packet.client is not None else 0
-        if attempt > run.slot.given[worker.name]:  # another broker's: it was ours after that one was lost
+        if attempt > run.part.given[worker.name]:  # another broker's: it was ours after that one was lost
             self._state.counts.unroutable += 1
             return None
         if attempt:
@@ -108,12 +104,12 @@ class Progress:
 
     def _stopped(self, worker: Worker, packet: Packet) -> bool:
         """Whether it is the end of an attempt that was stopped because the job was somebody else's: no result of it."""
-        job = self._state.jobs.get(packet.uuid)
-        slot = job.given_to(worker.name) if job is not None else None
-        if slot is None or slot.state == FINAL or worker.wire is None or not worker.wire.cancels:
+        order = self._state.orders.get(packet.uuid)
+        part = order.given_to(worker.name) if order is not None else None
+        if part is None or part.state == FINAL or worker.wire is None or not worker.wire.cancels:
             return False
         run = worker.runs.get(packet.uuid)
-        if run is not None and run is slot.run:
+        if run is not None and run is part.run:
             attempt = bodies.read_token(packet.client) if packet.client is not None else 0
             return 0 < attempt < run.attempt
         if run is not None:
@@ -121,7 +117,7 @@ class Progress:
         return True
 
     def _at_work(self, run: Run, packet: Packet, now: float) -> None:
-        if run.slot.run is not run:
+        if run.part.run is not run:
             if packet.status == 201:
                 self._results.stop(run, now)
             return
@@ -137,56 +133,56 @@ class Progress:
         """
         wire = run.worker.wire
         if wire is not None and self._assignment.asks_first(run):
-            wire.confirm([run.slot.job.uuid], self._state.journal.position)
+            wire.confirm([run.part.order.uuid], self._state.journal.position)
 
     def _tell_accepted(self, run: Run, body: Body) -> None:
         """201 to the client, once, in front of every event: a worker may say it only when the job has run a while."""
         if run.told:
             return
         run.told = True
-        job = run.slot.job
+        order = run.part.order
         if body is None:
-            body = bodies.accepted(job.uuid, run.worker.service.name, run.worker.name)
-        job.client.answers.accepted(job, body)
+            body = bodies.accepted(order.uuid, run.worker.service.name, run.worker.name)
+        self._state.kinds.of(order.client).accepted(order, body)
 
     def accept(self, run: Run) -> None:
         """The worker of a current run has the job, by whatever it said."""
-        slot = run.slot
-        if slot.state != DISPATCHED:
+        part = run.part
+        if part.state != DISPATCHED:
             return
-        slot.state = ACCEPTED
+        part.state = ACCEPTED
         run.check = False
-        job, worker = slot.job, run.worker.name
-        slot.repeat = self._assignment.may_repeat(run)  # for good, whatever the worker says when it is back
+        order, worker = part.order, run.worker.name
+        part.repeat = self._assignment.may_repeat(run)  # for good, whatever the worker says when it is back
         # an older token may have been echoed: the store knows the attempt under way only
-        self._state.journal.put(Accepted(job.uuid, slot.name, worker, slot.given[worker], slot.repeat))
-        self._state.tell("accepted", job, worker, run.attempt)
+        self._state.journal.put(Accepted(order.uuid, part.name, worker, part.given[worker], part.repeat))
+        self._state.tell("accepted", order, worker, run.attempt)
 
     def _unknown(self, run: Run, now: float) -> None:
         """The worker does not know the job."""
-        slot, wire = run.slot, run.worker.wire
-        if slot.run is not run:
+        part, wire = run.part, run.worker.wire
+        if part.run is not run:
             self._results.let_go(run)
         elif run.check and wire is not None:
             run.check = False
-            if not wire.post(slot.job, run.attempt, self._state.journal.position):
+            if not run.request(Command.POST, part.order.body, self._state.journal.position):
                 run.worker.choked = True
                 self._assignment.give_back(run, "was lost", now, untouched=True)
         else:
-            slot.strangers |= {run.worker.name}
+            part.strangers |= {run.worker.name}
             self._assignment.give_back(run, "forgot the job", now, untouched=True)
 
     def _final(self, run: Run, packet: Packet, now: float) -> None:
-        slot, worker = run.slot, run.worker
-        if slot.state == FINAL:
+        part, worker = run.part, run.worker
+        if part.state == FINAL:
             self._results.let_go(run)
-            if packet.status == 200 and slot.worker != worker.name:
+            if packet.status == 200 and part.worker != worker.name:
                 self._state.counts.late += 1
         elif run.ended and packet.status != 200:  # it was told to stop, somebody else is at work
             self._results.let_go(run)
         else:
             self._results.brought(run, packet.status, packet.data, now)
-        self._results.acknowledge(worker, slot.job.uuid)
+        self._results.acknowledge(worker, part.order.uuid)
 
     # -- EVENT, STREAM --------------------------------------------------------------------------
 
@@ -195,55 +191,55 @@ class Progress:
         run = self._run_of(peer, worker, packet, now)
         if run is None:
             return
-        slot, kind = run.slot, bodies.event_kind(packet.body)
-        if slot.run is not run:
+        part, kind = run.part, bodies.event_kind(packet.body)
+        if part.run is not run:
             self._event_of_other(run, kind)
             return
         self.accept(run)
         if kind == "input_request":
-            slot.asked = packet.body
+            part.asked = packet.body
         elif kind == "input_response":
-            slot.asked = None
+            part.asked = None
         told = kind if kind in _SPOKEN else "progress"
-        self._state.tell(told, slot.job, worker.name, run.attempt, body=packet.body)
+        self._state.tell(told, part.order, worker.name, run.attempt, body=packet.body)
         if kind == "result_ready" and worker.wire is not None and not worker.wire.pushes:
             run.ready = packet.body
             self._results.free_credit(run)
             self.ask(run, now)
         else:
             self._tell_accepted(run, None)
-            slot.job.client.answers.event(run, kind, packet)
+            self._state.kinds.of(part.order.client).event(run, kind, packet)
 
     def _event_of_other(self, run: Run, kind: str) -> None:
-        """Of a worker whose part is over, or that lost the slot to another one: only a result still counts."""
-        worker, slot = run.worker, run.slot
+        """Of a worker whose part is over, or that lost the part to another one: only a result still counts."""
+        worker, part = run.worker, run.part
         if kind != "result_ready" or worker.wire is None or worker.wire.pushes:
             self._state.counts.unroutable += 1
-        elif slot.state == FINAL:
-            self._state.counts.late += slot.worker != worker.name
+        elif part.state == FINAL:
+            self._state.counts.late += part.worker != worker.name
             self._results.let_go(run)
         else:
-            ask(worker.wire, slot.job, run.attempt)
+            run.ask()
 
     def stream(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
         """A STREAM: to the client."""
         run = self._run_of(peer, worker, packet, now)
         if run is None:
             return
-        if run.slot.run is not run:
+        if run.part.run is not run:
             self._state.counts.unroutable += 1
             return
         self.accept(run)
-        self._state.tell("stream", run.slot.job, worker.name, run.attempt, body=packet.body)
+        self._state.tell("stream", run.part.order, worker.name, run.attempt, body=packet.body)
         self._tell_accepted(run, None)
-        run.slot.job.client.answers.stream(run, packet)
+        self._state.kinds.of(run.part.order.client).stream(run, packet)
 
     # -- asking ---------------------------------------------------------------------------------
 
     def ask(self, run: Run, now: float) -> None:
         """GET: what became of it. When it cannot be sent, a later look at the worker tries again."""
         worker = run.worker
-        if worker.wire is not None and ask(worker.wire, run.slot.job, run.attempt):
+        if run.ask():
             run.asked = now
             worker.sent = now
         else:
@@ -257,7 +253,7 @@ class Progress:
         """
         config = self._state.config
         for run in list(worker.runs.values()) if worker.runs else ():
-            if run.slot.run is not run:
+            if run.part.run is not run:
                 if now - max(run.ended, run.heard, run.asked) >= config.hold_s and not _tells(worker):
                     self.ask(run, now)
             elif run.asked:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
-from broker.nfp.dispatch.job import OPEN
-
-if TYPE_CHECKING:
-    from broker.nfp.dispatch.state import State
+from broker.nfp.dispatch.model import OPEN
+from broker.nfp.dispatch.state import State
 
 # bounds are read where they are used, not folded by the compiler: tests lower them
 READ_AT_ONCE: int = 128
@@ -84,12 +81,12 @@ class Recall:
     def _in_order(self) -> None:
         """What was asked for was read out of turn, and all of it behind the jobs that have come since."""
         state = self._state
-        closed = sorted(state.closed, key=lambda job: job.closed_at)
+        closed = sorted(state.closed, key=lambda order: order.closed_at)
         state.closed.clear()
         state.closed.extend(closed)
-        jobs = sorted(
-            chain(closed, (job for job in state.jobs.values() if job.state == OPEN)),
-            key=lambda job: job.added_at,
+        orders = sorted(
+            chain(closed, (order for order in state.orders.values() if order.state == OPEN)),
+            key=lambda order: order.added_at,
         )
-        state.jobs.clear()
-        state.jobs.update((job.uuid, job) for job in jobs)
+        state.orders.clear()
+        state.orders.update((order.uuid, order) for order in orders)

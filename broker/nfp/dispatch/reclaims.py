@@ -7,18 +7,14 @@ give it back, unless it has begun (``DELETE {"unless": "begun"}``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.nfp import bodies
-from broker.nfp.dispatch.job import DISPATCHED, Run
+from broker.nfp.dispatch.model import DISPATCHED, Run, Service
+from broker.nfp.dispatch.timers import Timers
 from broker.nfp.names import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from broker.nfp.dispatch.roster import Service
-    from broker.nfp.dispatch.timers import Timers
 
 RECLAIM_S: Final = 0.25
 """A worker that runs a job says so long before: what it is silent about waits there for a slot."""
@@ -56,11 +52,11 @@ class Reclaims:
 
     def _could_wait(self, run: Run) -> bool:
         """Whether a current ``run``, for any worker, may wait for a slot of its worker, and could be taken back."""
-        slot, wire = run.slot, run.worker.wire
+        part, wire = run.part, run.worker.wire
         return (
-            slot.run is run
-            and not slot.name
-            and slot.state == DISPATCHED
+            part.run is run
+            and not part.name
+            and part.state == DISPATCHED
             and wire is not None
             and wire.lists
             and not self._may_have_begun(run)
@@ -76,6 +72,5 @@ class Reclaims:
 
     def reclaim(self, run: Run, now: float) -> None:
         """Have the worker give the job back, unless it has begun: 404 says that it has it no more, 201 that it runs."""
-        wire = run.worker.wire
-        if wire is not None and wire.request(Command.DELETE, run.slot.job, run.attempt, bodies.UNBEGUN):
+        if run.request(Command.DELETE, bodies.UNBEGUN):
             run.asked = now

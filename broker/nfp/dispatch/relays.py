@@ -6,19 +6,16 @@ says about such an id goes anywhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.nfp import bodies
+from broker.nfp.contract import Peer
+from broker.nfp.dispatch.model import Worker
+from broker.nfp.dispatch.state import State
+from broker.nfp.dispatch.timers import Timer
 from broker.nfp.frames import Packet, status_text
 from broker.nfp.names import Command, Dialect, Sender
-
-if TYPE_CHECKING:
-    from broker.nfp.contract import Peer
-    from broker.nfp.dispatch.pushes import Kinds
-    from broker.nfp.dispatch.roster import Worker
-    from broker.nfp.dispatch.state import State
-    from broker.nfp.dispatch.timers import Timer
-    from broker.nfp.targets import Target
+from broker.nfp.targets import Target
 
 RELAYS_MAX: Final = 4096
 """Passed requests that wait for answers; management by people stays far below."""
@@ -46,11 +43,10 @@ class Relay:
 class Relays:
     """All passed requests, by uuid."""
 
-    __slots__ = ("_kinds", "_state", "_waiting")
+    __slots__ = ("_state", "_waiting")
 
-    def __init__(self, state: State, kinds: Kinds) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._kinds = kinds
         self._waiting: dict[str, Relay] = {}
 
     def __len__(self) -> int:
@@ -70,7 +66,7 @@ class Relays:
         if not error and not workers:
             error = "none of the workers named is there and has a management interface"
         if error:
-            self._kinds.of(peer).refused(peer, packet, 400, error)
+            self._state.kinds.of(peer).refused(peer, packet, 400, error)
             return
         relay = Relay(peer, packet, one_by_one=False)
         self._pass(relay, Command.MMI, workers, now)
@@ -92,7 +88,7 @@ class Relays:
 
     def _unfit(self, packet: Packet) -> str:
         state = self._state
-        if packet.uuid in self._waiting or packet.uuid in state.jobs or packet.uuid in state.unread:
+        if packet.uuid in self._waiting or packet.uuid in state.orders or packet.uuid in state.unread:
             return "this uuid is in use"
         return "too many requests wait for workers" if len(self._waiting) >= RELAYS_MAX else ""
 
@@ -109,7 +105,7 @@ class Relays:
         token = bodies.make_token(relay.peer.identity, 0)
         for worker in workers:
             wire = worker.wire
-            if wire is not None and wire.relay(command, packet.uuid, token, packet.body):
+            if wire is not None and wire.request(command, packet.uuid, token, packet.body):
                 relay.waits[worker.name] = None
                 worker.sent = now
         relay.timer = self._state.timers.at(now + self._state.config.relay_s, self._over, relay)
@@ -149,7 +145,7 @@ class Relays:
             self._answer(relay, 200, bodies.aggregate(relay.said))
         else:
             error = f"no worker answered within {self._state.config.relay_s:g} s"
-            self._kinds.of(relay.peer).refused(relay.peer, relay.packet, 408, error)
+            self._state.kinds.of(relay.peer).refused(relay.peer, relay.packet, 408, error)
 
     def _answer(self, relay: Relay, code: int, body: bytes) -> None:
         """RESPONSE; a request by the command MMI is answered by MMI as well, which deployed clients wait for."""

@@ -1,23 +1,19 @@
-"""Finality: one recorded result for each slot, whoever brings it first; how long it is remembered.
+"""Finality: one recorded result for each part, whoever brings it first; how long it is remembered.
 
-A slot that is final never changes. A worker that still runs it then, or lost the race, is told to stop when it
+A part that is final never changes. A worker that still runs it then, or lost the race, is told to stop when it
 understands that; the credit stays in use until it says that it is done.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.nfp import bodies
-from broker.nfp.dispatch.job import CANCELLED, DONE, EXPIRED, FAILED, FINAL, OPEN, Job, Run, Slot
+from broker.nfp.dispatch.model import CANCELLED, DONE, EXPIRED, FAILED, FINAL, OPEN, Order, Part, Run, Worker
+from broker.nfp.dispatch.state import State
 from broker.nfp.names import Command
 from broker.nfp.records import Closed, Finished, Forgotten
-
-if TYPE_CHECKING:
-    from broker.nfp.dispatch.clients import Clients
-    from broker.nfp.dispatch.roster import Worker
-    from broker.nfp.dispatch.state import State
 
 ACKNOWLEDGE_S: Final = 0.02
 """Workers that bring one result after the other are told in such intervals which are safe: one packet costs both sides
@@ -27,41 +23,40 @@ as much as a hundred uuids in it, and all a worker does with the news is to forg
 class Results:
     """Records results and closes jobs."""
 
-    __slots__ = ("_acknowledged_at", "_clients", "_state")
+    __slots__ = ("_acknowledged_at", "_state")
 
-    def __init__(self, state: State, clients: Clients) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._clients = clients
         self._acknowledged_at = -inf
 
-    # -- a slot ---------------------------------------------------------------------------------
+    # -- a part ---------------------------------------------------------------------------------
 
     def brought(self, run: Run, status: int, body: bytes, now: float) -> None:
-        """The worker of ``run`` brought the first final result of a slot that stands in no queue."""
-        slot, worker, other = run.slot, run.worker, run.slot.run
+        """The worker of ``run`` brought the first final result of a part that stands in no queue."""
+        part, worker, other = run.part, run.worker, run.part.run
         ready = run.ready
         self.let_go(run)
         if status == 200:
             worker.done += 1
         else:
             worker.failed += 1
-        self._finish(slot, worker.name, run.attempt, status, body, ready, now)
+        self._finish(part, worker.name, run.attempt, status, body, ready, now)
         if other is not None and other is not run:
             self.detach(other, now)
 
-    def give_up(self, slot: Slot, status: int, error: str, now: float) -> None:
-        """The broker ends a slot that stands in no queue; ``error`` is for people."""
-        job = slot.job
-        run = slot.run
-        worker = run.worker.name if run is not None else slot.name
-        body = bodies.failed(status, job.uuid, job.service, job.target_text, error, worker=worker)
-        self._finish(slot, "", slot.attempt, status, body, None, now)
+    def give_up(self, part: Part, status: int, error: str, now: float) -> None:
+        """The broker ends a part that stands in no queue; ``error`` is for people."""
+        order = part.order
+        run = part.run
+        worker = run.worker.name if run is not None else part.name
+        body = bodies.failed(status, order.uuid, order.service, order.target_text, error, worker=worker)
+        self._finish(part, "", part.attempt, status, body, None, now)
         if run is not None:
             self.detach(run, now)
 
     def _finish(
         self,
-        slot: Slot,
+        part: Part,
         worker: str,
         attempt: int,
         status: int,
@@ -69,23 +64,23 @@ class Results:
         ready: object,
         now: float,
     ) -> None:
-        state, job = self._state, slot.job
-        slot.run = slot.asked = None
-        slot.state = FINAL
-        slot.worker, slot.status, slot.body = worker, status, body
-        job.size += len(body)
+        state, order = self._state, part.order
+        part.run = part.asked = None
+        part.state = FINAL
+        part.worker, part.status, part.body = worker, status, body
+        order.size += len(body)
         state.open_bytes += len(body)
-        job.open -= 1
-        state.open_slots -= 1
+        order.open -= 1
+        state.open_parts -= 1
         state.counts.finished += 1
         if status != 200:
             state.counts.failed += 1
-        state.journal.put(Finished(job.uuid, slot.name, worker, attempt, status, body))
-        slot.after = state.journal.position
-        state.tell("finished", job, worker, attempt, status, body, len(body))
-        job.client.answers.recorded(slot, ready)
-        if not job.open:
-            self.close(job, now)
+        state.journal.put(Finished(order.uuid, part.name, worker, attempt, status, body))
+        part.after = state.journal.position
+        state.tell("finished", order, worker, attempt, status, body, len(body))
+        self._state.kinds.of(order.client).recorded(part, ready)
+        if not order.open:
+            self.close(order, now)
 
     # -- a worker's part in it ------------------------------------------------------------------
 
@@ -100,14 +95,14 @@ class Results:
             return
         run.ended = run.ended or now
         if worker.wire.cancels:
-            worker.wire.request(Command.DELETE, run.slot.job, run.attempt, b"", self._state.journal.position)
+            run.request(Command.DELETE, b"", self._state.journal.position)
 
     def stop(self, run: Run, now: float) -> None:
         """A worker still has a part that is not its own any more, in a ``run`` that may be new here: it has to stop.
 
         Until it says that it has, a credit of it is in use.
         """
-        worker, uuid = run.worker, run.slot.job.uuid
+        worker, uuid = run.worker, run.part.order.uuid
         if uuid not in worker.runs:
             worker.runs[uuid] = run
             worker.busy += 1
@@ -116,10 +111,10 @@ class Results:
         self.detach(run, now)
 
     def let_go(self, run: Run) -> None:
-        """The worker has nothing to do with the slot any more."""
+        """The worker has nothing to do with the part any more."""
         worker = run.worker
-        if worker.runs.get(run.slot.job.uuid) is run:
-            del worker.runs[run.slot.job.uuid]
+        if worker.runs.get(run.part.order.uuid) is run:
+            del worker.runs[run.part.order.uuid]
         self.free_credit(run)
 
     def free_credit(self, run: Run) -> None:
@@ -150,53 +145,53 @@ class Results:
 
     # -- a job ----------------------------------------------------------------------------------
 
-    def close(self, job: Job, now: float) -> None:
-        """Every slot is final."""
+    def close(self, order: Order, now: float) -> None:
+        """Every part is final."""
         state = self._state
-        statuses = {slot.status for slot in job.slots.values()}
+        statuses = {part.status for part in order.parts.values()}
         if statuses == {200}:
-            job.state = DONE
+            order.state = DONE
         else:
-            job.state = job.fate or FAILED
-        job.closed_at = now
-        state.timers.cancel(job.timer)
-        job.timer = None
-        state.journal.put(Closed(job.uuid, job.state))
-        job.client.answers.closed(job)
-        state.open_jobs -= 1
-        state.open_bytes -= job.size
-        job.client.open -= 1
-        job.drop_body()
-        self.keep(job)
-        kind = job.state if job.state in (CANCELLED, EXPIRED) else "closed"
-        state.tell(kind, job, status=max(statuses))
+            order.state = order.fate or FAILED
+        order.closed_at = now
+        state.timers.cancel(order.timer)
+        order.timer = None
+        state.journal.put(Closed(order.uuid, order.state))
+        self._state.kinds.of(order.client).closed(order)
+        state.open_orders -= 1
+        state.open_bytes -= order.size
+        order.client.open -= 1
+        order.drop_body()
+        self.keep(order)
+        kind = order.state if order.state in (CANCELLED, EXPIRED) else "closed"
+        state.tell(kind, order, status=max(statuses))
 
-    def keep(self, job: Job) -> None:
+    def keep(self, order: Order) -> None:
         """A closed job is remembered; the oldest make room."""
         state = self._state
-        state.closed.append(job)
-        state.kept_bytes += job.size
-        job.client.kept += 1
+        state.closed.append(order)
+        state.kept_bytes += order.size
+        order.client.kept += 1
         config = state.config
-        while state.closed[0] is not job and (
+        while state.closed[0] is not order and (
             state.kept_bytes > config.results_max_bytes or len(state.closed) > config.results_max_jobs
         ):
             self._forget(state.closed.popleft())
 
-    def keep_earlier(self, job: Job) -> bool:
+    def keep_earlier(self, order: Order) -> bool:
         """A job that was closed before all others here is remembered; False: there is no room, it is forgotten."""
         state, config = self._state, self._state.config
         if state.closed and (
-            state.kept_bytes + job.size > config.results_max_bytes
+            state.kept_bytes + order.size > config.results_max_bytes
             or len(state.closed) >= config.results_max_jobs
         ):
             state.counts.forgotten += 1
-            state.journal.put(Forgotten(job.uuid))
+            state.journal.put(Forgotten(order.uuid))
             return False
-        state.jobs[job.uuid] = job
-        state.closed.appendleft(job)
-        state.kept_bytes += job.size
-        job.client.kept += 1
+        state.orders[order.uuid] = order
+        state.closed.appendleft(order)
+        state.kept_bytes += order.size
+        order.client.kept += 1
         return True
 
     def sweep(self, now: float) -> float:
@@ -209,32 +204,32 @@ class Results:
             self._forget(closed.popleft())
         return inf
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, order: Order) -> None:
         state = self._state
-        del state.jobs[job.uuid]
-        state.kept_bytes -= job.size
+        del state.orders[order.uuid]
+        state.kept_bytes -= order.size
         state.counts.forgotten += 1
-        state.journal.put(Forgotten(job.uuid))
-        job.client.kept -= 1
-        self._part(job)
+        state.journal.put(Forgotten(order.uuid))
+        order.client.kept -= 1
+        self._part(order)
 
-    def _part(self, job: Job) -> None:
+    def _part(self, order: Order) -> None:
         """The job's client is owed nothing because of it any more."""
-        for slot in job.slots.values():
-            job.client.owed.pop(slot, None)
-        self._clients.tidy(job.client)
+        for part in order.parts.values():
+            order.client.owed.pop(part, None)
+        self._state.clients.tidy(order.client)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, order: Order) -> None:
         """A job that never was; it stands in no queue, and no worker has it."""
         state = self._state
-        state.timers.cancel(job.timer)
-        if job.state == OPEN:
-            state.open_jobs -= 1
-            state.open_slots -= job.open
-            state.open_bytes -= job.size
-            job.client.open -= 1
+        state.timers.cancel(order.timer)
+        if order.state == OPEN:
+            state.open_orders -= 1
+            state.open_parts -= order.open
+            state.open_bytes -= order.size
+            order.client.open -= 1
         else:
-            state.closed.remove(job)
-            state.kept_bytes -= job.size
-            job.client.kept -= 1
-        self._part(job)
+            state.closed.remove(order)
+            state.kept_bytes -= order.size
+            order.client.kept -= 1
+        self._part(order)

@@ -7,50 +7,48 @@ client, an error of a worker that names nobody, an owner that changed after the 
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from broker.nesting import decoder, read_json
 from broker.nfp.bodies import UNREADABLE
-
-if TYPE_CHECKING:
-    from broker.nfp.dispatch.job import Job, Slot
+from broker.nfp.dispatch.model import Order, Part
 
 _UNREADABLE_ERRORS: Final = (msgspec.MsgspecError, UnicodeError)
 _encode = msgspec.json.Encoder().encode
 _members: Final = decoder(dict[str, msgspec.Raw])
 
 
-def is_object(job: Job) -> bool:
+def is_object(order: Order) -> bool:
     """True when the job's body is a JSON object in UTF-8: deployed workers do not survive anything else."""
-    if job.task in ("", UNREADABLE):
+    if order.task in ("", UNREADABLE):
         try:
-            return isinstance(read_json(job.body), dict)
+            return isinstance(read_json(order.body), dict)
         except _UNREADABLE_ERRORS:
             return False
-    if job.body.isascii():  # task was read from it: it is an object
+    if order.body.isascii():  # task was read from it: it is an object
         return True
     try:
-        job.body.decode()
+        order.body.decode()
     except UnicodeDecodeError:
         return False
     return True
 
 
-def result_for_norfab(slot: Slot) -> bytes:
-    """The recorded 200 of ``slot`` as ``{worker: {...}}``, under the name its client knows the worker by."""
-    job, worker, body = slot.job, slot.worker, slot.body
-    known = job.owner if not slot.name and job.owner else worker
-    if known == worker and names_worker(slot):
+def result_for_norfab(part: Part) -> bytes:
+    """The recorded 200 of ``part`` as ``{worker: {...}}``, under the name its client knows the worker by."""
+    order, worker, body = part.order, part.worker, part.body
+    known = order.owner if not part.name and order.owner else worker
+    if known == worker and names_worker(part):
         return body
     inner = _inner(worker, body)
-    return _encode({known: _wrapped(slot) if inner is None else inner})
+    return _encode({known: _wrapped(part) if inner is None else inner})
 
 
-def names_worker(slot: Slot) -> bool:
+def names_worker(part: Part) -> bool:
     """True for a recorded result of the form ``{worker: ...}`` in the plainest spelling."""
-    return slot.body.startswith(b'{"%s":' % slot.worker.encode())
+    return part.body.startswith(b'{"%s":' % part.worker.encode())
 
 
 def _inner(worker: str, body: bytes) -> msgspec.Raw | None:
@@ -61,17 +59,17 @@ def _inner(worker: str, body: bytes) -> msgspec.Raw | None:
     return members[worker] if members.keys() == {worker} else None
 
 
-def _wrapped(slot: Slot) -> dict[str, Any]:
+def _wrapped(part: Part) -> dict[str, Any]:
     return {
-        "result": _readable(slot.body),
+        "result": _readable(part.body),
         "failed": False,
         "errors": [],
         "messages": [],
-        "task": f"{slot.worker}:{slot.job.task}",
-        "juuid": slot.job.uuid,
+        "task": f"{part.worker}:{part.order.task}",
+        "juuid": part.order.uuid,
         "resources": [],
         "status": "completed",
-        "service": slot.job.service,
+        "service": part.order.service,
     }
 
 
@@ -86,29 +84,29 @@ def _readable(body: bytes) -> Any:
         return {"base64": b64encode(body).decode()}
 
 
-def error_for_norfab(slot: Slot) -> bytes:
-    """The recorded status other than 200 of ``slot``, as an object with ``worker`` and ``error``."""
-    said = _readable(slot.body)
-    worker = slot.worker or (slot.name if slot.name else slot.job.owner)
+def error_for_norfab(part: Part) -> bytes:
+    """The recorded status other than 200 of ``part``, as an object with ``worker`` and ``error``."""
+    said = _readable(part.body)
+    worker = part.worker or (part.name if part.name else part.order.owner)
     if not isinstance(said, dict):
-        said = {"error": said if isinstance(said, str) and said else f"worker {worker}: status {slot.status}"}
+        said = {"error": said if isinstance(said, str) and said else f"worker {worker}: status {part.status}"}
     if "error" not in said:
-        said["error"] = str(said.get("status") or f"worker {worker}: status {slot.status}")
+        said["error"] = str(said.get("status") or f"worker {worker}: status {part.status}")
     said["worker"] = worker
-    said.setdefault("uuid", slot.job.uuid)
-    said.setdefault("service", slot.job.service)
+    said.setdefault("uuid", part.order.uuid)
+    said.setdefault("service", part.order.service)
     said.setdefault("status", "FAILED")
     return _encode(said)
 
 
-def waits_for_input(slot: Slot, worker: str) -> bytes:
+def waits_for_input(part: Part, worker: str) -> bytes:
     """102: the input request that the client may have missed, in deployed NorFab's form."""
-    extras = _readable(bytes(slot.asked))
+    extras = _readable(bytes(part.asked))
     extras = extras.get("extras") if isinstance(extras, dict) else None
     said = {
         "worker": worker,
-        "uuid": slot.job.uuid,
-        "service": slot.job.service,
+        "uuid": part.order.uuid,
+        "service": part.order.service,
         "status": "WAITING_CLIENT_INPUT",
     }
     if isinstance(extras, dict) and isinstance(extras.get("input_request"), dict):

@@ -3,138 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.nfp.dispatch.model import ALIVE, LOST, Part, Service, Worker
 from broker.nfp.dispatch.queues import FairQueue
+from broker.nfp.dispatch.wires import Wire
 from broker.nfp.records import KNOWN_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from broker.nfp.dispatch.job import Job, Run
-    from broker.nfp.dispatch.timers import Timer
-    from broker.nfp.dispatch.wires import Wire
-    from broker.nfp.names import Dialect
 
 EVERY_SERVICE: Final = "all"
 """Deployed NorFab's name for every service together."""
-ALIVE: Final = "alive"
-LOST: Final = "lost"
-EXPECTED: Final = "expected"
-
-
-class Worker:
-    """A worker that is there or waited for.
-
-    Attributes:
-        state: alive, lost (connection broken, not dead yet) or expected (known from the store, not back yet).
-        wire: how it is written to; None unless alive.
-        slots: jobs it runs at a time.
-        limit: jobs it is given at a time: one more where it can be taken back, so that it never waits for the next.
-        busy: credits in use.
-        runs: by job, what it was given and has not finished.
-        claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
-        choked: its queue was full: it gets nothing until it is heard again.
-        heard, sent: when anything last came from or went to it.
-        since: when it got into its present state.
-        tasks: what its OPEN said about running twice.
-    """
-
-    __slots__ = (
-        "busy",
-        "choked",
-        "claims",
-        "dialect",
-        "done",
-        "failed",
-        "features",
-        "heard",
-        "holder",
-        "key",
-        "limit",
-        "name",
-        "resources",
-        "runs",
-        "rx",
-        "sent",
-        "service",
-        "since",
-        "slots",
-        "state",
-        "tasks",
-        "timer",
-        "turn",
-        "tx",
-        "wire",
-    )
-
-    def __init__(self, name: str, service: Service, dialect: Dialect, key: str, now: float) -> None:
-        self.name = name
-        self.service = service
-        self.dialect = dialect
-        self.key = key
-        self.holder = ""
-        self.features: frozenset[str] = frozenset()
-        self.state = EXPECTED
-        self.wire: Wire | None = None
-        self.slots = self.limit = 1
-        self.busy = 0
-        self.runs: dict[str, Run] = {}
-        self.claims: dict[str, bool] = {}
-        self.choked = False
-        self.turn = False
-        self.heard = self.sent = self.since = now
-        self.timer: Timer | None = None
-        self.tx = self.rx = self.done = self.failed = 0
-        self.resources: tuple[str, ...] = ()
-        self.tasks: Mapping[str, bool | None] = {}
-
-    @property
-    def free(self) -> bool:
-        """True when it could be given a job now."""
-        return self.wire is not None and self.busy < self.limit and not self.choked
-
-
-class Service:
-    """A service with workers, or with requests that wait for one.
-
-    Attributes:
-        workers: those that are there or waited for.
-        alive: how many of them are there.
-        idle: those with a free slot, whose turn it is first.
-        ready: those without, which are given one more all the same.
-        ahead: those that were given more than they have slots.
-        sharing: when something of that is taken back for somebody idle.
-        queue: requests for any of them.
-        gathering: requests for all of them, made while there was none.
-        absent_since: when the last one that was there left.
-    """
-
-    __slots__ = (
-        "absent_since",
-        "ahead",
-        "alive",
-        "gathering",
-        "idle",
-        "name",
-        "queue",
-        "ready",
-        "sharing",
-        "workers",
-    )
-
-    def __init__(self, name: str, now: float) -> None:
-        self.name = name
-        self.workers: dict[str, Worker] = {}
-        self.alive = 0
-        self.idle: OrderedDict[Worker, None] = OrderedDict()
-        self.ready: OrderedDict[Worker, None] = OrderedDict()
-        self.ahead: dict[Worker, None] = {}
-        self.sharing: Timer | None = None
-        self.queue = FairQueue()
-        self.gathering: dict[Job, None] = {}
-        self.absent_since = now
 
 
 class Roster:
@@ -153,7 +32,7 @@ class Roster:
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
         self.services: dict[str, Service] = {}
-        self.mailboxes: dict[str, FairQueue] = {}
+        self.mailboxes: dict[str, FairQueue[Part]] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
         self.moved: Callable[[Worker, bool], None] | None = None
 
@@ -229,19 +108,19 @@ class Roster:
         _keep(service.ready, worker, there and worker.slots <= busy < worker.limit)
         _keep(service.ahead, worker, there and busy > worker.slots)
 
-    def mailbox(self, name: str) -> FairQueue:
+    def mailbox(self, name: str) -> FairQueue[Part]:
         """Where requests for the worker ``name`` wait, made if need be."""
         box = self.mailboxes.get(name)
         if box is None:
             box = self.mailboxes[name] = FairQueue()
         return box
 
-    def absent_since(self, slot_name: str, service: str) -> float | None:
-        """Since when nobody is there who could take a slot; None when somebody is."""
-        if slot_name:
-            worker = self.workers.get(slot_name)
+    def absent_since(self, part_name: str, service: str) -> float | None:
+        """Since when nobody is there who could take a part; None when somebody is."""
+        if part_name:
+            worker = self.workers.get(part_name)
             if worker is None:
-                return self.away.get(slot_name, -inf)
+                return self.away.get(part_name, -inf)
             return None if worker.wire is not None else worker.since
         found = self.services.get(service)
         if found is None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
-from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.access import Access
+from broker.nfp.contract import JobEvent, Journal, Peer, Watch
+from broker.nfp.dispatch.clients import Clients
+from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.counts import Counts
+from broker.nfp.dispatch.model import Order, Part, Worker
+from broker.nfp.dispatch.pushes import Kinds
 from broker.nfp.dispatch.roster import Roster
 from broker.nfp.dispatch.timers import Timers
 
-if TYPE_CHECKING:
-    from broker.nfp.access import Access
-    from broker.nfp.contract import Journal, Watch
-    from broker.nfp.dispatch.config import DispatchConfig
-    from broker.nfp.dispatch.job import Job, Slot
-    from broker.nfp.dispatch.roster import Worker
-
+_EARLY_S: Final = 2.0
+"""How long before a deadline the absence of workers is told, at most; a deployed client looks once a second."""
+_EARLY_PART: Final = 0.1
+"""The same, as a part of the job's time."""
 Offended = Callable[[Peer, str, str], None]
 """A peer did what only a broken or hostile one does; a word for the counters, and a text that says what. It counts
 against the peer, which may be gone when this returns."""
@@ -31,20 +33,31 @@ def unnoticed(errnum: int) -> None:
     """Nobody notices refusals."""
 
 
+def told_by(order: Order) -> float:
+    """When its client is to hear that nobody is there, if that is so until then."""
+    return order.deadline - min(_EARLY_S, _EARLY_PART * order.ttl_s)
+
+
+def _nothing(order: Order, now: float) -> None:
+    """Nobody has said what to do yet."""
+
+
 class State:
     """Tables of one dispatcher.
 
     Attributes:
-        jobs: open and closed ones, by uuid, in the order they came.
-        closed: closed jobs, the one that is forgotten next first.
+        kinds: what clients are told, by kind.
+        due: called as ``due(order, now)`` when it is time to look at one, see ``look_at``.
+        orders: open and closed ones, by uuid, in the order they came.
+        closed: closed orders, the one that is forgotten next first.
         unread: uuids of closed jobs that are still to be read from the store.
         claims: jobs that workers said they hold and were not given here: uuid -> those workers by name.
-        waiting: by holder, how many of its jobs have a slot that waits.
-        waiting_slots: by holder, how many slots of its jobs wait.
-        open_jobs, open_slots: how many have not ended.
-        open_bytes, kept_bytes: what open and closed jobs cost, see ``Job.size``.
+        waiting: by holder, how many of its jobs have a part that waits.
+        waiting_parts: by holder, how many parts of its jobs wait.
+        open_orders, open_parts: how many have not ended.
+        open_bytes, kept_bytes: what open and closed jobs cost, see ``Order.size``.
         freed: workers that may have a free credit.
-        returned: slots that wait again and stand in no queue yet.
+        returned: parts that wait again and stand in no queue yet.
         safe: results to acknowledge, by worker.
         refused: told the errno of each request that is refused, before it is answered.
     """
@@ -52,17 +65,20 @@ class State:
     __slots__ = (
         "access",
         "claims",
+        "clients",
         "closed",
         "config",
         "counts",
+        "due",
         "freed",
-        "jobs",
         "journal",
         "kept_bytes",
+        "kinds",
         "offended",
         "open_bytes",
-        "open_jobs",
-        "open_slots",
+        "open_orders",
+        "open_parts",
+        "orders",
         "refused",
         "returned",
         "roster",
@@ -70,7 +86,7 @@ class State:
         "timers",
         "unread",
         "waiting",
-        "waiting_slots",
+        "waiting_parts",
         "watch",
     )
 
@@ -83,24 +99,41 @@ class State:
         self.watch = watch
         self.offended = offended
         self.counts = Counts()
+        self.kinds = Kinds(journal, self.counts)
         self.timers = Timers()
+        self.due: Callable[[Order, float], None] = _nothing
         self.roster = Roster()
-        self.jobs: dict[str, Job] = {}
-        self.closed: deque[Job] = deque()
+        self.clients = Clients()
+        self.orders: dict[str, Order] = {}
+        self.closed: deque[Order] = deque()
         self.unread: dict[str, None] = {}
         self.claims: dict[str, dict[str, Worker]] = {}
         self.waiting: dict[str, int] = {}
-        self.waiting_slots: dict[str, int] = {}
-        self.open_bytes = self.kept_bytes = self.open_jobs = self.open_slots = 0
+        self.waiting_parts: dict[str, int] = {}
+        self.open_bytes = self.kept_bytes = self.open_orders = self.open_parts = 0
         self.freed: list[Worker] = []
-        self.returned: list[Slot] = []
+        self.returned: list[Part] = []
         self.safe: dict[Worker, list[str]] = {}
         self.refused: Callable[[int], None] = unnoticed
+
+    def look_in_time(self, order: Order, now: float) -> None:
+        """A new order, or something of it waits that did not: have it looked at before its time is over."""
+        when = order.deadline
+        if order.waiting:
+            when = min(told_by(order), now + self.config.queue_ttl_s)
+        self.look_at(order, when)
+
+    def look_at(self, order: Order, when: float) -> None:
+        """Have ``order`` looked at then, unless it is looked at sooner anyway."""
+        timer = order.timer
+        if timer is None or timer.when > when:
+            self.timers.cancel(timer)
+            order.timer = self.timers.at(when, self.due, order)
 
     def tell(
         self,
         kind: str,
-        job: Job,
+        order: Order,
         worker: str = "",
         attempt: int = 0,
         status: int = 0,
@@ -111,16 +144,16 @@ class State:
         self.watch.happened(
             JobEvent(
                 kind,
-                job.uuid,
-                job.service,
-                job.task,
-                job.holder,
-                job.userid,
+                order.uuid,
+                order.service,
+                order.task,
+                order.holder,
+                order.userid,
                 worker,
                 attempt,
                 status,
                 body,
-                job.key,
+                order.key,
                 size,
             )
         )

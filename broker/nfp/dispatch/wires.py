@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from broker.nfp import bodies
+from broker.nfp.contract import Peer
 from broker.nfp.frames import Body, Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.targets import ANY
 
-if TYPE_CHECKING:
-    from broker.nfp.contract import Peer
-    from broker.nfp.dispatch.job import Job
-
 _BROKER: Final = Sender.BROKER
-_GET: Final = Command.GET
-_POST: Final = Command.POST
-_NOTHING: Final = b"{}"
-"""The body of a GET to deployed workers, which do not read it."""
 
 
 class Wire(ABC):
     """One connection of a worker; every method tells whether the packet was queued.
 
     Attributes:
+        tokens: the address of each request carries its attempt; of others only from the second attempt on.
         cancels: it understands DELETE.
         pushes: it sends results unasked; others say that a result is ready, and are asked for it.
         records: it wants to hear when a result is safe.
@@ -33,7 +27,7 @@ class Wire(ABC):
         unknown: what it answers to a GET of a job it does not know.
     """
 
-    __slots__ = ("cancels", "lists", "peer", "pushes", "records", "service", "strict", "unknown")
+    __slots__ = ("cancels", "lists", "peer", "pushes", "records", "service", "strict", "tokens", "unknown")
 
     dialect: ClassVar[Dialect]
 
@@ -41,22 +35,14 @@ class Wire(ABC):
         self.peer = peer
         self.service = service
         self.cancels = "delete" in features
-        self.pushes = self.records = "recorded" in features
+        self.pushes = self.records = self.tokens = "recorded" in features
         self.lists = "jobs" in features
         self.strict = not self.pushes
         self.unknown = frozenset({404})
 
-    def post(self, job: Job, attempt: int, after: int) -> bool:
-        """The job itself."""
-        return self.request(Command.POST, job, attempt, job.body, after)
-
     @abstractmethod
-    def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
-        """A request about a job it was given."""
-
-    @abstractmethod
-    def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
-        """A request about something that is no job of ours."""
+    def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
+        """A request; ``address`` comes back with what the worker says about it, where the dialect has addresses."""
 
     def keepalive(self) -> bool:
         """NFP, "Keepaliving"."""
@@ -90,27 +76,14 @@ class Wire(ABC):
 
 
 class AddressWire(Wire):
-    """Deployed NorFab's form. The address is echoed and carries the attempt, of deployed workers from the second on."""
+    """Deployed NorFab's form, with the client's address."""
 
     __slots__ = ()
     dialect: ClassVar[Dialect] = Dialect.NORFAB
 
-    def post(self, job: Job, attempt: int, after: int) -> bool:
-        """The job itself."""
-        address = self._address(job, attempt)
-        return self.peer.send(Packet(_BROKER, _POST, client=address, uuid=job.uuid, body=job.body), after)
-
-    def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
-        """A request about a job it was given."""
-        address = self._address(job, attempt)
-        return self.peer.send(Packet(_BROKER, command, client=address, uuid=job.uuid, body=body), after)
-
-    def _address(self, job: Job, attempt: int) -> bytes:
-        return job.client.token(attempt) if self.pushes else job.client.address(attempt)
-
-    def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
-        """A request about something that is no job of ours."""
-        return self.peer.send(Packet(_BROKER, command, client=token, uuid=uuid, body=body))
+    def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
+        """A request with its address."""
+        return self.peer.send(Packet(_BROKER, command, client=address, uuid=uuid, body=body), after)
 
 
 class PlainWire(Wire):
@@ -125,15 +98,10 @@ class PlainWire(Wire):
         self.strict = False
         self.unknown = frozenset({400, 404})
 
-    def request(self, command: Command, job: Job, attempt: int, body: Body, after: int = 0) -> bool:
-        """A request about a job it was given."""
-        return command <= Command.EVENT and self._send(command, job.uuid, body, after)
-
-    def relay(self, command: Command, uuid: str, token: bytes, body: Body) -> bool:
-        """A request about something that is no job of ours."""
-        return command <= Command.EVENT and self._send(command, uuid, body, 0)
-
-    def _send(self, command: Command, uuid: str, body: Body, after: int) -> bool:
+    def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
+        """A request, if the text has the command."""
+        if command > Command.EVENT:
+            return False
         packet = Packet(
             _BROKER,
             command,
@@ -144,11 +112,6 @@ class PlainWire(Wire):
             body=body,
         )
         return self.peer.send(packet, after)
-
-
-def ask(wire: Wire, job: Job, attempt: int) -> bool:
-    """GET: what became of it."""
-    return wire.request(_GET, job, attempt, _NOTHING)
 
 
 def wire_of(peer: Peer, dialect: Dialect, service: str, features: frozenset[str]) -> Wire:

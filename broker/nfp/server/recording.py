@@ -45,7 +45,7 @@ from broker.nfp.names import Command, Sender
 from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_of, wire_of
 
 if TYPE_CHECKING:
-    from broker.nfp.dispatch.roster import Worker
+    from broker.nfp.dispatch.model import Worker
 
 log = logging.getLogger("headgate")
 Wire = list[bytes] | tuple[bytes, ...]

@@ -106,7 +106,7 @@ def test_a_closed_job_keeps_no_body_but_knows_it(restarted):
         client = bench.own_client()
         state = bench.dispatcher._state
     else:
-        assert (state.open_bytes, state.jobs[uuid].body) == (0, b"")
+        assert (state.open_bytes, state.orders[uuid].body) == (0, b"")
     bench.post(client, uuid, body=body)
     assert story(client.take())[-1] == "200"
     assert bench.counts.duplicates == 1
@@ -115,4 +115,4 @@ def test_a_closed_job_keeps_no_body_but_knows_it(restarted):
         assert story(client.take()) == ["400"]
     assert 0 < state.kept_bytes < 4096
     bench.pass_time(bench.config.result_ttl_s + 1)
-    assert (state.kept_bytes, len(state.jobs)) == (0, 0)
+    assert (state.kept_bytes, len(state.orders)) == (0, 0)

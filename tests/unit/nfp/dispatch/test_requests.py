@@ -6,7 +6,7 @@ import pytest
 
 from broker.nfp.access import Access, Rule
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.job import JOB_BYTES, SLOT_BYTES
+from broker.nfp.dispatch.model import ORDER_BYTES, PART_BYTES
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Standing
@@ -310,7 +310,7 @@ def test_results_are_forgotten_after_their_time():
 
 
 def test_results_are_forgotten_for_room():
-    room = 2 * (JOB_BYTES + SLOT_BYTES) + 300
+    room = 2 * (ORDER_BYTES + PART_BYTES) + 300
     bench = Bench(DispatchConfig(results_max_bytes=room))
     worker, client = bench.register("w1", ours=True), bench.client()
     uuids = []
@@ -338,7 +338,7 @@ def test_so_many_jobs_are_remembered_and_no_more(most):
 def test_a_job_costs_more_than_its_body():
     """A job without body takes memory as well, and so does each worker it is for."""
     names = [f"n{number}" for number in range(20)]
-    bench = Bench(DispatchConfig(open_max_bytes=JOB_BYTES + 20 * SLOT_BYTES))
+    bench = Bench(DispatchConfig(open_max_bytes=ORDER_BYTES + 20 * PART_BYTES))
     client = bench.client()
     bench.post(client, target=json.dumps(names), body=b"")
     assert story(client.take()) == ["300"]
@@ -347,7 +347,7 @@ def test_a_job_costs_more_than_its_body():
     bench.delete(client, "job1")
     bench.post(client, uuid, body=b"")
     assert story(client.take()) == ["300"]
-    assert bench.dispatcher._state.open_slots == 1
+    assert bench.dispatcher._state.open_parts == 1
 
 
 # -- clients that vanish --------------------------------------------------------------------------

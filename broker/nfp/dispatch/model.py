@@ -1,0 +1,429 @@
+"""What the dispatcher knows: orders of clients, their parts, who runs each, the workers, services, clients and queues.
+
+A client's POST becomes an ``Order`` with one ``Part`` for each worker it is for. A part that is given to a worker is a
+``Run`` there; one that waits stands in a ``FairQueue``. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.nfp import bodies
+from broker.nfp.contract import Peer
+from broker.nfp.dispatch.queues import FairQueue
+from broker.nfp.dispatch.timers import Timer
+from broker.nfp.dispatch.wires import Wire
+from broker.nfp.names import Command, Dialect
+from broker.nfp.packet import Body
+from broker.nfp.principal import Principal
+from broker.nfp.records import JobAdded
+from broker.nfp.targets import Target, render
+
+WAITING: Final = "waiting"
+DISPATCHED: Final = "dispatched"
+ACCEPTED: Final = "accepted"
+FINAL: Final = "final"
+
+OPEN: Final = "open"
+DONE: Final = "done"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+EXPIRED: Final = "expired"
+
+ORDER_BYTES: Final = 1536
+"""What a job costs in memory beside bodies: the object, its uuid and strings, its places in tables."""
+PART_BYTES: Final = 512
+"""The same of a part; a queue of its own for each name is not in it."""
+
+ALIVE: Final = "alive"
+LOST: Final = "lost"
+EXPECTED: Final = "expected"
+
+
+class Order:
+    """A job as the broker holds it: a client's request and everything that came of it.
+
+    Attributes:
+        principal: who submitted it; None after a restart, when only ``holder`` and ``userid`` are known.
+        parts: by name; empty while a job for all waits for the first worker of its service.
+        open: parts without recorded result.
+        waiting: parts that wait.
+        fate: cancelled or expired once that was decided, else "".
+        told: the client was told that it is dispatched (202).
+        owner: for any: the worker the client was told of, "" before.
+        body: b"" once it is closed.
+        size: bytes it costs: its body, its recorded results, ``ORDER_BYTES``, and ``PART_BYTES`` for each part.
+        after: the commit that makes the job durable.
+    """
+
+    __slots__ = (
+        "_digest",
+        "added_at",
+        "after",
+        "body",
+        "client",
+        "closed_at",
+        "deadline",
+        "dialect",
+        "fate",
+        "holder",
+        "key",
+        "missing",
+        "open",
+        "owner",
+        "parts",
+        "principal",
+        "service",
+        "size",
+        "state",
+        "target",
+        "task",
+        "timer",
+        "told",
+        "ttl_s",
+        "userid",
+        "uuid",
+        "waiting",
+    )
+
+    def __init__(self, added: JobAdded, client: Client, principal: Principal | None, added_at: float) -> None:
+        self.uuid = added.uuid
+        self.service = added.service
+        self.task = added.task
+        self.target: Target = added.target
+        self.body = added.body
+        self.dialect: Dialect = added.dialect
+        self.holder = added.holder
+        self.userid = added.userid
+        self.key = principal.key if principal is not None else ""
+        self.principal = principal
+        self.client = client
+        self.ttl_s = added.ttl_s
+        self.added_at = added_at
+        self.deadline = added_at + added.ttl_s
+        self.closed_at = 0.0
+        self.parts: dict[str, Part] = {}
+        self.missing: tuple[str, ...] = ()
+        self.open = 0
+        self.waiting = 0
+        self.told = False
+        self.owner = ""
+        self.state = OPEN
+        self.fate = ""
+        self.timer: Timer | None = None
+        self.size = ORDER_BYTES + len(added.body)
+        self.after = 0
+        self._digest: tuple[int, int] | None = None
+
+    @property
+    def target_text(self) -> str:
+        """The target as deployed NorFab writes it."""
+        return render(self.target, array=True)
+
+    def drop_body(self) -> None:
+        """Nobody is given the job any more: what is kept of the body tells only whether another one is the same.
+
+        Only whose job it is may ask, so that the hash need not withstand anybody: it is the quickest there is.
+        """
+        self._digest = (len(self.body), hash(self.body))
+        self.size -= len(self.body)
+        self.body = b""
+
+    def has_body(self, body: bytes) -> bool:
+        """Whether it was submitted with this body."""
+        if self._digest is None:
+            return self.body == body
+        return self._digest == (len(body), hash(body))
+
+    def named(self, names: tuple[str, ...]) -> list[Part]:
+        """The parts that ``names`` mean; a worker that has or had the part for any means that one. () means all."""
+        if not names:
+            return list(self.parts.values())
+        anyone = self.parts.get("")
+        found = []
+        for name in names:
+            part = self.parts.get(name)
+            if part is None and anyone is not None and (name in anyone.given or name == self.owner):
+                part = anyone
+            if part is not None and part not in found:
+                found.append(part)
+        return found
+
+    def given_to(self, worker: str) -> Part | None:
+        """The part that this worker was ever given."""
+        part = self.parts.get(worker) or self.parts.get("")
+        return part if part is not None and worker in part.given else None
+
+
+class Part:
+    """One worker's part of a job: exactly one result is recorded for it.
+
+    Attributes:
+        name: the worker it is for; "" for any of the service.
+        state: waiting, dispatched, accepted or final.
+        run: who has it at present.
+        given: every worker it was ever given to, with the latest attempt there: each may still bring the result.
+        strangers: those of ``given`` that said since that they do not know the job.
+        attempt: of the latest dispatch, 0 before the first.
+        repeat: whether it may be run again when the worker that has accepted it is lost.
+        since: when it began to wait.
+        queue: where it waits.
+        asked: body of the input request that the client has not answered, else None.
+        worker: whose result was recorded; "" while none is, and for the broker's own.
+        after: the commit that makes the recorded result durable.
+    """
+
+    __slots__ = (
+        "after",
+        "asked",
+        "attempt",
+        "body",
+        "given",
+        "name",
+        "order",
+        "queue",
+        "repeat",
+        "run",
+        "since",
+        "state",
+        "status",
+        "strangers",
+        "worker",
+    )
+
+    def __init__(self, order: Order, name: str, now: float) -> None:
+        self.order = order
+        self.name = name
+        self.state = WAITING
+        self.run: Run | None = None
+        self.given: dict[str, int] = {}
+        self.strangers: frozenset[str] = frozenset()
+        self.attempt = 0
+        self.repeat = True
+        self.since = now
+        self.queue: FairQueue[Part] | None = None
+        self.asked: Any = None
+        self.worker = ""
+        self.status = 0
+        self.body = b""
+        self.after = 0
+
+
+class Run:
+    """A part in the hands of a worker. It is current while ``part.run is run``; else somebody else's result counts.
+
+    Attributes:
+        heard: when the worker last said something about it.
+        asked: when the unanswered GET was sent, 0.0 with none.
+        doubtful: it is asked by GET when nothing more is heard about it, even if its worker pushes results.
+        check: the GET asks whether the worker has the job from an earlier attempt; POST follows if not.
+        told: the client was told that the worker has it (201).
+        ready: body of the worker's result_ready event, whose result is on its way to us; else None.
+        holds: a credit of the worker is in use for it.
+        ended: when it ceased to be current, 0.0 before.
+    """
+
+    __slots__ = (
+        "asked",
+        "attempt",
+        "check",
+        "doubtful",
+        "ended",
+        "heard",
+        "holds",
+        "part",
+        "ready",
+        "told",
+        "worker",
+    )
+
+    def __init__(self, part: Part, worker: Worker, attempt: int, now: float) -> None:
+        self.part = part
+        self.worker = worker
+        self.attempt = attempt
+        self.heard = now
+        self.asked = 0.0
+        self.doubtful = False
+        self.check = False
+        self.told = False
+        self.ready: Any = None
+        self.holds = False
+        self.ended = 0.0
+
+    def request(self, command: Command, body: Body, after: int = 0) -> bool:
+        """Write to the worker about it. False: nothing was queued, the worker is away or its queue is full."""
+        wire, order = self.worker.wire, self.part.order
+        if wire is None:
+            return False
+        client = order.client
+        address = client.token(self.attempt) if wire.tokens else client.address(self.attempt)
+        return wire.request(command, order.uuid, address, body, after)
+
+    def ask(self) -> bool:
+        """GET: what became of it. Deployed workers do not read the body."""
+        return self.request(Command.GET, b"{}")
+
+
+class Worker:
+    """A worker that is there or waited for.
+
+    Attributes:
+        state: alive, lost (connection broken, not dead yet) or expected (known from the store, not back yet).
+        wire: how it is written to; None unless alive.
+        slots: jobs it runs at a time.
+        limit: jobs it is given at a time: one more where it can be taken back, so that it never waits for the next.
+        busy: credits in use.
+        runs: by job, what it was given and has not finished.
+        claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
+        choked: its queue was full: it gets nothing until it is heard again.
+        heard, sent: when anything last came from or went to it.
+        since: when it got into its present state.
+        tasks: what its OPEN said about running twice.
+    """
+
+    __slots__ = (
+        "busy",
+        "choked",
+        "claims",
+        "dialect",
+        "done",
+        "failed",
+        "features",
+        "heard",
+        "holder",
+        "key",
+        "limit",
+        "name",
+        "resources",
+        "runs",
+        "rx",
+        "sent",
+        "service",
+        "since",
+        "slots",
+        "state",
+        "tasks",
+        "timer",
+        "turn",
+        "tx",
+        "wire",
+    )
+
+    def __init__(self, name: str, service: Service, dialect: Dialect, key: str, now: float) -> None:
+        self.name = name
+        self.service = service
+        self.dialect = dialect
+        self.key = key
+        self.holder = ""
+        self.features: frozenset[str] = frozenset()
+        self.state = EXPECTED
+        self.wire: Wire | None = None
+        self.slots = self.limit = 1
+        self.busy = 0
+        self.runs: dict[str, Run] = {}
+        self.claims: dict[str, bool] = {}
+        self.choked = False
+        self.turn = False
+        self.heard = self.sent = self.since = now
+        self.timer: Timer | None = None
+        self.tx = self.rx = self.done = self.failed = 0
+        self.resources: tuple[str, ...] = ()
+        self.tasks: Mapping[str, bool | None] = {}
+
+    @property
+    def free(self) -> bool:
+        """True when it could be given a job now."""
+        return self.wire is not None and self.busy < self.limit and not self.choked
+
+
+class Service:
+    """A service with workers, or with requests that wait for one.
+
+    Attributes:
+        workers: those that are there or waited for.
+        alive: how many of them are there.
+        idle: those with a free slot, whose turn it is first.
+        ready: those without, which are given one more all the same.
+        ahead: those that were given more than they have slots.
+        sharing: when something of that is taken back for somebody idle.
+        queue: requests for any of them.
+        gathering: requests for all of them, made while there was none.
+        absent_since: when the last one that was there left.
+    """
+
+    __slots__ = (
+        "absent_since",
+        "ahead",
+        "alive",
+        "gathering",
+        "idle",
+        "name",
+        "queue",
+        "ready",
+        "sharing",
+        "workers",
+    )
+
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
+        self.workers: dict[str, Worker] = {}
+        self.alive = 0
+        self.idle: OrderedDict[Worker, None] = OrderedDict()
+        self.ready: OrderedDict[Worker, None] = OrderedDict()
+        self.ahead: dict[Worker, None] = {}
+        self.sharing: Timer | None = None
+        self.queue: FairQueue[Part] = FairQueue()
+        self.gathering: dict[Order, None] = {}
+        self.absent_since = now
+
+
+class Client:
+    """Somebody whose jobs are remembered.
+
+    Attributes:
+        peer: its present connection, None while it is away.
+        dialect: how it spoke last.
+        features: what its latest OPEN asked for.
+        owed: parts whose recorded result could not be pushed, in order.
+        open: its jobs that are not closed.
+        kept: its closed jobs.
+        seen: when it last asked something, -1.0 when never since the start.
+    """
+
+    __slots__ = (
+        "_prefix",
+        "dialect",
+        "features",
+        "holder",
+        "identity",
+        "kept",
+        "name",
+        "open",
+        "owed",
+        "peer",
+        "seen",
+    )
+
+    def __init__(self, identity: bytes, holder: str, name: str, dialect: Dialect) -> None:
+        self.identity = identity
+        self.holder = holder
+        self.name = name
+        self.dialect = dialect
+        self.features: frozenset[str] = frozenset()
+        self.peer: Peer | None = None
+        self.owed: dict[Part, None] = {}
+        self.open = 0
+        self.kept = 0
+        self.seen = -1.0
+        self._prefix = bodies.make_token(identity, 0)[:-1]
+
+    def token(self, attempt: int) -> bytes:
+        """The address written to workers that run its jobs."""
+        return b"%s%d" % (self._prefix, attempt)
+
+    def address(self, attempt: int) -> bytes:
+        """The same for deployed workers, whose ``job_list`` shows it to people: a first attempt has the name alone."""
+        name = self._prefix[:-1]
+        return name if attempt == 1 and b"#" not in name else self.token(attempt)
