@@ -3,6 +3,7 @@
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns, ``disown``
 takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take apart, and
 ``raise_descriptor_limit`` asks for all that is allowed. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said.
+``Pauses`` is for who looks after others.
 """
 
 from __future__ import annotations
@@ -106,6 +107,33 @@ def disown() -> None:
     """Let this process, a child of the one that is looked after, never speak for it."""
     for name in (_NOTIFY_SOCKET, _WATCHDOG_USEC, _WATCHDOG_PID):
         os.environ.pop(name, None)
+
+
+# ---------------------------------------------------------------- starting again
+
+
+class Pauses:
+    """How long what has ended waits until it is started again: twice as long each time, up to a limit.
+
+    Args:
+        first_s: the first pause. longest_s: the limit. lasted_s: who lived longer was well, and begins anew.
+
+    Attributes:
+        ends: ends in a row, since it last was well.
+    """
+
+    def __init__(self, first_s: float, longest_s: float, lasted_s: float) -> None:
+        self.ends = 0
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._lasted_s = lasted_s
+
+    def after(self, lived_s: float) -> float:
+        """Return the pause in seconds after a life of ``lived_s``."""
+        if lived_s > self._lasted_s:
+            self.ends = 0
+        self.ends += 1
+        return float(min(self._first_s * 2.0 ** min(self.ends - 1, 32), self._longest_s))
 
 
 # ---------------------------------------------------------------- descriptors

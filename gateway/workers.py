@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from broker import supervision
@@ -69,7 +69,9 @@ class Worker:
     pid: int = 0
     """0 while none runs."""
     born: float = 0.0
-    pause_s: float = PAUSE_S
+    pauses: supervision.Pauses = field(
+        default_factory=lambda: supervision.Pauses(PAUSE_S, PAUSE_MAX_S, LASTED_S)
+    )
     again_at: float = 0.0
     """When the next incarnation may begin."""
 
@@ -284,11 +286,9 @@ class Supervisor:
 
     def _mourn(self, worker: Worker, code: int) -> None:
         now = time.monotonic()
-        if now - worker.born > LASTED_S:
-            worker.pause_s = PAUSE_S
-        worker.again_at = now + worker.pause_s
-        log.error("worker %d ended with %d; another one in %.1f s", worker.index, code, worker.pause_s)
-        worker.pause_s = min(worker.pause_s * 2, PAUSE_MAX_S)
+        pause_s = worker.pauses.after(now - worker.born)
+        worker.again_at = now + pause_s
+        log.error("worker %d ended with %d; another one in %.1f s", worker.index, code, pause_s)
 
     def _revive(self) -> None:
         now = time.monotonic()

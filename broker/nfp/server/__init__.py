@@ -26,7 +26,7 @@
     greeting    the answer to OPEN
     nudges      DISCONNECT to the workers of an earlier run
     recollection  closed jobs of an earlier run are read while the broker works
-    household   workers in this process: the file service
+    files_worker  the file service, workers in this process
     local       LocalPeer and LocalChannel: clients and workers in this process
     seams       the dispatcher, as far as clients and workers know it
 """

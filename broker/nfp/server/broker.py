@@ -26,8 +26,8 @@ from broker.nfp.records import JobAdded, Op, Snapshot
 from broker.nfp.server.clients import Clients
 from broker.nfp.server.config import access_of, dispatch_config, separated
 from broker.nfp.server.corridor import Corridor, Judged
+from broker.nfp.server.files_worker import FilesWorker
 from broker.nfp.server.greeting import Greeting
-from broker.nfp.server.household import Household
 from broker.nfp.server.keys import BrokerKeys, prepare
 from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
@@ -138,7 +138,7 @@ class NfpBroker:
         self._recollection = Recollection(self.dispatcher, self.store, self.reception.recalled, self.clock)
         self.datastore = Datastore(settings.inventory)
         self.reader = Reader(self.datastore, self.loop)
-        self.household = Household(settings, self.local_channel)
+        self.files_worker = FilesWorker(settings, self.local_channel)
         greeting = Greeting(settings.keepalive_ms, settings.multiplier, self.epoch)
         self.overview = Overview(self)
         self.clients = Clients(self.dispatcher, self.access, greeting, self._services())
@@ -180,7 +180,7 @@ class NfpBroker:
             self._nudges = self._nudges_to(snapshot)
             await listen(self)
             self._recollection.start()
-            self.household.start()
+            self.files_worker.start()
         except ConfigError as error:
             await self._close()
             raise separated(error) from error
@@ -208,7 +208,7 @@ class NfpBroker:
         log.info("%s stops: %s", self.name, reason)
         for router in self.routers:
             router.shut()
-        await self.household.stop()
+        await self.files_worker.stop()
         self.dispatcher.disconnect_workers(None, reason, self.clock.now())
         self.accounting.flush()
         self.turns.finish()
@@ -225,7 +225,7 @@ class NfpBroker:
             self._nudges.close()
         await self._recollection.stop()
         self.reader.close()
-        await self.household.stop()
+        await self.files_worker.stop()
         await self.store.close()
         for local in list(self.locals.values()):
             local.close()

@@ -95,7 +95,7 @@ async def serve(
     supervision.watch(loop.call_later)
     try:
         await broker.start()
-        await broker.household.settled()
+        await broker.files_worker.settled()
         async with beside(broker) if beside is not None else contextlib.nullcontext():
             supervision.announce(loop.call_later, "READY=1")
             if ready is not None:

@@ -12,6 +12,7 @@ from broker.errors import ConfigError
 from broker.nfp.names import Sender
 from broker.nfp.server.local import LocalChannel
 from broker.settings.nfp import NfpSection
+from broker.supervision import Pauses
 
 if TYPE_CHECKING:
     from broker.nfp.files.service import FileService
@@ -32,8 +33,8 @@ LONGEST_PAUSE_S: Final = 30.0
 Channels = Callable[[str, Sender], LocalChannel]
 
 
-class Household:
-    """The workers that live with the broker.
+class FilesWorker:
+    """The file service's workers, which live with the broker and are started again whenever they end.
 
     Args:
         settings: the section ``[nfp]``. channels: see ``NfpBroker.local_channel``.
@@ -98,7 +99,8 @@ class Household:
 
     async def _keep(self, worker: Worker) -> None:
         """Let ``worker`` run, and again whenever it ends."""
-        clock, pause_s = asyncio.get_running_loop().time, FIRST_PAUSE_S
+        clock = asyncio.get_running_loop().time
+        pauses = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S)
         while not self._leaving.is_set():
             began = clock()
             try:
@@ -107,9 +109,7 @@ class Household:
                 log.exception("%s failed", worker.name)
             if self._leaving.is_set():
                 return
-            if clock() - began > LONGEST_PAUSE_S:
-                pause_s = FIRST_PAUSE_S
+            pause_s = pauses.after(clock() - began)
             log.warning("%s has ended and is started again in %g s", worker.name, pause_s)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -6,7 +6,7 @@ import msgspec
 
 from broker.nfp.names import MMI_WORKER, Command, Sender
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.server import household, local, process
+from broker.nfp.server import files_worker, local, process
 from tests.live.nfp import request, running, section
 from tests.unit.nfp.server.stage import until
 
@@ -33,7 +33,7 @@ def test_management_does_not_end_them(rundir):
     async def story():
         async with running(section(rundir)) as broker:
             await until(lambda: alive(broker) == NAMES)
-            workers = list(broker.household._workers)
+            workers = list(broker.files_worker._workers)
             for task in ("shutdown", "restart", "disconnect"):
                 said = await managed(broker, task)
                 assert set(said) == NAMES
@@ -47,12 +47,12 @@ def test_management_does_not_end_them(rundir):
 
 
 def test_one_that_ends_is_started_again(rundir, monkeypatch, caplog):
-    monkeypatch.setattr(household, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(files_worker, "FIRST_PAUSE_S", 0.02)
 
     async def story():
         async with running(section(rundir)) as broker:
             await until(lambda: alive(broker) == NAMES)
-            first = broker.household._workers[0]
+            first = broker.files_worker._workers[0]
             shift = first._shift
             first.stop()
             await until(lambda: first._shift not in (None, shift) and first.connected)
@@ -62,7 +62,7 @@ def test_one_that_ends_is_started_again(rundir, monkeypatch, caplog):
                 monkeypatch.undo()
                 raise ValueError("broken")
 
-            monkeypatch.setattr(household, "FIRST_PAUSE_S", 0.02)
+            monkeypatch.setattr(files_worker, "FIRST_PAUSE_S", 0.02)
             monkeypatch.setattr(first, "run", broken)
             first.stop()
             await until(lambda: "broker-files failed" in caplog.text)
@@ -72,16 +72,16 @@ def test_one_that_ends_is_started_again(rundir, monkeypatch, caplog):
 
 
 def test_the_end_does_not_wait_for_the_pause(rundir, monkeypatch):
-    monkeypatch.setattr(household, "FIRST_PAUSE_S", 1000.0)
+    monkeypatch.setattr(files_worker, "FIRST_PAUSE_S", 1000.0)
 
     async def story():
         async with running(section(rundir)) as broker:
             await until(lambda: alive(broker) == NAMES)
-            for worker in broker.household._workers:
+            for worker in broker.files_worker._workers:
                 worker.stop()
             await until(lambda: not alive(broker))
             async with asyncio.timeout(10):
-                await broker.household.stop()
+                await broker.files_worker.stop()
 
     asyncio.run(story())
 
