@@ -10,6 +10,7 @@ longer than `FAST_S` fails; on a machine that is busier than it has cores, as ma
 from `CROWDED` on twice that.
 """
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -73,10 +74,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_configure(config: pytest.Config) -> None:
     guard.begin()
+    keep_out_of_the_home()
     if os.environ.get("HEADGATE_SOAK") == "1":
         settings.load_profile("soak")
     else:
         settings.load_profile("ci" if skips_fail() else "fast")
+
+
+def keep_out_of_the_home() -> None:
+    """Let what a test keeps by default, such as the jobs of a named client, be this run's: nothing of its user's."""
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headgate-state-")
+    atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def skips_fail() -> bool:

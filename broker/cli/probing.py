@@ -201,7 +201,7 @@ async def ask_nfp(section: Any, question: Question, timeout_s: float) -> Verdict
         raise ConfigError(f"{section.base_dir}/broker.key: expected the key of the broker")
     key = f"{section.base_dir}/owner.key_secret" if server_key else None
     name = f"health-{question}-{socket.gethostname()[:64]}"
-    client = NfpClient(name, broker=place, server_key=server_key, key=key)
+    client = NfpClient(name, broker=place, server_key=server_key, key=key, store=False)
     try:
         async with asyncio.timeout(timeout_s), client:
             await client.wait_connected()

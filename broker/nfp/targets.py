@@ -6,11 +6,13 @@ Four spellings are read: ``all``, ``any``, comma separated names (the text), a J
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from broker.errors import ConfigError
 from broker.nesting import decoder
 from broker.nfp.names import NAME_BYTES_MAX
 
@@ -26,6 +28,8 @@ class Target(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+Targeting = str | Iterable[str] | Target
+"""How callers name a target: ``"all"``, ``"any"``, a worker's name, or several."""
 ALL: Final = Target("all")
 ANY: Final = Target("any")
 CACHED_CHARS_MAX: Final = 256
@@ -40,6 +44,25 @@ def parse(text: str) -> Target | None:
     (Target(kind='list', names=('w1', 'w2')), Target(kind='list', names=('w1',)), Target(kind='any', names=()), None)
     """
     return _parse_short(text) if len(text) <= CACHED_CHARS_MAX else _parse(text)
+
+
+def target_of(given: Targeting) -> Target:
+    """The target that a caller names.
+
+    Raises:
+        ConfigError: it names nobody.
+    """
+    if isinstance(given, Target):
+        return given
+    if not isinstance(given, str):
+        names: tuple[Any, ...] = tuple(dict.fromkeys(given))
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError(f"target {names!r:.100}, expected names of workers")
+        return Target("list", names)
+    chosen = parse(given)
+    if chosen is None:
+        raise ConfigError(f"target {given[:100]!r}, expected all, any or names of workers")
+    return chosen
 
 
 def _parse(text: str) -> Target | None:

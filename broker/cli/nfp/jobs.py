@@ -28,7 +28,7 @@ JOB_HEADS: Final = ("id", "service", "task", "target", "state", "age", "workers"
 STYLES: Final = {"open": "yellow", "done": "green", "failed": "red", "expired": "red", "cancelled": "dim"}
 
 app = options.application("nfp jobs")
-command = connected("jobs")
+command = connected("jobs", submits=True)
 Uuid = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 Service = Annotated[
     str,

@@ -26,7 +26,7 @@ EXAMPLES = (
 )
 
 
-@with_session("run")
+@with_session("run", submits=True)
 def run(
     session: NfpSession,
     service: Annotated[str, typer.Argument(metavar="SERVICE")],

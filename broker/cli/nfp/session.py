@@ -69,7 +69,11 @@ Key = Annotated[
 Name = Annotated[
     str | None,
     typer.Option(
-        "--name", "-n", metavar="NAME", help="Our name at the broker. Default: a new one each time."
+        "--name",
+        "-n",
+        metavar="NAME",
+        help="Our name at the broker; jobs submitted under it are kept in the base directory. Default: a new one "
+        "each time.",
     ),
 ]
 BaseDir = Annotated[
@@ -82,6 +86,7 @@ Plain = Annotated[
         "--no-curve", help="Speak plaintext, although there is a broker's key in the base directory."
     ),
 ]
+NoStore = Annotated[bool, typer.Option("--no-store", help="Keep no jobs of --name in the base directory.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plaintext to another machine.")]
 
 Work = Callable[[NfpClient], Awaitable[int | None]]
@@ -106,6 +111,7 @@ class NfpSession:
         plain: bool,
         insecure: bool,
         as_json: bool,
+        no_store: bool = True,
     ) -> None:
         self.verb = verb
         self.screen = Screen(as_json)
@@ -114,6 +120,7 @@ class NfpSession:
         self._server_key = server_key
         self._key = key
         self._name = name or f"{CLI}-{socket.gethostname()[:64]}-{os.getpid()}-{uuid4().hex[:6]}"
+        self._store = bool(name) and not no_store
         self._plain = plain
         self._insecure = insecure
 
@@ -129,6 +136,8 @@ class NfpSession:
             broker=self._brokers,
             server_key=server_key,
             key=self._own_key() if server_key else None,
+            state_dir=self.base_dir,
+            store=self._store,
             limits=Limits(answer_s=ANSWER_S),
             failover_s=FAILOVER_S,
             insecure=self._insecure,

@@ -191,7 +191,7 @@ def _check_prompt() -> None:
         raise ConfigError(f"{text}; `headgate nfp run` and lines from a pipe work without it") from error
 
 
-@with_session("shell")
+@with_session("shell", submits=True)
 def shell(session: NfpSession) -> int:
     """Have tasks run line by line: SERVICE TASK [ARGUMENT]... [NAME=VALUE]... [--target T] [--timeout S].
 

@@ -18,12 +18,14 @@
 
     asyncio.run(main())
 
+A client with a name keeps the jobs that it submits in ``store_path`` and finds them again after a restart
+(``unfinished``, ``attach``); ``store=False`` keeps none, nor does a client without a name.
+
 ::
 
     client         NfpClient: connect, submit, ask
     receiving      the conversation with the broker: who gets what it brings
     silence        a broker that says nothing when it should: asked for a sign of life, then given up
-    dialing        the way to a broker, keys, spellings of targets
     job            one job: its result, events, stream; cancel, answer
     desk           all unfinished jobs: send, send again, poll, deadlines, another broker
     news           events of jobs and subscriptions, bounded, for any number of readers
@@ -32,8 +34,7 @@
     subscription   events of the broker by sequence, gaps told
     fetching       files by ``nf://``: who has it, what is here already
     transfer       one file on its way: credits, order, digest
-    keeping        jobs that survive a restart of the client, in ``store``
-    store          the database behind it
+    store          the jobs of a named client on disk: they survive its restart
     limits         how long it waits, how much it holds
     errors         what it raises
     blocking       the same names for ordinary threads (BlockingClient; loaded when it is asked for)

@@ -6,6 +6,7 @@ Concurrency: a client belongs to the event loop that entered it; any number of i
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,21 +16,21 @@ from uuid import uuid4
 from broker.errors import LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.desk import Desk
-from broker.nfp.client.dialing import BrokerKey, OwnKey, Targeting, check_text, dial, target_of
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.fetching import Fetched, Fetching, Place
 from broker.nfp.client.job import Job, Ticket
-from broker.nfp.client.keeping import Keeping
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
 from broker.nfp.client.questions import Questions
 from broker.nfp.client.receiving import Receiving
 from broker.nfp.client.requests import Requests
+from broker.nfp.client.store import ClientStore
 from broker.nfp.client.subscription import Subscription, Subscriptions
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
-from broker.nfp.names import ASKED_BY_MMI, FILESHARING, JOBS, MMI_BROKER, SID
+from broker.nfp.names import ASKED_BY_MMI, FILESHARING, JOBS, MMI_BROKER, SID, Sender
 from broker.nfp.peer.brokers import chosen
-from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S
-from broker.nfp.targets import ALL
+from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
+from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
+from broker.nfp.targets import ALL, Targeting, target_of
 from broker.transport.curve import generate
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from broker.nfp.peer.channel import Channel
 
+log = logging.getLogger("headgate")
 FETCHED: Final = "fetched"
 """Folder of fetched files in ``state_dir``."""
 
@@ -45,20 +47,24 @@ class NfpClient:
     """See the package for an example.
 
     Args:
-        name: our identity. Default: a new one each time. One that stays lets jobs be found again after a restart, and
-            may be in use only once at a time.
+        name: our identity, in use once at a time. Jobs of a named client are kept on disk and found again after a
+            restart (``unfinished``, ``attach``). Default: a new name each time, which keeps nothing.
         broker: addresses in order of preference, ``tcp://HOST:PORT`` or ``ipc://PATH``; None: see
             ``peer.brokers.chosen``.
         server_key: the broker's CURVE key: Z85, the file of its certificate, or {address: key}. Default: the one of a
             broker that has its state in ``state_dir`` or in the usual folder; without any, and for "", plaintext, which
             stays on this machine.
-        key: our certificate or its file. Default: kept in ``state_dir`` or the usual folder, for a name belongs to its
-            key for good; a new one each time without a ``name``.
-        state_dir: folder where jobs and key are kept; None: no jobs are kept.
+        key: our certificate or its file. Default: kept in ``state_dir``, for a name belongs to its key for good; a new
+            one each time without a ``name``.
+        state_dir: folder where jobs and key are kept; None: the usual one, ``peer.keys.default_base_dir``.
+        store: False keeps no jobs on disk.
         limits: what it may hold and how long it waits.
         failover_s, open_timeout_s: see ``DealerChannel``.
         insecure: allow plaintext off this machine.
         channel: speaks to the broker in place of a DEALER; the arguments about brokers and keys do not count then.
+
+    Attributes:
+        store_path: the file where jobs are kept; None: they are not.
 
     Raises:
         ConfigError: an address, key or name is wrong, or a file cannot be used.
@@ -69,9 +75,10 @@ class NfpClient:
         name: str = "",
         *,
         broker: str | Sequence[str] | None = None,
-        server_key: BrokerKey = None,
+        server_key: BrokerKeys = None,
         key: OwnKey = None,
         state_dir: str | os.PathLike[str] | None = None,
+        store: bool = True,
         limits: Limits | None = None,
         failover_s: float = FAILOVER_S,
         open_timeout_s: float = OPEN_TIMEOUT_S,
@@ -81,18 +88,29 @@ class NfpClient:
         self.name = name or (channel.name if channel is not None else f"client-{uuid4().hex[:12]}")
         self.limits = limits or Limits()
         self.state_dir = None if state_dir is None else Path(state_dir)
-        self._channel: Channel = channel or dial(
-            self.name,
-            chosen(broker, os.environ),
-            server_key,
-            key if key is not None or name or state_dir is not None else generate(),
-            self.state_dir,
-            failover_s=failover_s,
-            open_timeout_s=open_timeout_s,
-            insecure=insecure,
-            refused=self._refused,
-        )
-        self._keeping = Keeping(self.state_dir, self.name) if self.state_dir is not None else None
+        self._channel: Channel
+        if channel is not None:
+            self._channel = channel
+        else:
+            brokers = chosen(broker, os.environ)
+            own = key if key is not None or name else generate()
+            certificate, keys = credentials(
+                self.state_dir, self.name, brokers, key=own, server_key=server_key, insecure=insecure
+            )
+            self._channel = DealerChannel(
+                brokers,
+                identity=self.name,
+                sender=Sender.CLIENT,
+                certificate=certificate,
+                server_keys=keys,
+                failover_s=failover_s,
+                open_timeout_s=open_timeout_s,
+                insecure=insecure,
+                refused=self._refused,
+            )
+        folder = self.state_dir or default_base_dir()
+        self.store_path = peer_file(folder, name, ".db") if name and store else None
+        self._store: ClientStore | None = None
         self._requests = Requests(self._channel)
         self._questions = Questions(self._requests, self.limits)
         self._subscriptions = Subscriptions(self._ask_events, self.limits)
@@ -105,9 +123,11 @@ class NfpClient:
     # -- life -------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._keeping is not None:
-            await self._keeping.open()
-        self._desk = Desk(self._channel, self.limits, self._keeping)
+        if self.store_path is not None:
+            self._store = ClientStore(self.store_path, self.name)
+            await self._store.open()
+            log.info("%s: jobs are kept in %s", self.name, self.store_path)
+        self._desk = Desk(self._channel, self.limits, self._store)
         self._receiving.start(self._desk)
         return self
 
@@ -128,8 +148,8 @@ class NfpClient:
         self._requests.close()
         self._subscriptions.close(closed)
         await self._receiving.close()
-        if self._keeping is not None:
-            await self._keeping.close()
+        if self._store is not None:
+            await self._store.close()
 
     @property
     def desk(self) -> Desk:
@@ -188,7 +208,7 @@ class NfpClient:
 
         ``target`` is ``all`` workers of the service, ``any`` one, or names. ``timeout_s``: until then all results must
         be here; counted from now on, also over a restart. ``uuid`` is the job's id, by default a new one; a known one
-        is not run twice. ``keep`` writes it to ``state_dir``, if there is one.
+        is not run twice. ``keep`` writes it to the client's store, if it has one.
 
         A service that takes no jobs (``names.ASKED_BY_MMI``, such as ``mmi.service.broker``) is asked by MMI, once and
         never again: an answer that is lost with the connection is a LinkBroken. The result is that of "broker".
@@ -198,8 +218,8 @@ class NfpClient:
         """
         chosen = target_of(target)
         uuid = uuid or uuid4().hex
-        check_text(service, "service")
-        check_text(uuid, "uuid")
+        check_name(service, "service")
+        check_name(uuid, "uuid")
         known = self.desk.jobs.get(uuid) or self._questions.jobs.get(uuid)
         if known is not None:
             return known
@@ -208,8 +228,8 @@ class NfpClient:
         ticket = Ticket(uuid, service, task, chosen, body, timeout_s, deadline)
         if service in ASKED_BY_MMI:
             return self._questions.add(ticket, args, kwargs or {})
-        if keep and self._keeping is not None:
-            await self._keeping.added(ticket)
+        if keep and self._store is not None:
+            await self._store.add(ticket)
         return self.desk.add(ticket)
 
     async def run(
@@ -248,10 +268,10 @@ class NfpClient:
         """
         if (known := self.desk.jobs.get(uuid)) is not None:
             return known
-        stored = await self._keeping.find(uuid) if self._keeping is not None else None
+        stored = await self._store.find(uuid) if self._store is not None else None
         if stored is not None:
             return self.desk.found(stored)
-        check_text(uuid, "uuid")
+        check_name(uuid, "uuid")
         task, target = "", ALL
         if not service:
             shown = await self.mmi("show", service=JOBS, kwargs={"uuid": uuid, "results": False})
@@ -266,9 +286,9 @@ class NfpClient:
 
         They go on: results that came meanwhile are asked for, unsent ones are sent.
         """
-        if self._keeping is not None:
-            for stored in await self._keeping.unfinished():
-                if stored.uuid not in self.desk.jobs:
+        if self._store is not None:
+            for stored in await self._store.unfinished():
+                if stored.ticket.uuid not in self.desk.jobs:
                     self.desk.found(stored)
         return list(self.desk)
 

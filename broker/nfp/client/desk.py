@@ -20,9 +20,8 @@ from broker.errors import HeadgateError, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.errors import JobCancelled
 from broker.nfp.client.job import Job, Ticket
-from broker.nfp.client.keeping import Keeping, end_of, take_up, ticket_of
 from broker.nfp.client.limits import Limits
-from broker.nfp.client.store import ENDS, StoredJob
+from broker.nfp.client.store import ENDS, ClientStore, StoredJob, error_of, restore
 from broker.nfp.frames import Packet
 from broker.nfp.names import Code, Command, Sender
 from broker.nfp.outcome import worker_of
@@ -39,21 +38,21 @@ class Desk:
     """See the module.
 
     Args:
-        channel: for sending. keeper: None keeps nothing.
+        channel: for sending. store: None keeps nothing.
 
     Attributes:
         jobs: the unfinished ones by uuid, in the order they were submitted.
         unknown: packets about jobs that are not here, dropped.
     """
 
-    def __init__(self, channel: Channel, limits: Limits, keeper: Keeping | None = None) -> None:
+    def __init__(self, channel: Channel, limits: Limits, store: ClientStore | None = None) -> None:
         self.limits = limits
         self.jobs: dict[str, Job] = {}
         self.unknown = 0
         self.connected = False
         self.pushes = False
         self._channel = channel
-        self._keeper = keeper
+        self._store = store
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Job] = deque()
         self._at_broker: set[str] = set()
@@ -82,7 +81,7 @@ class Desk:
             raise HeadgateError(f"{len(self.jobs)} jobs are unfinished, that is the limit", errno.EAGAIN)
         job = Job(ticket, self)
         if earlier is not None:
-            take_up(job, earlier)
+            restore(job, earlier)
         self.jobs[ticket.uuid] = job
         if not ticket.body:
             job.outcome.acknowledged = True  # somebody else's POST
@@ -95,23 +94,22 @@ class Desk:
 
     def found(self, stored: StoredJob) -> Job:
         """A job that was kept: it goes on, or is over as it was."""
-        ticket = ticket_of(stored)
         if stored.state not in ENDS:
-            return self.add(ticket, stored)
-        job = Job(ticket, self)
-        take_up(job, stored)
-        job.finish(end_of(stored))
+            return self.add(stored.ticket, stored)
+        job = Job(stored.ticket, self)
+        restore(job, stored)
+        job.finish(error_of(job, stored))
         return job
 
     def named(self, job: Job) -> None:
         """A job has been given to workers: at a broker that remembers no job, that is worth keeping."""
-        if self._keeper is not None and not self.pushes:
-            self._keeper.named(job)
+        if self._store is not None and not self.pushes:
+            self._store.keep_workers(job.uuid, job.workers)
 
     def settled(self, job: Job) -> None:
         """Workers have brought something for a job."""
-        if self._keeper is not None:
-            self._keeper.result(job)
+        if self._store is not None:
+            self._store.keep_results(job)
 
     def ended(self, job: Job) -> None:
         """A job is over."""
@@ -129,8 +127,8 @@ class Desk:
         cancelling = self._cancels.get(uuid)
         if cancelling is not None and not cancelling.done():
             cancelling.set_result(job.status == _CANCELLED)
-        if self._keeper is not None and not self._closed:
-            self._keeper.closed(job)
+        if self._store is not None and not self._closed:
+            self._store.end(uuid, job.status, str(job.error or ""))
         if self._waiting and not self._closed:
             self._pump()
 

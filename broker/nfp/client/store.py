@@ -1,28 +1,41 @@
-"""The jobs of a client in a SQLite file, so that what it waits for survives its end (NFP, "Job Persistence")."""
+"""The jobs of a named client in a SQLite file, so that they are found again after its end (NFP, "Job Persistence").
+
+The file is ``peers/NAME.db`` in the client's folder. One process at a time uses it: a second client of the name on this
+machine gets a ConfigError that names the first. Jobs that have ended are kept for a day (see ``store.shelf``).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.errors import ConfigError
+from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout
+from broker.nfp.client.job import Job, Ticket
+from broker.nfp.names import Code
+from broker.nfp.opening import read_any
+from broker.nfp.outcome import Failure
 from broker.nfp.store.clock import Clock
-from broker.nfp.store.database import Sync
 from broker.nfp.store.shelf import Kept, Retention, Shelf, schema
+from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import Kind, Target
 
+log = logging.getLogger("headgate")
 SCHEMA: Final = schema("client store", b"NFPc")
 _BODY: Final = "body"
-_EVENT: Final = "event"
+_WORKERS: Final = "event"
 _RESULT: Final = "result/"
 """Followed by the worker's name."""
-ENDS: Final = frozenset({"done", "failed", "cancelled", "expired"})
+_EXPIRED: Final = "expired"
+ENDS: Final = frozenset({"done", "failed", "cancelled", _EXPIRED})
 
 
-class Result(NamedTuple):
+class StoredResult(NamedTuple):
     """What a worker answered; ``status`` 200, or the code of an error."""
 
     status: int
@@ -32,24 +45,15 @@ class Result(NamedTuple):
 class StoredJob(NamedTuple):
     """A job that was submitted."""
 
-    uuid: str
-    service: str
-    task: str
-    target: Target
-    body: bytes
-    """Of the POST."""
-    timeout_s: float
-    """As submitted."""
+    ticket: Ticket
     left_s: float
     """Until its deadline, 0 when that has passed; no step of the wall clock changes it."""
     state: str
     """open, done, failed, cancelled or expired."""
-    submitted_s: float
-    """Wall clock."""
-    results: dict[str, Result]
+    results: dict[str, StoredResult]
     """By worker; "" for a result without a worker's name."""
-    event: bytes = b""
-    """The last one kept."""
+    workers: tuple[str, ...] = ()
+    """Who was given the job, as far as it was kept."""
     error: str = ""
     """Why it did not end well."""
 
@@ -68,68 +72,92 @@ _more = msgspec.json.Decoder(_More)
 
 
 class ClientStore:
-    """All methods belong to the loop's thread, and none waits for the disk but async ones.
+    """The store of one client; its methods belong to the loop's thread, and only async ones wait for the disk.
 
     Args:
-        path: of the file; None keeps jobs in memory only.
-        retention: of what has ended. sync: "normal" survives kill -9, "full" survives power loss.
-        broken: told why nothing can be written, at each failure; it is tried again each second.
+        path: of the file. name: of the client, for people.
+        retention: of what has ended.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None,
+        path: str | os.PathLike[str],
+        name: str,
         *,
-        loop: asyncio.AbstractEventLoop | None = None,
         retention: Retention | None = None,
-        sync: Sync = "normal",
-        broken: Callable[[str], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
         self._shelf = Shelf(
-            path,
-            loop or asyncio.get_running_loop(),
-            SCHEMA,
-            retention=retention or Retention(),
-            sync=sync,
-            broken=broken,
-            clock=clock,
+            path, self._loop, SCHEMA, retention=retention or Retention(), broken=self._broken, clock=clock
         )
 
-    @property
-    def broken(self) -> str:
-        """Why nothing can be written at present, or ""."""
-        return self._shelf.broken
+    def _broken(self, why: str) -> None:
+        log.error("%s: jobs cannot be kept: %s", self._name, why)
 
-    async def open(self) -> list[StoredJob]:
-        """Begin; the jobs that had not ended, the oldest first.
+    async def open(self) -> None:
+        """Begin; jobs whose deadline has passed meanwhile end, for nobody may ever ask for them.
 
         Raises:
-            ConfigError: another process uses the file, it is damaged, of a newer version, or cannot be written.
+            ConfigError: EBUSY, another client of this name is in use; else the file is damaged, of a newer version, or
+            cannot be written.
         """
-        return [self._job(kept) for kept in await self._shelf.open()]
+        try:
+            found = await self._shelf.open()
+        except ConfigError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            used = f"the client name {self._name!r} is in use on this machine, expected one client a name at a time"
+            raise ConfigError(f"{used}: {error}", errno.EBUSY) from error
+        for kept in found:
+            self._expire(self._job(kept))
 
-    async def unfinished(self) -> list[StoredJob]:
-        """The jobs that have not ended at present, the oldest first.
+    async def close(self) -> None:
+        """Write what is left and end."""
+        await self._shelf.close()
+
+    async def durable(self) -> None:
+        """Return when everything put so far is on disk.
 
         Raises:
-            NotStored: the file cannot be read.
+            NotStored: it cannot be written at present (disk full); the text says why. It stays queued.
         """
-        uuids = [card.uuid for card in self._shelf.cards.values() if not card.settled]
-        jobs = [await self.find(uuid) for uuid in uuids]
-        return [job for job in jobs if job is not None]
+        await self._shelf.durable()
 
-    def submitted(
-        self, uuid: str, service: str, task: str, target: Target, body: bytes, timeout_s: float
-    ) -> bool:
-        """A job is about to be sent. False: its uuid is there already and stays as it is."""
+    async def add(self, ticket: Ticket) -> None:
+        """Keep a job that is about to be sent; returns once it is on disk. One that is known stays as it is.
+
+        Raises:
+            NotStored: it cannot be written; the job is not kept.
+        """
+        uuid = ticket.uuid
         if uuid in self._shelf.cards:
-            return False
-        self._shelf.new(uuid, service, task, "open", _text(_More(target, timeout_s)))
-        self._shelf.attach(uuid, _BODY, body)
-        return True
+            return
+        more = _text(_More(ticket.target, ticket.timeout_s))
+        self._shelf.new(uuid, ticket.service, ticket.task, "open", more)
+        self._shelf.attach(uuid, _BODY, ticket.body)
+        try:
+            await self.durable()
+        except NotStored:
+            self._shelf.drop(uuid)
+            raise
 
-    def result(self, uuid: str, worker: str, status: int, body: bytes) -> None:
+    def keep_workers(self, uuid: str, workers: tuple[str, ...]) -> None:
+        """It is known who works on a job."""
+        self._shelf.attach(uuid, _WORKERS, msgspec.json.encode(workers))
+
+    def keep_results(self, job: Job) -> None:
+        """The workers in the job's ``outcome.fresh`` have brought a result or an error."""
+        for worker in job.outcome.fresh:
+            failure = job.outcome.failures.get(worker)
+            if failure is not None:
+                self.keep_result(job.uuid, worker, failure.status, failure.text.encode())
+            elif worker in job.outcome.results:
+                body = msgspec.json.encode(job.outcome.results[worker])
+                self.keep_result(job.uuid, worker, Code.OK, body)
+
+    def keep_result(self, uuid: str, worker: str, status: int, body: bytes) -> None:
         """The result of ``worker``, "" when it has no name; the first one stays."""
         card = self._shelf.cards.get(uuid)
         if card is None:
@@ -141,23 +169,14 @@ class ClientStore:
         self._shelf.attach(uuid, _RESULT + worker, body)
         self._shelf.change(uuid, card.state, more=_text(more))
 
-    def event(self, uuid: str, body: bytes) -> None:
-        """The latest event: it takes the place of the one before."""
-        self._shelf.attach(uuid, _EVENT, body)
-
-    def closed(self, uuid: str, state: str, error: str = "") -> None:
-        """It has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
-        assert state in ENDS, state
+    def end(self, uuid: str, state: str, error: str = "") -> None:
+        """A job has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
         card = self._shelf.cards.get(uuid)
-        if card is None or card.settled:
+        if card is None or card.settled or state not in ENDS:
             return
         more = _more.decode(card.more)
         more.error = error
         self._shelf.change(uuid, state, more=_text(more), settled=True)
-
-    def forget(self, uuid: str) -> None:
-        """Drop a job."""
-        self._shelf.drop(uuid)
 
     def state(self, uuid: str) -> str:
         """open, done, failed, cancelled or expired; "" for a job that is not here."""
@@ -165,7 +184,7 @@ class ClientStore:
         return card.state if card is not None else ""
 
     async def find(self, uuid: str) -> StoredJob | None:
-        """The job ``uuid``, ended or not.
+        """The job ``uuid`` of this or an earlier life, ended or not.
 
         Raises:
             NotStored: the file cannot be read.
@@ -173,39 +192,70 @@ class ClientStore:
         kept = await self._shelf.read(uuid)
         return self._job(kept) if kept is not None else None
 
-    async def durable(self) -> None:
-        """Return when everything put so far is on disk.
+    async def unfinished(self) -> list[StoredJob]:
+        """The jobs that have not ended, the oldest first; those whose deadline has passed meanwhile end now.
 
         Raises:
-            NotStored: it cannot be written at present (disk full); the text says why. It stays queued.
+            NotStored: the file cannot be read.
         """
-        await self._shelf.durable()
+        uuids = [card.uuid for card in self._shelf.cards.values() if not card.settled]
+        jobs = [await self.find(uuid) for uuid in uuids]
+        return [job for job in jobs if job is not None and not self._expire(job)]
 
-    async def close(self) -> None:
-        """Write what is left and end."""
-        await self._shelf.close()
+    def _expire(self, stored: StoredJob) -> bool:
+        """End a job whose deadline has passed; whether it has."""
+        if stored.left_s > 0:
+            return False
+        self.end(stored.ticket.uuid, _EXPIRED, f"nothing final within {stored.ticket.timeout_s:g} s")
+        return True
 
     def _job(self, kept: Kept) -> StoredJob:
-        card = kept.card
+        card, bodies = kept
         more = _more.decode(card.more)
-        results = {
-            worker: Result(status, kept.bodies.get(_RESULT + worker, b""))
-            for worker, status in more.statuses.items()
-        }
-        return StoredJob(
+        left_s = max(0.0, more.timeout_s - self._shelf.age_s(card))
+        ticket = Ticket(
             card.uuid,
             card.service,
             card.task,
             Target(*more.target),
-            kept.bodies.get(_BODY, b""),
+            bodies.get(_BODY, b""),
             more.timeout_s,
-            max(0.0, more.timeout_s - self._shelf.age_s(card)),
-            card.state,
-            card.submitted_s,
-            results,
-            kept.bodies.get(_EVENT, b""),
-            more.error,
+            self._loop.time() + left_s,
         )
+        results = {
+            worker: StoredResult(status, bodies.get(_RESULT + worker, b""))
+            for worker, status in more.statuses.items()
+        }
+        workers = read_any(bodies.get(_WORKERS, b""))
+        named = tuple(map(str, workers)) if isinstance(workers, list) else ()
+        return StoredJob(ticket, left_s, card.state, results, named, more.error)
+
+
+def restore(job: Job, stored: StoredJob) -> None:
+    """Give ``job`` what had come for it before."""
+    outcome = job.outcome
+    if stored.workers:
+        outcome.workers = stored.workers
+        outcome.acknowledged = True
+        outcome.status = "dispatched"
+    for worker, result in stored.results.items():
+        if result.status == Code.OK:
+            outcome.results[worker] = read_any(result.body)
+        else:
+            outcome.failures[worker] = Failure(result.status, result.body.decode("utf-8", "replace"))
+
+
+def error_of(job: Job, stored: StoredJob) -> JobError | None:
+    """How the restored ``job`` ended that ``stored`` says is over; None: well."""
+    results, failures = job.outcome.results, job.outcome.failures
+    if stored.state == "done":
+        return None
+    if stored.state == "cancelled":
+        return JobCancelled(stored.error, job.uuid, results)
+    if stored.state == _EXPIRED:
+        return JobTimeout(stored.error, job.uuid, results)
+    status = next((failure.status for failure in failures.values()), int(Code.ERROR))
+    return JobFailed(stored.error, status, job.uuid, results)
 
 
 def _text(more: _More) -> str:

@@ -25,6 +25,10 @@ from broker.transport.zeromq.address import Endpoint, is_local, numeric, parse
 _STEM_MAX: Final = 150
 """Characters of a file's name taken from a peer's; leaves room for endings within the 255 of a file system."""
 _KEY_CHARACTERS: Final = 40
+OwnKey = Certificate | str | os.PathLike[str] | None
+"""A certificate or its file; None: ours is kept in the folder for state."""
+BrokerKeys = Mapping[str, str | os.PathLike[str]] | str | os.PathLike[str] | None
+"""Z85, the file of a certificate, or {address: one of these}; None: looked for; ``PLAINTEXT``: none."""
 PLAINTEXT: Final = ""
 """In place of a broker's key: no encryption, whatever keys lie about."""
 
@@ -35,15 +39,15 @@ def default_base_dir() -> Path:
     return Path(state) / "headgate" / "nfp"
 
 
-def check_name(name: str) -> str:
-    """``name`` itself when it can be a peer's identity.
+def check_name(name: str, what: str = "name") -> str:
+    """``name`` itself when it can be a peer's identity, or another name in a frame; ``what`` begins the error's text.
 
     Raises:
         ConfigError: empty, longer than 255 bytes, or with a NUL.
     """
     size = len(name.encode())
     if not 0 < size <= NAME_BYTES_MAX or "\0" in name:
-        raise ConfigError(f"name {name[:64]!r} of {size} bytes, expected 1 to {NAME_BYTES_MAX} without NUL")
+        raise ConfigError(f"{what} {name[:64]!r} of {size} bytes, expected 1 to {NAME_BYTES_MAX} without NUL")
     return name
 
 
@@ -91,13 +95,13 @@ def _printable(name: str) -> str:
     return "".join(character if character.isprintable() and character != '"' else "?" for character in name)
 
 
-def broker_key(given: str | Path) -> str:
+def broker_key(given: str | os.PathLike[str]) -> str:
     """The public key (Z85) that ``given`` is or whose certificate file it names.
 
     Raises:
         ConfigError: neither 40 characters of Z85 nor a readable certificate.
     """
-    text = str(given)
+    text = os.fspath(given)
     if len(text) == _KEY_CHARACTERS and not Path(text).exists():
         return check_key(text, "key of the broker")
     return load_public(text).public_key
@@ -118,8 +122,8 @@ def credentials(
     name: str,
     endpoints: Sequence[str],
     *,
-    key: Certificate | str | Path | None = None,
-    server_key: Mapping[str, str | Path] | str | Path | None = None,
+    key: OwnKey = None,
+    server_key: BrokerKeys = None,
     insecure: bool = False,
 ) -> tuple[Certificate | None, Mapping[str, str]]:
     """What a ``DealerChannel`` of the peer ``name`` needs: its own key pair and the public key of each broker.
@@ -156,11 +160,12 @@ def credentials(
     missing = [endpoint for endpoint in endpoints if endpoint not in known]
     if missing:
         raise ConfigError(
-            f"{missing[0]}: the broker's public key is not known; give it (40 characters of Z85, or its .key file)"
+            f"{missing[0]}: the broker's public key is not known, and CURVE is needed off this machine; give it "
+            "(40 characters of Z85, or its .key file)"
         )
     if isinstance(key, Certificate):
         return key, known
-    return (load(key) if key is not None else own_certificate(folder, name)), known
+    return (load(Path(key)) if key is not None else own_certificate(folder, name)), known
 
 
 def needs_curve(endpoints: Sequence[str]) -> bool:

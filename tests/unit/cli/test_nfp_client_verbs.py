@@ -16,7 +16,7 @@ from broker.cli.nfp.following import show_results
 from broker.cli.nfp.session import CONNECT_S, NfpSession
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken
-from broker.nfp.client import NfpClient
+from broker.nfp.client import BlockingClient, NfpClient
 from broker.transport import curve
 from tests.unit.nfp.client.fake_broker import FakeBroker, until
 
@@ -124,6 +124,23 @@ def test_detach_and_take_up(ours, capsys):
     ours.do(lambda: [ours.finish(uuid, worker, worker) for worker in ("w1", "w2")])
     assert nfp("jobs", "result", uuid) == 0
     assert lines(capsys) == ["w1: w1", "w2: w2"]
+
+
+def test_a_named_client_finds_its_jobs_where_the_broker_keeps_none(broker, base, capsys):
+    assert nfp("run", "dummy", "never", "--target", "w1", "--detach", "--name", "me") == 0
+    (uuid,) = lines(capsys)
+    broker.do(lambda: broker.finish(uuid, "w1", 1))
+    assert nfp("jobs", "result", uuid, "--name", "me") == 0
+    assert lines(capsys) == ["w1: 1"]
+    assert (base / "peers" / "me.db").exists()
+    assert nfp("run", "dummy", "ping", "--name", "other", "--no-store") == 0
+    assert not (base / "peers" / "other.db").exists()
+
+
+def test_a_name_that_is_in_use(ours, base, capsys):
+    with BlockingClient("me", broker=ours.endpoint, state_dir=base):
+        assert nfp("run", "dummy", "ping", "--name", "me") == exits.CONFIG
+    assert "client name 'me' is in use on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["n", "=3", "{broken", "[1]"])
@@ -503,9 +520,8 @@ def test_no_key_is_sought_but_in_the_base_directory(base, ours, tmp_path):
     assert nfp("services", "--base-dir", str(tmp_path / "other")) == 0
 
 
-def test_plaintext_to_another_machine_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr("broker.cli.nfp.session.CONNECT_S", 0.3)
-    assert nfp("services", "--broker", "tcp://192.0.2.1:5555") == exits.NO_CONNECTION
+def test_plaintext_to_another_machine_is_refused(capsys):
+    assert nfp("services", "--broker", "tcp://192.0.2.1:5555") == exits.CONFIG
     assert "CURVE" in capsys.readouterr().err
 
 

@@ -21,3 +21,9 @@ def ours():
 def norfab():
     with FakeBroker(push=False) as fake:
         yield fake
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path, monkeypatch):
+    """Where named clients keep their jobs: of one test, for uuids are the same in many."""
+    monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}-state")

@@ -1,12 +1,15 @@
 """Jobs that survive the client that submitted them."""
 
 import asyncio
+import subprocess
+import sys
 import time
 
 import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.client import JobCancelled, JobTimeout, NfpClient
+from broker.nfp.peer.keys import default_base_dir
 from tests.unit.nfp.client.running import WITHIN_S, client_of
 
 
@@ -114,7 +117,7 @@ def test_what_nobody_takes_up_ends_with_its_deadline(ours, tmp_path):
         await client.submit("dummy", "never", uuid="v", timeout_s=60)
 
     async def second(client):
-        store = client._keeping.store
+        store = client._store
         return store.state("u"), store.state("v")
 
     lives(ours, tmp_path, first)
@@ -124,17 +127,75 @@ def test_what_nobody_takes_up_ends_with_its_deadline(ours, tmp_path):
 
 def test_a_name_is_used_once_at_a_time(ours, tmp_path):
     async def twice(client):
-        with pytest.raises(ConfigError, match=r"c\.db"):
+        with pytest.raises(ConfigError, match=rf"client name 'c' is in use .*{client.store_path}"):
             async with NfpClient("c", broker=ours.endpoint, state_dir=tmp_path):
                 pass
 
     lives(ours, tmp_path, twice)
 
 
+def test_a_name_that_another_process_uses_is_told_with_its_process(ours, tmp_path):
+    code = """
+import asyncio, sys
+from broker.nfp.client import NfpClient
+async def main():
+    async with NfpClient("c", broker=sys.argv[1]):
+        print("open", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+
+    async def second():
+        async with client_of(ours):
+            pass
+
+    with subprocess.Popen(
+        [sys.executable, "-c", code, ours.endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(ConfigError, match=rf"client name 'c' is in use .*process {other.pid} "):
+            asyncio.run(second())
+        other.communicate()
+    asyncio.run(second())
+
+
+def test_a_name_is_all_it_takes(ours, caplog):
+    caplog.set_level("INFO", "headgate")
+
+    async def first():
+        async with client_of(ours) as client:
+            assert client.store_path == default_base_dir() / "peers" / "c.db"
+            assert f"c: jobs are kept in {client.store_path}" in caplog.text
+            await client.submit("dummy", "never", uuid="u")
+
+    async def second():
+        async with client_of(ours) as client:
+            return [job.uuid for job in await client.unfinished()]
+
+    asyncio.run(first())
+    assert asyncio.run(second()) == ["u"]
+
+
+@pytest.mark.parametrize(("name", "options"), [("", {}), ("c", {"store": False})])
+def test_nothing_is_kept(ours, name, options):
+    async def first():
+        async with client_of(ours, name, **options) as client:
+            assert client.store_path is None
+            await client.submit("dummy", "never", uuid="u")
+
+    async def second():
+        async with client_of(ours, name, **options) as client:
+            return await client.unfinished()
+
+    asyncio.run(first())
+    assert asyncio.run(second()) == []
+    assert not (default_base_dir() / "peers").exists()
+
+
 def test_run_leaves_nothing_behind(broker, tmp_path):
     async def first(client):
         await client.run("dummy", "ping")
-        return await client.unfinished(), client._keeping.store.state(next(iter(broker.jobs)))
+        return await client.unfinished(), client._store.state(next(iter(broker.jobs)))
 
     assert lives(broker, tmp_path, first) == [([], "")]
 
