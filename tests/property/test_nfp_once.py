@@ -25,8 +25,8 @@ from broker.nfp.opening import BrokerOpen, read_worker
 from broker.nfp.peer.channel import Traffic
 from broker.nfp.worker import tasks
 from broker.nfp.worker.duty import Duty
-from broker.nfp.worker.keeping import KeptJob, NoStore
 from broker.nfp.worker.running import Runner
+from broker.nfp.worker.store import KeptJob
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer
 
 CONFIG = DispatchConfig(
@@ -36,7 +36,7 @@ SLOTS = {"w1": 1, "w2": 2}
 OPENED = {"features": ["recorded", "delete", "jobs"], "keepalive_ms": BrokerOpen().keepalive_ms}
 
 
-class Disk(NoStore):
+class Disk:
     """A store whose disk writes when it is told to, or not before the process is killed."""
 
     def __init__(self) -> None:

@@ -12,14 +12,13 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from broker.cli.exits import OK, UsageError
 from broker.errors import ConfigError
-from broker.nfp.peer.keys import PLAINTEXT, check_name, default_base_dir
+from broker.nfp.peer.keys import PLAINTEXT, check_name
 from broker.nfp.worker import Worker
 
 log = logging.getLogger("headgate")
@@ -73,7 +72,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--base-dir", metavar="DIR", help="jobs and keys (default: ~/.local/state/headgate/nfp)")
     add("--no-store", action="store_true", help="keep jobs in memory only")
     add("--inventory", action="store_true", help="wait for what the broker's inventory has for this worker")
-    add("-j", "--jobs", type=int, metavar="N", help="jobs at a time (default 1)")
+    add("-j", "--jobs", type=int, metavar="N", help="jobs at a time (default 5; the NFP text wants 1)")
     add("--resource", action="append", metavar="NAME", help="something it manages; may be given again")
     add(
         "--drain",
@@ -96,7 +95,7 @@ def main(argv: list[str]) -> int:
     )
     worker.take_name()
     if not given.quiet:
-        print("\n".join(said(worker)), flush=True)
+        print("\n".join([*worker.summary(), "Ctrl-C ends it"]), flush=True)
     if asyncio.run(worker.serve()) == "restart":
         log.info("%s: starts anew", worker.name)
         sys.stdout.flush()
@@ -120,9 +119,8 @@ def settle(worker: Worker, given: argparse.Namespace) -> None:
     worker.key = given.key_secret or worker.key
     if given.base_dir:
         worker.state_dir = Path(given.base_dir)
-    elif worker.state_dir is None:
-        worker.state_dir = default_base_dir()
-    worker.store = worker.store and not given.no_store
+    if given.no_store:
+        worker.store = False
     worker.ask_inventory = worker.ask_inventory or given.inventory
     worker.insecure = worker.insecure or given.insecure
     worker.resources += given.resource or []
@@ -130,14 +128,6 @@ def settle(worker: Worker, given: argparse.Namespace) -> None:
         worker.slots = given.jobs
     if given.drain is not None:
         worker.drain_s = max(0.0, given.drain)
-
-
-def said(worker: Worker) -> Iterable[str]:
-    """What a person is told at the start."""
-    yield f"worker {worker.name} of the service {worker.service}: {', '.join(worker.tasks.names) or 'no tasks'}"
-    yield f"  broker {', '.join(worker.brokers)}"
-    yield f"  state in {worker.state_dir}" if worker.store else "  jobs are kept in memory only"
-    yield "Ctrl-C ends it"
 
 
 # -- finding the Worker ---------------------------------------------------------------------------

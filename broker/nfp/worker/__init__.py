@@ -36,7 +36,6 @@
     threads      threads for ordinary functions
     versions     files that arguments name: one path for each content
     jobs         the jobs in memory
-    keeping      the seam to the store of jobs
     store        jobs in SQLite
     builtin      tasks that every worker has
     management   mmi.service.worker

@@ -27,9 +27,9 @@ from broker.nfp.worker.results import Result, clock_text, encode
 from broker.nfp.worker.running import HeldBack, NotBegun
 
 if TYPE_CHECKING:
-    from broker.nfp.worker.keeping import JobStore
     from broker.nfp.worker.presence import Presence
     from broker.nfp.worker.running import Runner
+    from broker.nfp.worker.store import SqliteJobStore
 
 log = logging.getLogger("headgate")
 ACCEPT_AFTER_S: Final = 0.05
@@ -47,7 +47,7 @@ class Admission:
     """
 
     def __init__(
-        self, jobs: Jobs, store: JobStore, delivery: Delivery, presence: Presence, accept_after_s: float
+        self, jobs: Jobs, store: SqliteJobStore, delivery: Delivery, presence: Presence, accept_after_s: float
     ) -> None:
         self.runner: Runner
         self._jobs = jobs

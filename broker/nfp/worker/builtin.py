@@ -16,8 +16,8 @@ from broker.nfp.bodies import token_client
 from broker.nfp.opening import read_any
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.jobs import ASKING, DONE, FAILED, RUNNING, WAITING, Job
-from broker.nfp.worker.keeping import KeptJob
 from broker.nfp.worker.results import clock_text
+from broker.nfp.worker.store import KeptJob
 from broker.nfp.worker.tasks import Tasks, make
 
 if TYPE_CHECKING:

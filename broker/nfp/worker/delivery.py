@@ -17,9 +17,9 @@ from broker.nfp.frames import Packet, status_text
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.peer.channel import Channel
 from broker.nfp.worker.jobs import Job, Jobs
-from broker.nfp.worker.keeping import JobStore, KeptJob
 from broker.nfp.worker.presence import Presence
 from broker.nfp.worker.results import event_time
+from broker.nfp.worker.store import KeptJob, SqliteJobStore
 
 log = logging.getLogger("headgate")
 
@@ -33,7 +33,7 @@ class Delivery:
     """
 
     def __init__(
-        self, channel: Channel, service: str, jobs: Jobs, store: JobStore, presence: Presence
+        self, channel: Channel, service: str, jobs: Jobs, store: SqliteJobStore, presence: Presence
     ) -> None:
         self.worker = channel.name
         self.service = service

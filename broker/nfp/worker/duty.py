@@ -23,9 +23,9 @@ from broker.nfp.peer.channel import Channel
 from broker.nfp.worker.admission import ACCEPT_AFTER_S, Admission
 from broker.nfp.worker.delivery import Delivery
 from broker.nfp.worker.jobs import ASKING, PUTS_MAX, Job, Jobs
-from broker.nfp.worker.keeping import JobStore, KeptJob
 from broker.nfp.worker.presence import Presence
 from broker.nfp.worker.running import Runner
+from broker.nfp.worker.store import KeptJob, SqliteJobStore
 from broker.nfp.worker.tasks import Tasks
 
 log = logging.getLogger("headgate")
@@ -53,7 +53,7 @@ class Duty:
         channel: Channel,
         service: str,
         tasks: Tasks,
-        store: JobStore,
+        store: SqliteJobStore,
         manage: Manage,
         *,
         accept_after_s: float = ACCEPT_AFTER_S,

@@ -16,8 +16,8 @@ from broker.nfp.urls import SCHEME
 from broker.nfp.worker import builtin, management
 from broker.nfp.worker.duty import Duty
 from broker.nfp.worker.jobs import DONE, FAILED, RUNNING, WAITING
-from broker.nfp.worker.keeping import JobStore
 from broker.nfp.worker.running import Runner
+from broker.nfp.worker.store import SqliteJobStore
 from broker.nfp.worker.tasks import Task, Tasks
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Means(NamedTuple):
     channel: Channel
     service: str
     tasks: Tasks
-    store: JobStore
+    store: SqliteJobStore
     resources: Sequence[str]
     slots: int
     drain_s: float

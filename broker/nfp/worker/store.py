@@ -1,5 +1,6 @@
-"""The jobs of a worker in a SQLite file (NFP, "Job Persistence"): what ``keeping.JobStore`` asks for.
+"""The jobs of a worker in a SQLite file (NFP, "Job Persistence").
 
+Everything put is written in order, in batches, by a thread of the store's; ``durable`` waits for what was put so far.
 A job is there from its acceptance until its retention is over: unfinished and unrecorded ones come back from ``open``,
 recorded ones can be asked for (GET by uuid) and are known when a broker sends them again.
 """
@@ -10,19 +11,40 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from broker.nfp.store.clock import Clock
 from broker.nfp.store.database import Sync
 from broker.nfp.store.shelf import Card, Kept, Retention, Shelf, schema
-from broker.nfp.worker.keeping import KeptJob
 
 SCHEMA: Final = schema("worker store", b"NFPw")
 _BODY: Final = "body"
 _RESULT: Final = "result"
 FINISHED: Final = frozenset({"done", "recorded", "cancelled"})
+
+
+class KeptJob(NamedTuple):
+    """A job as the store has it.
+
+    ``state`` is accepted, started, done, recorded or cancelled; times are wall clock, 0: not yet.
+    """
+
+    uuid: str
+    client: bytes | None
+    service: str
+    task: str
+    body: bytes
+    idempotent: bool
+    state: str = "accepted"
+    status: int = 0
+    result: bytes = b""
+    received_s: float = 0.0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    age_s: float = 0.0
+    """Since it came; no step of the wall clock changes it."""
 
 
 class _More(msgspec.Struct, omit_defaults=True):
@@ -39,7 +61,7 @@ _more = msgspec.json.Decoder(_More)
 
 
 class SqliteJobStore:
-    """Implements ``JobStore``; all methods belong to the loop's thread, and none waits for the disk but async ones.
+    """All methods belong to the loop's thread, and none waits for the disk but async ones.
 
     Args:
         path: of the file; None keeps jobs in memory only.

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
@@ -15,9 +16,9 @@ from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
-from broker.nfp.worker.keeping import JobStore, NoStore
 from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.shift import Means, Shift
+from broker.nfp.worker.store import SqliteJobStore
 from broker.nfp.worker.tasks import Tasks, make
 from broker.transport.curve import Certificate
 
@@ -29,6 +30,8 @@ log = logging.getLogger("headgate")
 F = TypeVar("F", bound=Callable[..., Any])
 DRAIN_S: Final = 30.0
 """How long running jobs may take once the worker is told to leave."""
+SLOTS: Final = 5
+"""Jobs at a time when nothing is said: what deployed NorFab's workers run."""
 SLOTS_MAX: Final = 64
 """Jobs at a time; a broker of ours gives no more."""
 
@@ -40,18 +43,18 @@ class Worker:
         service: what it offers. name: its identity, unique among all workers; default: see ``take_name``.
         broker: addresses in order of preference; None: see ``peer.brokers.chosen``.
         server_key, key: see ``peer.keys.credentials``.
-        state_dir: where jobs and keys are kept; None: jobs in memory only, the key in the default folder.
+        state_dir: where jobs and keys are kept; None: ``peer.keys.default_base_dir``, or nothing where it cannot be
+            written. store: False keeps jobs in memory only; default: True, except over a ``channel`` of this process.
         resources: names of what it manages, for people and ``show_workers``.
-        jobs_at_a_time: 1 to ``SLOTS_MAX``; the text wants one (NFP, "Architecture").
+        jobs_at_a_time: 1 to ``SLOTS_MAX``, default ``SLOTS``; the text wants one (NFP, "Architecture").
         inventory: ask the broker's inventory for ours before the first READY; until then the worker waits.
         files: fetch files that arguments name as ``nf://PATH``.
         drain_s: see ``DRAIN_S``. failover_s, open_timeout_s, insecure: see ``DealerChannel``.
         channel: speaks to a broker in this process in place of a DEALER; brokers and keys do not count then.
 
     Attributes:
-        inventory: what the broker's has for this worker; {} before it runs. slots: ``jobs_at_a_time``. store: False
-        keeps jobs in memory although there is a ``state_dir``. resident: it lives in its broker's process, and
-        management cannot end it. These and the others may be changed before it runs.
+        inventory: what the broker's has for this worker; {} before it runs. slots: ``jobs_at_a_time``. resident: it
+        lives in its broker's process, and management cannot end it. These and the others may be changed before it runs.
 
     Raises:
         ConfigError: a name that cannot be.
@@ -66,8 +69,9 @@ class Worker:
         server_key: Mapping[str, str | Path] | str | Path | None = None,
         key: Certificate | str | Path | None = None,
         state_dir: str | os.PathLike[str] | None = None,
+        store: bool | None = None,
         resources: Sequence[str] = (),
-        jobs_at_a_time: int = 1,
+        jobs_at_a_time: int = SLOTS,
         inventory: bool = False,
         files: bool = True,
         drain_s: float = DRAIN_S,
@@ -85,7 +89,7 @@ class Worker:
         self.state_dir = Path(state_dir) if state_dir is not None else None
         self.resources = list(resources)
         self.slots = jobs_at_a_time
-        self.store = True
+        self.store = store if store is not None else channel is None or state_dir is not None
         self.resident = False
         self.ask_inventory = inventory
         self.files = files
@@ -185,9 +189,43 @@ class Worker:
             ConfigError: the folder cannot be used.
         """
         if self._channel is None:
-            folder = self.state_dir or default_base_dir()
-            self.name = self._naming.take(folder, self.name, must=self.state_dir is not None)
+            self.name = self._naming.take(self.folder, self.name, must=self.state_dir is not None)
         return self.name
+
+    @property
+    def folder(self) -> Path:
+        """Where its jobs and keys are kept."""
+        return self.state_dir or default_base_dir()
+
+    def job_file(self) -> Path | None:
+        """Where its jobs are kept; None: in memory only.
+
+        Raises:
+            ConfigError: the folder that was asked for cannot be made.
+        """
+        if not self.store:
+            return None
+        try:
+            path = peer_file(self.folder, self.name, ".db")
+        except ConfigError:
+            if self.state_dir is not None:
+                raise
+            return None
+        return path if self.state_dir is not None or os.access(path.parent, os.W_OK | os.X_OK) else None
+
+    def summary(self) -> list[str]:
+        """What a person is told at the start: what it is, its broker, where its jobs are kept, how many run at once."""
+        kept = f"jobs are kept in {self.folder}"
+        if self.job_file() is None:
+            kept = "jobs are kept in memory only" + (
+                f": {self.folder} cannot be written" if self.store else ""
+            )
+        return [
+            f"worker {self.name} of the service {self.service}: {', '.join(self.tasks.names) or 'no tasks'}",
+            f"  broker {', '.join(self.brokers)}",
+            f"  {kept}",
+            f"  {self.slots} {'job' if self.slots == 1 else 'jobs'} at a time",
+        ]
 
     def stop(self) -> None:
         """Finish what runs, within ``drain_s``, and leave; to be called in the loop's thread. Harmless twice."""
@@ -217,9 +255,13 @@ class Worker:
     def main(self) -> int:
         """Run until SIGTERM or SIGINT, again when management says restart; returns 0. A second signal ends at once.
 
+        What it is and where it keeps its jobs goes to the standard error stream.
+
         Raises:
             ConfigError: see ``run``.
         """
+        self.take_name()
+        sys.stderr.write("".join(f"{line}\n" for line in self.summary()))
         while asyncio.run(self.serve()) == "restart":
             log.info("%s: starts anew", self.name)
         return 0
@@ -274,13 +316,13 @@ class Worker:
             channel,
             self.service,
             self.tasks,
-            self._store(),
+            SqliteJobStore(self.job_file()),
             self.resources,
             self.slots,
             self.drain_s,
             self.ask_inventory,
             (lambda: self._make_client(certificate, keys)) if has_client else None,
-            str(self.state_dir or "") if self.store else "",
+            str(self.folder) if self.job_file() is not None else "",
             resident=self.resident,
         )
 
@@ -296,25 +338,17 @@ class Worker:
             insecure=self.insecure,
         )
 
-    def _store(self) -> JobStore:
-        if self.state_dir is None or not self.store:
-            return NoStore()
-        from broker.nfp.worker.store import SqliteJobStore
-
-        return SqliteJobStore(peer_file(self.state_dir, self.name, ".db"))
-
     def _make_client(self, certificate: Certificate | None, keys: Mapping[str, str]) -> NfpClient:
         """Its key is the worker's: who lists that one has listed both names."""
         from broker.nfp.client.client import NfpClient
 
         name = self.name + CLIENT_OF_WORKER
-        folder = self.state_dir or default_base_dir()
         return NfpClient(
             name,
             broker=self.brokers,
             server_key=dict(keys) or PLAINTEXT,
             key=certificate,
-            state_dir=folder,
+            state_dir=self.folder,
             failover_s=self.failover_s,
             insecure=self.insecure,
         )

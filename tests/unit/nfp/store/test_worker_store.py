@@ -9,8 +9,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.store.shelf import Retention
 from broker.nfp.store.writer import NotStored
-from broker.nfp.worker.keeping import JobStore, KeptJob
-from broker.nfp.worker.store import SqliteJobStore
+from broker.nfp.worker.store import KeptJob, SqliteJobStore
 from tests.unit.nfp.store.samples import Clocks, run, until, write
 
 
@@ -36,16 +35,6 @@ def path(tmp_path):
 @pytest.fixture
 def clocks():
     return Clocks()
-
-
-def test_it_is_what_a_worker_asks_for(path):
-    async def story():
-        async with opened(path) as store:
-            asked: JobStore = store
-            assert await asked.find("u") is None
-            assert asked.state("u") == ""
-
-    run(story())
 
 
 def test_what_comes_back_after_a_restart(path, clocks):

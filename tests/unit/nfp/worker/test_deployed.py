@@ -194,7 +194,7 @@ def test_a_running_job_is_pending_and_a_result_not_fetched_is_announced_again():
         again = await broker.take_only(Command.EVENT)
         assert (again.uuid, body(again)["event_type"]) == ("u2", "result_ready")
 
-    run(story)
+    run(story, jobs_at_a_time=1)
 
 
 def test_an_open_question_is_asked_again_in_a_new_conversation():

@@ -5,8 +5,10 @@ import contextlib
 import threading
 import time
 
+from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.names import Command
+from broker.nfp.worker.store import SqliteJobStore
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
@@ -218,18 +220,15 @@ def test_deployed_norfabs_jobs_are_taken_up_again(tmp_path):
     asyncio.run(main())
 
 
-def test_a_disk_that_cannot_store_refuses_what_must_be_stored_and_runs_the_rest(tmp_path):
-    from broker.errors import HeadgateError
-    from broker.nfp.worker.keeping import NoStore
+def test_a_disk_that_cannot_store_refuses_what_must_be_stored_and_runs_the_rest(monkeypatch):
+    async def full(_store):
+        raise HeadgateError("no space left on device")
 
-    class Full(NoStore):
-        async def durable(self):
-            raise HeadgateError("no space left on device")
+    monkeypatch.setattr(SqliteJobStore, "durable", full)
 
     async def main():
         with RawBroker(opens=True) as broker:
             worker = made(broker)
-            worker._store = Full
             ran = []
             worker.task(name="once", idempotent=False)(lambda: ran.append(1))
             async with working(worker, broker):

@@ -11,7 +11,7 @@ from broker.nfp import bodies
 from broker.nfp.names import Command, Dialect
 from broker.nfp.worker import Worker
 from broker.nfp.worker.duty import Duty
-from broker.nfp.worker.keeping import KeptJob
+from broker.nfp.worker.store import KeptJob
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
@@ -324,7 +324,7 @@ def test_delete_ends_a_waiting_an_asynchronous_and_an_ordinary_job():
         post(broker, "u5", "ping")  # the slot is free
         result(await final(broker))
 
-    run(one)
+    run(one, jobs_at_a_time=1)
 
 
 def test_get_and_management():
@@ -425,10 +425,8 @@ def test_a_job_whose_time_is_over_is_not_run_and_an_asynchronous_one_is_ended():
     async def one(broker, worker):
         post(broker, "u1", "forever", timeout=0.1)
         post(broker, "u2", "ping", timeout=1e-6)
-        for uuid in ("u1", "u2"):
-            packet = await broker.take_only(Command.RESPONSE)
-            while packet.status == 201:
-                packet = await broker.take_only(Command.RESPONSE)
+        for uuid in ("u2", "u1"):
+            packet = await final(broker)
             assert packet.uuid == uuid
             found = result(packet)
             assert (found["failed"], found["status"]) == (True, "timeout")
