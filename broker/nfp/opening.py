@@ -42,7 +42,7 @@ class WorkerOpen(NamedTuple):
     credits: int = 0
     """Jobs it takes at a time; 0: the broker's default."""
     resources: tuple[str, ...] = ()
-    """What it manages, for people and ``show_workers``."""
+    """What it manages; a target may name them."""
     tasks: Mapping[str, bool | None] = {}
     """Its tasks: may they be run twice? None: not said."""
     jobs: Mapping[str, HeldJob] = {}

@@ -73,7 +73,7 @@ class Dispatcher:
         self._assignment = assignment = Assignment(state, results, claims)
         self._expiry = Expiry(state, results, assignment)
         self._relays = relays = Relays(state)
-        intake = Intake(state, assignment, relays)
+        intake = Intake(state, results, assignment, relays)
         self._requests = requests = Requests(state, results, assignment, relays)
         progress = Progress(state, results, assignment, relays, claims)
         self._recall = recall = Recall(state)

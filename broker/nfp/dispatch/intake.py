@@ -4,7 +4,9 @@ Targets. *any* is one part without a name. Names, and *all* of a service, are on
 job cannot be moved to another worker. *all* means who is there: a worker whose connection is lost at the moment is told
 as missing, since nobody knows whether it will be back, and the others' results would wait for it. *all* of a service
 that has nobody waits for the first worker and takes who is there then. A named worker is one of the service: a job for
-somebody of another service is refused. The service "all" is deployed NorFab's: every worker, or any one of each.
+somebody of another service is refused. A name that no worker has may be a resource: it means the workers that announced
+it. What is neither fails at once when it stands among names that are known, and is waited for when none of them is. The
+service "all" is deployed NorFab's: every worker, or any one of each.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from broker.nfp.dispatch.answers import Answers
 from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, Worker
 from broker.nfp.dispatch.relays import Relays
+from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.roster import EVERY_SERVICE
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
@@ -37,21 +40,18 @@ class Plan(NamedTuple):
     there: bool = False
     """Somebody of them is, or was, there: 202 rather than 300."""
     missing: tuple[str, ...] = ()
+    """Lost workers of all, which get no part; unknown names in a list, whose parts fail at once."""
     denied: str = ""
 
 
 class Intake:
     """Accepts jobs."""
 
-    __slots__ = ("_assignment", "_relays", "_state")
+    __slots__ = ("_assignment", "_relays", "_results", "_state")
 
-    def __init__(
-        self,
-        state: State,
-        assignment: Assignment,
-        relays: Relays,
-    ) -> None:
+    def __init__(self, state: State, results: Results, assignment: Assignment, relays: Relays) -> None:
         self._state = state
+        self._results = results
         self._assignment = assignment
         self._relays = relays
 
@@ -126,7 +126,10 @@ class Intake:
         state.tell("submitted", order, size=len(order.body))
         self._state.kinds.of(client).submitted(peer, order)
         for part in parts:
-            self._assignment.place(part, now)
+            if part.name in plan.missing:
+                self._results.give_up(part, 400, f"no worker is called {part.name}, and no resource", now)
+            else:
+                self._assignment.place(part, now)
         if not parts:
             self._assignment.gather(order, now)
         if order.waiting:
@@ -198,15 +201,20 @@ class Intake:
         return Plan(names, bool(names), lost)
 
     def _named(self, who: Principal | None, service: str, names: tuple[str, ...], task: str) -> Plan:
-        roster = self._state.roster
+        roster, meant, missing = self._state.roster, dict[str, None](), []
         for name in names:
-            worker = roster.workers.get(name)
-            if worker is not None and (denied := self._denied(who, service, worker, task)):
-                return Plan(denied=denied)
-        known = dict.fromkeys(name for name in names if roster.knows(name))
-        if not known:
+            workers = roster.named(name, service)
+            for worker in workers:
+                if denied := self._denied(who, service, worker, task):
+                    return Plan(denied=denied)
+                meant[worker.name] = None
+            if not workers:
+                meant[name] = None
+                if not roster.knows(name):
+                    missing.append(name)
+        if len(missing) == len(names):
             return Plan(names)
-        return Plan(tuple(known), True, tuple(name for name in names if name not in known))
+        return Plan(tuple(meant), True, tuple(missing))
 
     def _denied(self, who: Principal | None, service: str, worker: Worker, task: str) -> str:
         """Why this worker must not be used: it is of another service, or its service's rules do not allow it."""

@@ -168,7 +168,8 @@ class Liveness:
         worker.dialect = packet.dialect
         worker.holder = peer.principal.holder
         worker.features = offer.features & FEATURES
-        worker.resources, worker.tasks = offer.resources, offer.tasks
+        worker.tasks = offer.tasks
+        state.roster.announced(worker, offer.resources)
         usual = state.config.credits if packet.dialect is Dialect.NORFAB else 1
         worker.slots = worker.limit = min(offer.credits or usual, state.config.credits_max)
         worker.tx = worker.rx = worker.done = worker.failed = 0

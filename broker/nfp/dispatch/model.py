@@ -138,8 +138,11 @@ class Order:
         return self._digest == (len(body), hash(body))
 
     def named(self, names: tuple[str, ...]) -> list[Part]:
-        """The parts that ``names`` mean; a worker that has or had the part for any means that one. () means all."""
-        if not names:
+        """The parts that ``names`` mean: all, when there are none or those of the target, which may be resources.
+
+        A worker that has or had the part for any means that one.
+        """
+        if not names or names == self.target.names:
             return list(self.parts.values())
         anyone = self.parts.get("")
         found = []
@@ -280,6 +283,7 @@ class Worker:
         choked: its queue was full: it gets nothing until it is heard again.
         heard, sent: when anything last came from or went to it.
         since: when it got into its present state.
+        resources: what its OPEN said that it manages.
         tasks: what its OPEN said about running twice.
     """
 

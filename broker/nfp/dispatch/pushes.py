@@ -2,7 +2,7 @@
 
 A deployed client takes the first 202 with names for the whole truth, drops what comes from workers it did not name,
 and ends the job at the first 4xx or 5xx. So *any* is answered with no names until the owner is certain, and an error of
-one worker waits until the others are through.
+one worker among several is told as that worker's failed task.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ from broker.nfp import bodies
 from broker.nfp.contract import Journal, Peer
 from broker.nfp.dispatch.answers import NOT_GIVEN, Answers, Strict
 from broker.nfp.dispatch.counts import Counts
-from broker.nfp.dispatch.model import ACCEPTED, FINAL, OPEN, Client, Order, Part, Run
-from broker.nfp.dispatch.rewriting import error_for_norfab, names_worker, result_for_norfab, waits_for_input
+from broker.nfp.dispatch.model import ACCEPTED, FINAL, Client, Order, Part, Run
+from broker.nfp.dispatch.rewriting import (
+    error_for_norfab,
+    failure_for_norfab,
+    names_worker,
+    result_for_norfab,
+    waits_for_input,
+)
 from broker.nfp.frames import Body, Packet, status_text
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Owned
@@ -33,12 +39,12 @@ class Deployed(Answers):
     __slots__ = ()
 
     def results(self, peer: Peer, order: Order, parts: Sequence[Part]) -> bool:
-        """One answer for each part; never an error while the job may still end well."""
+        """One answer for each part; never an error of one among several."""
         sent = True
         if not parts:
             sent = self._respond(peer, order.service, order.uuid, *self._none_of(order), order.after)
         for part in parts:
-            if part.state == FINAL and not self._withheld(part):
+            if part.state == FINAL:
                 sent &= self._answer_result(peer, part)
             else:
                 sent &= self._respond(peer, order.service, order.uuid, *self._under_way(part), order.after)
@@ -66,8 +72,18 @@ class Deployed(Answers):
 
     def _respond_result(self, peer: Peer, part: Part) -> bool:
         order = part.order
-        body = result_for_norfab(part) if part.status == 200 else error_for_norfab(part)
-        return self._respond(peer, order.service, order.uuid, part.status, body, part.after)
+        return self._respond(peer, order.service, order.uuid, *self._recorded(part), part.after)
+
+    def _recorded(self, part: Part) -> tuple[int, bytes]:
+        """A status other than 200 would end the whole job: of one worker among several it is a task that failed.
+
+        Unless the client was told of no workers yet, and waits for none.
+        """
+        if part.status == 200:
+            return 200, result_for_norfab(part)
+        if part.order.told and len(part.order.parts) > 1:
+            return 200, failure_for_norfab(part)
+        return part.status, error_for_norfab(part)
 
     # -- pushes ---------------------------------------------------------------------------------
 
@@ -99,19 +115,12 @@ class Deployed(Answers):
         if ready is not None and part.status == 200 and not self._renamed(part):
             if not self._forward(order, _EVENT, ready, part.after):
                 order.client.owed[part] = None
-        elif not self._withheld(part):
+        else:
             self._push(part)
-
-    def closed(self, order: Order) -> None:
-        """Errors of single workers were withheld until now."""
-        if len(order.parts) > 1:
-            for part in order.parts.values():
-                if part.status != 200:
-                    self._push(part)
 
     def delivered_again(self, part: Part) -> None:
         """The 202 that names the worker, too: it may have been lost with the result."""
-        if part.state == FINAL and not self._withheld(part):
+        if part.state == FINAL:
             self.dispatched(part.order)
             self._push(part)
 
@@ -121,10 +130,6 @@ class Deployed(Answers):
         client = part.order.client
         if client.peer is None or not self._respond_result(client.peer, part):
             client.owed[part] = None
-
-    def _withheld(self, part: Part) -> bool:
-        """An error of one worker until the job is closed: others may still bring results."""
-        return part.status != 200 and part.order.state == OPEN and len(part.order.parts) > 1
 
     def _renamed(self, part: Part) -> bool:
         return not part.name and bool(part.order.owner) and part.order.owner != part.worker
@@ -177,11 +182,9 @@ class Own(Deployed):
             self._name(part, part.worker)
         self._push(part)
 
-    def closed(self, order: Order) -> None:
-        """Everything was sent."""
-
-    def _withheld(self, part: Part) -> bool:
-        return False
+    def _recorded(self, part: Part) -> tuple[int, bytes]:
+        """With its own status, which is its worker's only."""
+        return part.status, result_for_norfab(part) if part.status == 200 else error_for_norfab(part)
 
 
 class PushedStrict(Strict):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.nesting import decoder, read_json
-from broker.nfp.bodies import UNREADABLE
+from broker.nfp.bodies import UNREADABLE, read_object
 from broker.nfp.dispatch.model import Order, Part
 
 _UNREADABLE_ERRORS: Final = (msgspec.MsgspecError, UnicodeError)
@@ -43,7 +43,7 @@ def result_for_norfab(part: Part) -> bytes:
     if known == worker and names_worker(part):
         return body
     inner = _inner(worker, body)
-    return _encode({known: _wrapped(part) if inner is None else inner})
+    return _encode({known: _wrapped(part, worker) if inner is None else inner})
 
 
 def names_worker(part: Part) -> bool:
@@ -59,16 +59,16 @@ def _inner(worker: str, body: bytes) -> msgspec.Raw | None:
     return members[worker] if members.keys() == {worker} else None
 
 
-def _wrapped(part: Part) -> dict[str, Any]:
+def _wrapped(part: Part, worker: str, *, errors: tuple[str, ...] = ()) -> dict[str, Any]:
     return {
-        "result": _readable(part.body),
-        "failed": False,
-        "errors": [],
+        "result": None if errors else _readable(part.body),
+        "failed": bool(errors),
+        "errors": errors,
         "messages": [],
-        "task": f"{part.worker}:{part.order.task}",
+        "task": f"{worker}:{part.order.task}",
         "juuid": part.order.uuid,
         "resources": [],
-        "status": "completed",
+        "status": "failed" if errors else "completed",
         "service": part.order.service,
     }
 
@@ -86,8 +86,7 @@ def _readable(body: bytes) -> Any:
 
 def error_for_norfab(part: Part) -> bytes:
     """The recorded status other than 200 of ``part``, as an object with ``worker`` and ``error``."""
-    said = _readable(part.body)
-    worker = part.worker or (part.name if part.name else part.order.owner)
+    said, worker = _readable(part.body), _whose(part)
     if not isinstance(said, dict):
         said = {"error": said if isinstance(said, str) and said else f"worker {worker}: status {part.status}"}
     if "error" not in said:
@@ -97,6 +96,16 @@ def error_for_norfab(part: Part) -> bytes:
     said.setdefault("service", part.order.service)
     said.setdefault("status", "FAILED")
     return _encode(said)
+
+
+def failure_for_norfab(part: Part) -> bytes:
+    """The same as the result of a task that failed: ``{worker: {"failed": true, ...}}``."""
+    worker, error = _whose(part), read_object(error_for_norfab(part))["error"]
+    return _encode({worker: _wrapped(part, worker, errors=(str(error),))})
+
+
+def _whose(part: Part) -> str:
+    return part.worker or part.name or part.order.owner
 
 
 def waits_for_input(part: Part, worker: str) -> bytes:

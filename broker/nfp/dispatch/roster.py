@@ -22,16 +22,18 @@ class Roster:
     Attributes:
         workers: by name.
         services: by name; those with nothing in them are removed.
+        resources: by name of a resource, the workers that announced it, by their names.
         mailboxes: by name of a worker, requests that wait for just this one.
         away: by name, since when a worker that is remembered is not there.
         moved: told of a worker that has come (True; its ``wire`` is the new one), or is about to be gone (False).
     """
 
-    __slots__ = ("away", "mailboxes", "moved", "services", "workers")
+    __slots__ = ("away", "mailboxes", "moved", "resources", "services", "workers")
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
         self.services: dict[str, Service] = {}
+        self.resources: dict[str, dict[str, Worker]] = {}
         self.mailboxes: dict[str, FairQueue[Part]] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
         self.moved: Callable[[Worker, bool], None] | None = None
@@ -55,12 +57,33 @@ class Roster:
 
     def remove(self, worker: Worker, now: float) -> None:
         """It is waited for no longer; its name stays known."""
+        self.announced(worker, ())
         del self.workers[worker.name]
         del worker.service.workers[worker.name]
         for those in (worker.service.idle, worker.service.ready, worker.service.ahead):
             those.pop(worker, None)
         self.remember(worker.name, now if worker.wire is not None else worker.since)
         self.tidy(worker.service)
+
+    def announced(self, worker: Worker, resources: tuple[str, ...]) -> None:
+        """``worker`` manages these resources from now on."""
+        for name in worker.resources:
+            managing = self.resources.get(name)
+            if managing is not None and managing.pop(worker.name, None) is not None and not managing:
+                del self.resources[name]
+        worker.resources = resources
+        for name in resources:
+            self.resources.setdefault(name, {})[worker.name] = worker
+
+    def named(self, name: str, service: str) -> list[Worker]:
+        """The worker of that name, else the workers of ``service`` that manage a resource of that name."""
+        worker = self.workers.get(name)
+        if worker is not None:
+            return [worker]
+        managing = self.resources.get(name)
+        if managing is None:
+            return []
+        return [each for each in managing.values() if service in (each.service.name, EVERY_SERVICE)]
 
     def remember(self, name: str, since: float) -> None:
         """``name`` was a worker's, and is not there since then."""

@@ -286,6 +286,7 @@ class Bench:
         limit: int = 0,
         jobs: dict[str, tuple[int, str]] | None = None,
         tasks: dict[str, bool | None] | None = None,
+        resources: tuple[str, ...] = (),
         key: str = "",
         peer: FakePeer | None = None,
     ) -> FakePeer:
@@ -299,6 +300,7 @@ class Bench:
                 features=OURS if ours else frozenset(),
                 credits=limit,
                 tasks=tasks or {},
+                resources=resources,
                 jobs=held,
             )
             self.dispatcher.worker_opened(peer, offer, self.now)

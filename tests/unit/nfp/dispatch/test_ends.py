@@ -1,4 +1,4 @@
-"""Jobs that are over: what a DELETE of them says, errors that were withheld, what is kept in memory."""
+"""Jobs that are over: what a DELETE of them says, errors of several workers, what is kept in memory."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_a_delete_for_workers_that_never_had_the_job_cancels_nothing(there):
 
 
 @pytest.mark.parametrize("target", ["a,b", "all"])
-def test_each_error_is_told_once_when_all_fail(target):
+def test_each_error_is_told_as_a_failed_task_of_its_worker(target):
     bench = Bench()
     workers = [bench.register(name) for name in ("a", "b")]
     client = bench.client()
@@ -78,8 +78,9 @@ def test_each_error_is_told_once_when_all_fail(target):
     for worker in workers:
         bench.finish(worker, the(worker.take(), POST), code=500)
     out = client.take()
-    assert story(out) == ["202[a,b]", "500", "500"]
-    assert [said(packet)["worker"] for packet in out[1:]] == ["a", "b"]
+    assert story(out) == ["202[a,b]", "200", "200"]
+    assert [said(packet)["a"]["failed"] for packet in out[1:2]] == [True]
+    assert said(out[2])["b"]["errors"] == ["worker b: status 500"]
 
 
 def test_each_expired_part_is_told_once():

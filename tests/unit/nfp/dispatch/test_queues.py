@@ -1,5 +1,7 @@
 """Waiting: for nobody, for a busy worker, for a name; turns between clients; full queues; time limits."""
 
+from functools import partial
+
 import pytest
 
 from broker.nfp.dispatch import DispatchConfig
@@ -108,13 +110,74 @@ def test_a_name_that_was_there_is_held_and_told():
     the(back.take(), POST)
 
 
-def test_names_that_nobody_ever_had_are_left_out_of_a_list():
+@pytest.mark.parametrize("kind", ["deployed", "own", "text"])
+def test_a_name_in_a_list_that_nobody_ever_had_fails_at_once(kind):
     bench = Bench()
-    bench.register("w1")
+    worker = bench.register("w1", ours=True)
+    client = {"deployed": bench.client, "own": bench.own_client, "text": partial(bench.client, seed=True)}[
+        kind
+    ]()
+    uuid = bench.post(client, target="w1,ghost")
+    first, *more = client.take()
+    assert (said(first)["workers"], said(first)["missing"]) == (["w1", "ghost"], ["ghost"])
+    error = "no worker is called ghost, and no resource"
+    if kind == "deployed":
+        assert story(more) == ["200"]
+        assert (said(more[0])["ghost"]["failed"], said(more[0])["ghost"]["errors"]) == (True, [error])
+    elif kind == "own":
+        assert (story(more), said(more[0])["worker"], said(more[0])["error"]) == (["400"], "ghost", error)
+    bench.finish(worker, the(worker.take(), POST))
+    assert story(client.take()) == ([] if kind == "text" else ["200"])
+    assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+    if kind == "text":
+        (answer,) = bench.get(client, uuid, target="w1,ghost")
+        assert (answer.status, said(answer)["ghost"]["error"]) == (500, error)
+
+
+def test_a_list_of_names_that_nobody_ever_had_waits_and_is_not_told_as_a_result_before_a_202():
+    bench = Bench(DispatchConfig(queue_ttl_s=10))
     client = bench.client()
-    bench.post(client, target='["w1","ghost"]')
-    packet = client.take()[0]
-    assert (said(packet)["workers"], said(packet)["missing"]) == (["w1"], ["ghost"])
+    bench.post(client, target="a,b")
+    assert story(client.take()) == ["300"]
+    bench.pass_time(10.1)
+    assert story(client.take()) == ["408", "408"]
+
+
+@pytest.mark.parametrize("target", ["r1", "r1,w3", "w3,r1"])
+def test_a_resource_means_the_workers_that_announced_it(target):
+    bench = Bench()
+    workers = {
+        name: bench.register(name, service, ours=True, resources=resources)
+        for name, service, resources in (
+            ("w1", "net", ("r1", "r2")),
+            ("w2", "net", ("r1",)),
+            ("w3", "net", ()),
+            ("x1", "other", ("r1",)),
+        )
+    }
+    client = bench.own_client()
+    uuid = bench.post(client, target=target)
+    named = ["w1", "w2"] if target == "r1" else ["w1", "w2", "w3"] if target[0] == "r" else ["w3", "w1", "w2"]
+    assert story(client.take()) == [f"202[{','.join(named)}]"]
+    for name in named:
+        bench.finish(workers[name], the(workers[name].take(), POST))
+    assert workers["x1"].take() == []
+    assert story(client.take()) == ["200"] * len(named)
+    assert story(bench.get(client, uuid, target=target)) == ["200"] * len(named)
+
+
+def test_a_resource_is_its_workers_while_they_are_known_and_a_worker_of_that_name_comes_first():
+    bench = Bench()
+    first, client = bench.register("w1", ours=True, resources=("r1", "r2")), bench.own_client()
+    bench.register("r2", ours=True)
+    bench.post(client, target="r2")
+    assert story(client.take()) == ["202[r2]"]
+    bench.lose(first)
+    bench.register("w1", ours=True, resources=("r3",))
+    bench.post(client, target="r1,r3")
+    assert story(client.take()) == ["202[r1,w1]", "400"]
+    roster = bench.dispatcher._state.roster
+    assert list(roster.resources) == ["r3"]
 
 
 def test_the_deadline_ends_what_runs_and_what_waits():

@@ -203,7 +203,7 @@ def test_names_of_workers_that_had_left_are_still_known():
     client = bench.client()
     bench.post(client, target='["w1","w2","w3"]')
     answer = client.take()[0]
-    assert (story([answer]), said(answer)["missing"]) == (["202[w1,w2]"], ["w3"])
+    assert (story([answer]), said(answer)["missing"]) == (["202[w1,w2,w3]"], ["w3"])
 
 
 @pytest.mark.parametrize("names", [Command.STREAM, Command.EVENT])

@@ -283,18 +283,19 @@ def test_a_question_names_its_owner_and_put_goes_there():
     assert [packet.status for packet in bench.get(client, uuid, target='["w1"]')[1:]] == [300]
 
 
-def test_errors_of_single_workers_wait_for_the_others():
+def test_the_error_of_one_worker_ends_nothing_for_the_others():
     bench = Bench()
     first, second = bench.register("w1"), bench.register("w2")
     client, ours = bench.client("old"), bench.own_client("new")
     for each in (client, ours):
         bench.post(each, target="all")
         bench.finish(first, the(first.take(), POST), code=500)
-    assert story(client.take()) == ["202[w1,w2]"]
+    out = client.take()
+    assert story(out) == ["202[w1,w2]", "200"]
+    assert said(out[1])["w1"]["failed"] is True
     assert story(ours.take()) == ["202[w1,w2]", "500"]
-    for post in [second.take()[-1]]:
-        bench.finish(second, post)
-    assert story(client.take()) == ["200", "500"]
+    bench.finish(second, second.take()[-1])
+    assert story(client.take()) == ["200"]
 
 
 @pytest.mark.parametrize("seed", [False, True])
