@@ -19,6 +19,7 @@ The other end::
     peer/        what workers and clients share: connection, reconnection, an ordered list of brokers, keys
     worker/      functions as tasks
     client/      jobs as futures
+    norfab/      scripts written for deployed NorFab, over the client
 
 Leaves, all pure: ``names`` the words of the protocol, ``packet`` one message, ``frames`` frames <-> packet in both
 dialects, ``targets`` which workers, ``bodies`` the JSON inside, ``opening`` what OPEN carries, ``outcome`` what a job

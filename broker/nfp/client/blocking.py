@@ -90,6 +90,7 @@ class Job:
         self.uuid = job.uuid
         self.service = job.service
         self.task = job.task
+        self.timeout_s = job.timeout_s
         self.stream: Items[bytes] = Items(job.stream, loop)
 
     def __repr__(self) -> str:

@@ -69,7 +69,7 @@ class Job:
     """A job of this client: ``await job`` for its results.
 
     Attributes:
-        uuid, service, task, target: as submitted.
+        uuid, service, task, target, timeout_s: as submitted.
         stream: the bytes its workers stream, ``async for chunk in job.stream``; for one reader.
         heard: monotonic time of the latest packet about it.
     """
@@ -81,6 +81,7 @@ class Job:
         self.service = ticket.service
         self.task = ticket.task
         self.target = ticket.target
+        self.timeout_s = ticket.timeout_s
         self.stream = Bytes(limits.stream_bytes)
         self.heard = 0.0
         self.outcome = Outcome(ticket.service, ticket.target)

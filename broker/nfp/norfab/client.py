@@ -1,0 +1,266 @@
+"""NorFab's ``NFPClient`` and ``NFPJobFuture`` over ``broker.nfp.client.BlockingClient``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from errno import EINVAL, ENOENT
+from pathlib import Path
+from typing import Any, Final
+
+from broker.errors import ConfigError, LinkClosed
+from broker.nfp.client import FetchFailed, JobError, JobTimeout, RequestFailed
+from broker.nfp.client.blocking import BlockingClient, Job
+from broker.nfp.names import Code
+from broker.nfp.norfab.inventory import Inventory
+
+log = logging.getLogger("headgate")
+INSTEAD: Final = {
+    "post": "submit_job() submits, result() of what it returns waits",
+    "get": "submit_job(..., uuid=UUID).result() waits for a job that is there already",
+    "get_iter": "events() of what submit_job() returns",
+    "run_job_iter": "events() of what submit_job() returns",
+    "get_agent": "the service of an agent's worker by run_job()",
+    "get_stats": "mmi('mmi.service.broker', 'get_stats') for the broker; run_job(SERVICE, 'get_stats') for workers",
+    "job_db": "job_futures for unfinished jobs, `headgate nfp jobs` for all",
+}
+"""What the adapter has not -> what to use in its place."""
+
+
+class NFPJobFuture:
+    """A job that was submitted, as NorFab's future of this name.
+
+    Attributes:
+        uuid, service, task, workers, timeout, kwargs: as submitted.
+    """
+
+    def __init__(self, job: Job, workers: str | list[str], timeout: float, kwargs: dict[str, Any]) -> None:
+        self.uuid, self.service, self.task = job.uuid, job.service, job.task
+        self.workers, self.timeout, self.kwargs = workers, timeout, kwargs
+        self._job = job
+        self._events = job.events()
+
+    def events(self, timeout: float | None = None) -> Iterator[dict[str, Any]]:
+        """Events of the workers until the job is over, or nothing has come for ``timeout`` seconds."""
+        while True:
+            try:
+                event = self._events.next(timeout)
+            except (StopIteration, TimeoutError):
+                return
+            if isinstance(event.body, dict) and "event_type" in event.body:
+                yield event.body
+
+    def result(self, timeout: float | None = None, markdown: bool = False) -> Any:
+        """{worker: result}; None when the job failed, or is not over within ``timeout`` seconds.
+
+        A worker without a result at the job's own timeout has one that says so (``status`` "timeout").
+        """
+        wait_s = None if timeout is None or timeout >= self.timeout else timeout
+        results: dict[str, Any] | None = None
+        try:
+            results = self._job.result(timeout_s=wait_s)
+        except JobTimeout as error:
+            results = self._late(error)
+        except (JobError, LinkClosed) as error:
+            log.error("job %s (%s.%s): %s", self.uuid, self.service, self.task, error)
+        except TimeoutError:
+            pass  # it goes on
+        return markdown_of(self, results) if markdown else results
+
+    def _late(self, error: JobTimeout) -> dict[str, Any]:
+        log.error("%s", error)
+        asked = [self.workers] if isinstance(self.workers, str) else self.workers
+        late = {"failed": True, "status": "timeout", "errors": [str(error)], "juuid": self.uuid}
+        result = _EMPTY_RESULT | late | {"service": self.service, "task": self.task}
+        return {worker: dict(result) for worker in self._job.workers or asked} | error.results
+
+    def send_response(
+        self,
+        input_id: str,
+        value: Any,
+        worker: str | None = None,
+        cancel: bool = False,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """Answer what a worker asks (event_type "input_request")."""
+        self._job.answer(input_id, value, worker=worker or "", cancel=cancel, metadata=metadata)
+
+
+_EMPTY_RESULT: Final[dict[str, Any]] = {
+    "result": None,
+    "failed": False,
+    "errors": [],
+    "task": None,
+    "messages": [],
+    "juuid": None,
+    "resources": [],
+    "resources_failed": [],
+    "status": None,
+    "task_started": None,
+    "task_completed": None,
+    "service": None,
+    "diff": None,
+    "dry_run": False,
+}
+"""The keys of a result of NorFab's."""
+
+
+class NFPClient:
+    """NorFab's client of this name. Made by ``NorFab.make_client``; ``destroy`` ends it.
+
+    Args:
+        inventory: whose broker's key is used. broker: its address. name: our identity.
+        exit_event: ends what waits once it is set; not needed here.
+    """
+
+    def __init__(self, inventory: Inventory, broker: str, name: str, exit_event: object = None) -> None:
+        self.inventory, self.broker, self.name, self.zmq_name = inventory, broker, name, name
+        self.base_dir = os.path.join(inventory.base_dir, "__norfab__", "files", "client", name)
+        plain = inventory.broker.get("zmq_auth") is False
+        self._nfp = BlockingClient(name, broker=broker, server_key=inventory.server_key(), insecure=plain)
+        self._nfp.__enter__()
+
+    @property
+    def job_futures(self) -> dict[str, NFPJobFuture]:
+        """The jobs that are not over, those of an earlier life of this client, too, by uuid."""
+        jobs = self._nfp.unfinished()
+        return {job.uuid: NFPJobFuture(job, "all", job.timeout_s, {}) for job in jobs}
+
+    def __getattr__(self, name: str) -> Any:
+        instead = INSTEAD.get(name, "broker.nfp.client.BlockingClient has all that our broker can do")
+        raise AttributeError(f"the adapter's NFPClient has no {name!r}; use instead: {instead}")
+
+    def submit_job(
+        self,
+        service: str,
+        task: str,
+        uuid: str | None = None,
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        workers: str | list[str] = "all",
+        timeout: float = 600,
+    ) -> NFPJobFuture:
+        """Have ``task`` run by workers of ``service``; returns at once."""
+        words: dict[str, Any] = {
+            "args": args or (),
+            "kwargs": kwargs,
+            "target": workers,
+            "timeout_s": timeout,
+        }
+        job = self._nfp.submit(service, task, uuid=uuid or "", **words)
+        return NFPJobFuture(job, workers, timeout, kwargs or {})
+
+    def run_job(
+        self,
+        service: str,
+        task: str,
+        uuid: str | None = None,
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        workers: str | list[str] = "all",
+        timeout: float = 600,
+        markdown: bool = False,
+        nowait: bool = False,
+    ) -> Any:
+        """``submit_job`` and ``result``; with ``nowait`` the job's uuid and service at once."""
+        future = self.submit_job(service, task, uuid, args, kwargs, workers, timeout)
+        if nowait:
+            return {"uuid": future.uuid, "service": service}
+        return future.result(markdown=markdown)
+
+    def mmi(
+        self,
+        service: str,
+        task: str | None = None,
+        args: list[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        workers: str | list[str] = "all",
+        uuid: str | None = None,
+        timeout: float = 30,
+    ) -> dict[str, Any]:
+        """Ask a service of the broker: {"status", "results", "errors"}; status "408": no answer within ``timeout``."""
+        words: dict[str, Any] = {"service": service, "args": args or (), "kwargs": kwargs, "target": workers}
+        try:
+            answer = self._nfp.mmi(task or "", timeout_s=timeout, **words)
+        except RequestFailed as error:
+            return {"status": str(error.status), "results": {"error": str(error)}, "errors": [str(error)]}
+        except TimeoutError as error:
+            late = {"status": "MMI Request Timeout"}
+            return {"status": str(Code.TIMEOUT.value), "results": late, "errors": [str(error)]}
+        return {"status": "200", "results": answer, "errors": []}
+
+    def fetch_file(
+        self,
+        url: str | list[str],
+        chunk_size: int = 256_000,
+        pipeline: int = 10,
+        timeout: float = 600,
+        read: bool = False,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Fetch nf:// files: {"status", "content", "error"} of each; content is a path, or the text with ``read``."""
+        if isinstance(url, str):
+            return self._fetched(url, timeout, read)
+        return [self._fetched(each, timeout, read) for each in url]
+
+    def _fetched(self, url: str, timeout: float, read: bool) -> dict[str, Any]:
+        if url.startswith("git://"):
+            raise ConfigError(
+                f"{url[:64]!r}: git:// is not resolved here, share a clone and fetch it by nf://"
+            )
+        to = os.path.join(self.base_dir, "fetchedfiles", *url.removeprefix("nf://").split("/"))
+        try:
+            path = self._nfp.fetch(url, to, timeout_s=timeout).path
+        except FetchFailed as error:
+            status = {ENOENT: "404", EINVAL: "500"}.get(error.errno or 0, "400")
+            return {"status": status, "content": None, "error": str(error)}
+        except JobError as error:
+            return {"status": "404", "content": None, "error": str(error)}
+        content = path.read_text(encoding="utf-8") if read else str(path)
+        return {"status": "200", "content": content, "error": None}
+
+    def delete_fetched_files(self, filepath: str = "*") -> dict[str, list[str]]:
+        """Delete fetched files and folders that fit the glob ``filepath``: {"deleted", "errors"}."""
+        folder = Path(self.base_dir, "fetchedfiles")
+        done: dict[str, list[str]] = {"deleted": [], "errors": []}
+        for path in sorted(folder.glob(filepath), key=lambda path: len(path.parts), reverse=True):
+            try:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                done["deleted"].append(str(path))
+            except OSError as error:
+                done["errors"].append(f"{path}: {error.strerror}")
+        return done
+
+    def get_status(self) -> dict[str, Any]:
+        """Who we are, and whether the broker answers."""
+        status = "active" if self._nfp.is_connected else "starting"
+        return {
+            "name": self.name,
+            "role": "client",
+            "status": status,
+            "zmq_name": self.name,
+            "broker": self.broker,
+        }
+
+    def destroy(self) -> None:
+        """Leave; what waits ends. Harmless twice."""
+        self._nfp.close()
+
+
+def markdown_of(future: NFPJobFuture, results: Mapping[str, Any] | None) -> str:
+    """Results as Markdown: a heading for each worker, how its task ended, the result as JSON."""
+    lines = [f"# {future.service} {future.task}", "", f"Job `{future.uuid}`, keyword arguments:", ""]
+    lines += ["```json", json.dumps(future.kwargs, indent=2, default=str), "```", ""]
+    for worker, result in (results or {}).items():
+        said = result if isinstance(result, dict) else {"result": result}
+        lines += [
+            f"## {worker}",
+            "",
+            f"- status: {said.get('status')}",
+            f"- failed: {bool(said.get('failed'))}",
+        ]
+        lines += [f"- error: {error}" for error in said.get("errors") or ()]
+        lines += ["", "```json", json.dumps(said.get("result"), indent=2, default=str), "```", ""]
+    return "\n".join(lines if results else [*lines, "No results."])
