@@ -24,8 +24,8 @@ The other end::
 Leaves, all pure: ``names`` the words of the protocol, ``packet`` one message, ``frames`` frames <-> packet in both
 dialects, ``targets`` which workers, ``bodies`` the JSON inside, ``opening`` what OPEN carries, ``outcome`` what a job
 has got so far, ``urls`` names of shared files, ``principal`` who somebody is, ``access`` what they may do, ``records``
-what is stored, ``contract`` the seams between the rooms, ``awake`` time in which the process was there. ``figures``,
-not pure, says what a process uses.
+what is stored, ``contract`` the seams between the rooms, ``awake`` time in which the process was there. Not pure are
+``figures``, what a process uses, ``logs``, its latest records, and ``rendering``, templates in a sandbox.
 
 ``dispatch/dispatcher.py`` is the walk of a request; ``server/corridor.py`` leads to it. The text is the NFP
 specification ("NFP" in the docstrings); what deployed NorFab does differently stands where it matters.

@@ -137,9 +137,7 @@ class Process:
     def _start(self) -> None:
         offered = tasks.Tasks()
         for name in ("once", "again"):
-            offered.add(
-                tasks.make(self._body, name, idempotent=name == "again", nf_text=(), description=None)
-            )
+            offered.offer(tasks.make(self._body, name=name, idempotent=name == "again"))
         self.tasks = offered
         self.duty = Duty(self, "net", offered, self.disk, lambda packet: b"{}", accept_after_s=0.0)
         self.runner = Runner(
@@ -195,7 +193,7 @@ class Process:
         said = {
             "features": ["recorded", "delete", "jobs"],
             "credits": SLOTS[self.name],
-            "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks},
+            "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks.values()},
             "jobs": self.duty.held(),
         }
         self.machine.bench.dispatcher.worker_opened(

@@ -10,7 +10,6 @@ A YAML file as deployed NorFab reads it, rendered by Jinja2 in a sandbox with ``
 
 Rooms::
 
-    rendering    Jinja2, confined: what a template can reach and how much it can write
     reading      YAML -> plain JSON values: limits, aliases, duplicates; errors with file and line
     merging      mappings into one
     redaction    what those may see who may not see values

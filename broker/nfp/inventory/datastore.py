@@ -16,7 +16,7 @@ from broker.errors import ConfigError
 from broker.nfp.inventory.merging import copied, merged
 from broker.nfp.inventory.reading import Document, Source, read
 from broker.nfp.inventory.redaction import redacted as without_secrets
-from broker.nfp.inventory.rendering import render
+from broker.nfp.rendering import render
 
 log = logging.getLogger("headgate")
 
@@ -200,7 +200,7 @@ class Datastore:
 
     def _fresh(self, path: Path, name: str) -> Document:
         text = _text_of(path)
-        rendered = render(text, name, os.environ if self._environ is None else self._environ)
+        rendered = render(text, name, {"env": dict(os.environ if self._environ is None else self._environ)})
         return read(rendered, Source(name, rendered != text))
 
 

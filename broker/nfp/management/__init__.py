@@ -9,11 +9,11 @@ job list. ``events`` over ``hub`` over ``ring``: subscriptions with replay. ``ac
 from __future__ import annotations
 
 from broker.nfp.contract import Internal, JobEvent, Watch
+from broker.nfp.logs import LogRing
 from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.events import Events
 from broker.nfp.management.hub import EventHub
 from broker.nfp.management.jobs import Jobs
-from broker.nfp.management.logs import LogRing
 from broker.nfp.management.managed import ManagedBroker, Messaging
 from broker.nfp.management.mmi import Mmi
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.logs import LogRing
 from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.hub import EventHub
-from broker.nfp.management.logs import LogRing
 
 
 class Messaging(NamedTuple):

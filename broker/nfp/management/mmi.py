@@ -17,9 +17,9 @@ from typing import Any, Final
 from broker import __version__
 from broker.nfp.contract import Call
 from broker.nfp.figures import ProcessFigures
+from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management import workers as lines
 from broker.nfp.management.desk import Deferred, Desk, Refused, deployed, number, text, words
-from broker.nfp.management.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management.managed import ManagedBroker
 from broker.nfp.names import MMI_BROKER
 from broker.nfp.principal import Standing

@@ -43,6 +43,7 @@
 
 from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext
 from broker.nfp.worker.results import Result
+from broker.nfp.worker.tasks import InvalidInput, task
 from broker.nfp.worker.worker import Worker
 
-__all__ = ["JobCancelled", "JobContext", "Result", "ThreadContext", "Worker"]
+__all__ = ["InvalidInput", "JobCancelled", "JobContext", "Result", "ThreadContext", "Worker", "task"]

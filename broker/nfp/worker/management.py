@@ -17,10 +17,10 @@ from broker.nfp.bodies import read_request
 
 if TYPE_CHECKING:
     from broker.nfp.frames import Packet
-    from broker.nfp.worker.shift import Shift
+    from broker.nfp.worker.session import Session
 
 
-def answer(shift: Shift, packet: Packet) -> bytes:
+def answer(session: Session, packet: Packet) -> bytes:
     """The JSON that answers ``packet``; an unknown function is answered with the list of known ones."""
     request = read_request(packet.data)
     function = _FUNCTIONS.get(request.task)
@@ -28,54 +28,54 @@ def answer(shift: Shift, packet: Packet) -> bytes:
     if function is None:
         said = {"error": f"no function {request.task[:64]!r}, expected one of {', '.join(_FUNCTIONS)}"}
     else:
-        said = function(shift)
+        said = function(session)
     return msgspec.json.encode(said)
 
 
-def show_broker(shift: Shift) -> dict[str, Any]:
+def show_broker(session: Session) -> dict[str, Any]:
     """The broker as this worker sees it."""
-    presence = shift.duty.presence
+    presence = session.duty.presence
     return {
-        "endpoint": shift.channel.broker,
+        "endpoint": session.channel.broker,
         "connected": presence.registered,
-        "trouble": shift.channel.trouble,
-        "opened": shift.duty.opened,
+        "trouble": session.channel.trouble,
+        "opened": session.duty.opened,
         "keepalive_ms": round(presence.interval_s * 1000),
         "multiplier": presence.multiplier,
         "holdtime": presence.hold_s,
         "keepalives_sent": presence.sent,
         "keepalives_received": presence.received,
-        "connections": shift.channel.traffic.connections,
+        "connections": session.channel.traffic.connections,
     }
 
 
-def show_workers(shift: Shift) -> list[dict[str, Any]]:
+def show_workers(session: Session) -> list[dict[str, Any]]:
     """This worker: status and statistics."""
-    return [{**shift.status(), "stats": shift.stats(), "resources": list(shift.resources)}]
+    return [{**session.status(), "stats": session.stats(), "resources": list(session.worker.resources)}]
 
 
-def show_clients(shift: Shift) -> list[dict[str, Any]]:
+def show_clients(session: Session) -> list[dict[str, Any]]:
     """Clients whose jobs are known here, with their numbers."""
-    every = Counter(job.asker for job in shift.duty.jobs)
-    running = Counter(job.asker for job in shift.duty.jobs if not job.ended)
+    every = Counter(job.asker for job in session.duty.jobs)
+    running = Counter(job.asker for job in session.duty.jobs if not job.ended)
     return [{"name": name, "jobs": count, "unfinished": running[name]} for name, count in every.items()]
 
 
-def restart(shift: Shift) -> dict[str, str]:
+def restart(session: Session) -> dict[str, str]:
     """Finish what runs, then start anew."""
-    return _leave(shift, "restart")
+    return _leave(session, "restart")
 
 
-def shutdown(shift: Shift) -> dict[str, str]:
+def shutdown(session: Session) -> dict[str, str]:
     """Finish what runs, then end."""
-    return _leave(shift, "shutdown")
+    return _leave(session, "shutdown")
 
 
-def disconnect(shift: Shift) -> dict[str, str]:
+def disconnect(session: Session) -> dict[str, str]:
     """Say goodbye to the broker and connect anew, once the answer has left."""
-    if shift.resident:
+    if session.worker.resident:
         return _RESIDENT
-    shift.loop.call_later(_LEAVE_AFTER_S, _reconnect, shift)
+    session.loop.call_later(_LEAVE_AFTER_S, _reconnect, session)
     return {"status": "disconnecting"}
 
 
@@ -86,19 +86,19 @@ _LEAVE_AFTER_S = 0.1
 _RESIDENT = {"error": "this worker lives in its broker's process and leaves with the broker"}
 
 
-def _leave(shift: Shift, how: str) -> dict[str, str]:
-    if shift.resident:
+def _leave(session: Session, how: str) -> dict[str, str]:
+    if session.worker.resident:
         return _RESIDENT
-    shift.loop.call_later(_LEAVE_AFTER_S, shift.stop, how)
+    session.loop.call_later(_LEAVE_AFTER_S, session.stop, how)
     return {"status": "restarting" if how == "restart" else "shutting down"}
 
 
-def _reconnect(shift: Shift) -> None:
-    shift.duty.presence.leave()
-    shift.loop.call_later(_LEAVE_AFTER_S, shift.channel.reopen, "asked to by management")
+def _reconnect(session: Session) -> None:
+    session.duty.presence.leave()
+    session.loop.call_later(_LEAVE_AFTER_S, session.channel.reopen, "asked to by management")
 
 
-_FUNCTIONS: dict[str, Callable[[Shift], Any]] = {
+_FUNCTIONS: dict[str, Callable[[Session], Any]] = {
     function.__name__: function
     for function in (show_broker, show_workers, show_clients, restart, shutdown, disconnect)
 }

@@ -15,7 +15,7 @@ from broker.nfp.files.fetching import FetchFailed
 from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext, Way
 from broker.nfp.worker.jobs import RUNNING, Job
 from broker.nfp.worker.results import Result, clock_text, encode, tidy
-from broker.nfp.worker.tasks import Task, Tasks
+from broker.nfp.worker.tasks import InvalidInput, Task, Tasks
 from broker.nfp.worker.threads import Threads
 
 log = logging.getLogger("headgate")
@@ -245,7 +245,7 @@ def _no_task(name: str, tasks: Tasks) -> str:
 
 def _trace(error: BaseException) -> str:
     """The traceback, from the task's own function on; of a task that did not begin, what was missing."""
-    if isinstance(error, FetchFailed):
+    if isinstance(error, FetchFailed | InvalidInput):
         return str(error)
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:

@@ -52,6 +52,28 @@ class Versions:
         return found.path
 
 
+def delete(folder: Path, pattern: str) -> dict[str, list[str]]:
+    """Remove what ``pattern`` matches below ``folder``, and tell it as deployed NorFab does.
+
+    Raises:
+        ValueError: the pattern leaves the folder, or is none.
+    """
+    if not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise ValueError(f"pattern {pattern[:64]!r}: expected one of names below the folder of fetched files")
+    said: dict[str, list[str]] = {"deleted": [], "errors": []}
+    for path in sorted(folder.glob(pattern), key=lambda path: -len(path.parts)):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError as error:
+            said["errors"].append(f"{path}: {error.strerror}")
+        else:
+            said["deleted"].append(str(path))
+    return said
+
+
 def forget(home: Path, fresh: Path) -> None:
     """Remove the contents in ``home`` that nobody has asked for lately, but ``fresh``; a failure harms nobody."""
     oldest = time.time() - KEPT_S

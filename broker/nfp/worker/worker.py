@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Unpack, overload
 
 from broker.errors import ConfigError
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
@@ -17,9 +17,8 @@ from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
 from broker.nfp.worker.naming import Naming
-from broker.nfp.worker.shift import Means, Shift
-from broker.nfp.worker.store import SqliteJobStore
-from broker.nfp.worker.tasks import Tasks, make
+from broker.nfp.worker.session import Session
+from broker.nfp.worker.tasks import F, TaskOptions, Tasks, make, marked
 from broker.transport.curve import Certificate
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from broker.nfp.peer.channel import Channel
 
 log = logging.getLogger("headgate")
-F = TypeVar("F", bound=Callable[..., Any])
+Hook = Callable[["Worker"], object]
 DRAIN_S: Final = 30.0
 """How long running jobs may take once the worker is told to leave."""
 SLOTS: Final = 5
@@ -100,62 +99,49 @@ class Worker:
         self.inventory: dict[str, Any] = {}
         self.tasks = Tasks()
         self._channel = channel
-        self._shift: Shift | None = None
-        self._starting: list[Callable[[Worker], object]] = []
+        self._session: Session | None = None
+        self._starting: list[Hook] = []
+        self._stopping: list[Hook] = []
+        self._begun = False
+        for function, options in marked(self):
+            self.tasks.offer(make(function, **options))
 
     # -- tasks ------------------------------------------------------------------------------------
 
     @overload
     def task(self, function: F, /) -> F: ...
     @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        idempotent: bool = True,
-        nf_text: Sequence[str] = (),
-        description: str | None = None,
-    ) -> Callable[[F], F]: ...
-    def task(
-        self,
-        function: F | None = None,
-        /,
-        *,
-        name: str | None = None,
-        idempotent: bool = True,
-        nf_text: Sequence[str] = (),
-        description: str | None = None,
-    ) -> F | Callable[[F], F]:
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Callable[[F], F]: ...
+    def task(self, function: F | None = None, /, **options: Unpack[TaskOptions]) -> F | Callable[[F], F]:
         """Offer the decorated function: ``@worker.task`` or ``@worker.task(idempotent=False)``.
 
         An asynchronous function runs in the loop, an ordinary one in a thread. A parameter named ``job`` gets a
         JobContext or ThreadContext; the others come from the request's args and kwargs. What is returned becomes the
-        ``result``; a ``Result`` says more; an exception makes it a failed one.
+        ``result``; a ``Result`` says more; an exception makes it a failed one. A class of workers marks its methods
+        with ``broker.nfp.worker.task`` instead.
 
         Args:
             function: the function, when used without brackets.
-            name: default: the function's.
-            idempotent: False: never run twice for one job; a worker lost after it began ends the job with an error.
-            nf_text: names of arguments whose ``nf://`` URL is replaced by what the file says, not by its path.
-            description: default: the docstring.
+            options: see ``TaskOptions``.
 
         Raises:
-            ConfigError: there is a task of this name.
+            ConfigError: there is a task of this name, or an option cannot be.
         """
 
         def offer(given: F) -> F:
-            self.tasks.add(
-                make(given, name, idempotent=idempotent, nf_text=tuple(nf_text), description=description)
-            )
+            self.tasks.offer(make(given, **options))
             return given
 
         return offer if function is None else offer(function)
 
-    def starting(self, function: Callable[[Worker], object]) -> Callable[[Worker], object]:
+    def starting(self, function: Hook) -> Hook:
         """Call the decorated function with this worker each time it begins, with its inventory, before READY."""
         self._starting.append(function)
+        return function
+
+    def stopping(self, function: Hook) -> Hook:
+        """Call the decorated function with this worker each time it ends, once no task runs that was waited for."""
+        self._stopping.append(function)
         return function
 
     # -- life -------------------------------------------------------------------------------------
@@ -166,16 +152,16 @@ class Worker:
         Raises:
             ConfigError: a key is missing or a file cannot be used. RuntimeError: it runs already.
         """
-        if self._shift is not None:
+        if self._session is not None:
             raise RuntimeError(f"worker {self.name} runs already")
         self.take_name()
         try:
-            shift = Shift(self._means())
-            self._shift = shift
-            self.inventory = shift.inventory
-            return await shift.work(self._begin)
+            session = self._session = self._open()
+            self.inventory = session.inventory
+            return await session.work(self._begin)
         finally:
-            self._shift = None
+            self._end()
+            self._session = None
             self._naming.release()
 
     def take_name(self) -> str:
@@ -229,18 +215,18 @@ class Worker:
 
     def stop(self) -> None:
         """Finish what runs, within ``drain_s``, and leave; to be called in the loop's thread. Harmless twice."""
-        if self._shift is not None:
-            self._shift.stop()
+        if self._session is not None:
+            self._session.stop()
 
     @property
     def connected(self) -> bool:
         """Whether it is registered with a broker."""
-        return self._shift is not None and self._shift.duty.presence.registered
+        return self._session is not None and self._session.duty.presence.registered
 
     @property
     def trouble(self) -> str:
         """Why not, for people; "" while it is."""
-        return "not running" if self._shift is None else self._shift.channel.trouble
+        return "not running" if self._session is None else self._session.channel.trouble
 
     async def client(self) -> NfpClient:
         """The worker's own client, for tasks that submit jobs themselves.
@@ -248,9 +234,9 @@ class Worker:
         Raises:
             RuntimeError: the worker does not run, or has no client.
         """
-        if self._shift is None:
+        if self._session is None:
             raise RuntimeError(f"worker {self.name} does not run")
-        return await self._shift.client()
+        return await self._session.client()
 
     def main(self) -> int:
         """Run until SIGTERM or SIGINT, again when management says restart; returns 0. A second signal ends at once.
@@ -290,41 +276,42 @@ class Worker:
         return "shutdown" if running.cancelled() else running.result()
 
     def _begin(self) -> None:
+        self._begun = True
         for function in self._starting:
             function(self)
 
+    def _end(self) -> None:
+        """Nobody can be told of an error by now but who reads the log, and each function has its turn."""
+        if not self._begun:
+            return
+        self._begun = False
+        for function in self._stopping:
+            try:
+                function(self)
+            except Exception:
+                log.exception("%s: stopping failed", self.name)
+
     # -- what it works with -----------------------------------------------------------------------
 
-    def _means(self) -> Means:
+    def _open(self) -> Session:
         if not 1 <= self.slots <= SLOTS_MAX:
             raise ConfigError(f"{self.slots} jobs at a time, expected 1 to {SLOTS_MAX}")
-        certificate: Certificate | None = None
-        keys: Mapping[str, str] = {}
-        channel = self._channel
-        if channel is None:
-            certificate, keys = credentials(
-                self.state_dir,
-                self.name,
-                self.brokers,
-                key=self.key,
-                server_key=self.server_key,
-                insecure=self.insecure,
-            )
-            channel = self._dial(certificate, keys)
-        has_client = self._channel is None and (self.files or self.ask_inventory)
-        return Means(
-            channel,
-            self.service,
-            self.tasks,
-            SqliteJobStore(self.job_file()),
-            self.resources,
-            self.slots,
-            self.drain_s,
-            self.ask_inventory,
-            (lambda: self._make_client(certificate, keys)) if has_client else None,
-            str(self.folder) if self.job_file() is not None else "",
-            resident=self.resident,
+        if self._channel is not None:
+            return Session(self, self._channel, None)
+        certificate, keys = credentials(
+            self.state_dir,
+            self.name,
+            self.brokers,
+            key=self.key,
+            server_key=self.server_key,
+            insecure=self.insecure,
         )
+
+        def make_client() -> NfpClient:
+            return self._make_client(certificate, keys)
+
+        has_client = self.files or self.ask_inventory
+        return Session(self, self._dial(certificate, keys), make_client if has_client else None)
 
     def _dial(self, certificate: Certificate | None, keys: Mapping[str, str]) -> Channel:
         return DealerChannel(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from broker.nfp.inventory import Datastore, datastore, reading, rendering
+from broker.nfp import rendering
+from broker.nfp.inventory import Datastore, datastore, reading
 
 SAMPLE = Path(__file__).parent / "sample"
 ENVIRON = {"NFP_PORT": "5555", "NFP_SHARED_KEY": "k" * 40, "NFP_PASSWORD": "secret: #1"}

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from broker.nfp.management.logs import TEXT_MAX, LogRing
+from broker.nfp.logs import TEXT_MAX, LogRing
 
 
 @pytest.fixture

@@ -53,9 +53,9 @@ def test_one_that_ends_is_started_again(rundir, monkeypatch, caplog):
         async with running(section(rundir)) as broker:
             await until(lambda: alive(broker) == NAMES)
             first = broker.files_worker._workers[0]
-            shift = first._shift
+            shift = first._session
             first.stop()
-            await until(lambda: first._shift not in (None, shift) and first.connected)
+            await until(lambda: first._session not in (None, shift) and first.connected)
             await until(lambda: alive(broker) == NAMES)
 
             async def broken() -> str:

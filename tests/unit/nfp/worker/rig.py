@@ -46,9 +46,9 @@ async def working(worker: Worker, broker: RawBroker, *, ready: bool = True):
             assert packet.service == worker.service
         yield running
     finally:
-        shift = worker._shift
+        shift = worker._session
         if shift is not None:
-            shift._means = shift._means._replace(drain_s=0.0)
+            shift.drain_s = 0.0
             worker.stop()
         elif not running.done():
             running.cancel()  # it has not even begun

@@ -41,7 +41,7 @@ def test_a_job_costs_one_message_each_way_and_is_recorded(tmp_path):
         async with house(tmp_path) as (_broker, worker, nfp):
             worker.task(name="ping")(lambda n=1: n)
             async with at_work(worker):
-                shift = worker._shift
+                shift = worker._session
                 before = shift.channel.traffic.sent
                 for n in range(20):
                     assert (await nfp.run("dummy", "ping", args=[n]))["w1"]["result"] == n
@@ -159,10 +159,10 @@ def test_inventory_files_and_management(tmp_path):
                 async with NfpClient("boss", key=owner, **place) as boss:
                     told = await boss.mmi("show_broker", service="mmi.service.worker", target="w1")
                     assert "keepalive_ms" in str(told)
-                    before = worker._shift.channel.traffic.connections
+                    before = worker._session.channel.traffic.connections
                     await boss.mmi("disconnect", service="mmi.service.worker", target="w1")
                     await until(
-                        lambda: worker._shift.channel.traffic.connections > before and worker.connected
+                        lambda: worker._session.channel.traffic.connections > before and worker.connected
                     )
                     assert (await nfp.run("dummy", "text", kwargs={"note": "x"}))["w1"]["result"] == "x"
                     await boss.mmi("shutdown", service="mmi.service.worker", target="w1")
@@ -221,7 +221,7 @@ def test_a_second_worker_of_the_same_name_and_another_key_is_refused_and_told(tm
                 )
                 thief.task(name="ping")(lambda: "thief")
                 stealing = asyncio.get_running_loop().create_task(thief.run())
-                await until(lambda: thief._shift is not None and thief._shift.channel.traffic.sent)
+                await until(lambda: thief._session is not None and thief._session.channel.traffic.sent)
                 for _ in range(10):
                     assert (await nfp.run("dummy", "ping"))["w1"]["result"] == "first"
                 stealing.cancel()

@@ -47,8 +47,8 @@ def test_a_task_that_must_not_be_run_twice_ends_with_an_error_and_another_is_the
                 post(broker, "u2", "again")
                 assert {(await broker.take_only(Command.RESPONSE)).status for _ in range(2)} == {201}
                 confirm(broker, "u1")
-                await until(lambda: worker._shift.store.state("u1") == "started" and len(runs) == 2)
-                await until(lambda: worker._shift.store.state("u2") == "started")
+                await until(lambda: worker._session.store.state("u1") == "started" and len(runs) == 2)
+                await until(lambda: worker._session.store.state("u2") == "started")
             worker = made(broker, state_dir=tmp_path, jobs_at_a_time=2)
             tasks(worker)
             async with working(worker, broker, ready=False):
@@ -97,7 +97,7 @@ def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_fro
                     status_text="RECORDED",
                     body=safe,
                 )
-                await until(lambda: worker._shift.store.state("u1") == "recorded")
+                await until(lambda: worker._session.store.state("u1") == "recorded")
             worker = made(broker, state_dir=tmp_path)
             tasks(worker)
             async with working(worker, broker, ready=False):
@@ -133,7 +133,7 @@ def test_a_cancelled_job_does_not_come_back(tmp_path):
                 assert (await broker.take_only(Command.RESPONSE)).status == 201
                 broker.say("w1", Command.DELETE, client=b"c#1", uuid="u1", body=b"{}")
                 assert (await broker.take_only(Command.RESPONSE)).status == 417
-                await until(lambda: worker._shift.store.state("u1") == "cancelled")
+                await until(lambda: worker._session.store.state("u1") == "cancelled")
             worker = made(broker, state_dir=tmp_path)
             async with working(worker, broker, ready=False):
                 await broker.take_only(Command.READY, Command.DISCONNECT)

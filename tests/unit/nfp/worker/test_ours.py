@@ -139,7 +139,7 @@ def test_so_many_jobs_at_a_time_as_there_are_slots(slots):
     async def one(broker, worker):
         for number in range(4):
             post(broker, f"u{number}", "wait", number)
-        await until(lambda: len(worker._shift.duty.jobs) == 4)
+        await until(lambda: len(worker._session.duty.jobs) == 4)
         assert running == list(range(slots))
         go.set()
         done = set()
@@ -257,7 +257,7 @@ def test_a_broker_killed_with_jobs_under_way_gets_every_result_when_it_is_back()
             broker.close()
             await until(lambda: not worker.connected)
             go.set()
-            await until(lambda: worker._shift.duty.jobs.done == 4)
+            await until(lambda: worker._session.duty.jobs.done == 4)
             with broker.restarted(epoch="e2") as again:
                 await again.take_only(Command.READY)
                 assert again.offers[-1]["jobs"] == {f"u{number}": [1, "done"] for number in range(4)}
@@ -308,7 +308,7 @@ def test_delete_ends_a_waiting_an_asynchronous_and_an_ordinary_job():
         post(broker, "u3", "patient")
         assert (await broker.take_only(Command.RESPONSE)).status == 201
         broker.say("w1", Command.DELETE, client=b"c#1", uuid="u3", body=b"{}")
-        await until(lambda: worker._shift.duty.jobs.get("u3").cancelled)
+        await until(lambda: worker._session.duty.jobs.get("u3").cancelled)
         go.set()
         assert (await broker.take_only(Command.RESPONSE)).status == 417
         assert seen == [True]
@@ -384,7 +384,7 @@ def test_keepalives_are_sent_in_silence_and_a_silent_broker_is_left():
                 for _ in range(3):
                     await broker.take_only(Command.KEEPALIVE)
                 broker.say("w1", Command.KEEPALIVE, service="dummy")
-                await until(lambda: worker._shift.duty.presence.received == 1)
+                await until(lambda: worker._session.duty.presence.received == 1)
                 broker.multiplier = 3
                 broker.say("w1", Command.DISCONNECT, service="dummy")
                 await broker.take_only(Command.READY, Command.KEEPALIVE)
@@ -449,7 +449,7 @@ def test_a_draining_worker_finishes_what_runs_and_then_says_goodbye():
                 post(broker, "u1", "long")
                 assert (await broker.take_only(Command.RESPONSE)).status == 201
                 worker.stop()
-                await until(lambda: worker._shift.duty.draining)
+                await until(lambda: worker._session.duty.draining)
                 post(broker, "u2", "ping")  # too late: left to another worker
                 go.set()
                 packet = await broker.take_only(Command.RESPONSE)
@@ -518,13 +518,13 @@ def test_what_a_worker_says_of_itself_before_it_runs():
 def test_a_result_that_finds_the_outbox_full_behind_another_one_is_sent_too():
     @story()
     async def one(broker, worker):
-        way = worker._shift.channel
+        way = worker._session.channel
         send, full, room = way.send, [True], asyncio.Event()
         way.send = lambda packet: not (full[0] and packet.command is Command.RESPONSE) and send(packet)
         way.writable = room.wait
         for number, uuid in enumerate(("u1", "u2"), 1):  # the second ends while the first waits for room
             post(broker, uuid, "aping")
-            await until(lambda number=number: len(worker._shift.duty.jobs.offered) == number)
+            await until(lambda number=number: len(worker._session.duty.jobs.offered) == number)
         full[0] = False
         room.set()
         assert [(await broker.take_only(Command.RESPONSE)).uuid for _ in range(2)] == ["u1", "u2"]
@@ -537,7 +537,7 @@ def test_a_known_job_that_is_deleted_while_its_result_is_looked_up_ends_once(tmp
         with RawBroker(opens=True) as broker:
             worker = made(broker, state_dir=tmp_path)
             async with working(worker, broker):
-                duty = worker._shift.duty
+                duty = worker._session.duty
                 looked, found = asyncio.Event(), asyncio.Event()
 
                 async def find(uuid):

@@ -25,7 +25,7 @@ def test_functions_are_offered_with_and_without_brackets():
         pass
 
     assert ours.tasks.names == ["one", "zwei"]
-    first, second = ours.tasks
+    first, second = ours.tasks.values()
     assert (first.description, first.idempotent, first.asynchronous, first.job) == (
         "Do one thing.",
         True,
@@ -56,18 +56,18 @@ class Tools:
 
 def test_methods_callables_and_partials_are_tasks_too():
     tools = Tools()
-    made = make(tools.method, None, idempotent=True, nf_text=(), description=None)
+    made = make(tools.method)
     assert made.call("JOB", [1], {}) == ("method", "JOB", 1)
-    made = make(tools, "called", idempotent=True, nf_text=(), description=None)
+    made = make(tools, name="called")
     assert made.call("JOB", [], {"n": 2}) == ("call", 2)
-    assert make(tools.coroutine, None, idempotent=True, nf_text=(), description=None).asynchronous
-    made = make(functools.partial(tools.method, n=3), "p", idempotent=True, nf_text=(), description=None)
+    assert make(tools.coroutine).asynchronous
+    made = make(functools.partial(tools.method, n=3), name="p")
     assert made.call("JOB", [], {}) == ("method", "JOB", 3)
 
     def last(n, *, job):
         return (n, job)
 
-    made = make(last, None, idempotent=True, nf_text=(), description=None)
+    made = make(last)
     assert made.call("JOB", [4], {}) == (4, "JOB")
 
 
@@ -75,12 +75,12 @@ def test_methods_callables_and_partials_are_tasks_too():
 def test_names_that_no_frame_or_person_wants(name):
     function = functools.partial(print)
     with pytest.raises(ConfigError, match="task"):
-        make(function, name, idempotent=True, nf_text=(), description=None)
+        make(function, name=name)
 
 
 def test_what_is_no_function():
     with pytest.raises(ConfigError, match="a function"):
-        make(5, "five", idempotent=True, nf_text=(), description=None)
+        make(5, name="five")
 
 
 def test_schemas_say_what_annotations_say():
@@ -90,7 +90,7 @@ def test_schemas_say_what_annotations_say():
     def task(job, a: int, b: list[str], c: "str | None" = None, d: Odd = None, *rest, e=Odd, **more):
         pass
 
-    schema = make(task, None, idempotent=True, nf_text=(), description=None).schema()["inputSchema"]
+    schema = make(task).schema()["inputSchema"]
     assert schema["required"] == ["a", "b"]
     properties = schema["properties"]
     assert list(properties) == ["a", "b", "c", "d", "e"]

@@ -1,8 +1,7 @@
-"""Jinja2 in a sandbox: templates of the inventory see the environment and nothing of this process.
+"""Jinja2 in a sandbox: templates see their variables and nothing of this process.
 
-As in deployed NorFab, ``env`` is the only variable, an unknown one renders as nothing, and templates cannot include
-others. A template is written by the operator, so the limits are against mistakes: a loop that writes for ever, a text
-multiplied by a number from somewhere else.
+An unknown variable renders as nothing, and templates cannot include others. The limits are against a loop that writes
+for ever, and a text multiplied by a number from somewhere else.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ SHOWN_CHARS: Final = 200
 _NAME: Final = "<template>"
 
 
-def render(text: str, name: str, environ: Mapping[str, str]) -> str:
-    """``text`` rendered; as it came when it has no markup.
+def render(text: str, name: str, variables: Mapping[str, Any]) -> str:
+    """Return ``text`` rendered with ``variables``; as it came when it has no markup.
 
     Raises:
         ConfigError: ``name``, line and what is wrong.
@@ -40,7 +39,7 @@ def render(text: str, name: str, environ: Mapping[str, str]) -> str:
     try:
         pieces: list[str] = []
         size = 0
-        for piece in _jinja().from_string(text).generate(env=dict(environ)):
+        for piece in _jinja().from_string(text).generate(dict(variables)):
             size += len(piece)
             if size > RENDERED_CHARS_MAX:
                 raise ConfigError(f"{name}: renders to more than {RENDERED_CHARS_MAX} characters")

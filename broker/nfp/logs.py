@@ -1,4 +1,4 @@
-"""The broker's own latest log records, in memory, for ``get_logs``."""
+"""The latest log records of a process, in memory, for ``get_logs`` of a broker or a worker."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ class LogRing(logging.Handler):
     """A handler that holds the latest records.
 
     Args:
-        name: what the records call this broker.
+        name, role: what the records call this broker or worker.
         records_max: held at most.
 
     Install it on the logger that all of ours are below: ``logging.getLogger("headgate").addHandler(ring)``.
     """
 
-    def __init__(self, name: str = "NFPBroker", records_max: int = RECORDS_MAX) -> None:
+    def __init__(
+        self, name: str = "NFPBroker", records_max: int = RECORDS_MAX, *, role: str = "broker"
+    ) -> None:
         super().__init__()
         self._name = name
+        self._role = role
         self._records: deque[dict[str, Any]] = deque(maxlen=records_max)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -45,7 +48,7 @@ class LogRing(logging.Handler):
             "level": record.levelname,
             "logger": record.name,
             "message": text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "...",
-            "role": "broker",
+            "role": self._role,
             "name": self._name,
         }
 

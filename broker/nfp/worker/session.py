@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import HeadgateError
 from broker.nfp.figures import ProcessFigures
+from broker.nfp.logs import LogRing
 from broker.nfp.names import Dialect
 from broker.nfp.opening import DIALECT
 from broker.nfp.urls import SCHEME
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from broker.nfp.client.client import NfpClient
     from broker.nfp.frames import Packet
     from broker.nfp.peer.channel import Channel
+    from broker.nfp.worker.worker import Worker
 
 log = logging.getLogger("headgate")
 FEATURES: Final = ("recorded", "delete", "jobs")
@@ -33,105 +34,95 @@ INVENTORY_S: Final = 10.0
 RETRY_S: Final = 1.0
 """Between two attempts."""
 VERSIONS: Final = "versions"
-"""Folder of files that arguments name, in ``base_dir``."""
+"""Folder of files that arguments name, in the worker's."""
 
 
-class Means(NamedTuple):
-    """What a shift works with.
-
-    ``client`` makes the worker's own client, None: it has none, so neither inventory nor files. ``slots``: jobs at a
-    time. ``inventory``: whether it is asked for before READY. ``base_dir``: where state is kept, "" for nowhere.
-    ``resident``: it lives in its broker's process, and management cannot end it.
-    """
-
-    channel: Channel
-    service: str
-    tasks: Tasks
-    store: SqliteJobStore
-    resources: Sequence[str]
-    slots: int
-    drain_s: float
-    inventory: bool
-    client: Callable[[], NfpClient] | None
-    base_dir: str = ""
-    accept_after_s: float | None = None
-    resident: bool = False
-
-
-class Shift:
+class Session:
     """See the module.
 
+    Args:
+        worker: whose life it is. channel: to its brokers.
+        make_client: makes the worker's own client; None: it has none, so neither inventory nor files.
+
     Attributes:
-        inventory: of this worker, {} until there is one. how: "" or why it ends: shutdown or restart.
+        inventory: of this worker, {} until there is one. ending: "" or why it ends: shutdown or restart.
+        log: the latest records of this process.
     """
 
-    def __init__(self, means: Means) -> None:
-        self.channel = means.channel
-        self.name = means.channel.name
-        self.service = means.service
-        self.resources = means.resources
+    def __init__(self, worker: Worker, channel: Channel, make_client: Callable[[], NfpClient] | None) -> None:
+        self.worker = worker
+        self.channel = channel
+        self.name = channel.name
+        self.service = worker.service
         self.dialect = Dialect.NORFAB
         self.loop = asyncio.get_running_loop()
         self.inventory: dict[str, Any] = {}
         self.inventory_status: str | None = None
-        self.store = means.store
-        self.resident = means.resident
-        self.how = ""
-        self.tasks = Tasks()
-        for task in means.tasks:
-            self.tasks.add(task)
+        self.job_file = worker.job_file()
+        self.store = SqliteJobStore(self.job_file)
+        self.ending = ""
+        self.log = LogRing(self.name, role="worker")
+        self.versions = worker.folder / VERSIONS
+        self.tasks = Tasks(worker.tasks)
         builtin.offer(self.tasks, self)
-        timing = {} if means.accept_after_s is None else {"accept_after_s": means.accept_after_s}
-        self.duty = Duty(means.channel, means.service, self.tasks, means.store, self._manage, **timing)
-        self._means = means
+        self.duty = Duty(channel, worker.service, self.tasks, self.store, self._manage)
+        self.drain_s = worker.drain_s
+        self._make_client = make_client
         self._process = ProcessFigures()
+        self.watchdog = Watchdog(self.name, self._process, self.stop)
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
         self._entering = asyncio.Lock()
         self.duty.runner = self.duty.admission.runner = self.runner = Runner(
             self.tasks,
             self.duty.delivery,
-            means.slots,
+            worker.slots,
             self.duty.admission.begin,
             self.duty.ended,
             self._localise,
             self.inventory,
         )
 
-    def stop(self, how: str = "shutdown") -> None:
-        """Finish what runs and leave; ``how`` is shutdown or restart."""
-        self.how = self.how or how
+    def stop(self, ending: str = "shutdown") -> None:
+        """Finish what runs and leave; ``ending`` is shutdown or restart."""
+        self.ending = self.ending or ending
         self._leave.set()
 
-    async def work(self, ready: Callable[[], object] = lambda: None) -> str:
+    async def work(self, ready: Callable[[], object]) -> str:
         """Until ``stop``; returns how to go on. ``ready`` is called before the first READY."""
         unrecorded = await self.store.open()
         try:
+            if not self.worker.resident:
+                _listen(self.log)
             self.duty.restore(unrecorded)
-            if self._means.inventory and not await self._take_inventory():
-                return self.how
+            if self.worker.ask_inventory and not await self._take_inventory():
+                return self.ending
             ready()
+            if not self.worker.resident:
+                self.watchdog.start(self.inventory)
             self.channel.start(self.duty, self._open_body)
             try:
                 await self._leave.wait()
-                log.info("%s: leaves (%s)", self.name, self.how)
+                log.info("%s: leaves (%s)", self.name, self.ending)
             finally:
-                await self.duty.drain(self._means.drain_s if self.how else 0.0)
+                await self.duty.drain(self.drain_s if self.ending else 0.0)
                 await self.channel.close()
         finally:
+            self.watchdog.stop()
+            logging.getLogger().removeHandler(self.log)
             if self._client is not None:
                 await self._client.close()
             await self.store.close()
-        return self.how
+        return self.ending
 
     def _open_body(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "dialect": DIALECT,
             "features": FEATURES,
-            "credits": self._means.slots,
-            "resources": list(self.resources),
-            "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks},
+            "credits": self.worker.slots,
+            "resources": list(self.worker.resources),
+            "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks.values()},
             "jobs": self.duty.held(),
         }
 
@@ -142,11 +133,11 @@ class Shift:
 
     async def client(self) -> NfpClient:
         """The worker's own client, ``NAME-NFPClient``, connected when it is first needed."""
-        if self._means.client is None:
+        if self._make_client is None:
             raise RuntimeError(f"worker {self.name} has no client of its own")
         async with self._entering:  # jobs that need it at once get the same one, and not before it is open
             if self._client is None:
-                client = self._means.client()
+                client = self._make_client()
                 await client.__aenter__()
                 self._client = client
         return self._client
@@ -185,14 +176,14 @@ class Shift:
         self, task: Task, args: list[Any], kwargs: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """Fetch the files that arguments name; their paths take the place of the URLs."""
-        if self._means.client is None or not any(_mentions(value) for value in (*args, *kwargs.values())):
+        if self._make_client is None or not any(_mentions(value) for value in (*args, *kwargs.values())):
             return args, kwargs
         from broker.nfp.files.fetching import localise
         from broker.nfp.worker.versions import Versions
 
         client = await self.client()
-        folder = (client.state_dir or Path.cwd()) / VERSIONS
-        return await localise((args, kwargs), Versions(client, folder).fetch, as_text=task.nf_text)
+        fetch = Versions(client, self.versions).fetch
+        return await localise((args, kwargs), fetch, as_text=task.nf_text)
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -202,10 +193,10 @@ class Shift:
             "name": self.name,
             "role": "worker",
             "service": self.service,
-            "status": "stopping" if self.how else "active",
+            "status": "stopping" if self.ending else "active",
             "broker": self.channel.broker,
             "connected": self.duty.presence.registered,
-            "directories": {"base_dir": self._means.base_dir},
+            "directories": {"base_dir": str(self.worker.folder) if self.job_file is not None else ""},
         }
 
     def stats(self) -> dict[str, Any]:
@@ -215,7 +206,7 @@ class Shift:
             "schema_version": "1.0",
             "name": self.name,
             "role": "worker",
-            "status": "stopping" if self.how else "active",
+            "status": "stopping" if self.ending else "active",
             "process": self._process.read(),
             "messaging": {
                 "sent": traffic.sent,
@@ -237,7 +228,8 @@ class Shift:
                     FAILED: jobs.failed,
                 },
             },
-            "max_concurrent_jobs": self._means.slots,
+            "watchdog_runs": self.watchdog.runs,
+            "max_concurrent_jobs": self.worker.slots,
             "keepalives_sent": presence.sent,
             "keepalives_received": presence.received,
             "sid_inventory_status": self.inventory_status,
@@ -249,3 +241,67 @@ def _mentions(value: Any) -> bool:
     if isinstance(value, str):
         return value.startswith(SCHEME)
     return isinstance(value, (list, tuple, dict))
+
+
+class Watchdog:
+    """Looks now and then at how much memory the process takes, as the watchdog of deployed NorFab's workers does.
+
+    The worker's inventory may say ``watchdog_interval`` (seconds, default 30), ``memory_threshold_mbyte`` (default
+    1000) and ``memory_threshold_action``: "log" (the default), or "shutdown", which lets running jobs end.
+
+    Args:
+        name: of the worker. process: what is read. shut_down: called once it is too much, for the second action.
+    """
+
+    def __init__(self, name: str, process: ProcessFigures, shut_down: Callable[[], None]) -> None:
+        self.runs = 0
+        self._name = name
+        self._process = process
+        self._shut_down = shut_down
+        self._timer: asyncio.TimerHandle | None = None
+        self._read({})
+
+    def _read(self, inventory: Mapping[str, Any]) -> None:
+        def positive(name: str, default: float) -> float:
+            said = inventory.get(name)
+            return said if isinstance(said, (int, float)) and said > 0 else default
+
+        self._interval_s = positive("watchdog_interval", 30)
+        self._threshold_mbyte = positive("memory_threshold_mbyte", 1000)
+        self._action = "shutdown" if inventory.get("memory_threshold_action") == "shutdown" else "log"
+
+    def start(self, inventory: Mapping[str, Any]) -> None:
+        """Begin, as ``inventory`` says."""
+        self._read(inventory)
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+
+    def stop(self) -> None:
+        """End. Harmless twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def configuration(self) -> dict[str, Any]:
+        """Keys as in deployed NorFab's ``get_watchdog_configuration``."""
+        return {
+            "watchdog_interval": self._interval_s,
+            "memory_threshold_mbyte": self._threshold_mbyte,
+            "memory_threshold_action": self._action,
+        }
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+        self.runs += 1
+        taken = self._process.read()["memory_rss_mbyte"]
+        if taken is None or taken <= self._threshold_mbyte:
+            return
+        log.warning("%s: takes %g MiB, more than %g", self._name, taken, self._threshold_mbyte)
+        if self._action == "shutdown":
+            self._shut_down()
+
+
+def _listen(ring: LogRing) -> None:
+    """Let ``ring`` hold what the process logs; what Python shows of it without any handler it goes on showing."""
+    root = logging.getLogger()
+    if not root.handlers and logging.lastResort is not None:
+        root.addHandler(logging.lastResort)
+    root.addHandler(ring)
