@@ -94,6 +94,8 @@ class JobEvent(msgspec.Struct, frozen=True, gc=False):
     key: str = ""
     size: int = 0
     """Bytes that came in (submitted) or went out (finished)."""
+    state: str = ""
+    """How it ended, see ``outcome``: one worker's part (finished), the job (closed, expired, cancelled); else ""."""
 
 
 class Watch(Protocol):

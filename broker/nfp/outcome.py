@@ -1,4 +1,7 @@
-"""What a job has got so far, and when that is all; pure, no input or output.
+"""How a job ends, and what a client has got of one so far; pure, no input or output.
+
+``part_state`` and ``job_state`` are the one definition of a job that failed: lists, figures, accounting, events and the
+journal of the broker all say what these say.
 
 The set of workers a job waits for is named by 202. An empty set there ("any": nobody was chosen yet) is no answer to
 that question, and the first non-empty one settles it, until another broker takes the job over (``reopen``). One result
@@ -8,14 +11,49 @@ of each worker counts: a repeated one is a replay, and is dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from broker.nfp.bodies import says_failed
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any, read_object
 from broker.nfp.packet import Body
 from broker.nfp.targets import Target, parse
 
 _CANCELLED = "CANCELLED"
+
+DONE: Final = "done"
+FAILED: Final = "failed"
+EXPIRED: Final = "expired"
+CANCELLED: Final = "cancelled"
+END_STATES: Final = (DONE, FAILED, EXPIRED, CANCELLED)
+"""How a job, or one worker's part of it, can have ended; each has exactly one of them."""
+STATUS_WORDS: Final = {DONE: "COMPLETED", FAILED: "FAILED", EXPIRED: "EXPIRED", CANCELLED: "CANCELLED"}
+"""The same as the protocol's bodies and the journal say it."""
+
+
+def part_state(status: int, body: Body) -> str:
+    """Return how one worker's part of a job ended, by its recorded result.
+
+    - done: 200, and the task does not say that it failed.
+    - failed: 200 of a task that raised or says ``"failed": true``; an error; a worker that was lost with a job which
+      must not be run again (408 of the broker, whose body says FAILED).
+    - expired: 408, its time was over.
+    - cancelled: 417.
+    """
+    if status == Code.OK:
+        return FAILED if says_failed(body) else DONE
+    if status == Code.EXPECT_FAILED:
+        return CANCELLED
+    lost = read_object(body).get("status") == STATUS_WORDS[FAILED]
+    return EXPIRED if status == Code.TIMEOUT and not lost else FAILED
+
+
+def job_state(parts: Iterable[str]) -> str:
+    """Return how a job ended whose parts ended like this: failed, expired or cancelled when one of them is, in this
+    order, so that nothing hides a task that failed; done when all are.
+    """
+    found = set(parts)
+    return next((state for state in (FAILED, EXPIRED, CANCELLED) if state in found), DONE)
 
 
 class Failure(NamedTuple):

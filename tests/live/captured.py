@@ -333,7 +333,7 @@ async def nfp_part(session: Captured, live: Running, folder: Path, times: int) -
                 session.add("nfp", "client", "outcome", uuid=job.uuid, task="echo", status="COMPLETED")
             job = await client.submit("lab", "fail", target="any")
             await _settled(job)
-            session.add("nfp", "client", "outcome", uuid=job.uuid, task="fail", status="COMPLETED")
+            session.add("nfp", "client", "outcome", uuid=job.uuid, task="fail", status="FAILED")
             late = await client.submit("nobody", "wait", target="any", timeout_s=0.3)
             await _settled(late)
             session.add("nfp", "client", "outcome", uuid=late.uuid, task="wait", status="EXPIRED")

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Final
 from broker.nfp import bodies
 from broker.nfp.contract import Journal, Peer
 from broker.nfp.dispatch.counts import Counts
-from broker.nfp.dispatch.model import CANCELLED, EXPIRED, FINAL, WAITING, Order, Part, Run
+from broker.nfp.dispatch.model import FINAL, WAITING, Order, Part, Run
 from broker.nfp.frames import Body, Packet, status_text
 from broker.nfp.names import SEED_CODES, Command, Dialect, Sender
+from broker.nfp.outcome import CANCELLED, EXPIRED, job_state
 from broker.nfp.targets import render
 
 NOT_GIVEN: Final = "this job was not given to the workers that were named"
@@ -142,7 +143,7 @@ class Strict(Answers):
     def _common_code(self, order: Order, parts: Sequence[Part]) -> int:
         if all(part.status == 200 for part in parts):
             return 200
-        return {CANCELLED: 417, EXPIRED: 408}.get(order.fate, 500)
+        return {CANCELLED: 417, EXPIRED: 408}.get(job_state(part.ended for part in parts), 500)
 
 
 def seed_code(code: int) -> int:

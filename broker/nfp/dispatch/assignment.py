@@ -332,12 +332,10 @@ class Assignment:
         order = part.order
         if self.may_have_begun(run) and not (untouched and part.state == DISPATCHED):
             error = f"worker {run.worker.name} {why} after it had been given the job; {order.service} {order.task}"
-            state.counts.expired += 1
             self._results.let_go(run)
             part.run = None
-            self._results.give_up(
-                part, 408, f"{error} is not declared idempotent, so it is not run again", now
-            )
+            error += " is not declared idempotent, so it is not run again"
+            self._results.give_up(part, 408, error, now, lost=run.worker.name)
             return
         self._results.let_go(run)
         part.run = part.asked = None

@@ -9,6 +9,7 @@ _NAMES: Final = (
     "denied",
     "died",
     "dispatched",
+    "done",
     "dropped",
     "duplicates",
     "expired",
@@ -35,10 +36,8 @@ class Counts:
         denied: requests that a rule, a full queue or a foreign uuid refused.
         dispatched: times a job was given to a worker.
         returned: times a job came back because its worker was lost or did not know it.
-        finished: final results recorded.
-        failed: of those, the ones that are not 200.
-        expired: of those, the ones whose time was over.
-        cancelled: of those, the ones cancelled.
+        finished: final results recorded, one for each worker's part of a job.
+        done, failed, expired, cancelled: jobs that ended like this, see ``outcome.job_state``.
         late: results that came after the recorded one; none of them was used.
         forged: RESPONSE, EVENT and STREAM about a job that its sender was never given.
         refused: READYs that no rule allows.
@@ -53,9 +52,15 @@ class Counts:
     __slots__ = _NAMES
 
     def __init__(self) -> None:
-        self.cancelled = self.denied = self.died = self.dispatched = self.dropped = self.duplicates = 0
+        self.cancelled = self.denied = self.died = self.dispatched = self.done = self.dropped = (
+            self.duplicates
+        ) = 0
         self.expired = self.failed = self.finished = self.forged = self.forgotten = self.late = 0
         self.refused = self.returned = self.submitted = self.unexpected = self.unroutable = self.unsent = 0
+
+    def ended(self, state: str) -> None:
+        """A job ended in ``state``."""
+        setattr(self, state, getattr(self, state) + 1)
 
     def as_dict(self) -> dict[str, int]:
         """All of them by name."""

@@ -8,7 +8,7 @@ for somebody who is not there ends a moment before the deadline: clients stop li
 from __future__ import annotations
 
 from broker.nfp.dispatch.assignment import Assignment
-from broker.nfp.dispatch.model import EXPIRED, FINAL, WAITING, Order, Part
+from broker.nfp.dispatch.model import FINAL, WAITING, Order, Part
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State, told_by
 
@@ -69,7 +69,5 @@ class Expiry:
             self._expire_part(part, error, now)
 
     def _expire_part(self, part: Part, error: str, now: float) -> None:
-        part.order.fate = EXPIRED
-        self._state.counts.expired += 1
         self._assignment.withdraw(part)
         self._results.give_up(part, 408, error, now)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.model import EXPECTED, FINAL, OPEN, Client, Order, Part, Service, Worker
 from broker.nfp.dispatch.roster import Roster
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
 from broker.nfp.names import Dialect
+from broker.nfp.outcome import END_STATES
 
 
 def worker_view(worker: Worker, roster: Roster, config: DispatchConfig, now: float) -> WorkerView:
     """One worker."""
     box = roster.mailboxes.get(worker.name)
+    ended = roster.ended.get(worker.name, Counter())
     if worker.wire is not None:
         holdtime = worker.heard + config.hold_s - now
     else:
@@ -32,8 +36,7 @@ def worker_view(worker: Worker, roster: Roster, config: DispatchConfig, now: flo
         now - worker.since if worker.wire is not None else 0.0,
         worker.tx,
         worker.rx,
-        worker.done,
-        worker.failed,
+        {state: ended[state] for state in END_STATES},
         worker.resources,
         tuple(worker.tasks),
     )
@@ -88,7 +91,7 @@ def job_view(order: Order, result_ttl_s: float, now: float) -> JobView:
 def slot_view(part: Part) -> SlotView:
     """One worker's part of a job."""
     worker = part.run.worker.name if part.run is not None else part.worker or next(reversed(part.given), "")
-    return SlotView(part.name, worker, part.attempt, part.state, part.status, len(part.body))
+    return SlotView(part.name, worker, part.attempt, part.state, part.status, len(part.body), part.ended)
 
 
 def result_views(order: Order) -> list[ResultView]:

@@ -172,7 +172,7 @@ class Liveness:
         state.roster.announced(worker, offer.resources)
         usual = state.config.credits if packet.dialect is Dialect.NORFAB else 1
         worker.slots = worker.limit = min(offer.credits or usual, state.config.credits_max)
-        worker.tx = worker.rx = worker.done = worker.failed = 0
+        worker.tx = worker.rx = 0
         worker.sent = now
         wire = wire_of(peer, packet.dialect, packet.service, worker.features)
         if wire.lists:

@@ -16,6 +16,7 @@ from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.dispatch.timers import Timer
 from broker.nfp.dispatch.wires import Wire
 from broker.nfp.names import Command, Dialect
+from broker.nfp.outcome import part_state
 from broker.nfp.packet import Body
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded
@@ -27,10 +28,7 @@ ACCEPTED: Final = "accepted"
 FINAL: Final = "final"
 
 OPEN: Final = "open"
-DONE: Final = "done"
-FAILED: Final = "failed"
-CANCELLED: Final = "cancelled"
-EXPIRED: Final = "expired"
+"""The state of a job that has not ended; the others are those of ``outcome``."""
 
 ORDER_BYTES: Final = 1536
 """What a job costs in memory beside bodies: the object, its uuid and strings, its places in tables."""
@@ -50,7 +48,6 @@ class Order:
         parts: by name; empty while a job for all waits for the first worker of its service.
         open: parts without recorded result.
         waiting: parts that wait.
-        fate: cancelled or expired once that was decided, else "".
         told: the client was told that it is dispatched (202).
         owner: for any: the worker the client was told of, "" before.
         body: b"" once it is closed.
@@ -67,7 +64,6 @@ class Order:
         "closed_at",
         "deadline",
         "dialect",
-        "fate",
         "holder",
         "key",
         "missing",
@@ -111,7 +107,6 @@ class Order:
         self.told = False
         self.owner = ""
         self.state = OPEN
-        self.fate = ""
         self.timer: Timer | None = None
         self.size = ORDER_BYTES + len(added.body)
         self.after = 0
@@ -175,6 +170,7 @@ class Part:
         queue: where it waits.
         asked: body of the input request that the client has not answered, else None.
         worker: whose result was recorded; "" while none is, and for the broker's own.
+        ended: how it ended, see ``outcome.part_state``; "" while it has no result.
         after: the commit that makes the recorded result durable.
     """
 
@@ -183,6 +179,7 @@ class Part:
         "asked",
         "attempt",
         "body",
+        "ended",
         "given",
         "name",
         "order",
@@ -211,7 +208,14 @@ class Part:
         self.worker = ""
         self.status = 0
         self.body = b""
+        self.ended = ""
         self.after = 0
+
+    def settle(self, worker: str, status: int, body: bytes) -> None:
+        """Record its one result; ``worker`` is "" when the broker made it."""
+        self.state = FINAL
+        self.worker, self.status, self.body = worker, status, body
+        self.ended = part_state(status, body)
 
 
 class Run:
@@ -292,8 +296,6 @@ class Worker:
         "choked",
         "claims",
         "dialect",
-        "done",
-        "failed",
         "features",
         "heard",
         "holder",
@@ -332,7 +334,7 @@ class Worker:
         self.turn = False
         self.heard = self.sent = self.since = now
         self.timer: Timer | None = None
-        self.tx = self.rx = self.done = self.failed = 0
+        self.tx = self.rx = 0
         self.resources: tuple[str, ...] = ()
         self.tasks: Mapping[str, bool | None] = {}
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.answers import NOT_GIVEN
 from broker.nfp.dispatch.assignment import Assignment
-from broker.nfp.dispatch.model import CANCELLED, FINAL, Order, Part
+from broker.nfp.dispatch.model import FINAL, Order, Part
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.outcome import STATUS_WORDS, job_state
 
 _UNKNOWN: Final = "this job is not known here"
 
@@ -82,10 +82,7 @@ class Requests:
             return
         parts = [part for part in meant if part.state != FINAL]
         running = [part.run.worker.name for part in parts if part.run is not None]
-        if parts:
-            order.fate = CANCELLED
         for part in parts:
-            self._state.counts.cancelled += 1
             self._assignment.withdraw(part)
             self._results.give_up(part, 417, "cancelled", now)
         answers.cancelled(peer, order, running, "CANCELLED" if parts else _end_of(meant))
@@ -131,5 +128,4 @@ class Requests:
 
 def _end_of(parts: Iterable[Part]) -> str:
     """How these, which are all over, have ended."""
-    failed = [part.status for part in parts if part.status != 200]
-    return bodies.FAILED.get(failed[0], "FAILED") if failed else "COMPLETED"
+    return STATUS_WORDS[job_state(part.ended for part in parts)]

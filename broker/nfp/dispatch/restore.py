@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, PART_BYTES, Order, Part, Worker
+from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, OPEN, PART_BYTES, Order, Part, Worker
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State
+from broker.nfp.outcome import job_state
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobRow, SlotRow, Snapshot
 
@@ -67,6 +68,8 @@ class Restore:
             order.owner = order.owner or each.owner
             order.size += PART_BYTES + len(part.body)
             order.open += part.state != FINAL
+        if order.state != OPEN:  # an earlier version recorded every job with results as done
+            order.state = job_state(part.ended for part in order.parts.values())
         return order
 
     def _principal(self, holder: str) -> Principal | None:
@@ -119,5 +122,4 @@ def _fill(part: Part, row: SlotRow) -> None:
         part.given[worker] = max(attempt, part.given.get(worker, 0))
     part.attempt = max(part.given.values(), default=row.attempt)
     if row.state == FINAL:
-        part.state = FINAL
-        part.worker, part.status, part.body = row.worker, row.status, row.body
+        part.settle(row.worker, row.status, row.body)

@@ -10,9 +10,10 @@ from math import inf
 from typing import Final
 
 from broker.nfp import bodies
-from broker.nfp.dispatch.model import CANCELLED, DONE, EXPIRED, FAILED, FINAL, OPEN, Order, Part, Run, Worker
+from broker.nfp.dispatch.model import OPEN, Order, Part, Run, Worker
 from broker.nfp.dispatch.state import State
 from broker.nfp.names import Command
+from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED, STATUS_WORDS, job_state
 from broker.nfp.records import Closed, Finished, Forgotten
 
 ACKNOWLEDGE_S: Final = 0.02
@@ -36,21 +37,22 @@ class Results:
         part, worker, other = run.part, run.worker, run.part.run
         ready = run.ready
         self.let_go(run)
-        if status == 200:
-            worker.done += 1
-        else:
-            worker.failed += 1
-        self._finish(part, worker.name, run.attempt, status, body, ready, now)
+        self._finish(part, worker.name, run.attempt, status, body, ready, now, at=worker.name)
         if other is not None and other is not run:
             self.detach(other, now)
 
-    def give_up(self, part: Part, status: int, error: str, now: float) -> None:
-        """The broker ends a part that stands in no queue; ``error`` is for people."""
+    def give_up(self, part: Part, status: int, error: str, now: float, *, lost: str = "") -> None:
+        """The broker ends a part that stands in no queue; ``error`` is for people.
+
+        ``lost`` is the worker that had it and is gone: the part has failed then, whatever the status.
+        """
         order = part.order
         run = part.run
-        worker = run.worker.name if run is not None else part.name
-        body = bodies.failed(status, order.uuid, order.service, order.target_text, error, worker=worker)
-        self._finish(part, "", part.attempt, status, body, None, now)
+        at = run.worker.name if run is not None else lost
+        word = STATUS_WORDS[FAILED] if lost else ""
+        target, worker = order.target_text, part.name if lost else at or part.name
+        body = bodies.failed(status, order.uuid, order.service, target, error, worker=worker, word=word)
+        self._finish(part, "", part.attempt, status, body, None, now, at=at)
         if run is not None:
             self.detach(run, now)
 
@@ -63,21 +65,23 @@ class Results:
         body: bytes,
         ready: object,
         now: float,
+        *,
+        at: str,
     ) -> None:
+        """``at`` is the worker that had it, "" when nobody had."""
         state, order = self._state, part.order
         part.run = part.asked = None
-        part.state = FINAL
-        part.worker, part.status, part.body = worker, status, body
+        part.settle(worker, status, body)
+        if at:
+            state.roster.count(at, part.ended)
         order.size += len(body)
         state.open_bytes += len(body)
         order.open -= 1
         state.open_parts -= 1
         state.counts.finished += 1
-        if status != 200:
-            state.counts.failed += 1
         state.journal.put(Finished(order.uuid, part.name, worker, attempt, status, body))
         part.after = state.journal.position
-        state.tell("finished", order, worker, attempt, status, body, len(body))
+        state.tell("finished", order, worker, attempt, status, body, len(body), part.ended)
         self._state.kinds.of(order.client).recorded(part, ready)
         if not order.open:
             self.close(order, now)
@@ -148,11 +152,8 @@ class Results:
     def close(self, order: Order, now: float) -> None:
         """Every part is final."""
         state = self._state
-        statuses = {part.status for part in order.parts.values()}
-        if statuses == {200}:
-            order.state = DONE
-        else:
-            order.state = order.fate or FAILED
+        order.state = job_state(part.ended for part in order.parts.values())
+        state.counts.ended(order.state)
         order.closed_at = now
         state.timers.cancel(order.timer)
         order.timer = None
@@ -164,7 +165,8 @@ class Results:
         order.drop_body()
         self.keep(order)
         kind = order.state if order.state in (CANCELLED, EXPIRED) else "closed"
-        state.tell(kind, order, status=max(statuses))
+        status = max(part.status for part in order.parts.values())
+        state.tell(kind, order, status=status, ended=order.state)
 
     def keep(self, order: Order) -> None:
         """A closed job is remembered; the oldest make room."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final
@@ -25,10 +25,11 @@ class Roster:
         resources: by name of a resource, the workers that announced it, by their names.
         mailboxes: by name of a worker, requests that wait for just this one.
         away: by name, since when a worker that is remembered is not there.
+        ended: by name, how many parts of jobs ended at a worker since the start, by how they ended; the latest names.
         moved: told of a worker that has come (True; its ``wire`` is the new one), or is about to be gone (False).
     """
 
-    __slots__ = ("away", "mailboxes", "moved", "resources", "services", "workers")
+    __slots__ = ("away", "ended", "mailboxes", "moved", "resources", "services", "workers")
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
@@ -36,6 +37,7 @@ class Roster:
         self.resources: dict[str, dict[str, Worker]] = {}
         self.mailboxes: dict[str, FairQueue[Part]] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
+        self.ended: OrderedDict[str, Counter[str]] = OrderedDict()
         self.moved: Callable[[Worker, bool], None] | None = None
 
     def service(self, name: str, now: float) -> Service:
@@ -91,6 +93,15 @@ class Roster:
         self.away.move_to_end(name)
         if len(self.away) > KNOWN_MAX:
             self.away.popitem(last=False)
+
+    def count(self, name: str, state: str) -> None:
+        """A part of a job ended in ``state`` at the worker ``name``, which may be lost or come back later."""
+        counts = self.ended.get(name)
+        if counts is None:
+            counts = self.ended[name] = Counter()
+            if len(self.ended) > KNOWN_MAX:
+                self.ended.popitem(last=False)
+        counts[state] += 1
 
     def knows(self, name: str) -> bool:
         """True when a worker of that name is, or was, there."""

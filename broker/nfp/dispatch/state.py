@@ -139,6 +139,7 @@ class State:
         status: int = 0,
         body: Any = b"",
         size: int = 0,
+        ended: str = "",
     ) -> None:
         """Tell whoever watches."""
         self.watch.happened(
@@ -155,5 +156,6 @@ class State:
                 body,
                 order.key,
                 size,
+                ended,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.nfp.names import Dialect
@@ -34,10 +35,8 @@ class WorkerView(NamedTuple):
     """Since it registered, 0.0 while expected."""
     keepalives_sent: int
     keepalives_received: int
-    done: int
-    """Results of it that were recorded as 200 since it registered."""
-    failed: int
-    """Those that were not 200."""
+    ended: Mapping[str, int]
+    """How many parts of jobs ended at it since the broker's start: done, failed, expired, cancelled (``outcome``)."""
     resources: tuple[str, ...]
     """As its OPEN named them."""
     tasks: tuple[str, ...]
@@ -88,6 +87,8 @@ class SlotView(NamedTuple):
     """Of the recorded result, 0 before."""
     size: int
     """Bytes of the recorded result."""
+    ended: str = ""
+    """How it ended: done, failed, expired or cancelled (``outcome``); "" before."""
 
 
 class JobView(NamedTuple):
@@ -101,7 +102,7 @@ class JobView(NamedTuple):
     userid: int
     client: str
     state: str
-    """open, done, failed, cancelled or expired."""
+    """open, done, failed, expired or cancelled (``outcome``)."""
     age_s: float
     """Since it was submitted."""
     remaining_s: float

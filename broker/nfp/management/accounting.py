@@ -1,7 +1,9 @@
 """Who used how much: jobs, failures, bytes and busy seconds by holder, key and service (NFP, "Accounting", is TBD).
 
 Numbers are added up in memory and written down as differences, at most every ``FLUSH_S`` of activity: a broker that is
-killed forgets at most that much. Busy seconds run from dispatch to the recorded result, on the monotonic clock.
+killed forgets at most that much. ``failed`` counts jobs that ended as failed (see ``outcome``), neither those whose
+time was over nor those that were cancelled. Busy seconds run from dispatch to the recorded result, on the monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker.nfp.contract import JobEvent, Journal
+from broker.nfp.outcome import FAILED
 from broker.nfp.records import ACCOUNTS_MAX, OTHERS, Used
 
 FLUSH_S: Final = 10.0
@@ -58,7 +61,6 @@ class _Open(msgspec.Struct, eq=False, gc=False):
     """A job on the way."""
 
     account: Account
-    failed: bool = False
     running: dict[str, float] = {}
     """Worker -> when it was given the job."""
 
@@ -117,7 +119,6 @@ class Accounting:
     def _finished(self, event: JobEvent) -> None:
         job = self._job(event)
         self._tally(job.account).bytes_out += event.size
-        job.failed |= event.status >= 400
         self._stopped(event)
 
     def _stopped(self, event: JobEvent) -> None:
@@ -138,7 +139,7 @@ class Accounting:
         if job is None:
             return
         tally = self._tally(job.account)
-        tally.failed += job.failed or event.kind != "closed" or event.status >= 400
+        tally.failed += event.state == FAILED
         now = self._clock()
         for started in job.running.values():  # the broker ended it, they were busy until now
             tally.busy_s += max(0.0, now - started)

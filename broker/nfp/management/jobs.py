@@ -8,26 +8,26 @@ Tasks, all by keyword, every field but ``show``'s may be left out:
 
 A job: {"uuid", "service", "task", "target", "holder", "userid", "client", "state", "age_s", "remaining_s", "workers",
 "attempts", "asked", "failed"}. ``more`` is true when there may be further ones, ``userid`` null for a job of a key that
-stands for none. ``failed`` are the workers whose task failed, of a "done" job, too: they brought results that say so.
+stands for none. ``failed`` are the workers whose part failed. States are those of ``outcome``, and open.
 """
 
 from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from broker.nesting import read_json
-from broker.nfp import bodies
 from broker.nfp.contract import Call
 from broker.nfp.dispatch.views import JobView, ResultView
 from broker.nfp.management.desk import Desk, Refused, number, text
 from broker.nfp.management.managed import ManagedBroker
-from broker.nfp.names import JOBS, Code
+from broker.nfp.names import JOBS
+from broker.nfp.outcome import END_STATES, FAILED
 from broker.nfp.principal import Standing, told_userid
 from broker.nfp.targets import render
 
@@ -35,11 +35,9 @@ LIST_MAX: Final = 1000
 """Jobs in one answer."""
 LOOKED_AT_MAX: Final = 10_000
 """Jobs one request looks at, the newest ones: the loop has others to serve."""
-LOOKED_INTO_BYTES: Final = 16 << 10
-"""A longer result is not looked into for whether its task failed: what went wrong is told in less."""
 RESULTS_MAX_BYTES: Final = 4 << 20
 """Results told with a job; larger ones are fetched with GET."""
-STATES: Final = ("open", "done", "failed", "cancelled", "expired")
+STATES: Final = ("open", *END_STATES)
 
 
 class Jobs(Desk):
@@ -61,7 +59,7 @@ class Jobs(Desk):
         newest = _Newest(self._broker.jobs())
         found = list(islice(_matching(call, newest), limit + 1))
         return {
-            "jobs": [self._shown(job) for job in found[:limit]],
+            "jobs": [shown(job) for job in found[:limit]],
             "more": len(found) > limit or newest.more,
         }
 
@@ -84,14 +82,11 @@ class Jobs(Desk):
         job = self._broker.job(uuid) if uuid else None
         if job is None or not call.peer.principal.may_see(job.holder):
             raise Refused(f"job {uuid[:64]!r} is not known")  # somebody else's is no more known than none
-        told = self._shown(job)
+        told = shown(job)
         told["slots"] = [slot._asdict() for slot in job.slots]
         if call.kwargs.get("results", True):
             told["results"] = _results(self._broker.results(uuid))
         return told
-
-    def _shown(self, job: JobView) -> dict[str, Any]:
-        return {**shown(job), "failed": failed_workers(job, self._broker.results)}
 
 
 class _Newest:
@@ -141,19 +136,13 @@ def shown(job: JobView) -> dict[str, Any]:
         "workers": [slot.worker or slot.slot for slot in job.slots],
         "attempts": sum(slot.attempt for slot in job.slots),
         "asked": list(job.asked),
+        "failed": failed_workers(job),
     }
 
 
-def failed_workers(job: JobView, results: Callable[[str], list[ResultView]]) -> list[str]:
-    """Workers whose task failed, as far as ``results(uuid)`` tells, and those that ended with an error."""
-    if all(slot.state != "final" for slot in job.slots):
-        return []
-    return [
-        result.worker
-        for result in results(job.uuid)
-        if result.status != Code.OK
-        or (len(result.body) <= LOOKED_INTO_BYTES and bodies.says_failed(result.body))
-    ]
+def failed_workers(job: JobView) -> list[str]:
+    """Return the workers whose part of it failed."""
+    return [slot.worker or slot.slot for slot in job.slots if slot.ended == FAILED]
 
 
 def _results(results: list[ResultView]) -> list[dict[str, Any]]:

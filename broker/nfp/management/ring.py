@@ -65,8 +65,9 @@ def told(entry: Entry, epoch: str) -> dict[str, Any]:
     """What subscribers read.
 
     Keys: ``kind``, ``uuid``, ``service``, ``task``, ``holder``, ``userid`` (null: none), ``worker``, ``attempt``,
-    ``status``, ``size`` (bytes left out or passed), ``time`` (wall clock seconds), ``sequence``, ``epoch`` and
-    ``event``: what the worker said, null when it said nothing or no JSON.
+    ``status``, ``state`` (how it ended: of a finished part, or of the job), ``size`` (bytes left out or passed),
+    ``time`` (wall clock seconds), ``sequence``, ``epoch`` and ``event``: what the worker said, null when it said
+    nothing or no JSON.
     """
     event = entry.event
     return {
@@ -79,6 +80,7 @@ def told(entry: Entry, epoch: str) -> dict[str, Any]:
         "worker": event.worker,
         "attempt": event.attempt,
         "status": event.status,
+        "state": event.state,
         "size": event.size,
         "time": round(entry.time_s, 3),
         "sequence": entry.sequence,

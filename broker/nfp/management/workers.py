@@ -54,8 +54,7 @@ def detailed(worker: WorkerView, *, owner: bool) -> dict[str, Any]:
         "credits": worker.credits,
         "busy": worker.busy,
         "waiting": worker.waiting,
-        "done": worker.done,
-        "failed": worker.failed,
+        **worker.ended,
         "resources": list(worker.resources),
         "tasks": list(worker.tasks),
     }

@@ -7,7 +7,7 @@
             where it is known; code is the number of the status
     job     nfp.SERVICE.JOB. JSON: command (JOB), event (dispatched, returned to the queue, finished by one worker, and
             closed, expired or cancelled, which end it), service, uuid, task, worker, attempt, code, uid; those that end
-            it alone have a status: COMPLETED, FAILED, EXPIRED, CANCELLED or JOB NOT FOUND
+            it alone have a status: COMPLETED, FAILED, EXPIRED or CANCELLED, as of ``outcome``
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.identity import USERID_UNKNOWN
-from broker.nfp.bodies import FAILED, read_token, token_client
+from broker.nfp.bodies import read_token, token_client
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.frames import Body, Packet, encode
+from broker.nfp.outcome import STATUS_WORDS
 
-ENDS: Final = {"closed": "FAILED", "expired": "EXPIRED", "cancelled": "CANCELLED"}
-"""Kinds of ``JobEvent`` after which nothing comes, and the status without a better word for its number."""
-TOLD: Final = frozenset({"dispatched", "returned", "finished", *ENDS})
+ENDS: Final = frozenset({"closed", "expired", "cancelled"})
+"""Kinds of ``JobEvent`` after which nothing comes."""
+TOLD: Final = ENDS | {"dispatched", "returned", "finished"}
 """Kinds that are recorded; the others are packets."""
 
 
@@ -77,8 +78,7 @@ def told_of(event: JobEvent) -> dict[str, Any]:
     more = {"task": event.task, "worker": event.worker, "attempt": event.attempt, "code": event.status}
     facts.update((name, value) for name, value in more.items() if value)
     if event.kind in ENDS:
-        done = event.kind == "closed" and event.status == 200
-        facts["status"] = "COMPLETED" if done else FAILED.get(event.status, ENDS[event.kind])
+        facts["status"] = STATUS_WORDS[event.state]
     if event.userid != USERID_UNKNOWN:
         facts["uid"] = event.userid
     return facts

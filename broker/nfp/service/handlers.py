@@ -242,11 +242,11 @@ class Handlers:
     async def jobs_list(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.list``."""
         which = read(WhichJobs, request.payload)
-        return listed(self._newest(), which, _principal(request), self._broker.dispatcher.results)
+        return listed(self._newest(), which, _principal(request))
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
-        return job_row(self._job_of(request)[1], self._broker.dispatcher.results)
+        return job_row(self._job_of(request)[1])
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from broker.errors import ProtocolError, RpcError
-from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.dispatch.views import JobView, ServiceView, WorkerView
 from broker.nfp.management.jobs import failed_workers
 from broker.nfp.names import NAME_BYTES_MAX, Code
 from broker.nfp.principal import Principal, Standing, told_userid
@@ -154,16 +154,8 @@ def errnum_of(status: int, text: str) -> int:
 # ---------------------------------------------------------------- views
 
 
-Results = Callable[[str], list[ResultView]]
-"""The recorded results of a job."""
-
-
-def _none(_uuid: str) -> list[ResultView]:
-    return []
-
-
-def job_row(view: JobView, results: Results = _none) -> dict[str, Any]:
-    """A job for people and dashboards; ``failed`` are the workers whose task failed."""
+def job_row(view: JobView) -> dict[str, Any]:
+    """A job for people and dashboards; ``failed`` are the workers whose part failed."""
     return {
         "uuid": view.uuid,
         "service": view.service,
@@ -177,13 +169,11 @@ def job_row(view: JobView, results: Results = _none) -> dict[str, Any]:
         "remaining": round(view.remaining_s, 3),
         "asked": list(view.asked),
         "slots": [slot._asdict() for slot in view.slots],
-        "failed": failed_workers(view, results),
+        "failed": failed_workers(view),
     }
 
 
-def listed(
-    newest: Iterable[JobView], which: WhichJobs, principal: Principal, results: Results = _none
-) -> dict[str, Any]:
+def listed(newest: Iterable[JobView], which: WhichJobs, principal: Principal) -> dict[str, Any]:
     """Those of ``newest`` (newest first) that ``principal`` may see; ``more``: there may be further ones."""
     found: list[dict[str, Any]] = []
     for number, view in enumerate(newest):
@@ -195,7 +185,7 @@ def listed(
             and (not which.state or view.state == which.state)
             and (not which.service or view.service == which.service)
         ):
-            found.append(job_row(view, results))
+            found.append(job_row(view))
     return {"jobs": found, "more": False}
 
 
@@ -227,8 +217,7 @@ def worker_row(view: WorkerView, principal: Principal) -> dict[str, Any]:
         "waiting": view.waiting,
         "alive": round(view.alive_s, 1),
         "hold": round(view.holdtime_s, 1),
-        "done": view.done,
-        "failed": view.failed,
+        **view.ended,
         "tasks": list(view.tasks),
     }
     if principal.standing is not Standing.GUEST:

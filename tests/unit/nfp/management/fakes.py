@@ -6,6 +6,7 @@ from broker.nfp.contract import Call, JobEvent
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
 from broker.nfp.management import Accounting, EventHub, LogRing, Messaging
 from broker.nfp.names import Dialect
+from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import ANY
 
@@ -71,7 +72,8 @@ def worker_view(name="w1", service="dummy", status="alive", **more):
     view = WorkerView(
         name=name, service=service, status=status, dialect=Dialect.NORFAB, key="K" * 40, holder="key:w",
         features=frozenset({"jobs"}), credits=1, busy=1, jobs=("j1",), waiting=0, holdtime_s=13.94, alive_s=3.7,
-        keepalives_sent=1, keepalives_received=2, done=5, failed=1, resources=("r1", "r2"), tasks=("ping",),
+        keepalives_sent=1, keepalives_received=2, ended=dict.fromkeys(END_STATES, 1),
+            resources=("r1", "r2"), tasks=("ping",),
     )  # fmt: skip
     return view._replace(**more)
 

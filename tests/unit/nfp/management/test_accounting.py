@@ -1,5 +1,7 @@
 """Sums by holder, key and service."""
 
+import pytest
+
 from broker.nfp.management.accounting import FLUSH_S, Accounting
 from broker.nfp.records import ACCOUNTS_MAX, OTHERS, Used
 from tests.unit.nfp.management.fakes import BERT, FakeJournal, event
@@ -12,19 +14,21 @@ class Clock:
         return self.now
 
 
-def run(accounting, clock, uuid, *, status=200, seconds=1.0, **who):
+def run(accounting, clock, uuid, *, status=200, state="done", seconds=1.0, **who):
     accounting.happened(event("submitted", uuid, size=10, **who))
     accounting.happened(event("dispatched", uuid, worker="w1", attempt=1, **who))
     clock.now += seconds
-    accounting.happened(event("finished", uuid, worker="w1", attempt=1, status=status, size=100, **who))
-    accounting.happened(event("closed", uuid, **who))
+    accounting.happened(
+        event("finished", uuid, worker="w1", attempt=1, status=status, state=state, size=100, **who)
+    )
+    accounting.happened(event("closed", uuid, state=state, **who))
 
 
 def test_sums_of_a_job_and_of_a_failed_one():
     clock, journal = Clock(), FakeJournal()
     accounting = Accounting(journal, clock=clock)
     run(accounting, clock, "a", key="K", seconds=2.0)
-    run(accounting, clock, "b", key="K", status=408, seconds=0.5)
+    run(accounting, clock, "b", key="K", status=200, state="failed", seconds=0.5)
     run(accounting, clock, "c", holder=BERT.holder, seconds=1.0)
     assert accounting.usage() == [
         Used("uid:1000", "K", "dummy", 2, 1, 20, 200, 2.5),
@@ -40,12 +44,12 @@ def test_a_job_of_several_workers_fails_once_and_is_busy_for_each():
         accounting.happened(event("dispatched", worker=worker))
     clock.now += 2
     for worker in ("w1", "w2"):
-        accounting.happened(event("finished", worker=worker, status=500))
-    accounting.happened(event("closed"))
+        accounting.happened(event("finished", worker=worker, status=500, state="failed"))
+    accounting.happened(event("closed", state="failed"))
     assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 1, 0, 4.0)]
 
 
-def test_a_returned_job_counts_the_time_of_both_attempts_and_expiry_fails():
+def test_a_returned_job_counts_the_time_of_both_attempts():
     clock = Clock()
     accounting = Accounting(FakeJournal(), clock=clock)
     accounting.happened(event("submitted"))
@@ -55,8 +59,8 @@ def test_a_returned_job_counts_the_time_of_both_attempts_and_expiry_fails():
     clock.now += 5  # nobody is busy with it
     accounting.happened(event("dispatched", worker="w2"))
     clock.now += 1
-    accounting.happened(event("finished", status=408))  # the broker's word, not a worker's
-    accounting.happened(event("expired", status=408))
+    accounting.happened(event("finished", status=500, state="failed"))  # the broker's word, not a worker's
+    accounting.happened(event("closed", status=500, state="failed"))
     assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 0, 0, 4.0)]
 
 
@@ -70,13 +74,22 @@ def test_streams_count_as_bytes_out():
     assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 0, 0, 157, 0.0)]
 
 
-def test_a_cancelled_job_counts_as_failed_once():
+@pytest.mark.parametrize(
+    ("kind", "state", "failed"),
+    [
+        ("closed", "failed", 1),
+        ("closed", "done", 0),
+        ("expired", "expired", 0),
+        ("cancelled", "cancelled", 0),
+    ],
+)
+def test_a_job_counts_as_failed_once_and_only_when_it_failed(kind, state, failed):
     accounting = Accounting(FakeJournal(), clock=Clock())
     accounting.happened(event("submitted"))
-    accounting.happened(event("finished", status=417))
-    accounting.happened(event("cancelled", status=417))
-    accounting.happened(event("cancelled", status=417))
-    assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 0, 0, 0.0)]
+    accounting.happened(event("finished", state=state))
+    for _ in range(2):
+        accounting.happened(event(kind, state=state))
+    assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, failed, 0, 0, 0.0)]
 
 
 def test_jobs_whose_end_is_never_told_are_not_kept_for_ever(monkeypatch):
@@ -86,7 +99,7 @@ def test_jobs_whose_end_is_never_told_are_not_kept_for_ever(monkeypatch):
     for number in range(10):
         accounting.happened(event("submitted", f"j{number}"))
     for number in range(10):
-        accounting.happened(event("expired", f"j{number}", status=408))
+        accounting.happened(event("closed", f"j{number}", status=500, state="failed"))
     (used,) = accounting.usage()
     assert (used.jobs, used.failed) == (10, 3)
 

@@ -1,8 +1,9 @@
 """Views for people: what is listed, how far one request looks, what whom a worker's row tells."""
 
 from broker.identity import USERID_UNKNOWN
-from broker.nfp.dispatch.views import ResultView, SlotView, WorkerView
+from broker.nfp.dispatch.views import SlotView, WorkerView
 from broker.nfp.names import Dialect
+from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.service.topics import LOOKED_AT_MAX, WhichJobs, asked, counted, job_row, listed, worker_row
 from tests.unit.nfp.service.desk import job_view
@@ -41,7 +42,8 @@ def test_a_service_may_have_periods_and_the_last_word_is_the_task():
 
 def test_what_a_worker_has_and_covers_is_not_for_everybody():
     view = WorkerView(
-        "w", "s", "alive", Dialect.NORFAB, "", "uid:1", frozenset(), 1, 1, ("u1",), 0, 1.0, 2.0, 0, 0, 3, 4,
+        "w", "s", "alive", Dialect.NORFAB, "", "uid:1", frozenset(), 1, 1, ("u1",), 0, 1.0, 2.0, 0, 0,
+        dict.fromkeys(END_STATES, 3),
         ("r",), ("t",),
     )  # fmt: skip
     rows = {
@@ -56,12 +58,12 @@ def test_what_a_worker_has_and_covers_is_not_for_everybody():
 
 
 def test_a_job_of_a_key_without_userid_says_so():
-    assert job_row(job_view("u1", userid=7), lambda uuid: [])["userid"] == 7
-    assert job_row(job_view("u1", userid=USERID_UNKNOWN), lambda uuid: [])["userid"] is None
+    assert job_row(job_view("u1", userid=7))["userid"] == 7
+    assert job_row(job_view("u1", userid=USERID_UNKNOWN))["userid"] is None
 
 
 def test_a_job_whose_task_failed_says_so():
-    view = job_view("u1", state="done")._replace(slots=(SlotView("", "w1", 1, "final", 200, 4),))
-    bad = [ResultView("w1", 200, b'{"w1":{"failed":true}}')]
-    assert job_row(view, lambda uuid: bad)["failed"] == ["w1"]
-    assert listed([view], WhichJobs(), ME, lambda uuid: bad)["jobs"][0]["failed"] == ["w1"]
+    slot = SlotView("", "w1", 1, "final", 200, 4, "failed")
+    view = job_view("u1", state="failed")._replace(slots=(slot,))
+    assert job_row(view)["failed"] == ["w1"]
+    assert listed([view], WhichJobs(state="failed"), ME)["jobs"][0]["failed"] == ["w1"]
