@@ -297,7 +297,7 @@ def test_nothing_that_was_said_is_on_disk_without_payloads(rundir):
     assert not directions
     assert {told["command"] for _, told in of(private.journals, "nfp", "nfp", "out")} == {"JOB"}
     ends = [told["status"] for _, told in of(private.journals, "nfp", "nfp") if "status" in told]
-    assert sorted(ends) == ["CANCELLED", "COMPLETED", "COMPLETED", "EXPIRED"]
+    assert sorted(ends) == ["CANCELLED", "COMPLETED", "EXPIRED", "FAILED"]
 
 
 # -- alone ------------------------------------------------------------------------------------------

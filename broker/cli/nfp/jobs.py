@@ -81,13 +81,11 @@ def job_row(job: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _state(job: dict[str, Any]) -> str:
-    """In one or two words; a job with results has state done also when one says that its task failed."""
+    """In a few words, the state last; of a job of several workers, how many failed."""
     if job.get("asked"):
         return f"{job['state']} (asks)"
-    failed = len(job.get("failed") or ())
-    if job["state"] != "done" or not failed:
-        return str(job["state"])
-    return "task failed" if len(job["workers"]) == 1 else f"{failed} of {len(job['workers'])} failed"
+    failed, workers = len(job.get("failed") or ()), len(job["workers"])
+    return f"{failed} of {workers} failed" if failed and workers > 1 else str(job["state"])
 
 
 @app.command("show")

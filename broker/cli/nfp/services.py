@@ -17,6 +17,7 @@ from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen, duration
 from broker.cli.status import Every
 from broker.nfp.client import NfpClient
+from broker.nfp.outcome import END_STATES
 
 EXAMPLES = (
     "headgate nfp services",
@@ -25,7 +26,7 @@ EXAMPLES = (
     "headgate nfp services --clients",
 )
 SERVICE_HEADS = ("service", "workers", "alive", "idle", "queued", "running")
-WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", "done", "failed", "alive", "resources")
+WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", *END_STATES, "alive", "resources")
 CLIENT_HEADS = ("client", "there", "open jobs", "kept", "last seen", "holder")
 
 
@@ -80,8 +81,7 @@ def worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
         str(worker.get("state") or worker.get("status") or ""),
         busy,
         str(worker.get("waiting", "")),
-        str(worker.get("done", "")),
-        str(worker.get("failed", "")),
+        *(str(worker.get(state, "")) for state in END_STATES),
         duration(float(alive)) if alive not in (None, "") else "",
         short(names, 60),
     )

@@ -14,7 +14,8 @@ const OVER = new Set(['done', 'failed', 'cancelled', 'expired']);
  * @property {string} state      queued, running, waiting (for input), done, failed, cancelled or expired
  * @property {number} since      when it came, ms
  * @property {string} message    what was said last
- * @property {Map<string, {over: boolean, failed: boolean, share: number}>} parts  by worker; `share` is what of it is done
+ * @property {Map<string, {over: boolean, ended: string, share: number}>} parts  by worker; `ended` is done, failed, expired
+ *   or cancelled, "" before; `share` is what of it is done
  */
 
 /** How far a worker says it is: `job.progress("text", done=3, total=10)`, or `progress=0.3`. */
@@ -54,15 +55,13 @@ export class Jobs {
     const known = new Set(rows.map(({ uuid }) => uuid));
     for (const uuid of this.#jobs.keys()) if (!known.has(uuid)) this.#jobs.delete(uuid);
     for (const row of rows) {
-      const failed = new Set(row.failed); // what is brought as a result may say that the task failed
       const job = this.#job(row.uuid, row.service, row.task, now - row.age * 1000);
       for (const slot of row.slots) {
         const name = slot.worker || slot.slot;
-        if (name) this.#part(job, name, slot.state === 'final', slot.status >= 400 || failed.has(name));
+        if (name) this.#part(job, name, slot.state === 'final', slot.ended);
       }
       const started = row.slots.some(({ state }) => state !== 'waiting');
-      const state = row.state === 'done' && failed.size ? 'failed' : row.state;
-      job.state = state !== 'open' ? state : row.asked.length ? 'waiting' : started ? 'running' : 'queued';
+      job.state = row.state !== 'open' ? row.state : row.asked.length ? 'waiting' : started ? 'running' : 'queued';
     }
   }
 
@@ -73,21 +72,16 @@ export class Jobs {
     if (isOver(job)) return;
     if (spoken.message) job.message = spoken.message;
     if (said.worker) {
-      const part = this.#part(job, said.worker, said.kind === 'finished', said.status >= 400);
+      const part = this.#part(job, said.worker, said.kind === 'finished', said.state);
       const share = shareOf(spoken.extras);
       if (Number.isFinite(share)) part.share = share;
     }
     const state = {
       queued: 'queued', returned: 'queued', dispatched: 'running', accepted: 'running', input_request: 'waiting',
-      input_response: 'running', cancelled: 'cancelled', expired: 'expired', closed: this.#verdict(job, said),
+      input_response: 'running', cancelled: said.state, expired: said.state, closed: said.state,
     }[said.kind];
     if (said.kind === 'returned') job.parts.delete(said.worker);
     if (state) job.state = state;
-  }
-
-  #verdict(job, said) {
-    const failed = said.status >= 400 || [...job.parts.values()].some((part) => part.failed);
-    return failed ? 'failed' : 'done';
   }
 
   #job(uuid, service, task, since) {
@@ -100,10 +94,10 @@ export class Jobs {
     return job;
   }
 
-  #part(job, worker, over, failed) {
-    const part = job.parts.get(worker) ?? { over: false, failed: false, share: NaN };
+  #part(job, worker, over, ended) {
+    const part = job.parts.get(worker) ?? { over: false, ended: '', share: NaN };
     part.over ||= over;
-    part.failed ||= over && failed;
+    part.ended ||= ended ?? '';
     job.parts.set(worker, part);
     return part;
   }

@@ -276,7 +276,7 @@ def test_jobs(ours, capsys):
     assert any(line.split() == ["task", "ping"] for line in lines(capsys))
 
 
-@pytest.mark.parametrize(("target", "state"), [("w1", "task failed"), ("w1,w2", "2 of 2 failed")])
+@pytest.mark.parametrize(("target", "state"), [("w1", "failed"), ("w1,w2", "2 of 2 failed")])
 def test_a_job_whose_task_failed_is_not_shown_as_done(target, state, ours, capsys):
     assert nfp("run", "dummy", "fail", "--target", target) == exits.FAILED
     capsys.readouterr()

@@ -322,6 +322,7 @@ class FakeBroker:
 
     def _shown(self, uuid):
         job = self.jobs[uuid]
+        failed = [worker for worker, said in job["results"].items() if said[worker]["failed"]]
         return {
             "uuid": uuid,
             "service": job["service"],
@@ -329,11 +330,11 @@ class FakeBroker:
             "target": "all",
             "client": "c",
             "holder": "peer:c",
-            "state": "done" if job["results"] else "open",
+            "state": "failed" if failed else "done" if job["results"] else "open",
             "age_s": 1.0,
             "remaining_s": 60.0,
             "workers": job["workers"],
-            "failed": [worker for worker, said in job["results"].items() if said[worker]["failed"]],
+            "failed": failed,
             "attempts": 1,
             "asked": [],
             "userid": 0,
