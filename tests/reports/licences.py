@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
 PROJECT = "headgate"
-USER_EXTRAS = ("oslo", "redis", "journal", "history", "spark")
+USER_EXTRAS = ("oslo", "redis", "journal", "history", "shell", "spark")
 
 PERMISSIVE = frozenset((
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Python-2.0",

@@ -22,6 +22,7 @@ from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 
 if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
     from prompt_toolkit.document import Document
 
 EXAMPLES = (
@@ -160,20 +161,24 @@ async def _piped() -> AsyncIterator[str]:
         yield line
 
 
-async def _typed(catalog: Catalog) -> AsyncIterator[str]:
-    """Lines of a person."""
-    from prompt_toolkit import PromptSession
+def completer(catalog: Catalog) -> Completer:
+    """Completes a line from what is announced."""
     from prompt_toolkit.completion import Completer, Completion
 
     class Words(Completer):  # type: ignore[misc]  # an extra, which may be missing
-        """Completes from what is announced."""
-
         def get_completions(self, document: Document, _event: object) -> Iterator[Completion]:
             begun, found = catalog.candidates(document.text_before_cursor)
             for each in found:
                 yield Completion(each.word, -len(begun), display_meta=each.what)
 
-    prompt: PromptSession[str] = PromptSession(completer=Words(), complete_while_typing=False)
+    return Words()
+
+
+async def typed_lines(catalog: Catalog) -> AsyncIterator[str]:
+    """Lines of a person, until Ctrl-D."""
+    from prompt_toolkit import PromptSession
+
+    prompt: PromptSession[str] = PromptSession(completer=completer(catalog), complete_while_typing=False)
     while True:
         try:
             yield await prompt.prompt_async("nfp> ")
@@ -206,7 +211,7 @@ def shell(session: NfpSession) -> int:
         mine = Shell(client, session.screen)
         if typed:
             await mine.refresh()
-        async for line in _typed(mine.catalog) if typed else _piped():
+        async for line in typed_lines(mine.catalog) if typed else _piped():
             code = await _one(mine, line, typed)
             if code is None:
                 break

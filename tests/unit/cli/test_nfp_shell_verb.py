@@ -1,15 +1,21 @@
 """``headgate nfp shell``: what lines mean, what they are completed with, and lines from a pipe."""
 
+import asyncio
 import io
 import sys
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from broker.cli import exits
 from broker.cli.exits import UsageError
 from broker.cli.main import main
 from broker.cli.nfp.catalog import COMMANDS, OPTIONS, Catalog
-from broker.cli.nfp.shell import TaskLine, read
+from broker.cli.nfp.shell import TaskLine, completer, read, typed_lines
 from tests.live.nfp import nfp_broker
 from tests.unit.nfp.client.fake_broker import FakeBroker
 
@@ -104,6 +110,59 @@ def test_what_is_gone_is_forgotten(catalog):
     assert words(catalog, "lab ") == []
 
 
+# ---------------------------------------------------------------- completion as a person gets it
+
+
+TAB, ENTER, CTRL_C, CTRL_D = "\t", "\r", "\x03", "\x04"
+
+
+def typed(catalog, *steps):
+    """The lines that a person gets: each step is keys, and what the line becomes before the next ones are pressed."""
+
+    async def press(pipe, session):
+        for keys, becomes in steps:
+            pipe.send_text(keys)
+            while session.app is None or session.app.current_buffer.text != becomes:
+                await asyncio.sleep(0.01)
+        pipe.send_text(CTRL_D)
+
+    async def lines():
+        with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()) as session:
+            async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+                tasks.create_task(press(pipe, session), name="keys")
+                return [line async for line in typed_lines(catalog)]
+
+    return asyncio.run(lines())
+
+
+def test_tab_completes(catalog):
+    assert typed(catalog, (f"nor{TAB}", "norfab"), (f" x{ENTER}", "")) == ["norfab x"]
+    assert typed(
+        catalog,
+        (f"lab m{TAB}", "lab measure"),
+        (f" poi{TAB}", "lab measure points="),
+        (f"3 pl{TAB}", "lab measure points=3 place="),
+        (f"here{ENTER}", ""),
+    ) == ["lab measure points=3 place=here"]
+    assert typed(
+        catalog,
+        (f"lab ping --ta{TAB}", "lab ping --target"),
+        (f" w2{ENTER}", ""),
+    ) == ["lab ping --target w2"]
+
+
+def test_what_may_follow_is_shown_with_what_it_is(catalog):
+    event = CompleteEvent(completion_requested=True)
+    found = list(completer(catalog).get_completions(Document("lab measure po"), event))
+    assert [(each.text, each.start_position, each.display_meta_text) for each in found] == [
+        ("points=", -2, "integer how many")
+    ]
+
+
+def test_ctrl_c_gives_up_the_line_and_not_the_shell(catalog):
+    assert typed(catalog, ("lab pi", "lab pi"), (CTRL_C, ""), (f"lab ping{ENTER}", "")) == ["lab ping"]
+
+
 # ---------------------------------------------------------------- lines from a pipe, and from a person
 
 
@@ -153,12 +212,12 @@ def test_workers_describe_their_tasks(rundir, monkeypatch, capsys):
     """TaskLine of real workers: the catalogue knows the arguments of a task that a worker of ours announces."""
     catalogs = []
 
-    async def typed(catalog):
+    async def lines(catalog):
         catalogs.append(catalog)
         yield "nonsense\n"  # told, and not the end
         yield "filesharing list_files nf:// --target any\n"
 
-    monkeypatch.setattr("broker.cli.nfp.shell._typed", typed)
+    monkeypatch.setattr("broker.cli.nfp.shell.typed_lines", lines)
     monkeypatch.setattr("broker.cli.nfp.shell._check_prompt", lambda: None)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     with nfp_broker(rundir) as live:
