@@ -12,7 +12,7 @@ What the broker answers itself::
     management/  figures, workers, jobs, events with replay, accounting
     inventory/   data of workers: YAML with patterns, rendered, redacted
     files/       files of one folder, in chunks
-    service/     the face on the Flux broker: topics ``nfp.SERVICE.TASK``, events ``nfp.job.UUID.KIND``
+    service/     the service on the Flux broker: topics ``nfp.SERVICE.TASK``, events ``nfp.job.UUID.KIND``
 
 The other end::
 
@@ -24,9 +24,10 @@ The other end::
 Leaves, all pure: ``names`` the words of the protocol, ``packet`` one message, ``frames`` frames <-> packet in both
 dialects, ``targets`` which workers, ``bodies`` the JSON inside, ``opening`` what OPEN carries, ``outcome`` what a job
 has got so far, ``urls`` names of shared files, ``principal`` who somebody is, ``access`` what they may do, ``records``
-what is stored, ``contract`` the seams between the rooms, ``awake`` time in which the process was there. Not pure are
-``figures``, what a process uses, ``logs``, its latest records, and ``rendering``, templates in a sandbox.
+what is stored, ``contract`` what the rooms call each other with, ``awake`` time in which the process was there. Not
+pure are ``process_stats``, what a process uses, ``logs``, its latest records, and ``rendering``, templates in a
+sandbox.
 
-``dispatch/dispatcher.py`` is the walk of a request; ``server/corridor.py`` leads to it. The text is the NFP
+``dispatch/dispatcher.py`` is the walk of a request; ``server/ingress.py`` leads to it. The text is the NFP
 specification ("NFP" in the docstrings); what deployed NorFab does differently stands where it matters.
 """

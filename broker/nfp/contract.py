@@ -73,7 +73,7 @@ class Journal(Protocol):
 
 
 class JobEvent(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened to a job, for subscribers, for the face on the broker and for accounting.
+    """Something that happened to a job, for subscribers, for the service on the Flux broker and for accounting.
 
     Thousands of them are held for replays: Structs are quickly made, and nothing to the garbage collector.
     """

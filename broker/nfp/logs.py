@@ -15,14 +15,14 @@ LAST_DEFAULT: Final = 100
 """Records told when ``last`` is not given, as deployed NorFab does."""
 
 
-class LogRing(logging.Handler):
+class LogBuffer(logging.Handler):
     """A handler that holds the latest records.
 
     Args:
         name, role: what the records call this broker or worker.
         records_max: held at most.
 
-    Install it on the logger that all of ours are below: ``logging.getLogger("headgate").addHandler(ring)``.
+    Install it on the logger that all of ours are below: ``logging.getLogger("headgate").addHandler(buffer)``.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""The event hub against a list that keeps everything: nothing twice, nothing out of order, every loss told."""
+"""The event bus against a list that keeps everything: nothing twice, nothing out of order, every loss told."""
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.nfp.management.hub import EventHub, Wish
+from broker.nfp.management.event_bus import EventBus, Wish
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
 from tests.unit.nfp.management.fakes import FakePeer, event
@@ -63,7 +63,7 @@ class Reader:
 
 @given(STEPS, st.integers(1, 8))
 def test_every_event_is_delivered_once_or_told_as_lost(steps, held_max):
-    hub = EventHub("e1", held_max=held_max)
+    bus = EventBus("e1", held_max=held_max)
     readers = [
         Reader(Principal("uid:1", Standing.USER), Wish(kinds=frozenset({"progress", "finished"}))),
         Reader(Principal("boss", Standing.OWNER), Wish()),
@@ -74,30 +74,30 @@ def test_every_event_is_delivered_once_or_told_as_lost(steps, held_max):
             for holder, kind in first:
                 one = event(kind, holder=holder)
                 everything[len(everything) + 1] = one
-                hub.happened(one)
+                bus.happened(one)
         elif step == "room":
             readers[first].peer.room = second
         elif step == "pump":
-            hub.pump()
+            bus.pump()
         elif step == "unsubscribe":
-            hub.unsubscribe(readers[first].peer)
+            bus.unsubscribe(readers[first].peer)
             readers[first].subscribed = False
         else:
             reader = readers[first]
-            begun = hub.subscribe(reader.peer, reader.wish, "s", since=min(second, len(everything)))
+            begun = bus.subscribe(reader.peer, reader.wish, "s", since=min(second, len(everything)))
             assert (begun.gap is None) == (begun.since == min(second, len(everything)))
             reader.peer.sent.clear()
             reader.begin, reader.subscribed = begun.since, True
-        assert len(hub.ring) <= held_max
+        assert len(bus.buffer) <= held_max
         for reader in readers:
             if reader.subscribed:
-                reader.account(everything, hub.ring.first)
+                reader.account(everything, bus.buffer.first)
     for reader in readers:
         if reader.subscribed:
             reader.peer.room = 10**6
-            while hub.pump():
+            while bus.pump():
                 pass
             wanted = {
                 number for number, one in everything.items() if number > reader.begin and reader.wants(one)
             }
-            assert reader.account(everything, hub.ring.first) == wanted
+            assert reader.account(everything, bus.buffer.first) == wanted

@@ -1,4 +1,4 @@
-"""``headgate nfp broker``: a broker of NFP, alone or with a face on a Flux broker, of this machine or another.
+"""``headgate nfp broker``: a broker of NFP, alone or with a service on a Flux broker, of this machine or another.
 
 This process becomes the broker, so nothing is loaded that it does not need.
 """
@@ -135,11 +135,11 @@ def main(argv: list[str]) -> int:
     from broker.nfp.server import process
 
     @contextlib.asynccontextmanager
-    async def face(broker: NfpBroker) -> AsyncIterator[None]:
-        from broker.nfp.service import Face
+    async def flux_service(broker: NfpBroker) -> AsyncIterator[None]:
+        from broker.nfp.service import FluxService
 
         assert options is not None
-        made = Face(broker, uri, announce=section.announce, options=options)
+        made = FluxService(broker, uri, announce=section.announce, options=options)
         with address.keys_explained(uri, options):
             await made.start()
         try:
@@ -153,7 +153,9 @@ def main(argv: list[str]) -> int:
             print("\n".join(_said(section, broker, uri)), flush=True)
 
     level = "warning" if given.quiet else "info"
-    return process.run(section, log_level=level, ready=ready, beside=face if uri else None, journal=journal)
+    return process.run(
+        section, log_level=level, ready=ready, beside=flux_service if uri else None, journal=journal
+    )
 
 
 def _said(section: NfpSection, broker: NfpBroker, uri: str) -> list[str]:

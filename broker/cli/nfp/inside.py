@@ -1,4 +1,4 @@
-"""An NFP broker inside rank 0's process, with its face on that broker: what ``headgate broker``, ``start`` and ``up``
+"""An NFP broker inside rank 0's process, as a service of that broker: what ``headgate broker``, ``start`` and ``up``
 add when the configuration has ``[nfp]``.
 
 Management (MMI) may restart or shut down the NFP broker: the broker around it goes on.
@@ -18,7 +18,7 @@ from broker.settings import NfpSection, Settings
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
-    from broker.nfp.service import Face
+    from broker.nfp.service import FluxService
     from broker.node.assembly import Node
 
 log = logging.getLogger("headgate")
@@ -27,7 +27,7 @@ WRITER: Final = "nfp"
 
 
 class Wing:
-    """An NFP broker and its face.
+    """An NFP broker and its service on the Flux broker.
 
     Args:
         section: ``[nfp]``.
@@ -40,7 +40,7 @@ class Wing:
 
     def __init__(self, section: NfpSection, uri: str, journal: JournalOptions | None = None) -> None:
         self.broker: NfpBroker | None = None
-        self._face: Face | None = None
+        self._service: FluxService | None = None
         self._section = section
         self._uri = uri
         self._journal = journal
@@ -65,22 +65,22 @@ class Wing:
 
     async def _begin(self) -> None:
         from broker.nfp.server.broker import NfpBroker
-        from broker.nfp.service import Face
+        from broker.nfp.service import FluxService
 
         self.broker = NfpBroker(self._section, journal=self._journal)
         try:
             await self.broker.start()
-            self._face = Face(self.broker, self._uri, announce=self._section.announce)
-            await self._face.start()
+            self._service = FluxService(self.broker, self._uri, announce=self._section.announce)
+            await self._service.start()
         except BaseException:
             await self._end("it could not start")
             raise
 
     async def _end(self, reason: str) -> None:
-        face, self._face = self._face, None
+        service, self._service = self._service, None
         broker, self.broker = self.broker, None
-        if face is not None:
-            await face.stop()
+        if service is not None:
+            await service.stop()
         if broker is not None:
             await broker.stop(reason)
 

@@ -13,7 +13,7 @@ from broker.nfp.access import OTHERS, Access
 from broker.nfp.contract import Call, Peer
 from broker.nfp.inventory.datastore import Datastore
 from broker.nfp.inventory.redaction import redacted
-from broker.nfp.management.desk import Deferred, Desk, Refused, text
+from broker.nfp.management.internal_service import Deferred, InternalService, Refused, text
 from broker.nfp.names import CLIENT_OF_WORKER, NAME_BYTES_MAX, SID
 from broker.nfp.principal import Principal, Standing
 
@@ -23,7 +23,7 @@ def _at_once(then: Callable[[Any], None]) -> None:
     then(None)
 
 
-class InventoryService(Desk):
+class InventoryService(InternalService):
     """The service.
 
     A worker's data is for the worker: for its ``<worker>-NFPClient``, whose name is pinned to a key as every name is,

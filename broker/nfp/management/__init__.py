@@ -1,26 +1,26 @@
 """What the broker answers itself: management, its jobs, events by subscription, accounting.
 
 ``mmi`` and ``workers``, ``logs``: the text's management interface and deployed NorFab's. ``jobs``: the
-job list. ``events`` over ``hub`` over ``ring``: subscriptions with replay. ``accounting``: who used how much.
-``desk``: what these services share; ``managed``: what they need of the broker.
+job list. ``events`` over ``event_bus`` over ``event_buffer``: subscriptions with replay. ``accounting``: who used how
+much. ``internal_service``: what these services share; ``managed``: what they need of the broker.
 ``../MANAGEMENT.md`` has all their tasks.
 """
 
 from __future__ import annotations
 
 from broker.nfp.contract import Internal, JobEvent, Watch
-from broker.nfp.logs import LogRing
+from broker.nfp.logs import LogBuffer
 from broker.nfp.management.accounting import Accounting
-from broker.nfp.management.events import Events
-from broker.nfp.management.hub import EventHub
-from broker.nfp.management.jobs import Jobs
+from broker.nfp.management.event_bus import EventBus
+from broker.nfp.management.events import EventService
+from broker.nfp.management.jobs import JobService
 from broker.nfp.management.managed import ManagedBroker, Messaging
-from broker.nfp.management.mmi import Mmi
+from broker.nfp.management.mmi import MmiService
 
 __all__ = [
     "Accounting",
-    "EventHub",
-    "LogRing",
+    "EventBus",
+    "LogBuffer",
     "ManagedBroker",
     "Messaging",
     "Watches",
@@ -42,4 +42,4 @@ class Watches:
 
 def internal_services(broker: ManagedBroker) -> list[Internal]:
     """The services of management; the inventory's is its own room's."""
-    return [Mmi(broker), Jobs(broker), Events(broker.hub)]
+    return [MmiService(broker), JobService(broker), EventService(broker.event_bus)]

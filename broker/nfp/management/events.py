@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.nfp.contract import Call
-from broker.nfp.management.desk import Desk, Refused, number, text, words
-from broker.nfp.management.hub import EventHub, Gap, Wish
-from broker.nfp.management.ring import told
+from broker.nfp.management.event_buffer import told
+from broker.nfp.management.event_bus import EventBus, Gap, Wish
+from broker.nfp.management.internal_service import InternalService, Refused, number, text, words
 from broker.nfp.names import EVENTS, Dialect
 from broker.nfp.principal import Standing
 
@@ -48,11 +48,11 @@ KINDS: Final = frozenset(
 """As in ``contract.JobEvent``."""
 
 
-class Events(Desk):
-    """The service; ``hub`` does the work."""
+class EventService(InternalService):
+    """The service; ``bus`` does the work."""
 
-    def __init__(self, hub: EventHub) -> None:
-        self._hub = hub
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
         super().__init__(
             EVENTS,
             {
@@ -67,7 +67,7 @@ class Events(Desk):
         if call.peer.dialect is Dialect.SEED and "push" not in call.peer.features:
             raise Refused("this peer gets one answer for each command: use read, or OPEN with push")
         try:
-            begun = self._hub.subscribe(
+            begun = self._bus.subscribe(
                 call.peer, _wish(call), call.uuid, since=_since(call), epoch=text(call, "epoch")
             )
         except ValueError as error:
@@ -75,13 +75,13 @@ class Events(Desk):
         return {
             "subscription": begun.ident,
             "since": begun.since,
-            "epoch": self._hub.epoch,
-            "sequence": self._hub.ring.last,
+            "epoch": self._bus.epoch,
+            "sequence": self._bus.buffer.last,
             "gap": _gap(begun.gap),
         }
 
     def _unsubscribe(self, call: Call) -> dict[str, Any]:
-        return {"ended": self._hub.unsubscribe(call.peer, text(call, "subscription"))}
+        return {"ended": self._bus.unsubscribe(call.peer, text(call, "subscription"))}
 
     def _show(self, call: Call) -> list[dict[str, Any]]:
         peer = None if call.peer.principal.owner else call.peer
@@ -92,34 +92,34 @@ class Events(Desk):
                 "uuid": one.wish.uuid,
                 "service": one.wish.service,
                 "kinds": sorted(one.wish.kinds),
-                "next": self._hub.reached(one),
+                "next": self._bus.reached(one),
                 "dropped": one.dropped,
             }
-            for one in self._hub.subscriptions(peer)
+            for one in self._bus.subscriptions(peer)
         ]
 
     def _read(self, call: Call) -> dict[str, Any]:
-        hub, wish = self._hub, _wish(call)
+        bus, wish = self._bus, _wish(call)
         limit = number(call, "limit", 100, 1, READ_MAX)
         since = _since(call)
         try:
-            at, gap = hub.begin(0 if since is None else since, text(call, "epoch"))
+            at, gap = bus.begin(0 if since is None else since, text(call, "epoch"))
         except ValueError as error:
             raise Refused(str(error)) from error
         if since is None:
             gap = None  # nothing in particular was asked for
         events: list[dict[str, Any]] = []
-        end = min(hub.ring.last, at + LOOKED_AT_MAX - 1)
+        end = min(bus.buffer.last, at + LOOKED_AT_MAX - 1)
         while at <= end and len(events) < limit:
-            entry = hub.ring[at]
+            entry = bus.buffer[at]
             if wish.wants(entry.event) and call.peer.principal.may_see(entry.event.holder):
-                events.append(told(entry, hub.epoch))
+                events.append(told(entry, bus.epoch))
             at += 1
         return {
             "events": events,
             "next": at - 1,
-            "epoch": hub.epoch,
-            "sequence": hub.ring.last,
+            "epoch": bus.epoch,
+            "sequence": bus.buffer.last,
             "gap": _gap(gap),
         }
 

@@ -24,7 +24,7 @@ import msgspec
 from broker.nesting import read_json
 from broker.nfp.contract import Call
 from broker.nfp.dispatch.views import JobView, ResultView
-from broker.nfp.management.desk import Desk, Refused, number, text
+from broker.nfp.management.internal_service import InternalService, Refused, number, text
 from broker.nfp.management.managed import ManagedBroker
 from broker.nfp.names import JOBS
 from broker.nfp.outcome import END_STATES, FAILED
@@ -40,7 +40,7 @@ RESULTS_MAX_BYTES: Final = 4 << 20
 STATES: Final = ("open", *END_STATES)
 
 
-class Jobs(Desk):
+class JobService(InternalService):
     """The service over ``broker``."""
 
     def __init__(self, broker: ManagedBroker) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
-from broker.nfp.logs import LogRing
+from broker.nfp.logs import LogBuffer
 from broker.nfp.management.accounting import Accounting
-from broker.nfp.management.hub import EventHub
+from broker.nfp.management.event_bus import EventBus
 
 
 class Messaging(NamedTuple):
@@ -33,7 +33,7 @@ class ManagedBroker(Protocol):
         stopping: True once it is on its way out.
         store_state: "on", "off" or why nothing can be stored at present.
         security: what clients may know about it (``curve``: bool, ``unlisted``: standing, ...); no paths.
-        hub, accounting, log: made by the same composition.
+        bus, accounting, log: made by the same composition.
     """
 
     @property
@@ -55,11 +55,11 @@ class ManagedBroker(Protocol):
     @property
     def security(self) -> Mapping[str, Any]: ...  # noqa: D102
     @property
-    def hub(self) -> EventHub: ...  # noqa: D102
+    def event_bus(self) -> EventBus: ...  # noqa: D102
     @property
     def accounting(self) -> Accounting: ...  # noqa: D102
     @property
-    def log(self) -> LogRing: ...  # noqa: D102
+    def log(self) -> LogBuffer: ...  # noqa: D102
 
     def workers(self) -> list[WorkerView]:
         """See ``Dispatcher.workers``."""

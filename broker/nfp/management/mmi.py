@@ -16,25 +16,33 @@ from typing import Any, Final
 
 from broker import __version__
 from broker.nfp.contract import Call
-from broker.nfp.figures import ProcessFigures
 from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management import workers as lines
-from broker.nfp.management.desk import Deferred, Desk, Refused, deployed, number, text, words
+from broker.nfp.management.internal_service import (
+    Deferred,
+    InternalService,
+    Refused,
+    deployed,
+    number,
+    text,
+    words,
+)
 from broker.nfp.management.managed import ManagedBroker
 from broker.nfp.names import MMI_BROKER
 from broker.nfp.principal import Standing
+from broker.nfp.process_stats import ProcessStats
 
 CALLED: Final = "NFPBroker"
 """How deployed NorFab's broker names itself, and its tools expect it."""
 _PACKAGES: Final = ("norfab", "pyyaml", "pyzmq", "psutil", "pydantic", "tornado", "jinja2", "msgspec")
 
 
-class Mmi(Desk):
+class MmiService(InternalService):
     """The service over ``broker``."""
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
-        self._process = ProcessFigures()
+        self._process = ProcessStats()
         everybody, owners = Standing.GUEST, Standing.OWNER
         super().__init__(
             MMI_BROKER,
@@ -78,11 +86,11 @@ class Mmi(Desk):
             "services": len(broker.services()),
             "store": broker.store_state,
             "events": {
-                "sequence": broker.hub.ring.last,
-                "held": len(broker.hub.ring),
-                "subscriptions": len(broker.hub.subscriptions()),
-                "delivered": broker.hub.delivered,
-                "dropped": broker.hub.dropped,
+                "sequence": broker.event_bus.buffer.last,
+                "held": len(broker.event_bus.buffer),
+                "subscriptions": len(broker.event_bus.subscriptions()),
+                "delivered": broker.event_bus.delivered,
+                "dropped": broker.event_bus.dropped,
             },
             "counters": dict(broker.counters()),
             "process": self._process.read(broker.uptime_s),

@@ -1,6 +1,6 @@
 """The broker of NFP, put together (NFP, "NFP/Broker").
 
-The walk of a message: ``router`` reads it, ``corridor`` decodes it, ``clients`` or ``workers`` hand it to the
+The walk of a message: ``router`` reads it, ``ingress`` decodes it, ``clients`` or ``workers`` hand it to the
 dispatcher, which writes down what must not be lost and queues what is to be said. At the end of the turn the store
 gets what was written down, and the outboxes let go what does not wait for it.
 """
@@ -19,29 +19,29 @@ from broker.nfp.contract import Internal, Peer
 from broker.nfp.dispatch import Dispatcher
 from broker.nfp.frames import Body, Packet
 from broker.nfp.inventory import Datastore, InventoryService, Reader
-from broker.nfp.management import Accounting, EventHub, LogRing, Watches, internal_services
+from broker.nfp.management import Accounting, EventBus, LogBuffer, Watches, internal_services
 from broker.nfp.names import Sender
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import JobAdded, Op, Snapshot
-from broker.nfp.server.clients import Clients
+from broker.nfp.server.commands import Clients
 from broker.nfp.server.config import access_of, dispatch_config, separated
-from broker.nfp.server.corridor import Corridor, Judged
+from broker.nfp.server.disconnects import Disconnects
 from broker.nfp.server.files_worker import FilesWorker
+from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.greeting import Greeting
+from broker.nfp.server.ingress import Ingress, Judged
+from broker.nfp.server.invalid_messages import InvalidMessages
 from broker.nfp.server.keys import BrokerKeys, prepare
 from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
-from broker.nfp.server.nudges import Nudges
+from broker.nfp.server.name_pins import NamePins
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.overview import Overview
 from broker.nfp.server.peers import RouterPeer
-from broker.nfp.server.penalty import Offences
-from broker.nfp.server.pins import Pins
 from broker.nfp.server.reception import Reception, needed
 from broker.nfp.server.recollection import Recollection
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.router import NfpRouter
-from broker.nfp.server.turns import Turns
 from broker.nfp.server.workers import Workers
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
@@ -61,7 +61,7 @@ class NfpBroker:
         settings: the section ``[nfp]``. name: for people, default the first endpoint. journal: record what passes.
 
     Attributes:
-        dispatcher: jobs and workers. hub: events about jobs, for listeners. access: the rules.
+        dispatcher: jobs and workers. event_bus: events about jobs, for listeners. access: the rules.
         outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``. clock: the dispatcher's.
         journal: what passes is recorded there; None without. recording: the same where deliveries are wanted, too.
     """
@@ -77,13 +77,13 @@ class NfpBroker:
         self.outcome = ""
         self.routers: list[NfpRouter] = []
         self.locals: dict[str, LocalPeer] = {}
-        self.offences = Offences(settings.invalid_max)
+        self.invalid_messages = InvalidMessages(settings.invalid_max)
         self.keys: BrokerKeys = prepare(settings)
-        self.log = LogRing(self.name)
+        self.log = LogBuffer(self.name)
         self._left = asyncio.Event()
         self._closed = False
         self.limits = Limits(settings.peer_queue_bytes, settings.peer_queue_msgs)
-        self._nudges: Nudges | None = None
+        self._disconnects: Disconnects | None = None
         self.dropped = 0
         self.journal = Recording(journal, self.loop) if journal is not None else None
         self.recording = self.journal if self.journal is not None and self.journal.both else None
@@ -102,7 +102,7 @@ class NfpBroker:
                 on_stuck=self._stuck,
             )
         self.access = access_of(settings, self.keys)
-        self.pins = Pins(
+        self.name_pins = NamePins(
             self.store,
             self._in_use,
             self.access.keys_of,
@@ -110,9 +110,9 @@ class NfpBroker:
             lambda name, key: needed(self.dispatcher, name, key),
             self.loop.time,
         )
-        self.reception = Reception(self.access, self.pins, self._in_use)
+        self.reception = Reception(self.access, self.name_pins, self._in_use)
         self.welcome = self.reception.welcome
-        self.hub = EventHub(
+        self.event_bus = EventBus(
             self.epoch,
             held_max=settings.events_ring,
             backlog=_backlog,
@@ -123,17 +123,17 @@ class NfpBroker:
             dispatch_config(settings),
             self.store,
             self.access,
-            Watches(self.hub, self.accounting, *([self.journal] if self.journal is not None else [])),
+            Watches(self.event_bus, self.accounting, *([self.journal] if self.journal is not None else [])),
             self._offended,
         )
-        self.turns = Turns(
+        self.flusher = Flusher(
             self.loop,
             commit=self.store.commit,
             tick=self.dispatcher.tick,
             sent=self._sent,
             overtaking=lambda: bool(self.store.broken),
         )
-        self.clock = self.turns.clock
+        self.clock = self.flusher.clock
         self.started_s = self.clock.now()
         self._recollection = Recollection(self.dispatcher, self.store, self.reception.recalled, self.clock)
         self.datastore = Datastore(settings.inventory)
@@ -143,9 +143,9 @@ class NfpBroker:
         self.overview = Overview(self)
         self.clients = Clients(self.dispatcher, self.access, greeting, self._services())
         self.workers = Workers(self.dispatcher, greeting)
-        self.corridor = Corridor(self.clients, self.workers, self.offences, self.greet)
+        self.ingress = Ingress(self.clients, self.workers, self.invalid_messages, self.greet)
         if self.journal is not None:
-            self.corridor.recording = self.journal
+            self.ingress.recording = self.journal
             self.clients.refused = self.journal.refused
             self.dispatcher.listen(self.journal.refused, self.journal.moved)
 
@@ -153,7 +153,7 @@ class NfpBroker:
         inventory = InventoryService(
             self.datastore,
             self.access,
-            self.pins.key_of,
+            self.name_pins.key_of,
             self.reader.look,
             unlisted=self.settings.inventory_unlisted,
         )
@@ -173,11 +173,11 @@ class NfpBroker:
                 self.journal.start()
             await self.reader.start()
             snapshot = await self.store.open()
-            self.pins.restore(snapshot.pins)
+            self.name_pins.restore(snapshot.pins)
             self.reception.recalled(snapshot.jobs)
             self.accounting.restore(await self.store.usage())
             self.dispatcher.restore(snapshot, self.clock.now())
-            self._nudges = self._nudges_to(snapshot)
+            self._disconnects = self._disconnects_to(snapshot)
             await listen(self)
             self._recollection.start()
             self.files_worker.start()
@@ -187,18 +187,18 @@ class NfpBroker:
         except BaseException:
             await self._close()
             raise
-        self.turns.soon()
+        self.flusher.soon()
         for router in self.routers:
             log.info("%s listens at %s", self.name, router.endpoint)
 
-    def _nudges_to(self, snapshot: Snapshot) -> Nudges:
+    def _disconnects_to(self, snapshot: Snapshot) -> Disconnects:
         """Workers come to the last router: the one for workers when there are two."""
         patience_s = self.settings.keepalive_ms * self.settings.multiplier / 1000
 
         def send(identity: bytes, frames: list[Body]) -> bool:
-            return bool(self.routers) and self.routers[-1].nudge(identity, frames)
+            return bool(self.routers) and self.routers[-1].send_unproven(identity, frames)
 
-        return Nudges(self.loop, send, snapshot.workers, patience_s)
+        return Disconnects(self.loop, send, snapshot.workers, patience_s)
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Tell the workers, let leave what was said so far (at most ``FAREWELL_S``), and close. Harmless twice."""
@@ -211,7 +211,7 @@ class NfpBroker:
         await self.files_worker.stop()
         self.dispatcher.disconnect_workers(None, reason, self.clock.now())
         self.accounting.flush()
-        self.turns.finish()
+        self.flusher.finish()
         deadline = self.loop.time() + FAREWELL_S
         while self.loop.time() < deadline and any(peer.waiting[0] for peer in self.peers()):  # noqa: ASYNC110 - libzmq tells of room only
             await asyncio.sleep(_POLL_S)
@@ -221,8 +221,8 @@ class NfpBroker:
         if self._closed:
             return
         self._closed = True
-        if self._nudges is not None:
-            self._nudges.close()
+        if self._disconnects is not None:
+            self._disconnects.close()
         await self._recollection.stop()
         self.reader.close()
         await self.files_worker.stop()
@@ -230,7 +230,7 @@ class NfpBroker:
         for local in list(self.locals.values()):
             local.close()
             local.on_lost("the broker stops")
-        self.turns.close()
+        self.flusher.close()
         for router in self.routers:
             router.close()
         if self.journal is not None:
@@ -259,7 +259,7 @@ class NfpBroker:
     @property
     def called(self) -> int:
         """How often a worker of an earlier run was told to register again."""
-        return self._nudges.sent if self._nudges is not None else 0
+        return self._disconnects.sent if self._disconnects is not None else 0
 
     @property
     def endpoints(self) -> Sequence[str]:
@@ -293,7 +293,7 @@ class NfpBroker:
             raise ConfigError(f"two peers in this process are called {name!r}, expected one")
         peer = LocalPeer(self, principal, name, on_packet, features, self.limits)
         self.locals[name] = peer
-        self.pins.reserve(name)
+        self.name_pins.reserve(name)
         return peer
 
     def local_channel(self, name: str, sender: Sender, principal: Principal = HERE) -> LocalChannel:
@@ -316,32 +316,32 @@ class NfpBroker:
 
     def arrived(self, key: str) -> None:
         """See ``router.House``."""
-        if self._nudges is not None:
-            self._nudges.arrived(key)
+        if self._disconnects is not None:
+            self._disconnects.arrived(key)
 
     def submitted(self, peer: LocalPeer, packet: Packet) -> None:
         """See ``local.LocalHouse``."""
         family = self.clients if packet.sender is Sender.CLIENT else self.workers
         if self.journal is not None:
             self.journal.came(peer, packet, None)
-        self.corridor.hand_on(peer, packet, family, self.clock.now())
+        self.ingress.hand_on(peer, packet, family, self.clock.now())
         if self.journal is not None:
             self.journal.done()
-        self.turns.soon()
+        self.flusher.soon()
 
     def left_here(self, peer: LocalPeer) -> None:
         """A local peer has gone."""
         if self.locals.get(peer.name) is peer:
             del self.locals[peer.name]
-            self.pins.release(peer.name)
+            self.name_pins.release(peer.name)
         self.lost(peer, self.clock.now())
-        self.turns.soon()
+        self.flusher.soon()
 
     def has_room(self, peer: Peer) -> None:
         """See ``router.House``."""
         if peer.alive:
             self.dispatcher.has_room(peer, self.clock.now())
-            self.turns.soon()
+            self.flusher.soon()
 
     def lost(self, peer: Peer, now: float) -> None:
         """A connection is lost."""
@@ -349,8 +349,8 @@ class NfpBroker:
             self.dispatcher.peer_gone(peer, now)
             if self.journal is not None:
                 self.journal.gone(peer)  # type: ignore[arg-type]  # all of ours are recorded
-            self.pins.left(peer.name)
-            self.hub.gone(peer)
+            self.name_pins.left(peer.name)
+            self.event_bus.gone(peer)
         except Exception:
             log.exception("the loss of %r could not be handled", peer)
 
@@ -360,14 +360,14 @@ class NfpBroker:
             return
         if packet.sender is Sender.WORKER:
             peer.worker = True
-            if self._nudges is not None:
-                self._nudges.spoke(peer.name)
+            if self._disconnects is not None:
+                self._disconnects.spoke(peer.name)
         else:
             self.clients.greet(peer, packet, now)
 
     def _offended(self, peer: Peer, kind: str, text: str) -> None:
         """The dispatcher saw what only a broken or hostile peer does."""
-        self.corridor.invalid(peer, kind, text, self.clock.now())  # type: ignore[arg-type]  # all of ours are
+        self.ingress.invalid(peer, kind, text, self.clock.now())  # type: ignore[arg-type]  # all of ours are
 
     def _sent(self) -> None:
         for router in self.routers:
@@ -376,11 +376,11 @@ class NfpBroker:
     # -- the store -----------------------------------------------------------------------------
 
     def _committed(self, number: int) -> None:
-        self.turns.commit_done(number)
+        self.flusher.commit_done(number)
 
     def _stuck(self) -> None:
         """The disk does not answer: what does not wait for it may leave."""
-        self.turns.retry()
+        self.flusher.retry()
 
     def _unstored(self, error: str, ops: list[Op]) -> list[Op]:
         """A commit failed: new jobs are refused, everything else is tried again."""
@@ -389,7 +389,7 @@ class NfpBroker:
             for peer in self.peers():
                 self.dropped += peer.drop(refused)
             self.dispatcher.unstored(refused, error, self.clock.now())
-        self.turns.retry()
+        self.flusher.retry()
         return [op for op in ops if getattr(op, "uuid", "") not in refused]
 
 

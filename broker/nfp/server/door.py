@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
-    from broker.nfp.server.corridor import Corridor
+    from broker.nfp.server.ingress import Ingress
 
 
 class Door:
-    """See ``router.House``; ``corridor`` is where the messages of this router go."""
+    """See ``router.House``; ``ingress`` is where the messages of this router go."""
 
-    def __init__(self, broker: NfpBroker, corridor: Corridor) -> None:
+    def __init__(self, broker: NfpBroker, ingress: Ingress) -> None:
         self._access = broker.access
         self.arrived = broker.arrived
         self.welcome = broker.welcome
-        self.handle = corridor.handle
+        self.handle = ingress.handle
         self.gone = broker.lost
         self.has_room = broker.has_room
 

@@ -17,9 +17,9 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
+from broker.nfp.server.flusher import Flusher
+from broker.nfp.server.invalid_messages import InvalidCount
 from broker.nfp.server.outbox import LESSER, Limits, Outbox, Waiting
-from broker.nfp.server.penalty import Penalty
-from broker.nfp.server.turns import Turns
 
 if TYPE_CHECKING:
     from broker.nfp.server.recording import Recording
@@ -36,7 +36,7 @@ class LocalHouse(Protocol):
     """What a local peer asks of the broker it belongs to."""
 
     loop: asyncio.AbstractEventLoop
-    turns: Turns
+    flusher: Flusher
     dropped: int
     """Messages that found no room, or whose job could not be stored."""
     recording: Recording | None
@@ -75,7 +75,7 @@ class LocalPeer(Peer):
         self.dialect = Dialect.NORFAB
         self.features = features
         self.alive = True
-        self.penalty = Penalty()
+        self.invalid = InvalidCount()
         self.greeted = False
         self.worker = False
         self.address = "here"
@@ -115,7 +115,7 @@ class LocalPeer(Peer):
         self._outbox.put(Waiting(after, packet.uuid, size, packet))
         if self._house.recording is not None:
             self._house.recording.sent(self, packet)
-        self._house.turns.touch(self, after)
+        self._house.flusher.touch(self, after)
         return True
 
     def drop(self, uuids: Container[str]) -> int:
@@ -131,18 +131,18 @@ class LocalPeer(Peer):
         self._in.append(packet)
 
     def flush(self) -> None:
-        """Let go what may leave (see ``turns.Sender``)."""
-        outbox, turns = self._outbox, self._house.turns
-        for packet in outbox.due(turns.committed):
+        """Let go what may leave (see ``flusher.Sender``)."""
+        outbox, flusher = self._outbox, self._house.flusher
+        for packet in outbox.due(flusher.committed):
             self._let_go(packet)
         if self._hungry and not outbox.crowded:
             self._hungry = False
             self._house.loop.call_soon(self._house.has_room, self)
         if not len(outbox):
             return
-        turns.hold(self)
-        if turns.overtaking():
-            for waiting in outbox.overtakers(turns.committed):
+        flusher.hold(self)
+        if flusher.overtaking():
+            for waiting in outbox.overtakers(flusher.committed):
                 self._let_go(waiting.form)
                 outbox.remove(waiting)
 
@@ -161,7 +161,7 @@ class LocalPeer(Peer):
             self._outbox.clear()
             self._out.clear()
             self._in.clear()
-            self._house.turns.forget(self)
+            self._house.flusher.forget(self)
             self._house.left_here(self)
 
     def _let_go(self, packet: Packet) -> None:

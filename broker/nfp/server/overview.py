@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.nfp.dispatch import ClientView, JobView, ResultView, ServiceView, WorkerView
-from broker.nfp.management import Accounting, EventHub, LogRing, Messaging
+from broker.nfp.management import Accounting, EventBus, LogBuffer, Messaging
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -21,9 +21,9 @@ class Overview:
         self.epoch = broker.epoch
         self.keepalive_s = broker.settings.keepalive_ms / 1000
         self.multiplier = broker.settings.multiplier
-        self.hub: EventHub = broker.hub
+        self.event_bus: EventBus = broker.event_bus
         self.accounting: Accounting = broker.accounting
-        self.log: LogRing = broker.log
+        self.log: LogBuffer = broker.log
 
     @property
     def endpoints(self) -> Sequence[str]:
@@ -89,9 +89,9 @@ class Overview:
         return Messaging(
             sent=sum(router.sent for router in broker.routers),
             received=sum(router.received for router in broker.routers),
-            events_received=broker.hub.ring.last,
+            events_received=broker.event_bus.buffer.last,
             send_failures=sum(router.dropped for router in broker.routers),
-            receive_failures=broker.offences.total,
+            receive_failures=broker.invalid_messages.total,
         )
 
     def counters(self) -> Mapping[str, int]:
@@ -102,22 +102,22 @@ class Overview:
             "received": sum(router.received for router in routers),
             "sent": sum(router.sent for router in routers),
             "peers": sum(1 for _ in broker.peers()),
-            "refused_keys": sum(router.gate.denied for router in routers),
+            "refused_keys": sum(router.authenticator.denied for router in routers),
             "failed_handshakes": sum(router.failed for router in routers),
-            "cut_as_dead": sum(router.census.cut for router in routers),
+            "cut_as_dead": sum(router.connections.cut for router in routers),
             "unsent": sum(router.dropped for router in routers) + broker.dropped,
-            "failures": broker.offences.failures,
+            "failures": broker.invalid_messages.failures,
             "denied": broker.clients.denied,
-            "pins": len(broker.pins),
-            "pins_in_memory": broker.pins.passing,
-            "pin_violations": broker.pins.violations,
-            "names_refused": broker.pins.refused,
+            "pins": len(broker.name_pins),
+            "pins_in_memory": broker.name_pins.passing,
+            "pin_violations": broker.name_pins.violations,
+            "names_refused": broker.name_pins.refused,
             "workers_called": broker.called,
-            "invalid": broker.offences.total,
-            "cut": broker.offences.cut,
+            "invalid": broker.invalid_messages.total,
+            "cut": broker.invalid_messages.cut,
             "unstored_ops": broker.store.lost,
         }
-        counts.update((f"invalid_{kind}", count) for kind, count in broker.offences.by_kind.items())
+        counts.update((f"invalid_{kind}", count) for kind, count in broker.invalid_messages.by_kind.items())
         counts.update((f"jobs_{name}", count) for name, count in broker.dispatcher.counts.as_dict().items())
         return counts
 
@@ -139,7 +139,7 @@ class Overview:
 
     def unpin(self, name: str) -> bool:
         """Forget to which key ``name`` belongs."""
-        return self._broker.pins.unpin(name)
+        return self._broker.name_pins.unpin(name)
 
     def leave(self, *, restart: bool, reason: str) -> None:
         """Stop, or start anew."""

@@ -12,8 +12,8 @@ import zmq
 from broker.nfp.contract import Peer
 from broker.nfp.frames import FRAMES_MAX, Body, Packet, encode
 from broker.nfp.names import Command, Dialect
+from broker.nfp.server.invalid_messages import InvalidCount
 from broker.nfp.server.outbox import LESSER, Outbox, Waiting
-from broker.nfp.server.penalty import Penalty
 from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.tuning import MORE_NOBLOCK, NOBLOCK
 
@@ -48,7 +48,7 @@ class RouterPeer(Peer):
         tag: the user id of the connection (see ``zap``).
         address: its network address, for people.
         fd: the connection's descriptor in libzmq. inode: its socket's number.
-        penalty: its invalid messages. deaf: True once it is cut: what it has sent is not handled.
+        invalid: the count of its invalid messages. deaf: True once it is cut: what it has sent is not handled.
         greeted: True once it has said something valid.
         worker: True once it has said something as a worker.
         connected_s: monotonic, when it spoke first.
@@ -71,8 +71,8 @@ class RouterPeer(Peer):
         "greeted",
         "identity",
         "inode",
+        "invalid",
         "name",
-        "penalty",
         "principal",
         "tag",
         "unsent",
@@ -93,7 +93,7 @@ class RouterPeer(Peer):
         self.address = address
         self.fd = fd
         self.inode = inode(fd)
-        self.penalty = Penalty()
+        self.invalid = InvalidCount()
         self.deaf = False
         self.greeted = False
         self.worker = False
@@ -136,9 +136,9 @@ class RouterPeer(Peer):
             self._router.dropped += 1
             return False
         outbox, router = self._outbox, self._router
-        if router.at_once and not len(outbox) and after <= router.turns.committed:
+        if router.at_once and not len(outbox) and after <= router.flusher.committed:
             router.at_once -= 1
-            router.turns.left_already()
+            router.flusher.left_already()
             if self._offer(frames):
                 if router.recording is not None:
                     router.recording.sent(self, packet, frames)
@@ -155,7 +155,7 @@ class RouterPeer(Peer):
             outbox.put(Waiting(after, packet.uuid, size, frames))
         if router.recording is not None:
             router.recording.sent(self, packet, frames)
-        self._router.turns.touch(self, after)
+        self._router.flusher.touch(self, after)
         return True
 
     def drop(self, uuids: Container[str]) -> int:
@@ -173,7 +173,7 @@ class RouterPeer(Peer):
         if not self.alive:
             outbox.clear()
             return
-        committed = self._router.turns.committed
+        committed = self._router.flusher.committed
         for frames in outbox.due(committed):
             if not self._offer(frames):
                 break
@@ -185,9 +185,9 @@ class RouterPeer(Peer):
             self._router.has_room(self)
 
     def _flush_gated(self, committed: int) -> None:
-        turns = self._router.turns
-        turns.hold(self)
-        if turns.overtaking():
+        flusher = self._router.flusher
+        flusher.hold(self)
+        if flusher.overtaking():
             for waiting in self._outbox.overtakers(committed):
                 if not self._offer(waiting.form):
                     return
@@ -199,7 +199,7 @@ class RouterPeer(Peer):
         if len(self._outbox):
             self.unsent = self._outbox.uuids()
         self._router.dropped += self._outbox.clear()
-        self._router.turns.forget(self)
+        self._router.flusher.forget(self)
         self._router.pump.waiting.pop(self, None)
 
     def cut(self, why: str) -> None:
@@ -229,7 +229,7 @@ class RouterPeer(Peer):
     def _gated(self) -> bool:
         """Whether the next message waits for the disk."""
         head = self._outbox.head
-        return head is not None and head.after > self._router.turns.committed
+        return head is not None and head.after > self._router.flusher.committed
 
     def _makes_room(self, command: Command, size: int) -> bool:
         """What this turn has queued may not have been offered yet."""

@@ -1,8 +1,8 @@
 """One ROUTER socket of the broker: messages in, and the connections they come from (NFP, "ROUTER Addressing").
 
-A connection is known by the user id that the gate gave it, so that a message is never taken for one of an earlier
-connection with the same identity; it becomes a ``RouterPeer`` with its first message and ends when the monitor says
-so, once everything that came before is handled. A connection is cut by shutting its descriptor down.
+A connection is known by the user id that the authenticator gave it, so that a message is never taken for one of an
+earlier connection with the same identity; it becomes a ``RouterPeer`` with its first message and ends when the monitor
+says so, once everything that came before is handled. A connection is cut by shutting its descriptor down.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from broker.errors import ConfigError
 from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp.frames import Body
 from broker.nfp.principal import Principal
-from broker.nfp.server.census import Census
-from broker.nfp.server.failures import Failures
-from broker.nfp.server.gate import NfpGate
+from broker.nfp.server.authenticator import Authenticator
+from broker.nfp.server.connections import Connections
+from broker.nfp.server.flusher import Flusher
+from broker.nfp.server.handshake_failures import HandshakeFailures
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.peers import RouterPeer
-from broker.nfp.server.turns import Turns
 from broker.transport.curve import CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, contact, parse, remove_socket
 from broker.transport.zeromq.connection import inode, shut_down
@@ -49,8 +49,8 @@ FRAMES_MAX: Final = 10
 """Frames of one message that are kept: two more than the longest message has, so that it is seen to be too long."""
 AT_ONCE: Final = 64
 """Messages of one turn that leave while it lasts, on the news of connections that it began with; what comes then waits
-for its end, when there is newer news. A millisecond or two, in which nobody gets through a handshake either: the gate
-is kept by the loop that is busy with this turn."""
+for its end, when there is newer news. A millisecond or two, in which nobody gets through a handshake either: the
+loop that authenticates is busy with this turn."""
 PROBES: Final = 3
 """Of TCP keep-alive that may stay without an answer, where TCP_MAXRT is not counted instead, as Linux does."""
 SILENT_PROBES: Final = 2.5
@@ -86,7 +86,7 @@ class House(Protocol):
         """Whether a CURVE key ("" in plaintext) is anybody."""
 
     def arrived(self, key: str) -> None:
-        """The gate has let a key in."""
+        """The authenticator has let a key in."""
 
     def welcome(self, identity: bytes, key: str, address: str) -> Principal | None:
         """Who speaks for the first time on a connection; None: that name is not theirs."""
@@ -113,12 +113,12 @@ class NfpRouter:
     """
 
     def __init__(
-        self, hub: Hub, endpoint: Endpoint, asked: str, house: House, turns: Turns, tuning: Tuning
+        self, hub: Hub, endpoint: Endpoint, asked: str, house: House, flusher: Flusher, tuning: Tuning
     ) -> None:
-        self.turns = turns
+        self.flusher = flusher
         self.limits = tuning.limits
         self.stall_s = tuning.hold_ms / 1000
-        self.now: Callable[[], float] = turns.clock.now
+        self.now: Callable[[], float] = flusher.clock.now
         self.received = 0
         self.sent = 0
         self.at_once = 0
@@ -132,10 +132,12 @@ class NfpRouter:
         self._arrived: list[tuple[RouterPeer, list[Body] | None]] = []
         self._leaving: dict[RouterPeer, int] = {}
         self._gone: dict[str, None] = {}
-        self.census = Census(hub.loop, SILENT_PROBES * tuning.probe_s, self._put_away)
-        self._failures = Failures(hub.loop, asked)
+        self.connections = Connections(hub.loop, SILENT_PROBES * tuning.probe_s, self._put_away)
+        self._failures = HandshakeFailures(hub.loop, asked)
         self._failure = ""
-        self.gate = NfpGate(hub.loop, asked, known=house.known, busy=self._busy, granted=self._granted)
+        self.authenticator = Authenticator(
+            hub.loop, asked, known=house.known, busy=self._busy, granted=self._granted
+        )
         self._hub = hub
         sock = hub.open(zmq.ROUTER)
         self.pump = Pump(hub, sock, self)
@@ -145,7 +147,7 @@ class NfpRouter:
         ).send  # without pyzmq's checks for draft sockets, a call for each frame
         self._monitor = Monitor(hub, sock, _EVENTS, self._happened)
         self.settle = self._monitor.drain
-        self._domain = hub.guard(sock, self.gate)
+        self._domain = hub.guard(sock, self.authenticator)
         try:
             self._bind(sock, endpoint, tuning)
         except BaseException:
@@ -170,19 +172,19 @@ class NfpRouter:
     def record(self, recording: Recording | None, *, sent: bool) -> None:
         """Record who is turned away and, with ``sent``, what is sent; None: nothing any more."""
         self.recording = recording if sent else None
-        self.gate.turned_away = None if recording is None else recording.turned_away
+        self.authenticator.turned_away = None if recording is None else recording.turned_away
 
     def peers(self) -> Iterable[RouterPeer]:
         """Connections that have spoken."""
         return self._peers.values()
 
     def _granted(self, address: str, key: str) -> None:
-        self.census.granted(address, key)
+        self.connections.granted(address, key)
         self._house.arrived(key)
 
     def _busy(self, key: str) -> bool:
         self._monitor.drain()
-        return self.census.has(key)
+        return self.connections.has(key)
 
     def has_room(self, peer: RouterPeer) -> None:
         """Say so, in a turn of its own: whoever is sending now need not expect it."""
@@ -218,14 +220,14 @@ class NfpRouter:
         arrived, self._arrived = self._arrived, []
         if not arrived and not self._leaving and drained:
             return
-        self.turns.begin()
+        self.flusher.begin()
         self.settle()
         self.at_once = AT_ONCE
         try:
             self._hand_on(arrived, drained)
         finally:
             self.at_once = 0
-            self.turns.finish()
+            self.flusher.finish()
 
     def _hand_on(self, arrived: list[tuple[RouterPeer, list[Body] | None]], drained: bool) -> None:
         self.received += len(arrived)
@@ -252,26 +254,26 @@ class NfpRouter:
         if tag in self._gone:
             return None
         key, address = tag.partition(" ")[2], str(head.get("Peer-Address"))
-        self.census.spoke(fd, key)
+        self.connections.spoke(fd, key)
         for earlier in {self._peers.get(identity), self._by_fd.get(fd)}:
             if earlier is not None:
                 self._forget(earlier)
                 self._arrived.append((earlier, None))
         principal = self._house.welcome(identity, key, address)
         if principal is None:
-            if self.gate.turned_away is not None:
-                self.gate.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")
+            if self.authenticator.turned_away is not None:
+                self.authenticator.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")
             self._refuse(tag)
-            self.census.refused(fd)
+            self.connections.refused(fd)
             shut_down(fd, inode(fd))
             return None
         peer = RouterPeer(self, identity, tag, principal, address, fd)
         self._peers[identity] = self._by_fd[fd] = peer
-        if fd not in self.census:
+        if fd not in self.connections:
             self.leave(peer)
         return peer
 
-    def nudge(self, identity: bytes, frames: list[Body]) -> bool:
+    def send_unproven(self, identity: bytes, frames: list[Body]) -> bool:
         """Send to whoever has ``identity``, proven or not: only what anybody may read. False: nobody, or no room."""
         if self.pump.closed or identity in self._peers:
             return False
@@ -319,11 +321,11 @@ class NfpRouter:
             del self._peers[peer.identity]
         if self._by_fd.get(peer.fd) is peer:
             del self._by_fd[peer.fd]
-            self.census.ended(peer.fd)
+            self.connections.ended(peer.fd)
 
     def _put_away(self, key: str) -> None:
         """The last connection of ``key`` is no more, for libzmq neither."""
-        self.gate.ended(key)
+        self.authenticator.ended(key)
 
     def _happened(self, event: int, value: int) -> None:
         if event == zmq.EVENT_ACCEPTED:
@@ -331,13 +333,13 @@ class NfpRouter:
         elif event == zmq.EVENT_DISCONNECTED:
             peer = self._by_fd.get(value)
             if peer is None:
-                self._tell_failure(self.census.host(value))
-                self.census.ended(value)
+                self._tell_failure(self.connections.host(value))
+                self.connections.ended(value)
             else:
                 self.leave(peer)
         elif event != zmq.EVENT_CLOSED:
             self.failed += 1
-            if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the gate has told why
+            if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the authenticator has told why
                 self._failure = f"event {event:#x}, code {value:#x}"
 
     def _tell_failure(self, address: str) -> None:
@@ -352,19 +354,19 @@ class NfpRouter:
         peer = self._by_fd.pop(fd, None)
         if peer is not None:
             self.leave(peer)
-        self.census.accepted(fd)
+        self.connections.accepted(fd)
 
     def shut(self) -> None:
         """Let nobody in any more."""
-        self.gate.shut = True
+        self.authenticator.shut = True
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """End; libzmq goes on sending for ``linger_ms``. Harmless twice."""
         if self.pump.closed:
             return
-        self.census.close()
+        self.connections.close()
         self._failures.close()
-        self.gate.close()
+        self.authenticator.close()
         self._hub.unguard(self._domain)
         self._monitor.close()
         self.pump.close(linger_ms)

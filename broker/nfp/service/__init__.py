@@ -1,13 +1,13 @@
-"""The face of an NFP broker on the Flux broker: its services, jobs and events by topic, for every transport and rank.
+"""An NFP broker as a service of the Flux broker: its services, jobs and events by topic, for every transport and rank.
 
 ::
 
-    face        Face: the link to the Flux broker, made again when it is lost; the service ``nfp`` on it
-    topics      what a request asks for, and what it is answered (no input or output)
-    handlers    one handler for each kind of request
-    callers     who asks: a peer of the NFP broker for each, packets to whoever follows the job
-    follower    one job as one request sees it: records as they come, the end, bounded
-    announce    job events published on the Flux broker, private to owners and to whose job it is
+    flux_service  FluxService: the link to the Flux broker, made again when it is lost; the service ``nfp`` on it
+    payloads      what a request asks for, and what it is answered (no input or output)
+    handlers      one handler for each kind of request
+    callers       who asks: a peer of the NFP broker for each, packets to whoever waits for the job
+    job_stream    one job as one request sees it: records as they come, the end, bounded
+    publisher     job events published on the Flux broker, private to owners and to whose job it is
 
 Topics, payloads JSON objects; who calls is what the broker stamped (``principal.of_flux``)::
 
@@ -35,6 +35,6 @@ EPERM denied, EAGAIN the queue is full, EEXIST the uuid is another job's, ENOENT
 A caller that leaves or cancels (RFC 6) does not end its job, unless it said ``cancel_with_caller``.
 """
 
-from broker.nfp.service.face import Face
+from broker.nfp.service.flux_service import FluxService
 
-__all__ = ["Face"]
+__all__ = ["FluxService"]

@@ -15,7 +15,7 @@ from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerVi
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.principal import Principal
-from broker.nfp.service.follower import Follower
+from broker.nfp.service.job_stream import JobStream
 from broker.nfp.targets import ALL, Target
 
 FEATURES: Final = frozenset({"push"})
@@ -56,7 +56,7 @@ class Broker(Protocol):
     def dispatcher(self) -> Views: ...  # noqa: D102
 
     @property
-    def hub(self) -> Any: ...  # noqa: D102
+    def event_bus(self) -> Any: ...  # noqa: D102
 
     def local_peer(  # noqa: D102
         self,
@@ -73,13 +73,13 @@ class Caller:
     Attributes:
         principal: who it is.
         name: its identity at the NFP broker.
-        followers: by uuid.
+        streams: by uuid.
         bodies: what was submitted under each of these: service, target, body.
     """
 
     def __init__(self, broker: Broker, principal: Principal) -> None:
         self.principal = principal
-        self.followers: dict[str, list[Follower]] = {}
+        self.streams: dict[str, list[JobStream]] = {}
         self.bodies: dict[str, tuple[str, Target, bytes]] = {}
         self.name = f"flux:{principal.userid}:{principal.standing}"
         self._peer = broker.local_peer(principal, self.name, self._received, FEATURES)
@@ -95,43 +95,43 @@ class Caller:
         self._peer.close()
 
     def send(
-        self, command: Command, follower: Follower, target: Target, body: bytes = b"", service: str = ""
+        self, command: Command, stream: JobStream, target: Target, body: bytes = b"", service: str = ""
     ) -> None:
-        """A request about the follower's job."""
+        """A request about the stream's job."""
         packet = Packet(
             Sender.CLIENT,
             command,
-            service=service or follower.service,
+            service=service or stream.service,
             target=target,
-            uuid=follower.uuid,
+            uuid=stream.uuid,
             body=body,
         )
         self._peer.submit(packet)
 
-    def cancel(self, follower: Follower) -> None:
+    def cancel(self, stream: JobStream) -> None:
         """DELETE its job."""
-        self.send(Command.DELETE, follower, ALL)
+        self.send(Command.DELETE, stream, ALL)
 
     @contextmanager
-    def following(self, follower: Follower) -> Iterator[Follower]:
-        """What comes for its job goes to ``follower`` in the block, too."""
-        mine = self.followers.setdefault(follower.uuid, [])
-        mine.append(follower)
+    def receiving(self, stream: JobStream) -> Iterator[JobStream]:
+        """What comes for its job goes to ``stream`` in the block, too."""
+        mine = self.streams.setdefault(stream.uuid, [])
+        mine.append(stream)
         try:
-            yield follower
+            yield stream
         finally:
-            mine.remove(follower)
+            mine.remove(stream)
             if not mine:
-                self.followers.pop(follower.uuid, None)
-                self.bodies.pop(follower.uuid, None)
+                self.streams.pop(stream.uuid, None)
+                self.bodies.pop(stream.uuid, None)
 
     def _received(self, packet: Packet) -> None:
-        for follower in list(self.followers.get(packet.uuid, ())):
-            follower.received(packet)
+        for stream in list(self.streams.get(packet.uuid, ())):
+            stream.received(packet)
 
     def _lost(self, why: str) -> None:
-        for follower in [each for mine in self.followers.values() for each in mine]:
-            follower.failed(f"the NFP broker has left: {why}")
+        for stream in [each for mine in self.streams.values() for each in mine]:
+            stream.failed(f"the NFP broker has left: {why}")
 
 
 class Callers:
@@ -154,7 +154,7 @@ class Callers:
         return known
 
     def _trim(self) -> None:
-        idle = [who for who, caller in self._by_principal.items() if not caller.followers]
+        idle = [who for who, caller in self._by_principal.items() if not caller.streams]
         for who in idle[: max(0, len(idle) - IDLE_MAX)]:
             self._by_principal.pop(who).close()
 

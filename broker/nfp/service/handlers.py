@@ -18,8 +18,8 @@ from broker.nfp.dispatch.views import JobView
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command
 from broker.nfp.principal import Principal, of_flux
 from broker.nfp.service.callers import Broker, Caller, Callers
-from broker.nfp.service.follower import Follower
-from broker.nfp.service.topics import (
+from broker.nfp.service.job_stream import JobStream
+from broker.nfp.service.payloads import (
     Asked,
     JobAnswer,
     OneJob,
@@ -48,7 +48,7 @@ class Handlers:
     Args:
         broker: the NFP broker.
         writable: returns when the link to the Flux broker takes more.
-        leaving: whether the face goes, or its link has: callers that end now have not left by themselves.
+        leaving: whether the service goes, or its link has: callers that end now have not left by themselves.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Handlers:
         self._broker = broker
         self._writable = writable
         self._callers = Callers(broker)
-        self._attached: dict[str, list[tuple[Caller, Follower]]] = {}
+        self._attached: dict[str, list[tuple[Caller, JobStream]]] = {}
 
     def table(self) -> dict[str, Callable[[Request], Awaitable[dict[str, Any] | None]]]:
         """Method -> handler, but for ``nfp.SERVICE.TASK``: that is ``run``."""
@@ -89,16 +89,16 @@ class Handlers:
         caller = self._callers.caller(_principal(request))
         uuid = what.job.uuid or uuid4().hex
         body = bodies.request(what.task, what.job.args, what.job.kwargs, what.job.timeout)
-        if self._is_followed(caller, uuid, what, body) and (view := self._view(uuid)) is not None:
+        if self._is_awaited(caller, uuid, what, body) and (view := self._view(uuid)) is not None:
             return await self._attach(request, caller, view)
-        follower = Follower(uuid, what.service, what.target)
-        with caller.following(follower):
+        stream = JobStream(uuid, what.service, what.target)
+        with caller.receiving(stream):
             caller.bodies[uuid] = (what.service, what.target, body)
             command = Command.MMI if what.service in ASKED_BY_MMI else Command.POST
-            caller.send(command, follower, what.target, body)
-            return await self._tell(request, caller, follower, cancel=what.job.cancel_with_caller)
+            caller.send(command, stream, what.target, body)
+            return await self._tell(request, caller, stream, cancel=what.job.cancel_with_caller)
 
-    def _is_followed(self, caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
+    def _is_awaited(self, caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
         """Whether somebody waits for the same job here already: its answers go to both, and are not to be mixed up.
 
         Raises:
@@ -110,23 +110,23 @@ class Handlers:
         return known is not None
 
     async def _tell(
-        self, request: Request, caller: Caller, follower: Follower, *, cancel: bool = False
+        self, request: Request, caller: Caller, stream: JobStream, *, cancel: bool = False
     ) -> dict[str, Any] | None:
-        """Answer ``request`` with what ``follower`` gets."""
+        """Answer ``request`` with what ``stream`` gets."""
         try:
-            async for record in follower:
+            async for record in stream:
                 if request.streaming:
                     request.respond(record)
                     await self._writable()
         except asyncio.CancelledError:
-            if cancel and not self._leaving() and not follower.over:
-                caller.cancel(follower)
+            if cancel and not self._leaving() and not stream.over:
+                caller.cancel(stream)
             raise
-        if (error := follower.error()) is not None:
+        if (error := stream.error()) is not None:
             raise error
         if request.streaming:
             return None
-        return summary(follower.uuid, follower.outcome.results, follower.outcome.failures)
+        return summary(stream.uuid, stream.outcome.results, stream.outcome.failures)
 
     async def jobs_attach(self, request: Request) -> dict[str, Any] | None:
         """``nfp.jobs.attach``."""
@@ -134,46 +134,46 @@ class Handlers:
         return await self._attach(request, caller, view)
 
     async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
-        follower = _follower_of(view)
-        follower.joined()
+        stream = _stream_of(view)
+        stream.joined()
         pushed = view.client == caller.name  # its packets come here anyway
-        with caller.following(follower):
+        with caller.receiving(stream):
             if not pushed:
-                self._attached.setdefault(view.uuid, []).append((caller, follower))
+                self._attached.setdefault(view.uuid, []).append((caller, stream))
             try:
-                self._look(caller, follower)
-                return await self._tell(request, caller, follower)
+                self._look(caller, stream)
+                return await self._tell(request, caller, stream)
             finally:
                 if not pushed:
-                    self._detach(caller, follower)
+                    self._detach(caller, stream)
 
-    def _detach(self, caller: Caller, follower: Follower) -> None:
-        mine = self._attached[follower.uuid]
-        mine.remove((caller, follower))
+    def _detach(self, caller: Caller, stream: JobStream) -> None:
+        mine = self._attached[stream.uuid]
+        mine.remove((caller, stream))
         if not mine:
-            del self._attached[follower.uuid]
+            del self._attached[stream.uuid]
 
     def happened(self, event: JobEvent) -> None:
         """Pass on what happens to jobs that other peers submitted; results are asked for as they are recorded."""
-        for caller, follower in self._attached.get(event.uuid, ()):
+        for caller, stream in self._attached.get(event.uuid, ()):
             if event.kind in _SAID:
-                follower.event(bytes(event.body))
+                stream.event(bytes(event.body))
             elif event.kind == "stream":
-                follower.chunk(bytes(event.body))
+                stream.chunk(bytes(event.body))
             elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
-                asyncio.get_running_loop().call_soon(self._look, caller, follower)
+                asyncio.get_running_loop().call_soon(self._look, caller, stream)
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
         caller, view = self._job_of(request)
-        follower = _follower_of(view)
+        stream = _stream_of(view)
         recorded = sum(slot.state == "final" for slot in view.slots)
-        with caller.following(follower):
-            follower.closed(recorded)
+        with caller.receiving(stream):
+            stream.closed(recorded)
             if recorded:
-                caller.send(Command.GET, follower, _whole(view))
-            await self._until(lambda: follower.over, follower, "results")
-        outcome = follower.outcome
+                caller.send(Command.GET, stream, _whole(view))
+            await self._until(lambda: stream.over, stream, "results")
+        outcome = stream.outcome
         return {"state": view.state, **summary(view.uuid, outcome.results, outcome.failures)}
 
     async def jobs_cancel(self, request: Request) -> dict[str, Any]:
@@ -181,13 +181,13 @@ class Handlers:
         caller, view = self._job_of(request)
         if view.state != "open":
             return {"uuid": view.uuid, "state": view.state}
-        follower = _follower_of(view)
-        with caller.following(follower):
-            caller.cancel(follower)
-            await self._until(lambda: follower.answered > 0, follower, "cancellation")
-        failure = follower.outcome.error
+        stream = _stream_of(view)
+        with caller.receiving(stream):
+            caller.cancel(stream)
+            await self._until(lambda: stream.answered > 0, stream, "cancellation")
+        failure = stream.outcome.error
         if failure is not None and failure.status != 417:
-            raise follower.error() or RpcError(errno.EIO, failure.text)
+            raise stream.error() or RpcError(errno.EIO, failure.text)
         after = self._view(view.uuid)
         return {"uuid": view.uuid, "state": after.state if after is not None else "cancelled"}
 
@@ -200,7 +200,7 @@ class Handlers:
             raise RpcError(errno.EINVAL, f"job {view.uuid} waits for no input")
         answer = {"input_id": said.input_id, "value": said.value, "cancel": said.cancel, "metadata": {}}
         body = msgspec.json.encode(answer)
-        caller.send(Command.PUT, _follower_of(view), Target("list", tuple(workers)), body)
+        caller.send(Command.PUT, _stream_of(view), Target("list", tuple(workers)), body)
         return {"uuid": view.uuid, "workers": list(workers)}
 
     def _job_of(self, request: Request, said: OneJob | None = None) -> tuple[Caller, JobView]:
@@ -216,25 +216,25 @@ class Handlers:
             raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
         return caller, view
 
-    def _look(self, caller: Caller, follower: Follower) -> None:
-        """Ask for the results that are there; the follower then waits for no more, if the job is over."""
-        view = self._view(follower.uuid)
+    def _look(self, caller: Caller, stream: JobStream) -> None:
+        """Ask for the results that are there; the stream then waits for no more, if the job is over."""
+        view = self._view(stream.uuid)
         recorded = 0 if view is None else sum(slot.state == "final" for slot in view.slots)
         if view is None or view.state != "open":
-            follower.closed(recorded)
-        if view is not None and recorded and not follower.over:
-            caller.send(Command.GET, follower, _whole(view))
+            stream.closed(recorded)
+        if view is not None and recorded and not stream.over:
+            caller.send(Command.GET, stream, _whole(view))
 
     def _view(self, uuid: str) -> JobView | None:
         return self._broker.dispatcher.job(uuid, _now())
 
-    async def _until(self, done: Callable[[], bool], follower: Follower, what: str) -> None:
+    async def _until(self, done: Callable[[], bool], stream: JobStream, what: str) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
                 while not done():
-                    await follower.changed()
+                    await stream.changed()
         except TimeoutError as error:
-            text = f"job {follower.uuid}: no {what} within {ANSWER_S:g} s"
+            text = f"job {stream.uuid}: no {what} within {ANSWER_S:g} s"
             raise RpcError(errno.ETIMEDOUT, text) from error
 
     # -- views ---------------------------------------------------------------------------------
@@ -280,8 +280,8 @@ def _whole(view: JobView) -> Target:
     return view.target if view.target.kind != "name" else Target("list", view.target.names)
 
 
-def _follower_of(view: JobView) -> Follower:
-    """A follower of a job that was submitted elsewhere: it knows whom to wait for."""
-    follower = Follower(view.uuid, view.service, view.target)
-    follower.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
-    return follower
+def _stream_of(view: JobView) -> JobStream:
+    """The stream of a job that was submitted elsewhere: it knows whom to wait for."""
+    stream = JobStream(view.uuid, view.service, view.target)
+    stream.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
+    return stream

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import HeadgateError
-from broker.nfp.figures import ProcessFigures
-from broker.nfp.logs import LogRing
+from broker.nfp.logs import LogBuffer
 from broker.nfp.names import Dialect
 from broker.nfp.opening import DIALECT
+from broker.nfp.process_stats import ProcessStats
 from broker.nfp.urls import SCHEME
 from broker.nfp.worker import builtin, management
 from broker.nfp.worker.duty import Duty
@@ -61,14 +61,14 @@ class Session:
         self.job_file = worker.job_file()
         self.store = SqliteJobStore(self.job_file)
         self.ending = ""
-        self.log = LogRing(self.name, role="worker")
+        self.log = LogBuffer(self.name, role="worker")
         self.versions = worker.folder / VERSIONS
         self.tasks = Tasks(worker.tasks)
         builtin.offer(self.tasks, self)
         self.duty = Duty(channel, worker.service, self.tasks, self.store, self._manage)
         self.drain_s = worker.drain_s
         self._make_client = make_client
-        self._process = ProcessFigures()
+        self._process = ProcessStats()
         self.watchdog = Watchdog(self.name, self._process, self.stop)
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
@@ -253,7 +253,7 @@ class Watchdog:
         name: of the worker. process: what is read. shut_down: called once it is too much, for the second action.
     """
 
-    def __init__(self, name: str, process: ProcessFigures, shut_down: Callable[[], None]) -> None:
+    def __init__(self, name: str, process: ProcessStats, shut_down: Callable[[], None]) -> None:
         self.runs = 0
         self._name = name
         self._process = process
@@ -299,9 +299,9 @@ class Watchdog:
             self._shut_down()
 
 
-def _listen(ring: LogRing) -> None:
-    """Let ``ring`` hold what the process logs; what Python shows of it without any handler it goes on showing."""
+def _listen(buffer: LogBuffer) -> None:
+    """Let ``buffer`` hold what the process logs; what Python shows of it without any handler it goes on showing."""
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
         root.addHandler(logging.lastResort)
-    root.addHandler(ring)
+    root.addHandler(buffer)

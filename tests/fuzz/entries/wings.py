@@ -8,7 +8,7 @@ from broker.errors import RpcError
 from broker.identity import Credentials, Role
 from broker.nesting import decoder
 from broker.nfp import bodies, targets, urls
-from broker.nfp.service import topics as nfp_topics
+from broker.nfp.service import payloads as nfp_payloads
 from broker.oslo import frames
 from broker.oslo.directory import wire
 from broker.oslo.directory.replica import Replica
@@ -66,7 +66,7 @@ def nfp_topics_and_bodies(data: bytes) -> bool:
     bodies.event_kind(payload)
     bodies.says_failed(payload)
     try:
-        what = nfp_topics.asked(topic.decode("utf-8", "replace"), payload or None)
+        what = nfp_payloads.asked(topic.decode("utf-8", "replace"), payload or None)
     except RpcError:
         return False
     assert what.service

@@ -4,7 +4,7 @@ import msgspec
 
 from broker.nfp.contract import Call, JobEvent
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
-from broker.nfp.management import Accounting, EventHub, LogRing, Messaging
+from broker.nfp.management import Accounting, EventBus, LogBuffer, Messaging
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
@@ -41,12 +41,12 @@ class FakePeer:
         return told
 
 
-def asked(desk, task, peer, ident, kwargs):
-    return Call(desk.name, task, (), kwargs, ident, peer or FakePeer(), b"")
+def asked(service, task, peer, ident, kwargs):
+    return Call(service.name, task, (), kwargs, ident, peer or FakePeer(), b"")
 
 
-def reply(desk, task, peer=None, ident="u1", /, **kwargs):
-    answer = desk.call(asked(desk, task, peer, ident, kwargs))
+def reply(service, task, peer=None, ident="u1", /, **kwargs):
+    answer = service.call(asked(service, task, peer, ident, kwargs))
     if callable(answer):
         answers = []
         answer(answers.append)
@@ -98,9 +98,9 @@ class FakeBroker:
 
     def __init__(self):
         self.security = {"curve": True, "unlisted": "user"}
-        self.hub = EventHub("e1")
+        self.event_bus = EventBus("e1")
         self.accounting = Accounting(FakeJournal(), clock=lambda: 0.0)
-        self.log = LogRing()
+        self.log = LogBuffer()
         self.all_workers = [worker_view(), worker_view("w2", "other", "lost")]
         self.all_jobs = [job_view()]
         self.found = {}

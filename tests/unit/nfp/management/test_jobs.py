@@ -5,7 +5,7 @@ import pytest
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.dispatch.views import SlotView
 from broker.nfp.management import jobs as room
-from broker.nfp.management.jobs import Jobs
+from broker.nfp.management.jobs import JobService
 from broker.nfp.targets import Target
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, job_view, reply
 
@@ -24,9 +24,9 @@ def uuids(told):
 
 def test_a_user_sees_their_own_the_newest_first_and_an_owner_all():
     broker = broker_with(job_view("a"), job_view("b", holder=BERT.holder), job_view("c"))
-    assert uuids(reply(Jobs(broker), "list")[1]) == ["c", "a"]
-    assert uuids(reply(Jobs(broker), "list", BOSS)[1]) == ["c", "b", "a"]
-    assert uuids(reply(Jobs(broker), "list", holder=BERT.holder)[1]) == []
+    assert uuids(reply(JobService(broker), "list")[1]) == ["c", "a"]
+    assert uuids(reply(JobService(broker), "list", BOSS)[1]) == ["c", "b", "a"]
+    assert uuids(reply(JobService(broker), "list", holder=BERT.holder)[1]) == []
 
 
 @pytest.mark.parametrize(
@@ -46,41 +46,41 @@ def test_filters(asked, found):
     broker = broker_with(
         job_view("a", service="s1"), job_view("b", service="s2", state="done", client="c2", slots=(slot,))
     )
-    assert uuids(reply(Jobs(broker), "list", **asked)[1]) == found
+    assert uuids(reply(JobService(broker), "list", **asked)[1]) == found
 
 
 def test_the_limit_and_whether_there_are_more():
     broker = broker_with(*(job_view(f"j{number}") for number in range(5)))
-    desk = Jobs(broker)
-    assert reply(desk, "list", limit=5)[1]["more"] is False
-    told = reply(desk, "list", limit=4)[1]
+    jobs = JobService(broker)
+    assert reply(jobs, "list", limit=5)[1]["more"] is False
+    told = reply(jobs, "list", limit=4)[1]
     assert (uuids(told), told["more"]) == (["j4", "j3", "j2", "j1"], True)
     for wrong in (0, -1, "3", 10**6, True, 1.5):
-        assert reply(desk, "list", limit=wrong)[0] == 400
+        assert reply(jobs, "list", limit=wrong)[0] == 400
 
 
 def test_one_request_looks_at_a_bounded_number(monkeypatch):
     monkeypatch.setattr(room, "LOOKED_AT_MAX", 3)
     broker = broker_with(*(job_view(f"j{number}", holder=BERT.holder) for number in range(5)))
-    assert reply(Jobs(broker), "list")[1] == {"jobs": [], "more": True}
-    told = reply(Jobs(broker), "count", BOSS)[1]
+    assert reply(JobService(broker), "list")[1] == {"jobs": [], "more": True}
+    told = reply(JobService(broker), "count", BOSS)[1]
     assert (told["total"], told["more"]) == (3, True)
 
 
 def test_count():
     broker = broker_with(job_view("a"), job_view("b", state="done"), job_view("c", holder=BERT.holder))
-    assert reply(Jobs(broker), "count")[1] == {
+    assert reply(JobService(broker), "count")[1] == {
         "total": 2, "states": {"open": 1, "done": 1}, "services": {"dummy": 2}, "more": False,
     }  # fmt: skip
-    assert reply(Jobs(broker), "count", BOSS)[1]["total"] == 3
-    assert reply(Jobs(broker), "count", state="odd")[0] == 400
+    assert reply(JobService(broker), "count", BOSS)[1]["total"] == 3
+    assert reply(JobService(broker), "count", state="odd")[0] == 400
 
 
 def test_show_brings_slots_attempts_and_results():
     job = job_view("a", target=Target("list", ("w1", "w2")), state="done")
     broker = broker_with(job)
     broker.found["a"] = [b'{"w1":{"result":1}}', b"\x00\xff"]
-    _, told = reply(Jobs(broker), "show", uuid="a")
+    _, told = reply(JobService(broker), "show", uuid="a")
     assert told["target"] == "w1,w2"
     assert told["attempts"] == 2
     assert told["slots"][0]["worker"] == "w1"
@@ -88,7 +88,7 @@ def test_show_brings_slots_attempts_and_results():
         {"worker": "w1", "status": 200, "size": 19, "body": {"w1": {"result": 1}}},
         {"worker": "w1", "status": 200, "size": 2, "body": {"base64": "AP8="}},
     ]
-    assert "results" not in reply(Jobs(broker), "show", uuid="a", results=False)[1]
+    assert "results" not in reply(JobService(broker), "show", uuid="a", results=False)[1]
 
 
 def test_the_workers_whose_part_failed_are_told():
@@ -96,31 +96,31 @@ def test_the_workers_whose_part_failed_are_told():
     broker = broker_with(
         *(job_view(uuid, slots=(SlotView("", "w1", 1, "final", 200, 4, end),)) for uuid, end in ends.items())
     )
-    told = {job["uuid"]: job["failed"] for job in reply(Jobs(broker), "list")[1]["jobs"]}
+    told = {job["uuid"]: job["failed"] for job in reply(JobService(broker), "list")[1]["jobs"]}
     assert told == {"a": ["w1"], "b": [], "c": [], "d": [], "e": []}
-    assert reply(Jobs(broker), "show", uuid="a")[1]["failed"] == ["w1"]
+    assert reply(JobService(broker), "show", uuid="a")[1]["failed"] == ["w1"]
 
 
 def test_large_results_are_left_to_get(monkeypatch):
     monkeypatch.setattr(room, "RESULTS_MAX_BYTES", 10)
     broker = broker_with(job_view("a"))
     broker.found["a"] = [b'"12345"', b'"67890"']
-    _, told = reply(Jobs(broker), "show", uuid="a")
+    _, told = reply(JobService(broker), "show", uuid="a")
     assert [result.get("body") for result in told["results"]] == ["12345", None]
     assert [result["size"] for result in told["results"]] == [7, 7]
 
 
 def test_a_job_of_somebody_else_is_as_unknown_as_none():
     broker = broker_with(job_view("a"), job_view("b", holder=BERT.holder))
-    foreign = reply(Jobs(broker), "show", uuid="b")
-    unknown = reply(Jobs(broker), "show", uuid="z")
+    foreign = reply(JobService(broker), "show", uuid="b")
+    unknown = reply(JobService(broker), "show", uuid="z")
     assert foreign[0] == unknown[0] == 400
     assert foreign[1]["error"].replace("'b'", "") == unknown[1]["error"].replace("'z'", "")
-    assert reply(Jobs(broker), "show")[0] == 400
-    assert reply(Jobs(broker), "show", BOSS, uuid="b")[0] == 200
-    assert ANNA.may_see(reply(Jobs(broker), "show", uuid="a")[1]["holder"])
+    assert reply(JobService(broker), "show")[0] == 400
+    assert reply(JobService(broker), "show", BOSS, uuid="b")[0] == 200
+    assert ANNA.may_see(reply(JobService(broker), "show", uuid="a")[1]["holder"])
 
 
 def test_a_job_of_a_key_without_userid_says_so():
     broker = broker_with(job_view("a"), job_view("b", userid=USERID_UNKNOWN))
-    assert [job["userid"] for job in reply(Jobs(broker), "list", BOSS)[1]["jobs"]] == [None, 1000]
+    assert [job["userid"] for job in reply(JobService(broker), "list", BOSS)[1]["jobs"]] == [None, 1000]

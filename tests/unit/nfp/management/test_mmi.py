@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from broker.nfp.management import internal_services
-from broker.nfp.management.mmi import Mmi
+from broker.nfp.management.mmi import MmiService
 from broker.nfp.names import EVENTS, JOBS, MMI_BROKER, Dialect
 from tests.unit.nfp.management.fakes import (
     ANNA,
@@ -42,7 +42,7 @@ def kinds(value):
 
 
 def test_show_workers_is_the_deployed_record_of_texts_and_names_resources():
-    _, told = reply(Mmi(FakeBroker()), "show_workers", DEPLOYED)
+    _, told = reply(MmiService(FakeBroker()), "show_workers", DEPLOYED)
     seen = CAPTURED["norfab/mmi-show-workers-reply"][0]
     assert list(told[0])[: len(seen)] == list(seen)
     assert {type(value) for record in told for value in record.values()} == {str}
@@ -65,27 +65,27 @@ def test_show_workers_is_the_deployed_record_of_texts_and_names_resources():
     ],
 )
 def test_filters_and_the_record_of_nobody(asked, names):
-    status, told = reply(Mmi(FakeBroker()), "show_workers", DEPLOYED, **asked)
+    status, told = reply(MmiService(FakeBroker()), "show_workers", DEPLOYED, **asked)
     assert status == 200
     assert [one["name"] for one in told] == names
     if names == [""]:
         assert told == CAPTURED["norfab/mmi-no-match-reply"]
-        assert reply(Mmi(FakeBroker()), "show_workers", OURS, **asked) == (200, [])
+        assert reply(MmiService(FakeBroker()), "show_workers", OURS, **asked) == (200, [])
 
 
 def test_our_clients_get_numbers_and_only_owners_keys_and_jobs():
-    desk = Mmi(FakeBroker())
-    _, (mine, _) = reply(desk, "show_workers", OURS)
+    mmi = MmiService(FakeBroker())
+    _, (mine, _) = reply(mmi, "show_workers", OURS)
     assert mine["resources"] == ["r1", "r2"]
     assert mine["holdtime"] == 13.9
     assert not {"key", "holder", "jobs"} & set(mine)
-    _, (owners, lost) = reply(desk, "show_workers", BOSS)
+    _, (owners, lost) = reply(mmi, "show_workers", BOSS)
     assert owners["jobs"] == ["j1"]
     assert (lost["status"], lost["state"]) == ("dead", "lost")
 
 
 def test_get_stats_has_the_captured_shape():
-    _, told = reply(Mmi(FakeBroker()), "get_stats", DEPLOYED)
+    _, told = reply(MmiService(FakeBroker()), "get_stats", DEPLOYED)
     assert kinds(told) == kinds(CAPTURED["norfab/mmi-stats-reply"])
     assert told["messaging"]["sent"] == 142
     assert told["process"]["memory_rss_mbyte"] > 1
@@ -93,25 +93,25 @@ def test_get_stats_has_the_captured_shape():
 
 
 def test_versions_have_the_captured_keys():
-    _, told = reply(Mmi(FakeBroker()), "show_broker_version", DEPLOYED)
+    _, told = reply(MmiService(FakeBroker()), "show_broker_version", DEPLOYED)
     assert set(CAPTURED["norfab/mmi-version-reply"]) <= set(told)
     assert told["headgate"]
     assert told["pyzmq"]
 
 
 def test_an_unknown_task_is_told_to_each_in_its_way():
-    desk = Mmi(FakeBroker())
-    assert reply(desk, "bogus", DEPLOYED) == (200, CAPTURED["norfab/mmi-unsupported-reply"])
+    mmi = MmiService(FakeBroker())
+    assert reply(mmi, "bogus", DEPLOYED) == (200, CAPTURED["norfab/mmi-unsupported-reply"])
     for peer in (OURS, SEED):
-        status, told = reply(desk, "bogus", peer)
+        status, told = reply(mmi, "bogus", peer)
         assert status == 400
         assert "bogus" in told["error"]
         assert told["errors"] == [told["error"]]
-    assert len(reply(desk, "x" * 10_000, DEPLOYED)[1]) < 100
+    assert len(reply(mmi, "x" * 10_000, DEPLOYED)[1]) < 100
 
 
 def test_no_path_is_told(tmp_path):
-    _, told = reply(Mmi(FakeBroker()), "get_status", DEPLOYED)
+    _, told = reply(MmiService(FakeBroker()), "get_status", DEPLOYED)
     assert told["status"] == "active"
     assert told["endpoint"] == "tcp://127.0.0.1:5555"
     assert told["directories"] == {}
@@ -123,7 +123,7 @@ def test_no_path_is_told(tmp_path):
 def test_only_owners_tell_the_broker_what_to_do(task, principal):
     broker = FakeBroker()
     for peer in (FakePeer(principal=principal), FakePeer(principal=principal, dialect=Dialect.SEED)):
-        status, told = reply(Mmi(broker), task, peer, name="w1")
+        status, told = reply(MmiService(broker), task, peer, name="w1")
         assert status == 400
         assert told["error"].startswith("not allowed")
     assert broker.done == []
@@ -131,12 +131,12 @@ def test_only_owners_tell_the_broker_what_to_do(task, principal):
 
 def test_an_owner_restarts_shuts_down_and_disconnects():
     broker = FakeBroker()
-    desk = Mmi(broker)
-    assert reply(desk, "restart", BOSS) == (200, {"status": "restarting"})
-    assert reply(desk, "shutdown", BOSS) == (200, {"status": "shutting down"})
-    assert reply(desk, "disconnect", BOSS) == (200, {"disconnected": ["w1", "w2"]})
-    assert reply(desk, "disconnect", BOSS, workers="all") == (200, {"disconnected": ["w1", "w2"]})
-    assert reply(desk, "disconnect", BOSS, workers=["w2"]) == (200, {"disconnected": ["w2"]})
+    mmi = MmiService(broker)
+    assert reply(mmi, "restart", BOSS) == (200, {"status": "restarting"})
+    assert reply(mmi, "shutdown", BOSS) == (200, {"status": "shutting down"})
+    assert reply(mmi, "disconnect", BOSS) == (200, {"disconnected": ["w1", "w2"]})
+    assert reply(mmi, "disconnect", BOSS, workers="all") == (200, {"disconnected": ["w1", "w2"]})
+    assert reply(mmi, "disconnect", BOSS, workers=["w2"]) == (200, {"disconnected": ["w2"]})
     assert broker.done == [
         ("leave", True),
         ("leave", False),
@@ -153,76 +153,76 @@ def test_an_answer_that_takes_its_time_and_fails_is_an_answer(caplog):
         raise KeyError("bug")
 
     broker.inventory = broken
-    status, told = reply(Mmi(broker), "show_broker_inventory", BOSS)
+    status, told = reply(MmiService(broker), "show_broker_inventory", BOSS)
     assert (status, told["error"]) == (500, "KeyError: 'bug'")
     assert "show_broker_inventory failed" in caplog.text
 
 
 def test_unpin_and_reload():
     broker = FakeBroker()
-    desk = Mmi(broker)
-    assert reply(desk, "unpin", BOSS, name="w1") == (200, {"unpinned": True})
-    assert reply(desk, "unpin", BOSS)[0] == 400
-    assert reply(desk, "reload", BOSS) == (200, {"workers": 1})
+    mmi = MmiService(broker)
+    assert reply(mmi, "unpin", BOSS, name="w1") == (200, {"unpinned": True})
+    assert reply(mmi, "unpin", BOSS)[0] == 400
+    assert reply(mmi, "reload", BOSS) == (200, {"workers": 1})
 
     broker.reload = lambda then: then(ValueError("inventory.yaml:3: no mapping"))
-    status, told = reply(desk, "reload", BOSS)
+    status, told = reply(mmi, "reload", BOSS)
     assert status == 400
     assert "inventory.yaml:3" in told["error"]
 
 
 def test_the_inventory_is_redacted_for_all_but_owners():
-    desk = Mmi(FakeBroker())
+    mmi = MmiService(FakeBroker())
     for peer in (DEPLOYED, OURS, SEED):
-        assert reply(desk, "show_broker_inventory", peer) == (200, {"workers": {"w1": {"password": "***"}}})
-    status, told = reply(desk, "show_broker_inventory", FakePeer(principal=GUEST))
+        assert reply(mmi, "show_broker_inventory", peer) == (200, {"workers": {"w1": {"password": "***"}}})
+    status, told = reply(mmi, "show_broker_inventory", FakePeer(principal=GUEST))
     assert (status, told["error"]) == (400, "not allowed: the inventory is not for guests")
-    assert "open sesame" in str(reply(desk, "show_broker_inventory", BOSS))
+    assert "open sesame" in str(reply(mmi, "show_broker_inventory", BOSS))
 
 
 def test_users_see_their_own_usage_and_clients():
     broker = FakeBroker()
     for holder in (ANNA.holder, BERT.holder):
         broker.accounting.happened(event("submitted", holder, holder=holder, size=3))
-    desk = Mmi(broker)
-    _, told = reply(desk, "show_usage", OURS)
+    mmi = MmiService(broker)
+    _, told = reply(mmi, "show_usage", OURS)
     assert [(one["holder"], one["jobs"], one["bytes_in"]) for one in told] == [(ANNA.holder, 1, 3)]
-    assert len(reply(desk, "show_usage", BOSS)[1]) == 2
-    assert [one["name"] for one in reply(desk, "show_clients", OURS)[1]] == ["c1"]
-    assert [one["name"] for one in reply(desk, "show_clients", BOSS)[1]] == ["c1", "c2"]
+    assert len(reply(mmi, "show_usage", BOSS)[1]) == 2
+    assert [one["name"] for one in reply(mmi, "show_clients", OURS)[1]] == ["c1"]
+    assert [one["name"] for one in reply(mmi, "show_clients", BOSS)[1]] == ["c1", "c2"]
 
 
 def test_show_broker_and_services():
     broker = FakeBroker()
-    broker.hub.happened(event())
-    desk = Mmi(broker)
-    _, told = reply(desk, "show_broker", SEED)
+    broker.event_bus.happened(event())
+    mmi = MmiService(broker)
+    _, told = reply(mmi, "show_broker", SEED)
     assert told["workers"] == {"alive": 1, "known": 2}
     assert told["events"]["sequence"] == 1
     assert told["counters"] == {"late": 1}
     assert told["store"] == "on"
-    _, services = reply(desk, "show_services", SEED)
+    _, services = reply(mmi, "show_services", SEED)
     assert services == [
         {"name": "dummy", "workers": ["w1"], "alive": 1, "idle": 0, "queued": 4, "running": 1}
     ]
-    assert reply(desk, "show_services", SEED, service="other") == (200, [])
+    assert reply(mmi, "show_services", SEED, service="other") == (200, [])
 
 
 def test_the_arguments_of_logs_are_checked():
     broker = FakeBroker()
     for number in range(3):
         broker.log.emit(logging.LogRecord("headgate", logging.INFO, "", 0, f"line {number}", (), None))
-    desk = Mmi(broker)
-    assert [one["message"] for one in reply(desk, "get_logs", DEPLOYED, last=2)[1]] == ["line 1", "line 2"]
-    assert reply(desk, "get_logs", DEPLOYED, level="ERROR") == (200, [])
+    mmi = MmiService(broker)
+    assert [one["message"] for one in reply(mmi, "get_logs", DEPLOYED, last=2)[1]] == ["line 1", "line 2"]
+    assert reply(mmi, "get_logs", DEPLOYED, level="ERROR") == (200, [])
     for wrong in ({"last": -1}, {"last": "all"}, {"level": 3}, {"since": 5.0}, {"last": 10**9}):
-        assert reply(desk, "get_logs", DEPLOYED, **wrong)[0] == 400
+        assert reply(mmi, "get_logs", DEPLOYED, **wrong)[0] == 400
 
 
 def test_a_worker_with_odd_times_is_still_told():
     broker = FakeBroker()
     broker.all_workers = [worker_view(holdtime_s=-5.0, alive_s=0.0, status="expected", resources=())]
-    _, (told,) = reply(Mmi(broker), "show_workers", DEPLOYED)
+    _, (told,) = reply(MmiService(broker), "show_workers", DEPLOYED)
     assert (told["holdtime"], told["alive (s)"], told["resources"]) == ("0.0", "0", "")
 
 

@@ -30,8 +30,8 @@ def test_every_service_has_its_table():
 @pytest.mark.parametrize("service", sorted(INTERNAL))
 def test_the_tables_of_the_broker_are_complete(service):
     inventory = InventoryService(Datastore(None), Access(), lambda name: "")
-    desk = next(each for each in [*internal_services(FakeBroker()), inventory] if each.name == service)
-    assert tasks(service) == {name: least.value for name, (least, _) in desk._tasks.items()}
+    found = next(each for each in [*internal_services(FakeBroker()), inventory] if each.name == service)
+    assert tasks(service) == {name: least.value for name, (least, _) in found._tasks.items()}
 
 
 def test_the_table_of_workers_is_complete():

@@ -2,7 +2,7 @@
 
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.server.penalty import Penalty
+from broker.nfp.server.invalid_messages import InvalidCount
 
 
 class RecordingPeer:
@@ -16,7 +16,7 @@ class RecordingPeer:
         self.features = frozenset()
         self.alive = True
         self.unsent = ()
-        self.penalty = Penalty()
+        self.invalid = InvalidCount()
         self.greeted = False
         self.worker = False
         self.address = "nowhere"

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import zmq
 
 from broker.nfp.principal import Principal
+from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.router import NfpRouter, Tuning
-from broker.nfp.server.turns import Turns
 from broker.transport import curve
 from broker.transport.curve import Certificate, CurveServer
 from broker.transport.zeromq.address import parse
@@ -66,7 +66,7 @@ class Stage:
         loop = asyncio.get_running_loop()
         self.house = ScriptedHouse()
         self.broken = ""
-        self.turns = Turns(
+        self.flusher = Flusher(
             loop,
             commit=lambda *, waited: None,
             tick=lambda now: float("inf"),
@@ -75,7 +75,7 @@ class Stage:
         )
         server = CurveServer(certificate) if certificate is not None else None
         tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)
-        self.router = NfpRouter(hub(), parse(uri), uri, self.house, self.turns, tuning)
+        self.router = NfpRouter(hub(), parse(uri), uri, self.house, self.flusher, tuning)
         self.context = zmq.Context()
         self.secret = certificate is not None
 
@@ -101,7 +101,7 @@ async def stage(
     try:
         yield made
     finally:
-        made.turns.close()
+        made.flusher.close()
         made.router.close()
         made.context.destroy(0)
 

@@ -8,7 +8,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
 from broker.nfp.names import EVENTS, MMI_BROKER, Command, Sender
-from broker.nfp.server import pins
+from broker.nfp.server import name_pins
 from broker.nfp.store import thread as store_thread
 from tests.live.nfp import LiveBroker, keepalive, nfp_broker, ready, reply, request, section
 
@@ -77,17 +77,17 @@ def test_names_of_workers_are_written_down_and_those_of_clients_are_not(rundir):
             worker.say(ready())
             client.say(request(GET, "none"))
             own.say(request(GET, "none"))
-            live.eventually(lambda: (len(live.broker.pins), live.broker.pins.passing) == (2, 1))
+            live.eventually(lambda: (len(live.broker.name_pins), live.broker.name_pins.passing) == (2, 1))
             assert live.broker.overview.counters()["pins_in_memory"] == 1
-        live.eventually(lambda: live.broker.pins.passing == 0)
-        assert live.call(lambda: live.broker.pins.key_of("w1")) == live.certificate("w1").public_key
+        live.eventually(lambda: live.broker.name_pins.passing == 0)
+        assert live.call(lambda: live.broker.name_pins.key_of("w1")) == live.certificate("w1").public_key
     with nfp_broker(rundir, files="") as live:
-        assert live.call(lambda: [live.broker.pins.key_of(name) for name in ("w1", "c1")])[0]
-        assert live.call(lambda: live.broker.pins.key_of("c1")) == ""
+        assert live.call(lambda: [live.broker.name_pins.key_of(name) for name in ("w1", "c1")])[0]
+        assert live.call(lambda: live.broker.name_pins.key_of("c1")) == ""
 
 
 def test_a_name_too_many_is_refused_and_nothing_of_it_is_acted_upon(rundir, monkeypatch):
-    monkeypatch.setattr(pins, "NAMES_PER_KEY_MAX", 2)
+    monkeypatch.setattr(name_pins, "NAMES_PER_KEY_MAX", 2)
     with nfp_broker(rundir, files="") as live:
         key = live.certificate("shared")
         with live.dealer("w1", key=key) as one, live.dealer("w2", key=key) as two:
@@ -148,8 +148,8 @@ def test_subscriptions_end_with_their_connection(rundir):
         with live.dealer("c1") as client:
             client.say(opened())
             client.say(request(Command.MMI, "s1", service=EVENTS, body=b'{"task":"subscribe"}'))
-            live.eventually(live.broker.hub.subscriptions)
-        live.eventually(lambda: not live.broker.hub.subscriptions())
+            live.eventually(live.broker.event_bus.subscriptions)
+        live.eventually(lambda: not live.broker.event_bus.subscriptions())
 
 
 @pytest.mark.parametrize("alike", ["endpoint", "base_dir", "both"])

@@ -9,7 +9,7 @@ import zmq
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
-from broker.nfp.server import census
+from broker.nfp.server import connections
 from broker.nfp.server import router as rooms
 from broker.nfp.server.outbox import Limits
 from broker.nfp.server.router import BODY_BYTES, FRAMES_MAX
@@ -73,7 +73,7 @@ def test_a_refused_name_is_cut_and_nothing_is_sent_to_it():
             on.house.foreign.add((b"w1", OTHER.public_key))
             with on.dealer(b"w1", OTHER, RECONNECT_IVL=-1) as thief:
                 thief.send_multipart(HELLO)
-                await until(lambda: on.router._gone and not on.router.census._seen)
+                await until(lambda: on.router._gone and not on.router.connections._seen)
                 assert not on.house.came
             with on.dealer(b"w1") as owner:
                 owner.send_multipart(HELLO)
@@ -114,7 +114,7 @@ def test_unlisted_keys_stay_outside():
             on.house.strangers.add(OTHER.public_key)
             with on.dealer(b"w1", OTHER) as stranger:
                 stranger.send_multipart(HELLO)
-                await until(lambda: on.router.gate.denied)
+                await until(lambda: on.router.authenticator.denied)
                 assert not on.house.came
 
     asyncio.run(story())
@@ -148,7 +148,7 @@ def test_the_same_name_again_is_a_new_peer():
 
 def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_ends(monkeypatch):
     """libzmq ignores the second connection for ever; it has to be cut to come back."""
-    monkeypatch.setattr(census, "SPEAKS_S", 0.1)
+    monkeypatch.setattr(connections, "SPEAKS_S", 0.1)
 
     async def story():
         async with stage() as on:
@@ -159,7 +159,7 @@ def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_end
                 names = [bytes(frames[-1]) for _, frames in on.house.came]
                 winner, loser = (first, second) if names == [b"first"] else (second, first)
                 await until(
-                    lambda: [s.key for s in on.router.census._seen.values()] == [KEY.public_key] * 2
+                    lambda: [s.key for s in on.router.connections._seen.values()] == [KEY.public_key] * 2
                 )  # the loser is in, and ignored
                 winner.close()
                 await until(lambda: on.house.ended)
@@ -169,7 +169,7 @@ def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_end
                     return b"again" in on.house.messages("w1")
 
                 await until(heard)
-            assert on.router.census.cut >= 1
+            assert on.router.connections.cut >= 1
 
     asyncio.run(story())
 
@@ -179,8 +179,8 @@ def test_a_dead_connection_makes_room_for_a_new_one_of_its_key(monkeypatch):
 
     async def story():
         async with stage(beat_ms=500) as on:
-            monkeypatch.setattr(census, "silent_s", lambda fd, number: 60.0)
-            monkeypatch.setattr(census, "CHECK_S", 0.1)
+            monkeypatch.setattr(connections, "silent_s", lambda fd, number: 60.0)
+            monkeypatch.setattr(connections, "CHECK_S", 0.1)
             with on.dealer(b"w1") as first:
                 first.send_multipart([b"", b"first"])
                 await until(lambda: on.house.came)
@@ -215,9 +215,9 @@ def test_messages_wait_for_their_commit_and_keep_their_order():
                 peer.send(event(3))
                 assert len((await received(sock))[-1]) == 1
                 assert sock.poll(100) == 0
-                on.turns.commit_done(6)
+                on.flusher.commit_done(6)
                 assert sock.poll(100) == 0
-                on.turns.commit_done(7)
+                on.flusher.commit_done(7)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
 
     asyncio.run(story())
@@ -244,7 +244,7 @@ def test_what_waits_for_nothing_leaves_within_the_turn_and_overtakes_nobody(monk
                 assert len((await received(sock))[-1]) == 1
                 assert waited == [0, 2]
                 assert sock.poll(100) == 0
-                on.turns.commit_done(7)
+                on.flusher.commit_done(7)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
                 on.house.on_message = lambda peer, frames: [
                     (peer.send(event(number)), waited.append(peer.waiting[0])) for number in range(1, 5)
@@ -270,10 +270,10 @@ def test_while_nothing_can_be_stored_other_jobs_overtake():
                 assert sock.poll(100) == 0
                 on.broken = "disk full"
                 peer.drop({"new"})
-                on.turns.retry()
+                on.flusher.retry()
                 assert len((await received(sock))[-1]) == 3
                 assert sock.poll(100) == 0
-                on.turns.commit_done(9)
+                on.flusher.commit_done(9)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [1, 2]
                 assert peer.waiting == (0, 0)
 
@@ -339,7 +339,7 @@ def test_who_waits_for_the_disk_is_not_cut_and_is_told_when_there_is_room():
                 assert peer.alive
                 assert not peer.roomy()
                 assert on.house.relieved == []
-                on.turns.commit_done(1)
+                on.flusher.commit_done(1)
                 await until(lambda: on.house.relieved == ["c1"])
                 assert peer.roomy()
                 for _ in range(3):
@@ -376,7 +376,7 @@ def test_keepalive_does_not_wait_for_the_disk():
                 peer.send(Packet(Sender.BROKER, Command.KEEPALIVE, service="svc"))
                 assert (await received(sock))[2] == b"0x02"
                 assert not sock.poll(50)
-                on.turns.commit_done(1)
+                on.flusher.commit_done(1)
                 said = [(await received(sock))[4] for _ in range(2)]
                 assert said == [b"u1", b"u2"]
 
@@ -452,16 +452,16 @@ def test_a_frame_beyond_the_cap_ends_the_connection():
     asyncio.run(story())
 
 
-def test_a_nudge_reaches_who_has_not_spoken_and_nobody_else():
+def test_an_unproven_send_reaches_who_has_not_spoken_and_nobody_else():
     async def story():
         async with stage(plain=True) as on:
-            assert on.router.nudge(b"w1", [b"", b"x"]) is False
+            assert on.router.send_unproven(b"w1", [b"", b"x"]) is False
             with on.dealer(b"w1") as sock:
-                await until(lambda: on.router.nudge(b"w1", [b"", b"x"]))
+                await until(lambda: on.router.send_unproven(b"w1", [b"", b"x"]))
                 assert await received(sock) == [b"", b"x"]
                 sock.send_multipart(HELLO)
                 await until(lambda: on.house.came)
-                assert on.router.nudge(b"w1", [b"", b"x"]) is False
+                assert on.router.send_unproven(b"w1", [b"", b"x"]) is False
 
     asyncio.run(story())
 

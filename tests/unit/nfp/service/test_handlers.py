@@ -12,7 +12,7 @@ from broker.nfp.targets import ALL, Target
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
 from tests.unit.client.peer import GUEST, asked, settle
-from tests.unit.nfp.service.desk import happening, job_view, respond, with_face
+from tests.unit.nfp.service.stand_in import happening, job_view, respond, with_face
 
 S = wire.STREAMING
 
@@ -296,11 +296,11 @@ def test_attach_follows_a_job_that_another_peer_submitted():
         respond(caller, packet, 300, {"worker": "w2", "status": "STARTED"})
         assert (await record(peer))["worker"] == "w1"
         body = msgspec.json.encode(event_body(worker="w2"))
-        broker.hub.happened(happening("progress", "u", body=body))
-        broker.hub.happened(happening("progress", "another", body=body))
+        broker.event_bus.happened(happening("progress", "u", body=body))
+        broker.event_bus.happened(happening("progress", "another", body=body))
         assert (await record(peer))["message"] == "half"
         broker.known["u"] = job_view("u", ("w1", "final"), ("w2", "final"), client="cli", state="done")
-        broker.hub.happened(happening("finished", "u", worker="w2"))
+        broker.event_bus.happened(happening("finished", "u", worker="w2"))
         caller, packet = await broker.next()
         respond(caller, packet, 200, {"w1": {"result": 1}})
         respond(caller, packet, 200, {"w2": {"result": 2}})
@@ -316,7 +316,7 @@ def test_attach_to_a_cancelled_job_without_results():
         peer.call("nfp.jobs.attach", {"uuid": "u"})
         await settle()
         del broker.known["u"]
-        broker.hub.happened(happening("cancelled", "u"))
+        broker.event_bus.happened(happening("cancelled", "u"))
         assert (await record(peer))[0] == errno.ENODATA
 
     with_face(script)

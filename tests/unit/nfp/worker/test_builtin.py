@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from broker.nfp.figures import ProcessFigures
 from broker.nfp.names import Command
+from broker.nfp.process_stats import ProcessStats
 from broker.nfp.worker import session
 from broker.nfp.worker.session import Watchdog
 from broker.nfp.worker.versions import delete
@@ -67,7 +67,7 @@ def test_its_configuration_is_what_the_inventory_says():
         "memory_threshold_mbyte": 1000,
         "memory_threshold_action": "log",
     }
-    dog = Watchdog("w1", ProcessFigures(), lambda: None)
+    dog = Watchdog("w1", ProcessStats(), lambda: None)
     said = {"watchdog_interval": 5, "memory_threshold_mbyte": "much", "memory_threshold_action": "shutdown"}
 
     async def main():
@@ -81,7 +81,7 @@ def test_its_configuration_is_what_the_inventory_says():
 @pytest.mark.parametrize(("action", "ends"), [("log", 0), ("shutdown", 1)])
 def test_a_process_that_takes_too_much(caplog, action, ends):
     ended = []
-    dog = Watchdog("w1", ProcessFigures(), lambda: ended.append(1))
+    dog = Watchdog("w1", ProcessStats(), lambda: ended.append(1))
 
     async def main():
         about = {"watchdog_interval": 1e-3, "memory_threshold_mbyte": 1e-3, "memory_threshold_action": action}

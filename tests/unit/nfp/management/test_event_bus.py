@@ -5,8 +5,8 @@ import pytest
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.frames import decode, encode
-from broker.nfp.management.hub import SUBSCRIPTIONS_PER_HOLDER, EventHub, Gap, Subscription, Wish
-from broker.nfp.management.ring import BODY_MAX_BYTES
+from broker.nfp.management.event_buffer import BODY_MAX_BYTES
+from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, Gap, Subscription, Wish
 from broker.nfp.names import Dialect
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakePeer, event
 
@@ -22,12 +22,12 @@ def numbers(told):
 
 
 def test_a_subscriber_gets_what_it_wants_in_order_with_numbers():
-    hub, peer = EventHub("e1", wall=lambda: 12.5), FakePeer()
-    hub.subscribe(peer, Wish(service="dummy", kinds=frozenset({"progress", "finished"})), "s1")
-    hub.happened(event("submitted"))
-    hub.happened(event("progress", worker="w1", attempt=1, body=b'{"message":"half"}'))
-    hub.happened(event("progress", service="other"))
-    hub.happened(event("finished", status=200, body=b"x" * 9))
+    bus, peer = EventBus("e1", wall=lambda: 12.5), FakePeer()
+    bus.subscribe(peer, Wish(service="dummy", kinds=frozenset({"progress", "finished"})), "s1")
+    bus.happened(event("submitted"))
+    bus.happened(event("progress", worker="w1", attempt=1, body=b'{"message":"half"}'))
+    bus.happened(event("progress", service="other"))
+    bus.happened(event("finished", status=200, body=b"x" * 9))
     (first, said), (second, ended) = peer.take()
     assert (first, second) == (2, 4)
     assert said["event"] == {"message": "half"}
@@ -39,9 +39,9 @@ def test_a_subscriber_gets_what_it_wants_in_order_with_numbers():
 
 def test_an_event_packet_has_the_eighth_frame_in_both_dialects():
     for dialect in Dialect:
-        hub, peer = EventHub("e1"), FakePeer(dialect=dialect, features={"push"})
-        hub.subscribe(peer, ALL, "s1")
-        hub.happened(event())
+        bus, peer = EventBus("e1"), FakePeer(dialect=dialect, features={"push"})
+        bus.subscribe(peer, ALL, "s1")
+        bus.happened(event())
         frames = encode(peer.sent[0])
         assert len(frames) == 8
         again = decode(frames)
@@ -49,106 +49,106 @@ def test_an_event_packet_has_the_eighth_frame_in_both_dialects():
 
 
 def test_subscribers_share_one_encoded_body():
-    hub, peers = EventHub("e1"), [FakePeer(), FakePeer()]
+    bus, peers = EventBus("e1"), [FakePeer(), FakePeer()]
     for peer in peers:
-        hub.subscribe(peer, ALL, "s1")
-    hub.happened(event())
+        bus.subscribe(peer, ALL, "s1")
+    bus.happened(event())
     assert peers[0].sent[0].body is peers[1].sent[0].body
 
 
 def test_nobody_sees_the_jobs_of_others_but_owners():
-    hub = EventHub("e1")
+    bus = EventBus("e1")
     anna, bert, owner = FakePeer(principal=ANNA), FakePeer(principal=BERT), FakePeer(principal=OWNER)
     for peer in (anna, bert, owner):
-        hub.subscribe(peer, ALL, "s1", since=0)
-    hub.happened(event(uuid="a"))
-    hub.happened(event(uuid="b", holder=BERT.holder))
-    hub.pump()
+        bus.subscribe(peer, ALL, "s1", since=0)
+    bus.happened(event(uuid="a"))
+    bus.happened(event(uuid="b", holder=BERT.holder))
+    bus.pump()
     assert uuids(anna.take()) == ["a"]
     assert uuids(bert.take()) == ["b"]
     assert uuids(owner.take()) == ["a", "b"]
     anna.principal = BERT  # whoever speaks there now
-    hub.happened(event(uuid="c"))
+    bus.happened(event(uuid="c"))
     assert anna.take() == []
 
 
 def test_a_replay_begins_behind_the_number_given():
-    hub, peer = EventHub("e1"), FakePeer()
+    bus, peer = EventBus("e1"), FakePeer()
     for number in range(1, 6):
-        hub.happened(event(uuid=f"j{number}"))
-    begun = hub.subscribe(peer, ALL, "s1", since=3, epoch="e1")
+        bus.happened(event(uuid=f"j{number}"))
+    begun = bus.subscribe(peer, ALL, "s1", since=3, epoch="e1")
     assert (begun.since, begun.gap) == (3, None)
     assert peer.sent == []  # the answer goes first
-    hub.pump()
+    bus.pump()
     assert numbers(peer.take()) == [4, 5]
-    hub.happened(event())
+    bus.happened(event())
     assert numbers(peer.take()) == [6]
 
 
 def test_what_is_no_longer_held_is_told():
-    hub, peer = EventHub("e1", held_max=3), FakePeer()
+    bus, peer = EventBus("e1", held_max=3), FakePeer()
     for _ in range(10):
-        hub.happened(event())
-    begun = hub.subscribe(peer, ALL, "s1", since=2)
+        bus.happened(event())
+    begun = bus.subscribe(peer, ALL, "s1", since=2)
     assert begun.gap == Gap("no longer held", 3, 7)
-    hub.pump()
+    bus.pump()
     assert numbers(peer.take()) == [8, 9, 10]
 
 
 def test_numbers_of_another_epoch_are_a_gap_and_all_is_replayed():
-    hub, peer = EventHub("e2"), FakePeer()
-    hub.happened(event())
-    begun = hub.subscribe(peer, ALL, "s1", since=500, epoch="e1")
+    bus, peer = EventBus("e2"), FakePeer()
+    bus.happened(event())
+    begun = bus.subscribe(peer, ALL, "s1", since=500, epoch="e1")
     assert begun.gap is not None
     assert (begun.gap.first, begun.gap.last) == (0, 0)
-    hub.pump()
+    bus.pump()
     assert numbers(peer.take()) == [1]
 
 
 @pytest.mark.parametrize("since", [-1, 1, 2**40])
 def test_a_number_that_was_not_given_yet_is_refused(since):
     with pytest.raises(ValueError, match="since"):
-        EventHub("e1").subscribe(FakePeer(), ALL, "s1", since=since)
+        EventBus("e1").subscribe(FakePeer(), ALL, "s1", since=since)
 
 
 def test_a_slow_peer_loses_only_what_the_ring_forgets_and_is_told_how_much():
-    hub, slow, quick = EventHub("e1", held_max=4), FakePeer("slow", room=1), FakePeer("quick")
+    bus, slow, quick = EventBus("e1", held_max=4), FakePeer("slow", room=1), FakePeer("quick")
     for peer in (slow, quick):
-        hub.subscribe(peer, Wish(service="dummy"), "s1")
+        bus.subscribe(peer, Wish(service="dummy"), "s1")
     for number in range(1, 11):
-        hub.happened(event(uuid=f"j{number}", service="dummy" if number % 2 else "other"))
+        bus.happened(event(uuid=f"j{number}", service="dummy" if number % 2 else "other"))
     assert numbers(quick.take()) == [1, 3, 5, 7, 9]
     assert numbers(slow.take()) == [1]
     slow.room = 100
-    hub.pump()
+    bus.pump()
     (gap, notice), *rest = slow.take()
     assert notice == {
         "kind": "gap", "subscription": "s1", "lost": 2, "first": 3, "last": 5, "sequence": 5, "epoch": "e1",
     }  # fmt: skip
     assert gap == 5
     assert numbers(rest) == [7, 9]
-    assert hub.dropped == 2
-    hub.happened(event(uuid="j11"))
+    assert bus.dropped == 2
+    bus.happened(event(uuid="j11"))
     assert numbers(slow.take()) == [11]  # told once
 
 
 def test_a_long_backlog_holds_events_back_before_the_peer_refuses():
     waiting = {"c1": 5}
-    hub, peer = EventHub("e1", backlog=lambda peer: waiting[peer.name], backlog_max=5), FakePeer("c1")
-    hub.subscribe(peer, ALL, "s1")
-    hub.happened(event())
+    bus, peer = EventBus("e1", backlog=lambda peer: waiting[peer.name], backlog_max=5), FakePeer("c1")
+    bus.subscribe(peer, ALL, "s1")
+    bus.happened(event())
     assert peer.sent == []
     waiting["c1"] = 4
-    hub.pump()
+    bus.pump()
     assert numbers(peer.take()) == [1]
 
 
 def test_a_long_replay_goes_in_turns_that_schedule_themselves():
     due = []
-    hub, peer = EventHub("e1", later=lambda delay, call: due.append((delay, call))), FakePeer()
+    bus, peer = EventBus("e1", later=lambda delay, call: due.append((delay, call))), FakePeer()
     for _ in range(600):
-        hub.happened(event())
-    hub.subscribe(peer, ALL, "s1", since=0)
+        bus.happened(event())
+    bus.subscribe(peer, ALL, "s1", since=0)
     turns = 0
     while due:
         delay, call = due.pop(0)
@@ -162,12 +162,12 @@ def test_a_long_replay_goes_in_turns_that_schedule_themselves():
 
 def test_a_slow_peer_is_tried_again_later():
     due = []
-    hub = EventHub("e1", later=lambda delay, call: due.append((delay, call)))
+    bus = EventBus("e1", later=lambda delay, call: due.append((delay, call)))
     peer = FakePeer(room=0)
-    hub.subscribe(peer, ALL, "s1")
+    bus.subscribe(peer, ALL, "s1")
     due.pop()[1]()
     assert not due  # nothing waits
-    hub.happened(event())
+    bus.happened(event())
     delay, call = due.pop()
     assert delay > 0
     peer.room = 1
@@ -177,63 +177,63 @@ def test_a_slow_peer_is_tried_again_later():
 
 
 def test_what_waits_for_a_peer_that_is_gone_is_dropped():
-    hub, peer = EventHub("e1"), FakePeer()
-    hub.subscribe(peer, ALL, "s1")
+    bus, peer = EventBus("e1"), FakePeer()
+    bus.subscribe(peer, ALL, "s1")
     peer.alive = False
-    hub.happened(event())
-    assert hub.subscriptions() == []
+    bus.happened(event())
+    assert bus.subscriptions() == []
     again = FakePeer()
-    hub.subscribe(again, ALL, "s1")
-    hub.gone(again)
-    hub.happened(event())
+    bus.subscribe(again, ALL, "s1")
+    bus.gone(again)
+    bus.happened(event())
     assert again.sent == []
 
 
 def test_subscriptions_of_the_gone_take_no_room_even_when_nothing_matches(monkeypatch):
-    monkeypatch.setattr("broker.nfp.management.hub.SUBSCRIPTIONS_MAX", 3)
-    hub = EventHub("e1")
+    monkeypatch.setattr("broker.nfp.management.event_bus.SUBSCRIPTIONS_MAX", 3)
+    bus = EventBus("e1")
     for _ in range(10):
         peer = FakePeer()
-        hub.subscribe(peer, Wish(uuid="never"), "s1")
+        bus.subscribe(peer, Wish(uuid="never"), "s1")
         peer.alive = False
     living = [FakePeer() for _ in range(3)]
     for peer in living:
-        hub.subscribe(peer, ALL, "s1")
+        bus.subscribe(peer, ALL, "s1")
     with pytest.raises(ValueError, match="in all"):
-        hub.subscribe(FakePeer(), ALL, "s1")
+        bus.subscribe(FakePeer(), ALL, "s1")
 
 
 def test_subscriptions_are_bounded_and_replaced_by_name():
-    hub, peer = EventHub("e1"), FakePeer()
+    bus, peer = EventBus("e1"), FakePeer()
     for number in range(SUBSCRIPTIONS_PER_HOLDER):
-        hub.subscribe(peer, ALL, f"s{number}")
+        bus.subscribe(peer, ALL, f"s{number}")
     with pytest.raises(ValueError, match="at most"):
-        hub.subscribe(peer, ALL, "one more")
-    hub.subscribe(peer, Wish(uuid="other"), "s0")
-    hub.happened(event())
+        bus.subscribe(peer, ALL, "one more")
+    bus.subscribe(peer, Wish(uuid="other"), "s0")
+    bus.happened(event())
     assert len(peer.sent) == SUBSCRIPTIONS_PER_HOLDER - 1
-    assert hub.unsubscribe(peer, "s1") == 1
-    assert hub.unsubscribe(peer) == SUBSCRIPTIONS_PER_HOLDER - 1
-    assert hub.subscriptions(peer) == []
+    assert bus.unsubscribe(peer, "s1") == 1
+    assert bus.unsubscribe(peer) == SUBSCRIPTIONS_PER_HOLDER - 1
+    assert bus.subscriptions(peer) == []
 
 
 def test_subscriptions_are_counted_by_holder_on_all_connections():
-    hub = EventHub("e1")
+    bus = EventBus("e1")
     peers = [FakePeer(f"c{number}") for number in range(SUBSCRIPTIONS_PER_HOLDER)]
     for peer in peers:
-        hub.subscribe(peer, ALL, "s1")
+        bus.subscribe(peer, ALL, "s1")
     with pytest.raises(ValueError, match="uid:1000 has 16"):
-        hub.subscribe(FakePeer("one more"), ALL, "s1")
-    hub.subscribe(FakePeer(principal=BERT), ALL, "s1")
-    hub.gone(peers[0])
-    hub.subscribe(FakePeer("one more"), ALL, "s1")
+        bus.subscribe(FakePeer("one more"), ALL, "s1")
+    bus.subscribe(FakePeer(principal=BERT), ALL, "s1")
+    bus.gone(peers[0])
+    bus.subscribe(FakePeer("one more"), ALL, "s1")
 
 
 def test_a_subscription_for_one_job_is_asked_about_no_other(monkeypatch):
-    hub, one, wide = EventHub("e1"), FakePeer("one"), FakePeer("wide")
-    hub.subscribe(one, Wish(uuid="j1"), "s1")
-    hub.subscribe(wide, ALL, "s1")
-    hub.pump()
+    bus, one, wide = EventBus("e1"), FakePeer("one"), FakePeer("wide")
+    bus.subscribe(one, Wish(uuid="j1"), "s1")
+    bus.subscribe(wide, ALL, "s1")
+    bus.pump()
     asked, matches = [], Subscription.matches
 
     def noted(self, event):
@@ -242,58 +242,58 @@ def test_a_subscription_for_one_job_is_asked_about_no_other(monkeypatch):
 
     monkeypatch.setattr(Subscription, "matches", noted)
     for uuid in ("j2", "j1", "j2"):
-        hub.happened(event(uuid=uuid))
+        bus.happened(event(uuid=uuid))
     assert {uuid for name, uuid in asked if name == "one"} == {"j1"}
     assert numbers(one.take()) == [2]
     assert numbers(wide.take()) == [1, 2, 3]
-    hub.gone(one)
-    hub.happened(event(uuid="j1"))
+    bus.gone(one)
+    bus.happened(event(uuid="j1"))
     assert one.take() == []
 
 
 def test_a_subscription_for_one_job_that_fell_behind_catches_up_in_order():
-    hub, peer = EventHub("e1"), FakePeer(room=1)
-    hub.subscribe(peer, Wish(uuid="j1"), "s1")
-    hub.pump()
+    bus, peer = EventBus("e1"), FakePeer(room=1)
+    bus.subscribe(peer, Wish(uuid="j1"), "s1")
+    bus.pump()
     for number in range(6):
-        hub.happened(event(uuid=f"j{number % 2}"))
+        bus.happened(event(uuid=f"j{number % 2}"))
     assert numbers(peer.take()) == [2]
     peer.room = None
-    hub.pump()
-    hub.happened(event(uuid="j1"))
+    bus.pump()
+    bus.happened(event(uuid="j1"))
     assert numbers(peer.take()) == [4, 6, 7]
 
 
 def test_the_ring_is_bounded_in_bytes_and_leaves_long_bodies_out():
-    hub = EventHub("e1", held_max_bytes=8192)
+    bus = EventBus("e1", held_max_bytes=8192)
     body = msgspec.json.encode({"message": "x" * 1000})
     for _ in range(50):
-        hub.happened(event(body=body))
-    assert hub.ring.weight <= 8192
-    assert 1 <= len(hub.ring) <= 8
+        bus.happened(event(body=body))
+    assert bus.buffer.weight <= 8192
+    assert 1 <= len(bus.buffer) <= 8
     peer = FakePeer()
-    hub.subscribe(peer, ALL, "s1")
-    hub.happened(event(body=b'"' + b"y" * BODY_MAX_BYTES + b'"'))
+    bus.subscribe(peer, ALL, "s1")
+    bus.happened(event(body=b'"' + b"y" * BODY_MAX_BYTES + b'"'))
     ((_, told),) = peer.take()
     assert told["event"] is None
     assert told["size"] == BODY_MAX_BYTES + 2
-    hub.happened(event(body=b"\xff\x00 no JSON"))
-    hub.happened(event(body=b"[" * 15_000))
+    bus.happened(event(body=b"\xff\x00 no JSON"))
+    bus.happened(event(body=b"[" * 15_000))
     assert [body["event"] for _, body in peer.take()] == [None, None]
 
 
 def test_listeners_in_this_process_get_everything_until_they_end():
-    hub, heard = EventHub("e1"), []
-    end = hub.listen(lambda event, sequence: heard.append((sequence, event.body)))
-    hub.happened(event("finished", body=b"result"))
+    bus, heard = EventBus("e1"), []
+    end = bus.listen(lambda event, sequence: heard.append((sequence, event.body)))
+    bus.happened(event("finished", body=b"result"))
     end()
-    hub.happened(event())
+    bus.happened(event())
     assert heard == [(1, b"result")]
 
 
 def test_who_has_no_userid_is_told_without_one():
-    hub, peer = EventHub("e"), FakePeer(principal=OWNER)
-    hub.subscribe(peer, ALL, "s1")
-    hub.happened(event(userid=USERID_UNKNOWN))
-    hub.happened(event(userid=7))
+    bus, peer = EventBus("e"), FakePeer(principal=OWNER)
+    bus.subscribe(peer, ALL, "s1")
+    bus.happened(event(userid=USERID_UNKNOWN))
+    bus.happened(event(userid=7))
     assert [body["userid"] for _, body in peer.take()] == [None, 7]

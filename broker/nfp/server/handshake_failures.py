@@ -17,7 +17,7 @@ ELSEWHERE: Final = "other addresses"
 LEFT: Final = "an address that had left already"
 
 
-class Failures:
+class HandshakeFailures:
     """Failed handshakes at one endpoint.
 
     Args:

@@ -1,7 +1,7 @@
 """The latest events of all jobs, numbered: what a subscription is delivered from and what a replay reads.
 
 Numbers begin at 1 with every start of the broker; its incarnation id (``epoch``) tells which beginning is meant. The
-ring holds the latest events within a count and a number of bytes, so a number is *held*, *forgotten* (older) or not
+buffer holds the latest events within a count and a number of bytes, so a number is *held*, *forgotten* (older) or not
 given yet. What an event says is encoded when the first subscriber wants it, once for all of them.
 """
 
@@ -29,7 +29,7 @@ _SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "resu
 """Kinds whose body is the event itself; results and streams go to who asked for them."""
 
 
-class Entry(msgspec.Struct, eq=False, gc=False):
+class BufferedEvent(msgspec.Struct, eq=False, gc=False):
     """A numbered event.
 
     Attributes:
@@ -52,16 +52,16 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         return self._encoded
 
 
-def numbered(sequence: int, event: JobEvent, time_s: float) -> Entry:
+def numbered(sequence: int, event: JobEvent, time_s: float) -> BufferedEvent:
     """The entry of ``event``: bodies of results and streams, and what is too long, are left out of it."""
     size = len(event.body)
     if size and (size > BODY_MAX_BYTES or event.kind not in _SPOKEN):
         event = replace(event, body=b"", size=event.size or size)
         size = 0
-    return Entry(sequence, event, time_s, ENTRY_BYTES + size)
+    return BufferedEvent(sequence, event, time_s, ENTRY_BYTES + size)
 
 
-def told(entry: Entry, epoch: str) -> dict[str, Any]:
+def told(entry: BufferedEvent, epoch: str) -> dict[str, Any]:
     """What subscribers read.
 
     Keys: ``kind``, ``uuid``, ``service``, ``task``, ``holder``, ``userid`` (null: none), ``worker``, ``attempt``,
@@ -98,7 +98,7 @@ def _spoken(body: Any) -> Any:
         return None
 
 
-class Ring:
+class EventBuffer:
     """The latest entries.
 
     Args:
@@ -109,7 +109,7 @@ class Ring:
     __slots__ = ("_entries", "_max", "_max_bytes", "_weight", "last")
 
     def __init__(self, held_max: int = HELD_MAX, held_max_bytes: int = HELD_MAX_BYTES) -> None:
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[BufferedEvent] = deque()
         self._max = max(1, held_max)
         self._max_bytes = held_max_bytes
         self._weight = 0
@@ -129,7 +129,7 @@ class Ring:
         """Bytes held."""
         return self._weight
 
-    def add(self, event: JobEvent, time_s: float) -> Entry:
+    def add(self, event: JobEvent, time_s: float) -> BufferedEvent:
         """Number ``event`` and hold it. ``overflowing`` then says whether older ones have to go."""
         self.last = last = self.last + 1
         entry = numbered(last, event, time_s)
@@ -143,13 +143,13 @@ class Ring:
         held = len(self._entries)
         return held > self._max or (self._weight > self._max_bytes and held > 1)
 
-    def drop(self) -> Entry:
+    def drop(self) -> BufferedEvent:
         """Forget the oldest entry and return it."""
         entry = self._entries.popleft()
         self._weight -= entry.weight
         return entry
 
-    def __getitem__(self, sequence: int) -> Entry:
+    def __getitem__(self, sequence: int) -> BufferedEvent:
         """The entry of a number that is held.
 
         Raises:

@@ -3,10 +3,10 @@
 import pytest
 
 from broker.identity import USERID_UNKNOWN, Role
-from broker.nfp.service.announce import Announcer, topic_of
+from broker.nfp.service.publisher import EventPublisher, topic_of
 from broker.wire.message import EVENT, PRIVATE
 from broker.wire.payload import decode_json
-from tests.unit.nfp.service.desk import happening
+from tests.unit.nfp.service.stand_in import happening
 
 
 class Link:
@@ -18,14 +18,14 @@ class Link:
         self.sent.append(message)
 
 
-def announcer():
-    made = Announcer("epoch-1")
+def publisher():
+    made = EventPublisher("epoch-1")
     made.link = Link()
     return made, made.link
 
 
 def test_an_event_is_private_and_stamped_with_whose_job_it_is():
-    told, link = announcer()
+    told, link = publisher()
     told.happened(happening("progress", "u1", userid=1000, body=b'{"message":"half"}'), 7)
     (message,) = link.sent
     assert (message.type, message.topic, message.flags & PRIVATE) == (EVENT, "nfp.job.u1.progress", PRIVATE)
@@ -36,14 +36,14 @@ def test_an_event_is_private_and_stamped_with_whose_job_it_is():
 
 
 def test_a_job_of_nobody_known_here_is_left_to_the_links_own_stamp():
-    told, link = announcer()
+    told, link = publisher()
     told.happened(happening("closed", "u1"), 1)
     assert (link.sent[0].userid, link.sent[0].rolemask) == (USERID_UNKNOWN, 0)
     assert link.sent[0].flags & PRIVATE
 
 
 def test_bytes_of_results_and_streams_stay_away():
-    told, link = announcer()
+    told, link = publisher()
     told.happened(happening("stream", "u1", body=b"x" * 100), 1)
     told.happened(happening("finished", "u1", body=b'{"w1":{"result":"secret"}}'), 2)
     (message,) = link.sent
@@ -52,7 +52,7 @@ def test_bytes_of_results_and_streams_stay_away():
 
 
 def test_a_choked_link_drops_counts_and_tells():
-    told, link = announcer()
+    told, link = publisher()
     link.choked = True
     for number in range(3):
         told.happened(happening("progress", "u1"), number)

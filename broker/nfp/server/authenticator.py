@@ -22,7 +22,7 @@ next at once, as the text has workers do, may be here before its former connecti
 ignore it for ever. Peers that share a key, as all do without CURVE, wait for nothing, and that long."""
 
 
-class NfpGate:
+class Authenticator:
     """Lets in every key that is somebody.
 
     Args:

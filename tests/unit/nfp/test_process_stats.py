@@ -4,12 +4,12 @@ import socket
 
 import pytest
 
-from broker.nfp import figures
-from broker.nfp.figures import ProcessFigures
+from broker.nfp import process_stats
+from broker.nfp.process_stats import ProcessStats
 
 
 def test_the_figures():
-    read = ProcessFigures().read(12.7)
+    read = ProcessStats().read(12.7)
     assert set(read) == {
         "cpu_percent", "memory_rss_mbyte", "uptime_seconds", "open_file_descriptors", "tcp_sockets", "threads",
     }  # fmt: skip
@@ -17,19 +17,19 @@ def test_the_figures():
     assert read["memory_rss_mbyte"] > 1
     assert read["threads"] >= 1
     assert read["cpu_percent"] >= 0
-    assert ProcessFigures().read()["uptime_seconds"] == 0
+    assert ProcessStats().read()["uptime_seconds"] == 0
 
 
 def test_tcp_sockets_are_counted():
-    before = ProcessFigures().read()
+    before = ProcessStats().read()
     with socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX):
-        after = ProcessFigures().read()
+        after = ProcessStats().read()
     assert after["tcp_sockets"] == before["tcp_sockets"] + 1
 
 
 def test_with_many_descriptors_the_long_walk_is_left_out(monkeypatch):
-    monkeypatch.setattr(figures, "_LISTED_MAX", 2)
-    read = ProcessFigures().read()
+    monkeypatch.setattr(process_stats, "_LISTED_MAX", 2)
+    read = ProcessStats().read()
     assert read["tcp_sockets"] is None
     assert read["open_file_descriptors"] > 2
 
@@ -49,9 +49,9 @@ def test_what_takes_long_to_read_is_told_longer(monkeypatch, took_s, fresh_after
         clock.now += took_s
         return 7
 
-    process = ProcessFigures()
-    monkeypatch.setattr(figures, "time", clock)
-    monkeypatch.setattr(figures, "_tcp_sockets", walk)
+    process = ProcessStats()
+    monkeypatch.setattr(process_stats, "time", clock)
+    monkeypatch.setattr(process_stats, "_tcp_sockets", walk)
     process._stale_at = 0.0
     process.read()
     done = clock.now

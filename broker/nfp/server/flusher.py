@@ -23,10 +23,10 @@ class Sender(Protocol):
     """A peer with an outbox."""
 
     def flush(self) -> None:
-        """Let go what may leave; ``Turns.hold`` when something waits for a commit."""
+        """Let go what may leave; ``Flusher.hold`` when something waits for a commit."""
 
 
-class Turns:
+class Flusher:
     """Collects who has something to send until the turn ends.
 
     Args:

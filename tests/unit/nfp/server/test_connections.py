@@ -1,17 +1,17 @@
-"""Connections by key: who is taken for whom at the gate, what a first message corrects, when a key is free."""
+"""Connections by key: who is taken for whom at the handshake, what a first message corrects, when a key is free."""
 
 import asyncio
 
 import pytest
 
-from broker.nfp.server import census as module
-from broker.nfp.server.census import Census
+from broker.nfp.server import connections as module
+from broker.nfp.server.connections import Connections
 from tests.unit.nfp.server.stage import until
 
 
 @pytest.fixture
 def on(monkeypatch):
-    """Runs a story with a census whose descriptors are only numbers."""
+    """Runs a story with connections whose descriptors are only numbers."""
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     monkeypatch.setattr(module, "SPEAKS_S", 0.02)
     monkeypatch.setattr(module, "CHECK_S", 0.02)
@@ -22,11 +22,11 @@ def on(monkeypatch):
         async def told():
             gone, cut = [], []
             monkeypatch.setattr(module, "shut_down", lambda fd, number: cut.append(fd))
-            census = Census(asyncio.get_running_loop(), 5.0, gone.append)
+            connections = Connections(asyncio.get_running_loop(), 5.0, gone.append)
             try:
-                await story(census, gone, cut)
+                await story(connections, gone, cut)
             finally:
-                census.close()
+                connections.close()
 
         asyncio.run(told())
 
@@ -34,66 +34,66 @@ def on(monkeypatch):
 
 
 def test_a_key_is_there_until_its_last_connection_is_put_away(on):
-    async def story(census, gone, cut):
+    async def story(connections, gone, cut):
         for fd in (1, 2):
-            census.accepted(fd)
-            census.granted("::ffff:10.0.0.1", "K")
-            census.spoke(fd, "K")
-        census.ended(1)
+            connections.accepted(fd)
+            connections.granted("::ffff:10.0.0.1", "K")
+            connections.spoke(fd, "K")
+        connections.ended(1)
         await asyncio.sleep(0.03)
-        assert census.has("K")
-        census.ended(2)
-        assert census.has("K")
+        assert connections.has("K")
+        connections.ended(2)
+        assert connections.has("K")
         await until(lambda: gone == ["K"])
-        assert not census.has("K")
+        assert not connections.has("K")
         assert cut == []
 
     on(story)
 
 
 def test_the_order_at_the_gate_is_only_a_guess(on):
-    async def story(census, gone, cut):
+    async def story(connections, gone, cut):
         for fd in (1, 2, 100):
-            census.accepted(fd)
+            connections.accepted(fd)
         for host, key in (("10.0.0.1", "B"), ("10.0.0.2", "C"), ("10.0.0.1", "A")):
-            census.granted(host, key)
-        census.spoke(1, "A")
-        census.ended(2)  # it was B
+            connections.granted(host, key)
+        connections.spoke(1, "A")
+        connections.ended(2)  # it was B
         await until(lambda: gone == ["B"])
-        assert census.has("A")
-        assert census.has("C")
+        assert connections.has("A")
+        assert connections.has("C")
 
     on(story)
 
 
 def test_a_first_message_that_no_gate_saw_counts(on):
-    async def story(census, gone, cut):
-        census.accepted(1)
-        census.accepted(2)
-        census.granted("10.0.0.1", "A")
-        census.spoke(2, "A")
-        assert census.has("A")
-        census.ended(1)
-        census.ended(2)
+    async def story(connections, gone, cut):
+        connections.accepted(1)
+        connections.accepted(2)
+        connections.granted("10.0.0.1", "A")
+        connections.spoke(2, "A")
+        assert connections.has("A")
+        connections.ended(1)
+        connections.ended(2)
         await until(lambda: gone == ["A"])
-        census.spoke(77, "Z")
-        assert not census.has("Z")
+        connections.spoke(77, "Z")
+        assert not connections.has("Z")
 
     on(story)
 
 
 def test_who_may_be_stuck_is_cut_once_the_other_has_gone(on):
-    async def story(census, gone, cut):
+    async def story(connections, gone, cut):
         for fd, key in ((1, "A"), (2, "A"), (3, "B"), (4, "A")):
-            census.accepted(fd)
-            census.granted("10.0.0.1", key)
-        census.spoke(1, "A")
-        census.ended(1)
-        census.spoke(4, "A")
+            connections.accepted(fd)
+            connections.granted("10.0.0.1", key)
+        connections.spoke(1, "A")
+        connections.ended(1)
+        connections.spoke(4, "A")
         await until(lambda: cut)
         await asyncio.sleep(0.05)
         assert cut == [2]
-        assert census.cut == 1
+        assert connections.cut == 1
 
     on(story)
 
@@ -102,12 +102,12 @@ def test_who_may_be_stuck_is_cut_once_the_other_has_gone(on):
 def test_a_dead_connection_is_cut_for_one_that_waits(on, monkeypatch, silent, expected):
     monkeypatch.setattr(module, "silent_s", lambda fd, number: silent)
 
-    async def story(census, gone, cut):
-        census.accepted(1)
-        census.granted("10.0.0.1", "A")
-        census.spoke(1, "A")
-        census.accepted(2)
-        census.granted("10.0.0.1", "A")
+    async def story(connections, gone, cut):
+        connections.accepted(1)
+        connections.granted("10.0.0.1", "A")
+        connections.spoke(1, "A")
+        connections.accepted(2)
+        connections.granted("10.0.0.1", "A")
         if expected:
             await until(lambda: cut)
         else:
@@ -118,14 +118,14 @@ def test_a_dead_connection_is_cut_for_one_that_waits(on, monkeypatch, silent, ex
 
 
 def test_a_descriptor_used_again_is_another_connection(on):
-    async def story(census, gone, cut):
-        census.accepted(1)
-        census.granted("10.0.0.1", "A")
-        census.accepted(1)
-        census.granted("10.0.0.1", "B")
+    async def story(connections, gone, cut):
+        connections.accepted(1)
+        connections.granted("10.0.0.1", "A")
+        connections.accepted(1)
+        connections.granted("10.0.0.1", "B")
         await until(lambda: gone == ["A"])
-        assert census.has("B")
-        assert 1 in census
+        assert connections.has("B")
+        assert 1 in connections
 
     on(story)
 
@@ -139,15 +139,15 @@ def test_addresses():
 
 @pytest.mark.parametrize("refused", [True, False], ids=["turned away", "silent"])
 def test_who_came_after_a_stranger_and_does_not_speak_may_wait_for_its_name(on, refused):
-    async def story(census, gone, cut):
+    async def story(connections, gone, cut):
         for fd, key in ((1, "idle"), (2, "stranger"), (3, "stuck"), (4, "speaks")):
-            census.accepted(fd)
-            census.granted("10.0.0.1", key)
+            connections.accepted(fd)
+            connections.granted("10.0.0.1", key)
         if refused:
-            census.spoke(2, "stranger")
-            census.refused(2)
-        census.ended(2)
-        census.spoke(4, "speaks")
+            connections.spoke(2, "stranger")
+            connections.refused(2)
+        connections.ended(2)
+        connections.spoke(4, "speaks")
         await until(lambda: cut == [3])
         await asyncio.sleep(0.05)
         assert cut == [3]
@@ -156,12 +156,12 @@ def test_who_came_after_a_stranger_and_does_not_speak_may_wait_for_its_name(on, 
 
 
 def test_who_came_after_one_that_was_welcome_does_not_wait_for_its_name(on):
-    async def story(census, gone, cut):
+    async def story(connections, gone, cut):
         for fd, key in ((1, "welcome"), (2, "other")):
-            census.accepted(fd)
-            census.granted("10.0.0.1", key)
-        census.spoke(1, "welcome")
-        census.ended(1)
+            connections.accepted(fd)
+            connections.granted("10.0.0.1", key)
+        connections.spoke(1, "welcome")
+        connections.ended(1)
         await asyncio.sleep(0.08)
         assert cut == []
 

@@ -5,8 +5,8 @@ from broker.nfp.dispatch.views import SlotView, WorkerView
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.service.topics import LOOKED_AT_MAX, WhichJobs, asked, counted, job_row, listed, worker_row
-from tests.unit.nfp.service.desk import job_view
+from broker.nfp.service.payloads import LOOKED_AT_MAX, WhichJobs, asked, counted, job_row, listed, worker_row
+from tests.unit.nfp.service.stand_in import job_view
 
 ME = Principal("uid:7", Standing.USER, 7)
 

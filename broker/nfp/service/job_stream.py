@@ -17,7 +17,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import ASKED_BY_MMI, Code, Command
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure, Outcome
-from broker.nfp.service.topics import errnum_of
+from broker.nfp.service.payloads import errnum_of
 from broker.nfp.targets import Target
 
 RECORDS_MAX: Final = 1024
@@ -29,8 +29,8 @@ _CHARGE_BYTES: Final = 256
 Record = dict[str, Any]
 
 
-class Follower:
-    """The records of one job: ``async for record in follower``.
+class JobStream:
+    """The records of one job: ``async for record in stream``.
 
     Args:
         uuid: the job.
@@ -39,7 +39,7 @@ class Follower:
     Attributes:
         outcome: what came so far.
         answered: the RESPONSEs that came, for who waits for one.
-        closed_with: once the job is known to be over: how many results it has; the follower waits for no more.
+        closed_with: once the job is known to be over: how many results it has; the stream waits for no more.
         lost: records dropped, all in all.
     """
 
@@ -136,7 +136,7 @@ class Follower:
             self._put({"type": "stream", "data": b64encode(data).decode()}, len(data))
 
     def joined(self) -> None:
-        """The job runs already, for other followers."""
+        """The job runs already, for other requests."""
         self.outcome.status = "dispatched"
         self._accepted("dispatched")
 
@@ -174,7 +174,7 @@ class Follower:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Follower:
+    def __aiter__(self) -> JobStream:
         return self
 
     async def __anext__(self) -> Record:

@@ -1,4 +1,4 @@
-"""An NFP broker of a few lines for the face's tests: it notes what is submitted and answers what the test says."""
+"""An NFP broker of a few lines for the service's tests: it notes what is submitted and answers what the test says."""
 
 import asyncio
 
@@ -9,9 +9,9 @@ from broker.identity import USERID_UNKNOWN
 from broker.nfp.contract import JobEvent
 from broker.nfp.dispatch.views import JobView, SlotView
 from broker.nfp.frames import Packet
-from broker.nfp.management.hub import EventHub
+from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Command, Dialect, Sender
-from broker.nfp.service.face import EVERYBODY
+from broker.nfp.service.flux_service import EVERYBODY
 from broker.nfp.service.handlers import Handlers
 from broker.nfp.targets import ALL
 from tests.unit.client.peer import talk
@@ -42,7 +42,7 @@ class FakePeer:
 class FakeBroker:
     def __init__(self):
         self.dispatcher = self
-        self.hub = EventHub("epoch-1")
+        self.event_bus = EventBus("epoch-1")
         self.submitted = []
         self.peers = []
         self.known = {}
@@ -92,12 +92,12 @@ def happening(kind, uuid, *, userid=USERID_UNKNOWN, body=b"", worker="w1"):
 
 
 def with_face(script):
-    """Run ``script(peer, broker)``: the handlers of a face on a link whose far end is ``peer``."""
+    """Run ``script(peer, broker)``: the handlers on a link whose far end is ``peer``."""
 
     async def served(h, peer):
         broker = FakeBroker()
         handlers = Handlers(broker, h.writable, lambda: False)
-        end = broker.hub.listen(lambda event, _number: handlers.happened(event))
+        end = broker.event_bus.listen(lambda event, _number: handlers.happened(event))
         service = h.service("nfp")
         for name, handler in handlers.table().items():
             service.add(name, handler, allow=EVERYBODY)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.nfp.contract import Peer
 from broker.nfp.frames import Body, InvalidPacket, Packet, decode
 from broker.nfp.names import Sender
-from broker.nfp.server.penalty import Offences, Penalty
+from broker.nfp.server.invalid_messages import InvalidCount, InvalidMessages
 
 if TYPE_CHECKING:
     from broker.nfp.server.recording import Recording
@@ -21,7 +21,7 @@ log = logging.getLogger("headgate")
 class Judged(Peer, Protocol):
     """A peer whose invalid messages count."""
 
-    penalty: Penalty
+    invalid: InvalidCount
     greeted: bool
     worker: bool
     address: str
@@ -44,12 +44,12 @@ class Family(Protocol):
         """Acting on it failed: tell the peer what it needs to know."""
 
 
-class Corridor:
+class Ingress:
     """From frames to families.
 
     Args:
         clients: what clients send goes here, None where workers only are let in. workers: the same for workers.
-        offences: invalid messages of the whole broker. greet: told of each peer once, after its first valid message.
+        invalid_messages: those of the whole broker. greet: told of each peer once, after its first valid message.
 
     Attributes:
         recording: what comes is recorded there; None while nothing is.
@@ -59,11 +59,11 @@ class Corridor:
         self,
         clients: Family | None,
         workers: Family | None,
-        offences: Offences,
+        invalid_messages: InvalidMessages,
         greet: Greet,
     ) -> None:
         self._families = {Sender.CLIENT: clients, Sender.WORKER: workers}
-        self._offences = offences
+        self._invalid_messages = invalid_messages
         self._greet = greet
         self.recording: Recording | None = None
 
@@ -104,7 +104,7 @@ class Corridor:
                 self.recording.refused(errno.EPROTO)
             self.invalid(peer, error.kind, str(error), now)
         except Exception as error:
-            self._offences.failures += 1
+            self._invalid_messages.failures += 1
             log.exception("%s: %r could not be handled", peer.name, packet)
             try:
                 family.broke(peer, packet, error)
@@ -114,11 +114,11 @@ class Corridor:
     def invalid(self, peer: Judged, kind: str, text: str, now: float) -> None:
         """Drop a message, count it, and cut who sends too many."""
         log.debug("%s: dropped: %s", peer.name, text)
-        if self._offences.add(peer.penalty, kind, now):
-            peer.cut(f"more than {self._offences.most} invalid messages, the last one: {text}")
+        if self._invalid_messages.add(peer.invalid, kind, now):
+            peer.cut(f"more than {self._invalid_messages.most} invalid messages, the last one: {text}")
 
 
 class Greet(Protocol):
-    """See ``Corridor``."""
+    """See ``Ingress``."""
 
     def __call__(self, peer: Judged, packet: Packet, now: float) -> None: ...  # noqa: D102

@@ -3,21 +3,21 @@
 import asyncio
 from math import inf
 
-from broker.nfp.server.turns import Turns
+from broker.nfp.server.flusher import Flusher
 
 
 class Sender:
-    def __init__(self, log, name, turns=None):
-        self.log, self.name, self.turns = log, name, turns
+    def __init__(self, log, name, flusher=None):
+        self.log, self.name, self.flusher = log, name, flusher
 
     def flush(self):
         self.log.append(self.name)
-        if self.turns is not None and self.turns.committed < 5:
-            self.turns.hold(self)
+        if self.flusher is not None and self.flusher.committed < 5:
+            self.flusher.hold(self)
 
 
 def made(log, tick=lambda now: inf):
-    return Turns(
+    return Flusher(
         asyncio.get_running_loop(),
         commit=lambda *, waited: log.append("commit at once" if waited else "commit"),
         tick=tick,
@@ -29,19 +29,19 @@ def made(log, tick=lambda now: inf):
 def test_one_commit_and_one_flush_for_a_turn():
     async def story():
         log = []
-        turns = made(log)
+        flusher = made(log)
         one, other = Sender(log, "one"), Sender(log, "other")
         for sender in (one, other, one):
-            turns.touch(sender)
+            flusher.touch(sender)
         assert log == []
         await asyncio.sleep(0)
         assert log == ["commit", "one", "other", "sent"]
         await asyncio.sleep(0)
-        turns.soon()
-        turns.finish()
+        flusher.soon()
+        flusher.finish()
         await asyncio.sleep(0)
         assert log[4:] == ["commit"]
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -49,18 +49,18 @@ def test_one_commit_and_one_flush_for_a_turn():
 def test_within_a_turn_nobody_asks_for_its_end():
     async def story():
         log = []
-        turns = made(log)
-        turns.begin()
-        turns.touch(Sender(log, "one"))
-        turns.soon()
+        flusher = made(log)
+        flusher.begin()
+        flusher.touch(Sender(log, "one"))
+        flusher.soon()
         await asyncio.sleep(0)
         assert log == []
-        turns.finish()
+        flusher.finish()
         assert log == ["commit", "one", "sent"]
-        turns.soon()
+        flusher.soon()
         await asyncio.sleep(0)
         assert log[3:] == ["commit"]
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -70,15 +70,15 @@ def test_what_a_timer_says_leaves_in_the_same_turn():
         log = []
 
         def tick(now):
-            turns.touch(Sender(log, "late"))
+            flusher.touch(Sender(log, "late"))
             return inf
 
-        turns = made(log, tick)
-        turns.finish()
+        flusher = made(log, tick)
+        flusher.finish()
         assert log == ["commit", "late", "sent"]
         await asyncio.sleep(0)
         assert len(log) == 3
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -86,19 +86,19 @@ def test_what_a_timer_says_leaves_in_the_same_turn():
 def test_who_waits_for_a_commit_is_flushed_after_it():
     async def story():
         log = []
-        turns = made(log)
-        gated = Sender(log, "gated", turns)
-        turns.touch(gated)
-        turns.finish()
-        turns.finish()
+        flusher = made(log)
+        gated = Sender(log, "gated", flusher)
+        flusher.touch(gated)
+        flusher.finish()
+        flusher.finish()
         assert log.count("gated") == 1
-        turns.commit_done(4)
+        flusher.commit_done(4)
         assert log.count("gated") == 2
-        turns.commit_done(5)
+        flusher.commit_done(5)
         assert log.count("gated") == 3
-        turns.commit_done(6)
+        flusher.commit_done(6)
         assert log.count("gated") == 3
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -106,15 +106,15 @@ def test_who_waits_for_a_commit_is_flushed_after_it():
 def test_a_commit_that_nobody_waits_for_may_come_later():
     async def story():
         log = []
-        turns = made(log)
+        flusher = made(log)
         sender = Sender(log, "one")
-        turns.touch(sender, 1)
-        turns.finish()
-        turns.commit_done(1)
-        turns.touch(sender, 1)
-        turns.finish()
+        flusher.touch(sender, 1)
+        flusher.finish()
+        flusher.commit_done(1)
+        flusher.touch(sender, 1)
+        flusher.finish()
         assert [each for each in log if each.startswith("commit")] == ["commit at once", "commit", "commit"]
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -122,16 +122,16 @@ def test_a_commit_that_nobody_waits_for_may_come_later():
 def test_forgotten_senders_are_left_alone():
     async def story():
         log = []
-        turns = made(log)
-        gated = Sender(log, "gated", turns)
-        turns.touch(gated)
-        turns.forget(gated)
-        turns.finish()
-        turns.hold(gated)
-        turns.forget(gated)
-        turns.commit_done(1)
+        flusher = made(log)
+        gated = Sender(log, "gated", flusher)
+        flusher.touch(gated)
+        flusher.forget(gated)
+        flusher.finish()
+        flusher.hold(gated)
+        flusher.forget(gated)
+        flusher.commit_done(1)
         assert "gated" not in log
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -145,14 +145,14 @@ def test_timers_run_when_they_are_due_and_never_late():
             ticks.append(now - begin)
             return begin + 0.05 if now < begin + 0.05 else inf
 
-        turns = made(log, tick)
+        flusher = made(log, tick)
         for _ in range(5):
-            turns.finish()
+            flusher.finish()
         async with asyncio.timeout(5):
             while ticks[-1] < 0.05:
                 await asyncio.sleep(0.005)
         assert len(ticks) == 6
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -165,10 +165,10 @@ def test_a_timer_that_fails_is_tried_again(caplog):
             calls.append(now)
             raise ValueError("broken")
 
-        turns = made(log, tick)
-        turns.finish()
+        flusher = made(log, tick)
+        flusher.finish()
         assert log == ["commit"]
-        turns.close()
+        flusher.close()
         assert "a timer of the dispatcher failed" in caplog.text
 
     asyncio.run(story())
@@ -177,22 +177,22 @@ def test_a_timer_that_fails_is_tried_again(caplog):
 def test_a_sender_that_fails_costs_no_other_one_its_turn(caplog):
     async def story():
         log = []
-        turns = made(log)
+        flusher = made(log)
 
         class Broken(Sender):
             def flush(self):
                 raise ValueError("broken")
 
         for sender in (Broken(log, "first"), Sender(log, "second")):
-            turns.touch(sender)
-        turns.finish()
+            flusher.touch(sender)
+        flusher.finish()
         assert log == ["commit", "second", "sent"]
         for sender in (Broken(log, "first"), Sender(log, "third")):
-            turns.hold(sender)
-        turns.commit_done(1)
+            flusher.hold(sender)
+        flusher.commit_done(1)
         assert log[-2:] == ["third", "sent"]
         assert caplog.text.count("could not be flushed") == 2
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())
 
@@ -204,18 +204,18 @@ def test_a_commit_that_cannot_begin_does_not_end_the_turns(caplog):
         def commit(**_):
             raise ValueError("broken")
 
-        turns = Turns(
+        flusher = Flusher(
             asyncio.get_running_loop(),
             commit=commit,
             tick=lambda now: inf,
             sent=lambda: None,
             overtaking=lambda: False,
         )
-        turns.touch(Sender(log, "one"))
-        turns.finish()
-        turns.touch(Sender(log, "two"))
+        flusher.touch(Sender(log, "one"))
+        flusher.finish()
+        flusher.touch(Sender(log, "two"))
         await asyncio.sleep(0)
         assert log == ["one", "two"]
-        turns.close()
+        flusher.close()
 
     asyncio.run(story())

@@ -5,8 +5,8 @@ import asyncio
 from broker.nfp.frames import decode
 from broker.nfp.names import Command, Dialect
 from broker.nfp.records import WorkerSeen
-from broker.nfp.server import nudges as module
-from broker.nfp.server.nudges import Nudges
+from broker.nfp.server import disconnects as module
+from broker.nfp.server.disconnects import Disconnects
 from tests.unit.nfp.server.stage import until
 
 WORKERS = [WorkerSeen("w1", "svc", Dialect.NORFAB, ""), WorkerSeen("w2", "svc", Dialect.SEED, "")]
@@ -24,7 +24,7 @@ def test_each_is_told_in_its_dialect_until_it_speaks(monkeypatch):
                 sent.append((identity, decode(frames)))
             return identity in there
 
-        nudges = Nudges(asyncio.get_running_loop(), send, WORKERS, 5.0)
+        disconnects = Disconnects(asyncio.get_running_loop(), send, WORKERS, 5.0)
         await asyncio.sleep(0.05)
         assert sent == []
         there.update((b"w1", b"w2"))
@@ -33,13 +33,13 @@ def test_each_is_told_in_its_dialect_until_it_speaks(monkeypatch):
             (b"w1", Command.DISCONNECT, Dialect.NORFAB, None),
             (b"w2", Command.DISCONNECT, Dialect.SEED, None),
         }
-        nudges.spoke("w1")
-        nudges.spoke("stranger")
+        disconnects.spoke("w1")
+        disconnects.spoke("stranger")
         sent.clear()
         await until(lambda: len(sent) >= 3)
         assert {who for who, _ in sent} == {b"w2"}
-        assert nudges.missing == ["w2"]
-        nudges.close()
+        assert disconnects.missing == ["w2"]
+        disconnects.close()
 
     asyncio.run(story())
 
@@ -54,8 +54,8 @@ def test_it_ends_after_a_hold_time(monkeypatch):
             tried.append(identity)
             return False
 
-        nudges = Nudges(asyncio.get_running_loop(), send, WORKERS, 0.5)
-        await until(lambda: nudges.missing == [])
+        disconnects = Disconnects(asyncio.get_running_loop(), send, WORKERS, 0.5)
+        await until(lambda: disconnects.missing == [])
         assert len(tried) >= 4
         count = len(tried)
         await asyncio.sleep(0.03)
@@ -67,9 +67,9 @@ def test_it_ends_after_a_hold_time(monkeypatch):
 def test_names_that_are_no_identities_are_left_out():
     async def story():
         odd = [WorkerSeen("\x07bell", "svc", Dialect.NORFAB, "")]
-        nudges = Nudges(asyncio.get_running_loop(), lambda identity, frames: True, odd, 1.0)
-        assert nudges.missing == []
-        nudges.close()
+        disconnects = Disconnects(asyncio.get_running_loop(), lambda identity, frames: True, odd, 1.0)
+        assert disconnects.missing == []
+        disconnects.close()
 
     asyncio.run(story())
 
@@ -86,17 +86,17 @@ def test_whose_key_is_known_is_tried_once_it_is_back(monkeypatch):
             tried.append(identity)
             return len(tried) > 3
 
-        nudges = Nudges(asyncio.get_running_loop(), send, workers, 5.0)
+        disconnects = Disconnects(asyncio.get_running_loop(), send, workers, 5.0)
         await asyncio.sleep(0.05)
         assert tried == []
-        nudges.arrived("K1")
-        nudges.arrived("stranger")
-        await until(lambda: nudges.sent)
+        disconnects.arrived("K1")
+        disconnects.arrived("stranger")
+        await until(lambda: disconnects.sent)
         assert tried == [b"w1"] * 4
-        nudges.spoke("w1")
-        nudges.arrived("K1")
+        disconnects.spoke("w1")
+        disconnects.arrived("K1")
         await asyncio.sleep(0.05)
         assert len(tried) == 4
-        nudges.close()
+        disconnects.close()
 
     asyncio.run(story())

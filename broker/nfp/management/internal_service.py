@@ -41,7 +41,7 @@ class Deferred(NamedTuple):
     """Makes of the outcome what becomes JSON. Raises ``Refused``."""
 
 
-class Desk:
+class InternalService:
     """An internal service (``contract.Internal``) made of tasks.
 
     Args:

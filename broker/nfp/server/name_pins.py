@@ -34,7 +34,7 @@ _PROBES: Final = 256
 """Names looked at for one that may go; those that may not count as used now, so that the next look begins behind."""
 
 
-class Pins:
+class NamePins:
     """Who owns which name.
 
     Args:
@@ -80,9 +80,9 @@ class Pins:
         """Names that are not written down."""
         return len(self._passing)
 
-    def restore(self, pins: Iterable[Pinned]) -> None:
+    def restore(self, name_pins: Iterable[Pinned]) -> None:
         """What an earlier run wrote down, the one used last at the end."""
-        for pin in pins:
+        for pin in name_pins:
             if pin.key:
                 self._keys[pin.name] = pin.key
                 self._by_key.setdefault(pin.key, {})[pin.name] = None

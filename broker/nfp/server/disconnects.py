@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
 FIRST_S: Final = 0.02
-"""After the gate has let a key in: what is left of the handshake takes about a round trip."""
+"""After the authenticator has let a key in: what is left of the handshake takes about a round trip."""
 AGAIN_S: Final = 0.1
 """Between two attempts to reach a worker."""
 DELIVERED_S: Final = 1.0
@@ -31,7 +31,7 @@ BLIND_S: Final = 0.2
 BLIND_MAX: Final = 500
 
 
-class Nudges:
+class Disconnects:
     """The workers that have not spoken yet.
 
     Args:
@@ -68,7 +68,7 @@ class Nudges:
         return list(self._missing)
 
     def arrived(self, key: str) -> None:
-        """The gate has let ``key`` in."""
+        """The authenticator has let ``key`` in."""
         for name in self._by_key.get(key, ()):
             self._later(name, FIRST_S)
 

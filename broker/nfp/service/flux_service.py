@@ -15,10 +15,10 @@ from broker.client import Handle, Limits, connect
 from broker.errors import HeadgateError
 from broker.identity import Role
 from broker.nfp.contract import JobEvent
-from broker.nfp.service.announce import Announcer
 from broker.nfp.service.callers import Broker
 from broker.nfp.service.handlers import Handlers
-from broker.nfp.service.topics import SERVICE
+from broker.nfp.service.payloads import SERVICE
+from broker.nfp.service.publisher import EventPublisher
 from broker.transport.link import Options
 from broker.wire.message import Message
 
@@ -35,8 +35,8 @@ LONGEST_PAUSE_S: Final = 5.0
 """Between two attempts to reach a Flux broker that is gone: twice as long each time, up to this."""
 
 
-class Face:
-    """The NFP broker's face on a Flux broker.
+class FluxService:
+    """The NFP broker as a service of a Flux broker.
 
     Args:
         broker: the NFP broker.
@@ -45,14 +45,14 @@ class Face:
         options: what the transport should know; None: its defaults.
 
     Attributes:
-        announcer: counts of events.
+        publisher: counts of events.
         connections: how often a link was made.
     """
 
     def __init__(
         self, broker: Broker, uri: str, *, announce: bool = True, options: Options | None = None
     ) -> None:
-        self.announcer = Announcer(broker.hub.epoch)
+        self.publisher = EventPublisher(broker.event_bus.epoch)
         self.connections = 0
         self._broker = broker
         self._uri = uri
@@ -68,12 +68,12 @@ class Face:
         """Connect and register.
 
         Raises:
-            LinkError: nobody is there, or it refuses. RpcError: EEXIST, another NFP broker has its face there; EPERM,
+            LinkError: nobody is there, or it refuses. RpcError: EEXIST, another NFP broker is there; EPERM,
             we are a guest there.
         """
         await self._connect()
-        self._end_listening = self._broker.hub.listen(self._happened)
-        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="nfp face")
+        self._end_listening = self._broker.event_bus.listen(self._happened)
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="nfp flux service")
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave; jobs go on. Harmless twice."""
@@ -102,10 +102,10 @@ class Face:
         self._handle = handle
         self.connections += 1
         if self._announce:
-            self.announcer.link = _Link(handle)
+            self.publisher.link = _Link(handle)
 
     async def _leave(self) -> None:
-        handle, self._handle, self.announcer.link = self._handle, None, None
+        handle, self._handle, self.publisher.link = self._handle, None, None
         if handle is not None:
             await handle.close()
 
@@ -146,7 +146,7 @@ class Face:
     def _happened(self, event: JobEvent, sequence: int) -> None:
         self._handlers.happened(event)
         if self._announce:
-            self.announcer.happened(event, sequence)
+            self.publisher.happened(event, sequence)
 
 
 class _Link:

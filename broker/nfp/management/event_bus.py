@@ -1,10 +1,10 @@
 """Who is told about jobs: subscriptions of peers with replay, and listeners in this process (NFP, "NFP/Broker-PUB").
 
-Theory of operation. Events are numbered and held by the ring; a subscription is a filter, and while it is *behind* the
-number it has come to. One that is not behind gets what it wants at once, and is asked about nothing else: those for one
-job are found by its uuid. One whose peer's queue is long, or that replays, is behind, and is delivered from the ring
-later (``pump``). Only what the ring forgets before it could be delivered is lost, and that is counted exactly: the next
-thing the subscriber gets says so (kind ``gap``). Each delivery asks again whether the peer may see the job.
+Theory of operation. Events are numbered and held by the buffer; a subscription is a filter, and while it is *behind*
+the number it has come to. One that is not behind gets what it wants at once, and is asked about nothing else: those for
+one job are found by its uuid. One whose peer's queue is long, or that replays, is behind, and is delivered from the
+buffer later (``pump``). Only what the buffer forgets before it could be delivered is lost, and that is counted exactly:
+the next thing the subscriber gets says so (kind ``gap``). Each delivery asks again whether the peer may see the job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.frames import Packet
-from broker.nfp.management.ring import HELD_MAX, HELD_MAX_BYTES, Entry, Ring
+from broker.nfp.management.event_buffer import HELD_MAX, HELD_MAX_BYTES, BufferedEvent, EventBuffer
 from broker.nfp.names import EVENTS, Command, Dialect, Sender
 
 SUBSCRIPTIONS_PER_HOLDER: Final = 16
@@ -26,7 +26,7 @@ SUBSCRIPTIONS_PER_HOLDER: Final = 16
 SUBSCRIPTIONS_MAX: Final = 256
 """In all: those for more than one job are asked about every event."""
 BACKLOG_MAX: Final = 1000
-"""Packets that may wait for a peer before its events wait in the ring instead, so that its results still find room."""
+"""Packets that may wait for a peer before its events wait in the buffer, so that its results still find room."""
 TURN_MAX: Final = 256
 """Entries looked at for one subscription at a time: a long replay does not hold up everybody else."""
 
@@ -82,8 +82,8 @@ class Subscription:
         """True when it wants ``event`` and its peer may see it now."""
         return self.wish.wants(event) and self.peer.principal.may_see(event.holder)
 
-    def missed(self, entry: Entry) -> None:
-        """The ring forgets ``entry`` before it was delivered."""
+    def missed(self, entry: BufferedEvent) -> None:
+        """The buffer forgets ``entry`` before it was delivered."""
         self.next = max(self.next, entry.sequence + 1)
         if self.matches(entry.event):
             self.lost += 1
@@ -108,12 +108,12 @@ class Subscribed(NamedTuple):
     gap: Gap | None
 
 
-class EventHub:
+class EventBus:
     """Implements ``contract.Watch``.
 
     Args:
         epoch: the broker's incarnation id.
-        held_max, held_max_bytes: the ring's bounds.
+        held_max, held_max_bytes: the buffer's bounds.
         backlog: how many packets wait for a peer.
         backlog_max: see ``BACKLOG_MAX``.
         later: calls a function after some seconds (a loop's ``call_later``), for replays and peers that were slow;
@@ -140,7 +140,7 @@ class EventHub:
         self.epoch = epoch
         self.delivered = 0
         self.dropped = 0
-        self.ring = Ring(held_max, held_max_bytes)
+        self.buffer = EventBuffer(held_max, held_max_bytes)
         self._backlog = backlog
         self._backlog_max = backlog_max
         self._wall = wall
@@ -158,19 +158,19 @@ class EventHub:
 
     def happened(self, event: JobEvent) -> None:
         """Number, hold and deliver ``event``."""
-        ring = self.ring
-        entry = ring.add(event, self._wall())
+        buffer = self.buffer
+        entry = buffer.add(event, self._wall())
         if self._all:
             self._deliver(entry)
-        while ring.overflowing:
-            forgotten = ring.drop()
+        while buffer.overflowing:
+            forgotten = buffer.drop()
             if self._behind:
                 self._forget(forgotten)
         if self._listeners:
             for listener in tuple(self._listeners):
                 listener(event, entry.sequence)
 
-    def _deliver(self, entry: Entry) -> None:
+    def _deliver(self, entry: BufferedEvent) -> None:
         event, behind = entry.event, self._behind
         for subscription in tuple(behind):
             self._advance(subscription)
@@ -184,7 +184,7 @@ class EventHub:
         if behind:
             self._schedule(RETRY_S)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: BufferedEvent) -> None:
         for subscription in self._behind:
             if subscription.next <= entry.sequence:
                 before = subscription.dropped
@@ -214,7 +214,7 @@ class EventHub:
 
     def _advance(self, subscription: Subscription) -> bool:
         """Deliver as much as peer and turn allow; True when only the turn has ended."""
-        peer, ring = subscription.peer, self.ring
+        peer, buffer = subscription.peer, self.buffer
         if not peer.alive:
             self.gone(peer)
             return False
@@ -222,10 +222,10 @@ class EventHub:
         for _ in range(TURN_MAX):
             if subscription.lost and not self._tell_gap(subscription):
                 return False
-            if subscription.next > ring.last:
+            if subscription.next > buffer.last:
                 del self._behind[subscription]
                 return False
-            entry = ring[subscription.next]
+            entry = buffer[subscription.next]
             if subscription.matches(entry.event):
                 if not self._send(peer, _event_packet(peer, entry, self.epoch)):
                     return False
@@ -286,7 +286,7 @@ class EventHub:
         self._by_holder[holder] += 1
         self._by_uuid.setdefault(wish.uuid, {})[subscription] = None
         self._all[subscription] = None
-        if begin <= self.ring.last:
+        if begin <= self.buffer.last:
             self._behind[subscription] = None
         self._schedule(0.0)
         return Subscribed(ident, begin - 1, gap)
@@ -297,15 +297,15 @@ class EventHub:
         Raises:
             ValueError: that number was not given yet, or is negative.
         """
-        ring = self.ring
+        buffer = self.buffer
         if since is None:
-            return ring.last + 1, None
+            return buffer.last + 1, None
         if epoch not in ("", self.epoch):
-            return ring.first, Gap("the broker was started anew; what came before is not held", 0, 0)
-        if not 0 <= since <= ring.last:
-            raise ValueError(f"since {since}, expected 0 to {ring.last}, the latest event")
-        if since + 1 < ring.first:
-            return ring.first, Gap("no longer held", since + 1, ring.first - 1)
+            return buffer.first, Gap("the broker was started anew; what came before is not held", 0, 0)
+        if not 0 <= since <= buffer.last:
+            raise ValueError(f"since {since}, expected 0 to {buffer.last}, the latest event")
+        if since + 1 < buffer.first:
+            return buffer.first, Gap("no longer held", since + 1, buffer.first - 1)
         return since + 1, None
 
     def unsubscribe(self, peer: Peer, ident: str = "") -> int:
@@ -343,7 +343,7 @@ class EventHub:
 
     def reached(self, subscription: Subscription) -> int:
         """The number it looks at next."""
-        return subscription.next if subscription in self._behind else self.ring.last + 1
+        return subscription.next if subscription in self._behind else self.buffer.last + 1
 
     def subscriptions(self, peer: Peer | None = None) -> list[Subscription]:
         """Those of ``peer``, or all."""
@@ -359,7 +359,7 @@ class EventHub:
         return end
 
 
-def _event_packet(peer: Peer, entry: Entry, epoch: str) -> Packet:
+def _event_packet(peer: Peer, entry: BufferedEvent, epoch: str) -> Packet:
     return _packet(peer, entry.event.service, entry.event.uuid, entry.encoded(epoch), entry.sequence)
 
 

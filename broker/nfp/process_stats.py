@@ -17,7 +17,7 @@ _LISTED_MAX: Final = 4096
 """Descriptors looked at; with more the number of TCP sockets is not told."""
 
 
-class ProcessFigures:
+class ProcessStats:
     """CPU, memory, descriptors and threads; figures the system does not tell are null."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The face's link: registered, lost, made again; events go through it."""
+"""The service's link: registered, lost, made again; events go through it."""
 
 import asyncio
 import errno
@@ -7,11 +7,11 @@ import pytest
 
 from broker.client import connect
 from broker.errors import LinkBroken, RpcError
-from broker.nfp.service import Face
+from broker.nfp.service import FluxService
 from broker.wire.message import PRIVATE
 from tests.unit.client.peer import soon
 from tests.unit.client.tiny_broker import start
-from tests.unit.nfp.service.desk import FakeBroker, happening, respond
+from tests.unit.nfp.service.stand_in import FakeBroker, happening, respond
 
 
 def run(script):
@@ -35,12 +35,12 @@ def test_calls_come_through_and_events_go_out(tmp_path):
     async def script():
         flux, listener = await start(f"local://{tmp_path}/s")
         nfp = FakeBroker()
-        face = Face(nfp, f"local://{tmp_path}/s")
-        await face.start()
+        service = FluxService(nfp, f"local://{tmp_path}/s")
+        await service.start()
         async with connect(f"local://{tmp_path}/s") as h, h.subscribe("nfp.job.") as events:
             call = soon(h.rpc("nfp.lab.go", {"target": "w1"}))
             caller, packet = await nfp.next()
-            nfp.hub.happened(happening("dispatched", packet.uuid, userid=7))
+            nfp.event_bus.happened(happening("dispatched", packet.uuid, userid=7))
             respond(caller, packet, 200, {"w1": {"result": 1}})
             assert (await call).json()["results"] == {"w1": {"result": 1}}
             event = await anext(events)
@@ -48,15 +48,15 @@ def test_calls_come_through_and_events_go_out(tmp_path):
             assert event.message.flags & PRIVATE
             waiting = soon(h.rpc("nfp.lab.go"))
             await nfp.next()
-            await face.stop()
+            await service.stop()
             with pytest.raises(RpcError) as caught:
                 await waiting
             assert caught.value.errno == errno.ECANCELED
         assert nfp.submitted == []
         assert not any(peer.alive for peer in nfp.peers)
-        nfp.hub.happened(happening("closed", "u"))
-        assert face.announcer.sent == 1
-        await face.stop()
+        nfp.event_bus.happened(happening("closed", "u"))
+        assert service.publisher.sent == 1
+        await service.stop()
         await until(lambda: not flux.links)
         await listener.stop()
 
@@ -67,11 +67,11 @@ def test_announce_false_publishes_nothing(tmp_path):
     async def script():
         flux, listener = await start(f"local://{tmp_path}/s")
         nfp = FakeBroker()
-        face = Face(nfp, f"local://{tmp_path}/s", announce=False)
-        await face.start()
-        nfp.hub.happened(happening("closed", "u"))
-        assert (face.announcer.sent, face.announcer.dropped) == (0, 0)
-        await face.stop()
+        service = FluxService(nfp, f"local://{tmp_path}/s", announce=False)
+        await service.start()
+        nfp.event_bus.happened(happening("closed", "u"))
+        assert (service.publisher.sent, service.publisher.dropped) == (0, 0)
+        await service.stop()
         await until(lambda: not flux.links)
         await listener.stop()
 
@@ -82,14 +82,14 @@ def test_a_lost_link_is_made_again_and_cancels_no_job(tmp_path):
     async def script():
         flux, listener = await start(f"local://{tmp_path}/s")
         nfp = FakeBroker()
-        face = Face(nfp, f"local://{tmp_path}/s")
-        await face.start()
+        service = FluxService(nfp, f"local://{tmp_path}/s")
+        await service.start()
         async with connect(f"local://{tmp_path}/s") as h:
             lost = soon(h.rpc("nfp.lab.go", {"cancel_with_caller": True}))
             await nfp.next()
             flux.services["nfp"].close("cut by the test")
-            await until(lambda: face.connections == 2)
-            nfp.hub.happened(happening("closed", "u"))
+            await until(lambda: service.connections == 2)
+            nfp.event_bus.happened(happening("closed", "u"))
             again = soon(h.rpc("nfp.lab.go", {"target": "w1"}))
             caller, packet = await nfp.next()
             assert packet.service == "lab"
@@ -97,7 +97,7 @@ def test_a_lost_link_is_made_again_and_cancels_no_job(tmp_path):
             respond(caller, packet, 200, {"w1": {}})
             await again
             lost.cancel()
-        await face.stop()
+        await service.stop()
         await until(lambda: not flux.links)
         await listener.stop()
 
@@ -107,9 +107,9 @@ def test_a_lost_link_is_made_again_and_cancels_no_job(tmp_path):
 def test_a_name_that_is_taken_and_a_broker_that_is_not_there(tmp_path):
     async def script():
         with pytest.raises(LinkBroken):
-            await Face(FakeBroker(), f"local://{tmp_path}/none").start()
+            await FluxService(FakeBroker(), f"local://{tmp_path}/none").start()
         flux, listener = await start(f"local://{tmp_path}/s")
-        first, second = (Face(FakeBroker(), f"local://{tmp_path}/s") for _ in range(2))
+        first, second = (FluxService(FakeBroker(), f"local://{tmp_path}/s") for _ in range(2))
         await first.start()
         with pytest.raises(RpcError) as caught:
             await second.start()
@@ -125,20 +125,20 @@ def test_a_name_that_is_taken_and_a_broker_that_is_not_there(tmp_path):
 def test_nothing_that_goes_wrong_while_it_connects_ends_the_attempts(tmp_path, caplog):
     async def script():
         flux, listener = await start(f"local://{tmp_path}/s")
-        face = Face(FakeBroker(), f"local://{tmp_path}/s")
-        await face.start()
-        real, failures = face._connect, [ValueError("one"), KeyError("two")]
+        service = FluxService(FakeBroker(), f"local://{tmp_path}/s")
+        await service.start()
+        real, failures = service._connect, [ValueError("one"), KeyError("two")]
 
         async def failing():
             if failures:
                 raise failures.pop()
             await real()
 
-        face._connect = failing
+        service._connect = failing
         flux.services["nfp"].close("cut by the test")
-        await until(lambda: face.connections == 2)
+        await until(lambda: service.connections == 2)
         assert caplog.text.count("could not be made") == 2
-        await face.stop()
+        await service.stop()
         await until(lambda: not flux.links)
         await listener.stop()
 

@@ -9,7 +9,7 @@ FORGIVE_S: Final = 30.0
 """One invalid message is forgiven after so long: a peer with a rare flaw is served for ever, a flood is not."""
 
 
-class Penalty:
+class InvalidCount:
     """Of one connection."""
 
     __slots__ = ("_count", "_since")
@@ -26,14 +26,14 @@ class Penalty:
         return self._count
 
 
-class Offences:
+class InvalidMessages:
     """Invalid messages of everybody.
 
     Args:
         most: how many a connection may have on its account.
 
     Attributes:
-        by_kind: by class, as ``InvalidPacket.kind`` and the corridor name them. cut: connections that were cut for it.
+        by_kind: by class, as ``InvalidPacket.kind`` and the ingress name them. cut: connections that were cut for it.
         failures: valid messages that the broker failed at.
     """
 
@@ -43,10 +43,10 @@ class Offences:
         self.cut = 0
         self.failures = 0
 
-    def add(self, penalty: Penalty, kind: str, now: float) -> bool:
+    def add(self, invalid: InvalidCount, kind: str, now: float) -> bool:
         """Count one; True when its sender is to be cut."""
         self.by_kind[kind] += 1
-        if penalty.add(now) <= self.most:
+        if invalid.add(now) <= self.most:
             return False
         self.cut += 1
         return True

@@ -4,7 +4,8 @@ Without ZMQ_ROUTER_HANDOVER libzmq ignores a connection whose identity another o
 that one ends, and tells nobody. So a peer that closes its socket and opens the next at once could hang for ever. Four
 things are done about it, and all need to know which keys are there:
 
-* the gate lets a connection wait while another one of its key is there, until that one is put away (``has``, ``gone``);
+* the authenticator lets a connection wait while another one of its key is there, until that one is put away (``has``,
+  ``gone``);
 * an earlier connection of a key whose machine has left even TCP's keep-alive unanswered, while another of the same key
   waits, is dead and is cut;
 * when a connection ends, those of its key that were let in before and have not spoken since are cut: libzmq makes them
@@ -12,8 +13,8 @@ things are done about it, and all need to know which keys are there:
 * when a connection ends that never spoke, or was turned away, nobody knows or cares what its identity was: those of all
   keys that came after it and have not spoken since are cut.
 
-libzmq does not say which of the accepted connections asks at the gate. The one that has waited longest, of those from
-the same host, is taken for it; the first message of a connection corrects that.
+libzmq does not say which of the accepted connections the authenticator is asked about. The one that has waited longest,
+of those from the same host, is taken for it; the first message of a connection corrects that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SETTLE_S: Final = 0.02
 
 
 class _Seen:
-    """A connection. ``key`` is None until the gate has seen it."""
+    """A connection. ``key`` is None until the authenticator has seen it."""
 
     __slots__ = ("fd", "host", "inode", "key", "number", "refused", "spoke")
 
@@ -53,7 +54,7 @@ class _Seen:
         self.spoke = False
 
 
-class Census:
+class Connections:
     """Who is connected.
 
     Args:
@@ -103,7 +104,7 @@ class Census:
         self._unjudged[seen] = None
 
     def granted(self, address: str, key: str) -> None:
-        """The gate let somebody in."""
+        """The authenticator let somebody in."""
         host = _plain(address)
         for seen in self._unjudged:
             if seen.host == host:

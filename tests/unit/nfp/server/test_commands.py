@@ -1,4 +1,4 @@
-"""Corridor, clients and workers: what is answered here, what is handed on, what is dropped."""
+"""Ingress, commands of clients and workers: what is answered here, what is handed on, what is dropped."""
 
 import msgspec
 import pytest
@@ -9,10 +9,10 @@ from broker.nfp.contract import Answer
 from broker.nfp.frames import Packet, encode
 from broker.nfp.names import MMI_BROKER, MMI_WORKER, SEED_CODES, SID, Command, Dialect, Sender
 from broker.nfp.principal import Standing
-from broker.nfp.server.clients import Clients
-from broker.nfp.server.corridor import Corridor
+from broker.nfp.server.commands import Clients
 from broker.nfp.server.greeting import Greeting
-from broker.nfp.server.penalty import Offences
+from broker.nfp.server.ingress import Ingress
+from broker.nfp.server.invalid_messages import InvalidMessages
 from broker.nfp.server.workers import Workers
 from tests.live.nfp import keepalive, ready, request
 from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingPeer
@@ -37,22 +37,22 @@ class Setting:
     def __init__(self, access=None, service=None, *, clients=True, workers=True):
         self.dispatch = RecordingDispatch()
         self.service = service or Service()
-        self.offences = Offences(2)
+        self.invalid_messages = InvalidMessages(2)
         greeting = Greeting(1000, 3, "e1")
         self.clients = Clients(self.dispatch, access or Access(), greeting, [self.service])
         self.workers = Workers(self.dispatch, greeting)
         self.greeted = []
-        self.corridor = Corridor(
+        self.ingress = Ingress(
             self.clients if clients else None,
             self.workers if workers else None,
-            self.offences,
+            self.invalid_messages,
             lambda peer, packet, now: self.greeted.append(peer.name),
         )
         self.peer = RecordingPeer()
 
     def say(self, packet):
         self.peer.sent.clear()
-        self.corridor.handle(self.peer, encode(packet), 1.0)
+        self.ingress.handle(self.peer, encode(packet), 1.0)
         return self.peer.sent
 
 
@@ -240,7 +240,7 @@ def test_a_failure_is_answered_and_costs_nobody_else():
     answers = on.say(request(Command.POST, "u"))
     assert answers[0].status == 500
     assert on.say(ready()) == []
-    assert on.offences.failures == 2
+    assert on.invalid_messages.failures == 2
     assert on.peer.cuts == []
 
 
@@ -268,11 +268,11 @@ def test_a_peer_that_cannot_be_told_of_a_failure_costs_nobody_else_either(caplog
 )
 def test_invalid_messages_are_dropped_and_counted(frames, kind):
     on = Setting()
-    on.corridor.handle(on.peer, frames, 1.0)
-    assert on.offences.by_kind == {kind: 1}
+    on.ingress.handle(on.peer, frames, 1.0)
+    assert on.invalid_messages.by_kind == {kind: 1}
     assert (on.peer.sent, on.dispatch.calls, on.greeted) == ([], [], [])
     for _ in range(2):
-        on.corridor.handle(on.peer, frames, 1.0)
+        on.ingress.handle(on.peer, frames, 1.0)
     assert len(on.peer.cuts) == 1
 
 
@@ -281,7 +281,7 @@ def test_each_of_two_sockets_has_its_own_commands():
     for_clients.say(ready())
     for_workers.say(request(Command.POST, "u"))
     for on in (for_clients, for_workers):
-        assert on.offences.by_kind == {"role": 1}
+        assert on.invalid_messages.by_kind == {"role": 1}
         assert on.dispatch.calls == []
     for_clients.say(request(Command.POST, "u"))
     for_workers.say(ready())

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 
 
-class Job(msgspec.Struct, forbid_unknown_fields=True):
+class JobRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Payload of ``nfp.SERVICE.TASK``."""
 
     args: list[Any] = msgspec.field(default_factory=list)
@@ -37,7 +37,7 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
     cancel_with_caller: bool = False
 
 
-class NamedJob(Job, forbid_unknown_fields=True, kw_only=True):
+class NamedJobRequest(JobRequest, forbid_unknown_fields=True, kw_only=True):
     """Payload of ``nfp.run``."""
 
     service: Name
@@ -80,7 +80,7 @@ class Asked(NamedTuple):
     service: str
     task: str
     target: Target
-    job: Job
+    job: JobRequest
 
 
 def read(shape: type[T], payload: bytes | None) -> T:
@@ -105,12 +105,12 @@ def asked(topic: str, payload: bytes | None) -> Asked:
     """
     words = topic.split(".")
     if topic == f"{SERVICE}.run":
-        named = read(NamedJob, payload)
+        named = read(NamedJobRequest, payload)
         return Asked(named.service, named.task, _target(named.target), named)
     service, task = ".".join(words[1:-1]), words[-1]
     if not service or not task:
         raise RpcError(errno.ENOSYS, f"Unknown service method '{topic}', expected {SERVICE}.SERVICE.TASK")
-    job = read(Job, payload)
+    job = read(JobRequest, payload)
     return Asked(service, task, _target(job.target), job)
 
 

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from broker.nfp.server import failures as module
-from broker.nfp.server.failures import ELSEWHERE, LEFT, Failures
+from broker.nfp.server import handshake_failures as module
+from broker.nfp.server.handshake_failures import ELSEWHERE, LEFT, HandshakeFailures
 from tests.unit.nfp.server.stage import KEY, stage, until
 
 
@@ -23,7 +23,7 @@ def test_one_line_for_each_address_and_then_a_count(monkeypatch, lines):
     monkeypatch.setattr(module, "QUIET_S", 0.05)
 
     async def main():
-        failures = Failures(asyncio.get_running_loop(), "here")
+        failures = HandshakeFailures(asyncio.get_running_loop(), "here")
         with contextlib.closing(failures):
             for address in ("10.0.0.1", "10.0.0.1", "10.0.0.2", "", "10.0.0.1", ""):
                 failures.add(address, "why")
@@ -47,7 +47,7 @@ def test_inventing_addresses_fills_neither_memory_nor_log(monkeypatch, lines):
     monkeypatch.setattr(module, "ADDRESSES_MAX", 3)
 
     async def main():
-        failures = Failures(asyncio.get_running_loop(), "here")
+        failures = HandshakeFailures(asyncio.get_running_loop(), "here")
         with contextlib.closing(failures):
             for number in range(100):
                 failures.add(f"10.0.0.{number}", "why")

@@ -1,0 +1,190 @@
+"""Names belong to the first key that used them."""
+
+from broker.nfp.records import Pinned
+from broker.nfp.server import name_pins as module
+from broker.nfp.server.name_pins import NamePins
+from tests.unit.nfp.server.scripted import RecordingJournal
+
+
+class Broker:
+    """What pins ask: who is connected, needed, listed; and the time."""
+
+    def __init__(self, **listed):
+        self.connected, self.needed, self.now = set(), set(), 0.0
+        self.journal = RecordingJournal()
+        self.name_pins = NamePins(
+            self.journal,
+            self.connected.__contains__,
+            lambda name: frozenset(listed.get(name, ())),
+            lambda key: any(key in keys for keys in listed.values()),
+            lambda name, key: name in self.needed,
+            lambda: self.now,
+        )
+
+
+def made(**listed):
+    on = Broker(**listed)
+    return on.name_pins, on.journal
+
+
+def test_the_first_key_owns_a_name():
+    name_pins, journal = made()
+    assert name_pins.fits("w1", "K")
+    name_pins.pin("w1", "K")
+    name_pins.pin("w1", "L")
+    assert name_pins.fits("w1", "K")
+    assert not name_pins.fits("w1", "L")
+    assert not name_pins.fits("w1", "")
+    assert name_pins.violations == 2
+    assert journal.ops == [Pinned("w1", "K")]
+
+
+def test_without_a_key_nothing_is_pinned():
+    name_pins, journal = made()
+    name_pins.pin("w1", "")
+    assert name_pins.fits("w1", "K")
+    assert journal.ops == []
+
+
+def test_pins_survive_and_can_be_taken_off():
+    name_pins, journal = made()
+    name_pins.restore([Pinned("w1", "K"), Pinned("gone", "")])
+    assert len(name_pins) == 1
+    assert not name_pins.fits("w1", "L")
+    assert name_pins.unpin("w1")
+    assert not name_pins.unpin("w1")
+    assert name_pins.fits("w1", "L")
+    assert journal.ops == [Pinned("w1", "")]
+
+
+def test_a_listed_name_is_its_keys_whoever_had_it_before():
+    name_pins, journal = made(w1=("K", "L"))
+    name_pins.restore([Pinned("w1", "S"), Pinned("w2", "S")])
+    assert name_pins.key_of("w1") == "K"
+    assert not name_pins.fits("w1", "S")
+    assert not name_pins.fits("w1", "")
+    assert name_pins.fits("w1", "L")
+    name_pins.pin("w1", "S")
+    assert journal.ops == []
+    name_pins.pin("w1", "L")
+    name_pins.pin("w1", "L")
+    assert (name_pins.key_of("w1"), journal.ops) == ("L", [Pinned("w1", "L")])
+    assert name_pins.fits("w1", "K")
+    assert name_pins.fits("w2", "S")
+    assert not name_pins.fits("w2", "K")
+
+
+def test_a_reserved_name_is_nobody_elses():
+    name_pins, _ = made()
+    name_pins.reserve("fss")
+    assert not name_pins.fits("fss", "K")
+    name_pins.release("fss")
+    assert name_pins.fits("fss", "K")
+
+
+def test_the_name_that_was_not_used_for_longest_goes(monkeypatch):
+    monkeypatch.setattr(module, "PINS_MAX", 3)
+    on = Broker()
+    for number in range(3):
+        assert on.name_pins.pin(f"n{number}", f"K{number}")
+    assert on.name_pins.pin("n0", "K0")  # used again
+    assert on.name_pins.pin("n3", "K3")
+    assert [on.name_pins.key_of(f"n{number}") for number in range(4)] == ["K0", "", "K2", "K3"]
+    assert on.journal.ops[-2:] == [Pinned("n1", ""), Pinned("n3", "K3")]
+    assert len(on.name_pins) == 3
+
+
+def test_names_that_are_connected_or_needed_stay_and_new_ones_are_refused(monkeypatch):
+    """However many they are, and however many names are invented."""
+    monkeypatch.setattr(module, "PINS_MAX", 200)
+    monkeypatch.setattr(module, "_PROBES", 16)
+    on = Broker()
+    names = [f"n{number}" for number in range(200)]
+    for name in names:
+        assert on.name_pins.pin(name, "K" + name)
+    on.connected.update(names[:150])
+    on.needed.update(names[150:])
+    for number in range(300):
+        assert not on.name_pins.pin(f"invented{number}", "E")
+        assert len(on.name_pins) == 200
+    assert on.name_pins.refused == 300
+    on.connected.discard("n70")
+    while not on.name_pins.pin("new", "N"):
+        assert on.name_pins.refused < 400
+    assert (on.name_pins.key_of("n70"), len(on.name_pins)) == ("", 200)
+
+
+def test_a_key_owns_so_many_names_and_no_more(monkeypatch):
+    monkeypatch.setattr(module, "NAMES_PER_KEY_MAX", 3)
+    on = Broker()
+    assert on.name_pins.pin("other", "L")
+    for number in range(5):
+        assert on.name_pins.pin(f"n{number}", "K")
+    assert [on.name_pins.key_of(f"n{number}") for number in range(5)] == ["", "", "K", "K", "K"]
+    on.connected.update({"n2", "n3", "n4"})
+    assert not on.name_pins.pin("n5", "K")
+    assert not on.name_pins.pin("n5", "K", lasting=False)
+    assert on.name_pins.key_of("other") == "L"
+
+
+def test_nobody_pushes_out_the_names_of_listed_keys(monkeypatch):
+    monkeypatch.setattr(module, "PINS_MAX", 2)
+    on = Broker(w1=("A",), w2=("B",), w3=("C",))
+    assert on.name_pins.pin("w1", "A")
+    assert on.name_pins.pin("w2", "B")
+    assert not on.name_pins.pin("n1", "K")
+    assert on.name_pins.pin("w3", "C")
+    assert on.name_pins.key_of("w1") == "A"
+
+
+def test_a_passing_clients_name_is_its_own_while_it_is_there_or_has_jobs():
+    on = Broker()
+    on.connected.add("c1")
+    assert on.name_pins.pin("c1", "K", lasting=False)
+    assert not on.name_pins.fits("c1", "L")
+    on.connected.clear()
+    on.needed.add("c1")
+    on.name_pins.left("c1")
+    assert not on.name_pins.fits("c1", "L")
+    assert on.name_pins.fits("c1", "K")
+    on.needed.clear()
+    assert on.name_pins.fits("c1", "L")  # its jobs have ended since
+    assert on.name_pins.pin("c2", "K", lasting=False)
+    on.name_pins.left("c2")
+    assert (on.name_pins.passing, len(on.name_pins), on.journal.ops) == (0, 0, [])
+
+
+def test_a_client_with_jobs_from_before_a_restart_keeps_its_name():
+    on = Broker()
+    on.needed.add("c1")
+    on.name_pins.expect("c1", "K")
+    assert not on.name_pins.fits("c1", "L")
+    assert on.name_pins.unpin("c1")
+    assert on.name_pins.fits("c1", "L")
+
+
+def test_a_name_that_becomes_a_workers_is_written_down():
+    on = Broker()
+    on.name_pins.pin("w1", "K", lasting=False)
+    on.name_pins.pin("w1", "K")
+    assert (on.name_pins.passing, on.journal.ops) == (0, [Pinned("w1", "K")])
+
+
+def test_the_last_use_is_written_down_now_and_then():
+    on = Broker()
+    on.name_pins.restore([Pinned("w1", "K")])
+    on.name_pins.pin("w1", "K")
+    on.now = module.USED_EVERY_S - 1
+    on.name_pins.pin("w1", "K")
+    assert len(on.journal.ops) == 1
+    on.now += 1
+    on.name_pins.pin("w1", "K")
+    assert on.journal.ops == [Pinned("w1", "K")] * 2
+
+
+def test_the_first_key_of_a_workers_client_is_told(caplog):
+    caplog.set_level("INFO")
+    on = Broker()
+    for _ in range(2):
+        on.name_pins.pin("w1-NFPClient", "K")
+    assert caplog.text.count("w1-NFPClient is the client of a worker from now on, and its key is K") == 1
