@@ -2,6 +2,7 @@
 
     broker     run a broker of NFP
     worker     offer the tasks of a Python file as a service
+    up         the broker and workers that an inventory's topology names
     run        have a task run, with progress, and print its results
     shell      the same line by line, with completion
     jobs       list, show, cancel jobs, and take up their results
@@ -11,10 +12,11 @@
     manage     ask a broker about itself, restart it, disconnect workers, read its log
     keys       show, make and pass on keys
 
-A verb's file is loaded when it is called: ``broker`` and ``worker`` load neither typer nor rich. Files that several
-verbs share stand beside them: ``inside`` is the broker as a part of another process, ``session`` the connection of the
-client verbs, ``connected`` what gives its options to their commands, ``following`` a job on the screen while it runs,
-``catalog`` what lines of the shell are completed with.
+A verb's file is loaded when it is called: ``broker``, ``worker`` and ``up`` load neither typer nor rich. Files that
+several verbs share stand beside them: ``inside`` is the broker as a part of another process, ``session`` the connection
+of the client verbs, ``connected`` what gives its options to their commands, ``following`` a job on the screen while it
+runs, ``catalog`` what lines of the shell are completed with, ``processes`` what ``up`` looks after, ``norfab_worker``
+what it runs in an interpreter that has NorFab.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from broker.cli import family
 VERBS: Final = {
     "broker": "a broker of NFP, alone or attached to a broker of this machine",
     "worker": "offer the tasks of a Python file as a service",
+    "up": "start and look after what an inventory's topology names",
     "run": "have a task run, with progress, and print its results",
     "shell": "have tasks run line by line, completed from what workers announce",
     "jobs": "list, show and cancel jobs, take up their results",

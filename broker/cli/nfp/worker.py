@@ -16,13 +16,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from broker import supervision
 from broker.cli.exits import OK, UsageError
 from broker.errors import ConfigError
 from broker.nfp.peer.keys import PLAINTEXT, check_name
 from broker.nfp.worker import Worker
+from broker.nfp.worker.worker import check_service
 
 log = logging.getLogger("headgate")
 _FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
+_POLL_S: Final = 0.02
 _EPILOG = """\
 examples:
   headgate nfp worker greet.py                                   the one Worker in that file
@@ -66,6 +69,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="NAME",
         help="the worker's name (default: SERVICE-HOST, then SERVICE-HOST-2 ...)",
     )
+    add("--service", metavar="NAME", help="the service to offer (default: what the file says)")
     add("--server-key", metavar="KEY", help="the broker's public key: Z85, or its .key file")
     add("--no-curve", action="store_true", help="speak plaintext, whatever keys there are")
     add("--key-secret", metavar="FILE", help="our CURVE certificate (default: made in the base directory)")
@@ -96,11 +100,24 @@ def main(argv: list[str]) -> int:
     worker.take_name()
     if not given.quiet:
         print("\n".join([*worker.summary(), "Ctrl-C ends it"]), flush=True)
-    if asyncio.run(worker.serve()) == "restart":
+    if asyncio.run(_serve(worker)) == "restart":
         log.info("%s: starts anew", worker.name)
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line again
     return OK
+
+
+async def _serve(worker: Worker) -> str:
+    """Work until told to leave; whoever looks after this process hears when the worker is registered."""
+    _tell_ready(worker, asyncio.get_running_loop())
+    return await worker.serve()
+
+
+def _tell_ready(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    if worker.connected:
+        supervision.announce(loop.call_later, "READY=1")
+    else:
+        loop.call_later(_POLL_S, _tell_ready, worker, loop)
 
 
 def settle(worker: Worker, given: argparse.Namespace) -> None:
@@ -109,6 +126,8 @@ def settle(worker: Worker, given: argparse.Namespace) -> None:
     Raises:
         ConfigError: one of them cannot be. UsageError: two contradict each other.
     """
+    if given.service:
+        worker.service = check_service(given.service)
     if given.name:
         worker.name = check_name(given.name)
     if given.broker:

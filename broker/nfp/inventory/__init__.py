@@ -6,7 +6,8 @@ A YAML file as deployed NorFab reads it, rendered by Jinja2 in a sandbox with ``
     workers:
       nornir-*: [common.yaml]      glob of workers' names -> files beside this one, or mappings, merged in order
       nornir-1: [site/one.yaml, {service: nornir}]
-    topology, logging, client, hooks, plugins: read, shown, and not acted upon
+    topology: {...}                what ``headgate nfp up`` starts
+    logging, client, hooks, plugins: read, shown, and not acted upon
 
 Rooms::
 
@@ -15,6 +16,7 @@ Rooms::
     redaction    what those may see who may not see values
     datastore    the file and those it names: loading, reloading, one worker's merged mapping
     reader       that in a thread, for a broker with others to answer
+    topology     what the inventory wants to be started
     service      ``sid.service.broker``
 """
 
@@ -22,5 +24,14 @@ from broker.nfp.inventory.datastore import Datastore
 from broker.nfp.inventory.reader import Reader
 from broker.nfp.inventory.redaction import redacted
 from broker.nfp.inventory.service import InventoryService
+from broker.nfp.inventory.topology import Topology, TopologyWorker, read_topology
 
-__all__ = ["Datastore", "InventoryService", "Reader", "redacted"]
+__all__ = [
+    "Datastore",
+    "InventoryService",
+    "Reader",
+    "Topology",
+    "TopologyWorker",
+    "read_topology",
+    "redacted",
+]

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.errors import ConfigError
 from broker.nfp.inventory.merging import copied, merged
-from broker.nfp.inventory.reading import Document, Source, read
+from broker.nfp.inventory.reading import EMPTY, Document, Source, read
 from broker.nfp.inventory.redaction import redacted as without_secrets
 from broker.nfp.rendering import render
 
@@ -45,13 +45,10 @@ class Pattern(NamedTuple):
 class Loaded(NamedTuple):
     """An inventory that was read without fault."""
 
-    whole: dict[str, Any]
+    main: Document = EMPTY
     patterns: tuple[Pattern, ...] = ()
     files: dict[str, dict[str, Any]] = {}  # noqa: RUF012 (a default that nobody writes to)
     notes: tuple[str, ...] = ()
-
-
-NOTHING: Final = Loaded({})
 
 
 class Datastore:
@@ -84,7 +81,7 @@ class Datastore:
         self._clock = clock
         self._check_s = check_s
         self._checked = clock()
-        self._loaded = NOTHING
+        self._loaded = Loaded()
         self._stamps: dict[Path, Stamp] = {}
         self._documents: dict[Path, tuple[Stamp, Document]] = {}
 
@@ -132,8 +129,13 @@ class Datastore:
 
         ``redacted`` hides what looks like a secret (see ``redaction``).
         """
-        shown = {section: self._loaded.whole.get(section) or {} for section in SECTIONS}
+        shown = {section: self._loaded.main.value.get(section) or {} for section in SECTIONS}
         return without_secrets(shown, everything=False) if redacted else copied(shown)  # type: ignore[no-any-return]
+
+    @property
+    def document(self) -> Document:
+        """The inventory file itself, as it was last read without fault."""
+        return self._loaded.main
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class Datastore:
                 raise main.fault(where, f"{name[:200]!r} {error}") from error
             files[name] = document.value
             notes += document.notes
-        return Loaded(main.value, patterns, files, tuple(notes))
+        return Loaded(main, patterns, files, tuple(notes))
 
     def _document(
         self, path: Path, name: str, stamps: dict[Path, Stamp], documents: dict[Path, tuple[Stamp, Document]]

@@ -61,6 +61,10 @@ class Document(NamedTuple):
         return self.source.fault(_line_at(self.root, path), text)
 
 
+EMPTY: Final = Document({}, None, Source("", False), ())
+"""No file."""
+
+
 def read(text: str, source: Source) -> Document:
     """The mapping that ``text`` is; nothing but comments is an empty one.
 

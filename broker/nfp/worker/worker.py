@@ -79,7 +79,7 @@ class Worker:
         insecure: bool = False,
         channel: Channel | None = None,
     ) -> None:
-        self.service = _check_service(service)
+        self.service = check_service(service)
         self._naming = Naming(service, name or (channel.name if channel is not None else ""))
         self.name = check_name(name or (channel.name if channel is not None else self._naming.first))
         self.brokers = chosen(broker, os.environ)
@@ -341,7 +341,12 @@ class Worker:
         )
 
 
-def _check_service(service: str) -> str:
+def check_service(service: str) -> str:
+    """``service`` itself when a worker can offer it.
+
+    Raises:
+        ConfigError: empty, longer than a name can be, or one of the broker's own.
+    """
     size = len(service.encode())
     if not 0 < size <= NAME_BYTES_MAX or "\0" in service or service in INTERNAL or service == MMI_WORKER:
         raise ConfigError(

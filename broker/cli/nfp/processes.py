@@ -1,0 +1,328 @@
+"""Processes that are looked after together: started in order, heard, started again when they end, ended together.
+
+Theory of operation. Each program has a task that runs it in lives: a process with a pipe for what it prints and a
+socket for its word that it is ready (sd_notify(3)). A life that ends by itself is followed by another after a pause
+that grows (``supervision.Pauses``). Who ends with code 0, or says that its options or configuration are wrong, is left,
+and so is who has ended ``ENDS_MAX`` times in a row without having lasted. Processes have sessions of their own, so that
+a Ctrl-C at the terminal is the supervisor's to deal with, and they end when it does, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker import supervision
+from broker.cli.exits import CONFIG, FAILED, OK, USAGE
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+LASTED_S: Final = 10.0
+"""Who lived so long was well: its next pause is the first again."""
+ENDS_MAX: Final = 5
+"""Ends in a row after which a program is left."""
+LINE_BYTES_MAX: Final = 64 << 10
+"""Of what a process prints; a longer line is told in pieces."""
+LATE_S: Final = 1.0
+"""How long what a process has printed may take to be read once it has ended; its children may keep the pipe open."""
+KILL_S: Final = 10.0
+"""How long a process may live after the time that it has for its end."""
+HURRY_S: Final = 3.0
+"""How long it may take to leave at once."""
+_READY: Final = b"READY=1"
+_PR_SET_PDEATHSIG: Final = 1
+
+Tell = Callable[[str, str, str], None]
+"""Gets (name, event, text) of what happens: ``starting``, ``ready``, ``line``, ``ended``, ``left``."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is run.
+
+    Attributes:
+        words: makes the command line, before each life. depends_on: names of programs that have to be ready before.
+        environ: further variables.
+    """
+
+    name: str
+    words: Callable[[], Sequence[str]]
+    depends_on: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+class Process:
+    """One program through its lives.
+
+    Args:
+        program: it. tell: see ``Tell``. place: path of a socket to be made.
+
+    Attributes:
+        ready: set while it runs and has said so. left: set once it is not started again. settled: set once either was.
+        code: its last exit code, -N after signal N.
+    """
+
+    def __init__(self, program: Program, tell: Tell, place: str) -> None:
+        self.program = program
+        self.ready = asyncio.Event()
+        self.left = asyncio.Event()
+        self.settled = asyncio.Event()
+        self.code: int | None = None
+        self._all_told = tell
+        self._place = place
+        self._leaving = asyncio.Event()
+        self._running: asyncio.subprocess.Process | None = None
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Tell it to leave; it is not started again."""
+        self._leaving.set()
+        if self._running is not None and self._running.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._running.send_signal(number)
+
+    def _tell(self, event: str, text: str) -> None:
+        self._all_told(self.program.name, event, text)
+
+    async def keep(self, before: Sequence[Process] = ()) -> None:
+        """Run it once those ``before`` it are ready, and again and again, until it is left."""
+        try:
+            for other in before:
+                await other.settled.wait()
+                if not other.ready.is_set() and not self._leaving.is_set():
+                    self._tell(
+                        "left", f"is not started: {other.program.name}, which it depends on, is not there"
+                    )
+                    return
+            await self._keep()
+        finally:
+            self.left.set()
+            self.settled.set()
+
+    async def _keep(self) -> None:
+        clock = asyncio.get_running_loop().time
+        pauses = supervision.Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, LASTED_S)
+        while not self._leaving.is_set():
+            began = clock()
+            self.code = await self._live()
+            pause_s = pauses.after(clock() - began)
+            if self._leaving.is_set() or self.code == OK:
+                self._tell("left", "has left")
+                return
+            if (why := _hopeless(self.code, pauses.ends)) is not None:
+                self._tell("left", f"{why}, is not started again")
+                return
+            self._tell("ended", f"ended with {_code(self.code)}, is started again in {pause_s:g} s")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), pause_s)
+
+    async def _live(self) -> int:
+        """Run it once; returns the exit code."""
+        read, write = os.pipe()  # not one of asyncio's: a child of the process may keep it open for longer
+        reading = asyncio.get_running_loop().create_task(
+            self._read(read), name=f"lines of {self.program.name}"
+        )
+        try:
+            with self._hearing():
+                self._running = await self._spawned(write)
+                self._tell("starting", f"is started, process {self._running.pid}")
+                if self._leaving.is_set():
+                    self.end()
+                code = await self._running.wait()
+        except OSError as error:
+            self._tell("line", f"cannot be started: {error}")
+            code = CONFIG
+        finally:
+            self.ready.clear()
+        await asyncio.wait([reading], timeout=LATE_S)
+        reading.cancel()
+        return code
+
+    async def _spawned(self, output: int) -> asyncio.subprocess.Process:
+        """Start it; what it prints goes to ``output``, which is closed here."""
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self.program.words(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**_environ(), **self.program.environ, "NOTIFY_SOCKET": self._place},
+                start_new_session=True,
+                preexec_fn=_following(),
+            )
+        finally:
+            os.close(output)
+
+    async def _read(self, fd: int) -> None:
+        """Tell the lines that come from ``fd``, and close it."""
+        stream = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(fd, "rb", 0)
+        )
+        try:
+            rest = b""
+            while data := await stream.read(LINE_BYTES_MAX):
+                *lines, rest = (rest + data).split(b"\n")
+                if len(rest) >= LINE_BYTES_MAX:
+                    lines, rest = [*lines, rest], b""
+                for line in lines:
+                    self._tell("line", line.decode(errors="replace").rstrip("\r"))
+            if rest:
+                self._tell("line", rest.decode(errors="replace"))
+        finally:
+            transport.close()
+
+    @contextlib.contextmanager
+    def _hearing(self) -> Iterator[None]:
+        """Have a socket on which it says that it is ready."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._place)
+            sock.bind(self._place)
+            loop.add_reader(sock, self._heard, sock)
+            try:
+                yield
+            finally:
+                loop.remove_reader(sock)
+
+    def _heard(self, sock: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            said = sock.recv(4096)
+            if _READY in said.split(b"\n") and not self.ready.is_set():
+                self.ready.set()
+                self.settled.set()
+                self._tell("ready", "is ready")
+
+
+class Supervisor:
+    """The processes of a broker and of its workers.
+
+    Args:
+        programs: in the order of their start. first: the name of the one that ends last, and ends all when it is
+            left; "": none does. tell: see ``Tell``; ``up`` and ``leaving`` have the name "". folder: for sockets.
+            interval_s: between two starts. patience_s: how long all others, and then the first, may take to leave.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        first: str,
+        tell: Tell,
+        folder: str,
+        *,
+        interval_s: float = 0.0,
+        patience_s: float = KILL_S,
+    ) -> None:
+        self._processes = {
+            each.name: Process(each, tell, os.path.join(folder, str(at))) for at, each in enumerate(programs)
+        }
+        self._first = self._processes.get(first)
+        self._tell = tell
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._leaving = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    def leave(self) -> None:
+        """End all, in order; called again: at once."""
+        (self._hurry if self._leaving.is_set() else self._leaving).set()
+
+    async def run(self) -> int:
+        """Run until told to leave, or until what matters is left; returns an exit code."""
+        loop = asyncio.get_running_loop()
+        starting = loop.create_task(self._start(), name="start")
+        waits = [loop.create_task(self._over()), loop.create_task(self._leaving.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        told = self._leaving.is_set()
+        self._leaving.set()
+        for each in (starting, *waits):
+            each.cancel()
+        await asyncio.gather(starting, *waits, return_exceptions=True)
+        if any(not each.left.is_set() for each in self._processes.values()):
+            self._tell("", "leaving", "ends all, workers first")
+        await self._end([each for each in self._processes.values() if each is not self._first])
+        if self._first is not None:
+            await self._end([self._first])
+        return OK if told else self._code()
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for at, (name, process) in enumerate(self._processes.items()):
+            if at and self._interval_s:
+                await asyncio.sleep(self._interval_s)
+            before = [self._processes[other] for other in process.program.depends_on]
+            self._keeping[name] = loop.create_task(process.keep(before), name=name)
+            if process is self._first:
+                await process.settled.wait()
+        for process in self._processes.values():
+            await process.settled.wait()
+        ready = [name for name, each in self._processes.items() if each.ready.is_set()]
+        absent = [name for name in self._processes if name not in ready]
+        said = f"up after {loop.time() - began:.2f} s: {', '.join(ready) or 'nobody'}"
+        self._tell("", "up", f"{said}; not there: {', '.join(absent)}" if absent else said)
+
+    async def _over(self) -> None:
+        """Wait until the first is left, or all are where there is no first."""
+        for each in self._processes.values() if self._first is None else [self._first]:
+            await each.left.wait()
+
+    async def _end(self, processes: Sequence[Process]) -> None:
+        """Have them leave: as they were told, then at once, then by force."""
+        tasks = [self._keeping[name] for each in processes if (name := each.program.name) in self._keeping]
+        hurry = asyncio.get_running_loop().create_task(self._hurry.wait(), name="hurry")
+        steps = ((signal.SIGTERM, self._patience_s), (signal.SIGTERM, HURRY_S), (signal.SIGKILL, None))
+        for step, (number, seconds) in enumerate(steps):
+            if all(task.done() for task in tasks):
+                break
+            for each in processes:
+                each.end(number)
+            ended = asyncio.gather(*(asyncio.shield(task) for task in tasks), return_exceptions=True)
+            waits: list[asyncio.Future[Any]] = [ended] if step or hurry.done() else [ended, hurry]
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+
+    def _code(self) -> int:
+        left = self._processes.values() if self._first is None else [self._first]
+        codes = {each.code for each in left}
+        return OK if codes == {OK} else CONFIG if codes <= {CONFIG, USAGE} else FAILED
+
+
+def _hopeless(code: int, ends: int) -> str | None:
+    """Why a program that ended with ``code`` is not started again; None when it is."""
+    if code in (CONFIG, USAGE):
+        return f"ended with code {code}: see what it says above"
+    return f"ended with {_code(code)}, {ends} times in a row" if ends >= ENDS_MAX else None
+
+
+def _code(code: int) -> str:
+    return f"code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
+
+
+def _environ() -> dict[str, str]:
+    """This process's variables without what its own supervisor said to it alone; lines come as they are printed."""
+    unsaid = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM")
+    environ = {name: value for name, value in os.environ.items() if name not in unsaid}
+    return {**environ, "PYTHONUNBUFFERED": "1"}
+
+
+def _following() -> Callable[[], None]:
+    """For a new process: have it told to leave when this one has ended."""
+    prctl = ctypes.CDLL(None).prctl
+    supervisor = os.getpid()
+
+    def follow() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != supervisor:
+            os._exit(FAILED)  # it ended before we could ask to be told
+
+    return follow

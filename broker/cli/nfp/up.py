@@ -1,0 +1,318 @@
+"""``headgate nfp up``: the broker and the workers that an inventory's topology names, as processes of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from broker import interpreter, supervision
+from broker.cli.nfp import norfab_worker
+from broker.cli.nfp.processes import Program, Supervisor
+from broker.errors import ConfigError
+from broker.nfp.inventory import Datastore, Topology, TopologyWorker, read_topology
+from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key
+from broker.transport.zeromq.address import contact, parse
+
+BROKER: Final = "broker"
+"""What the broker is called on the terminal and in the folder of logs."""
+DRAIN_S: Final = 30.0
+SPARE_S: Final = 10.0
+"""How much longer than its running jobs a process may take to end before it is killed."""
+LOG_BYTES_MAX: Final = 16 << 20
+"""Of one file; an older one is kept beside it."""
+WAITING_MAX: Final = 10_000
+"""Lines that wait for the terminal."""
+LAST_LINES_S: Final = 1.0
+"""How long they may take at the end."""
+
+_EPILOG: Final = """\
+examples:
+  headgate nfp up                                the inventory.yaml of this folder
+  headgate nfp up lab/inventory.yaml --worker greet-1
+  headgate nfp up --no-broker                    workers only, for the broker at broker.endpoint
+  headgate nfp up --norfab .venv/bin/python      with NorFab's own workers, run by an interpreter that has NorFab
+
+inventory.yaml:
+  broker:
+    endpoint: tcp://127.0.0.1:5555
+  workers:
+    greet-*:
+      - service: greet
+        worker: greet.py        # FILE.py[:NAME] beside the inventory, or MODULE:NAME, as `headgate nfp worker` takes it
+        max_concurrent_jobs: 8
+  topology:
+    broker: true
+    workers:
+      - greet-1
+      - greet-2: {depends_on: [greet-1]}
+
+Everything else below `workers` reaches the worker as its inventory. Who ends is started again, after a pause that
+grows; who ends five times in a row, or cannot be configured, is left. SIGTERM and Ctrl-C: workers finish what they
+run, then the broker leaves; a second one ends all at once.
+exit codes: 0 told to leave, 1 the broker or the last worker failed, 2 wrong options, 78 wrong configuration
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of the verb."""
+    parser = argparse.ArgumentParser(
+        prog="headgate nfp up",
+        description="Start the broker and the workers that the topology of an inventory names, and look after them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("inventory", nargs="?", default="inventory.yaml", metavar="FILE", help="default: inventory.yaml")
+    add("--no-broker", action="store_true", help="start workers only, whatever the topology says")
+    add("--no-workers", action="store_true", help="start the broker only")
+    add("-w", "--worker", action="append", metavar="NAME", help="only this worker; may be given again")
+    add("--server-key", metavar="KEY", help="key of a broker that is elsewhere (default: broker.shared_key)")
+    add(
+        "--key-secret", metavar="FILE", help="the broker's CURVE certificate (default: in the base directory)"
+    )
+    add("--base-dir", metavar="DIR", help="keys, jobs and files (default: ~/.local/state/headgate/nfp)")
+    add(
+        "--logs",
+        metavar="DIR",
+        help="folder of what each process prints (default: logs in the base directory)",
+    )
+    add(
+        "--norfab",
+        metavar="PYTHON",
+        help="an interpreter that has NorFab, to run workers that are NorFab's own",
+    )
+    add("--no-store", action="store_true", help="keep nothing: jobs end with the broker and the workers")
+    add("--no-curve", action="store_true", help="speak plaintext, as broker.zmq_auth: false does")
+    add("--insecure", action="store_true", help="allow plaintext to and from other machines")
+    add(
+        "--drain",
+        type=float,
+        default=DRAIN_S,
+        metavar="SECONDS",
+        help="for running jobs at the end (default 30)",
+    )
+    add("-c", "--config", metavar="FILE", help="TOML with a section [nfp], for the broker")
+    add("-s", "--set", action="append", default=[], metavar="nfp.KEY=VALUE", help="a setting of the broker")
+    add("--json", action="store_true", help="print an object a line: time, name, event, text")
+    add("-q", "--quiet", action="store_true", help="print what starts and ends, not what the processes print")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the verb."""
+    parser = arguments()
+    given = parser.parse_args(argv)
+    if given.no_broker and given.no_workers:
+        parser.error("--no-broker and --no-workers: expected one of them")
+    datastore = Datastore(given.inventory)
+    datastore.load()
+    topology = wanted(given, read_topology(datastore))
+    commands = Commands(given, topology)
+    programs = commands.programs()
+    if not programs:
+        raise ConfigError(
+            f"{given.inventory}: nothing to start: topology has no workers, and no broker is wanted"
+        )
+    logs = Path(given.logs or commands.base_dir / "logs")
+    told = Told(logs, as_json=given.json, quiet=given.quiet)
+    told("", "logs", f"logs in {logs}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="headgate-nfp-up-") as folder:
+            return asyncio.run(_run(programs, told, folder, topology.interval_s, given.drain + SPARE_S))
+    finally:
+        told.close()
+
+
+async def _run(
+    programs: Sequence[Program], told: Told, folder: str, interval_s: float, patience_s: float
+) -> int:
+    loop = asyncio.get_running_loop()
+
+    def tell(name: str, event: str, text: str) -> None:
+        told(name, event, text)
+        if event == "up":
+            supervision.announce(loop.call_later, "READY=1")
+        elif event == "leaving":
+            supervision.leaving(2 * patience_s)
+
+    supervisor = Supervisor(programs, BROKER, tell, folder, interval_s=interval_s, patience_s=patience_s)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, supervisor.leave)
+    supervision.watch(loop.call_later)
+    return await supervisor.run()
+
+
+# -- what is started ------------------------------------------------------------------------------
+
+
+def wanted(given: argparse.Namespace, topology: Topology) -> Topology:
+    """The part of ``topology`` that the options ask for.
+
+    Raises:
+        ConfigError: they name a worker that is not there.
+    """
+    if given.no_workers or given.worker:
+        topology = topology.only([] if given.no_workers else given.worker)
+    return topology._replace(broker=topology.broker and not given.no_broker)
+
+
+class Commands:
+    """The programs that a topology and the options ask for.
+
+    Raises:
+        ConfigError: a worker cannot be started by us, or an address or key is none.
+    """
+
+    def __init__(self, given: argparse.Namespace, topology: Topology) -> None:
+        self._given = given
+        self._topology = topology
+        self._inventory = os.path.abspath(given.inventory)
+        self.base_dir = Path(os.path.abspath(given.base_dir)) if given.base_dir else default_base_dir()
+        self._curve = topology.curve and not given.no_curve
+        place = parse(topology.endpoint)
+        self._contact = contact(place, place.host)
+        self._key = ""
+        if self._curve and (key := given.server_key or topology.server_key):
+            self._key = broker_key(key)
+
+    def programs(self) -> list[Program]:
+        """The broker, where one is wanted, and the workers that wait for it."""
+        programs = [Program(BROKER, self._broker)] if self._topology.broker else []
+        return programs + [self._program(worker) for worker in self._topology.workers]
+
+    def _program(self, worker: TopologyWorker) -> Program:
+        if worker.name == BROKER:
+            raise ConfigError(f"{worker.where}: a worker cannot be called {BROKER!r} here")
+        if not worker.code and not self._given.norfab:
+            raise ConfigError(
+                f"{worker.where}: worker {worker.name!r} of the service {worker.service!r} is NorFab's own or a plugin "
+                "of it: name an interpreter that has NorFab with --norfab, leave it to `nfcli -w`, or say "
+                f"worker: FILE.py in `workers` where a worker of ours is to do it"
+            )
+        before = (BROKER, *worker.depends_on) if self._topology.broker else worker.depends_on
+        words = self._norfab if not worker.code else self._worker
+        environ = {"PYTHONPATH": os.pathsep.join(self._path())} if worker.code else {}
+        return Program(worker.name, lambda: words(worker), before, environ)
+
+    def _path(self) -> list[str]:
+        """Where modules are looked for: beside the inventory first."""
+        return [os.path.dirname(self._inventory), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+    def _broker(self) -> list[str]:
+        given = self._given
+        words = [*interpreter.command("headgate"), "nfp", "broker", "--endpoint", self._topology.endpoint]
+        words += ["--inventory", self._inventory, "--base-dir", str(self.base_dir)]
+        words += ["--files", self._topology.files] if self._topology.files else []
+        for name in ("config", "key_secret"):
+            words += [f"--{name.replace('_', '-')}", getattr(given, name)] if getattr(given, name) else []
+        for each in given.set:
+            words += ["--set", each]
+        return words + self._shared()
+
+    def _worker(self, worker: TopologyWorker) -> list[str]:
+        words = [*interpreter.command("headgate"), "nfp", "worker", worker.code, "--name", worker.name]
+        words += ["--broker", self._contact, "--base-dir", str(self.base_dir), "--inventory"]
+        words += ["--drain", f"{self._given.drain:g}"]
+        words += ["--service", worker.service] if worker.service else []
+        words += ["--jobs", str(worker.jobs)] if worker.jobs else []
+        words += ["--server-key", self._key] if self._key and not self._topology.broker else []
+        return words + self._shared()
+
+    def _shared(self) -> list[str]:
+        found = [("--no-curve", not self._curve), ("--insecure", self._given.insecure)]
+        return [word for word, wanted in (*found, ("--no-store", self._given.no_store)) if wanted]
+
+    def _norfab(self, worker: TopologyWorker) -> list[str]:
+        key = self._key
+        if self._curve and (self._topology.broker or not key):
+            key = found_broker_key(self.base_dir) or key
+        script = norfab_worker.__file__
+        return [self._given.norfab, "-P", script, self._inventory, worker.name, self._contact, key]
+
+
+# -- what is told ---------------------------------------------------------------------------------
+
+
+class Told:
+    """Tells what happens: on the terminal, and what a process prints in a file of its own.
+
+    A thread writes to the terminal: one that stands still must not hold up those who print. Beyond ``WAITING_MAX``
+    lines that wait for it, lines are in the files only.
+
+    Args:
+        folder: of the files, made when it is not there. as_json: objects, one a line. quiet: no lines of processes.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, *, as_json: bool, quiet: bool) -> None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot make the folder: {error.strerror}", error.errno) from error
+        self._folder = folder
+        self._as_json = as_json
+        self._quiet = quiet
+        self._files: dict[str, _File] = {}
+        self._waiting: queue.Queue[str] = queue.Queue(WAITING_MAX)
+        self._writer = threading.Thread(target=self._write, name="terminal", daemon=True)
+        self._writer.start()
+
+    def __call__(self, name: str, event: str, text: str) -> None:
+        """See ``processes.Tell``."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        if name:
+            self._keep(name, text if event == "line" else f"{now} -- {text}")
+        if event == "line" and self._quiet:
+            return
+        if self._as_json:
+            line = json.dumps({"time": now, "name": name, "event": event, "text": text})
+        else:
+            line = f"{name} {'|' if event == 'line' else '-'} {text}" if name else text
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(f"{line}\n")
+
+    def close(self) -> None:
+        """Let what waits be written, if the terminal takes it."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait("")
+        self._writer.join(LAST_LINES_S)
+        for file in self._files.values():
+            file.close()
+
+    def _keep(self, name: str, line: str) -> None:
+        file = self._files.get(name)
+        if file is None:
+            path = self._folder / f"{quote(name, safe=' ')}.log"
+            file = self._files[name] = _File(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
+        file.emit(logging.makeLogRecord({"msg": line}))
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            while line := self._waiting.get():
+                sys.stdout.write(line)
+                if self._waiting.empty():
+                    sys.stdout.flush()
+
+
+class _File(RotatingFileHandler):
+    """A file of lines."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - a name of logging
+        """Go on: a full disk costs lines, not processes."""

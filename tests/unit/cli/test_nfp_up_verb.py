@@ -1,0 +1,202 @@
+"""``headgate nfp up``: what is started for an inventory and options, what is refused, what is told and kept."""
+
+import io
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker import interpreter
+from broker.cli import exits
+from broker.cli.main import main
+from broker.cli.nfp import norfab_worker, up
+from broker.nfp.inventory import Datastore, read_topology
+
+KEY = "k" * 40
+INVENTORY = """\
+broker: {endpoint: "tcp://127.0.0.1:5999"}
+workers:
+  "*": [{service: greet, worker: greet.py, max_concurrent_jobs: 8}]
+  n: [{worker: }]
+topology:
+  workers: [w, {x: {depends_on: [w]}}]
+"""
+
+
+@pytest.fixture
+def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    path = tmp_path / "inventory.yaml"
+    path.write_text(INVENTORY)
+    return path
+
+
+def programs(inventory: Path, *words: str) -> dict[str, list[str]]:
+    """The command lines behind ``headgate nfp`` by name."""
+    given = up.arguments().parse_args([str(inventory), *words])
+    datastore = Datastore(inventory)
+    datastore.load()
+    wanted = up.wanted(given, read_topology(datastore))
+    ours = [*interpreter.command("headgate"), "nfp"]
+    found = {each.name: list(each.words()) for each in up.Commands(given, wanted).programs()}
+    return {
+        name: words[len(ours) :] if words[: len(ours)] == ours else words for name, words in found.items()
+    }
+
+
+def options(words: list[str]) -> dict[str, str]:
+    """``--name value`` of a command line without flags."""
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_what_is_started(inventory: Path) -> None:
+    folder = inventory.parent
+    found = programs(inventory)
+    assert list(found) == ["broker", "w", "x"]
+    verb, *words = found["broker"]
+    state = f"{folder}/home/headgate/nfp"
+    assert (verb, options(words)) == (
+        "broker",
+        {"--endpoint": "tcp://127.0.0.1:5999", "--inventory": str(inventory), "--base-dir": state},
+    )
+    verb, code, *words = found["w"]
+    assert (verb, code, words.count("--inventory")) == ("worker", f"{folder}/greet.py", 1)
+    words.remove("--inventory")
+    assert options(words) == {
+        "--name": "w",
+        "--broker": "tcp://127.0.0.1:5999",
+        "--base-dir": state,
+        "--drain": "30",
+        "--service": "greet",
+        "--jobs": "8",
+    }
+
+
+def test_options_are_passed_on(inventory: Path) -> None:
+    given = ["--base-dir", "state", "--no-store", "--no-curve", "--insecure", "--drain", "5"]
+    given += ["--config", "nfp.toml", "--set", "nfp.credits=4", "--key-secret", "key"]
+    found = programs(inventory, *given)
+    broker, worker = " ".join(found["broker"]), " ".join(found["w"])
+    for words in (broker, worker):
+        assert f"--base-dir {inventory.parent}/state" in words
+        assert words.endswith("--no-curve --insecure --no-store")
+    assert "--config nfp.toml --key-secret key --set nfp.credits=4" in broker
+    assert "--drain 5" in worker
+
+
+def test_a_part_of_it(inventory: Path) -> None:
+    assert list(programs(inventory, "--no-workers")) == ["broker"]
+    assert list(programs(inventory, "--worker", "x")) == ["broker", "x"]
+    found = programs(inventory, "--no-broker", "--server-key", KEY)
+    assert list(found) == ["w", "x"]
+    assert f"--server-key {KEY}" in " ".join(found["w"])
+    inventory.write_text(INVENTORY.replace("{endpoint", f"{{zmq_auth: false, shared_key: {KEY}, endpoint"))
+    assert "--no-curve" in programs(inventory, "--no-broker")["w"]
+    assert "--server-key" not in programs(inventory, "--no-broker")["w"]
+
+
+def test_a_worker_of_norfab(inventory: Path) -> None:
+    inventory.write_text(INVENTORY.replace("worker: greet.py, ", "").replace("n: [{worker: }]", ""))
+    found = programs(inventory, "--norfab", "/n/python", "--no-broker", "--server-key", KEY)
+    script = norfab_worker.__file__
+    assert found["w"] == ["/n/python", "-P", script, str(inventory), "w", "tcp://127.0.0.1:5999", KEY]
+    assert programs(inventory, "--norfab", "/n/python", "--no-curve")["w"][-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code", "said"),
+    [
+        (None, [], exits.CONFIG, "inventory.yaml cannot be read: No such file"),
+        ("a: [", [], exits.CONFIG, "inventory.yaml:1: "),
+        (INVENTORY, ["--worker", "y"], exits.CONFIG, "no worker 'y' in the topology"),
+        (INVENTORY, ["--server-key", "z"], exits.CONFIG, "z: "),
+        ("topology: {broker: false}", [], exits.CONFIG, "nothing to start"),
+        (
+            INVENTORY.replace("[w, {x: {depends_on: [w]}}]", "[broker]"),
+            [],
+            exits.CONFIG,
+            "cannot be called 'broker' here",
+        ),
+        (
+            INVENTORY.replace(", worker: greet.py", ""),
+            [],
+            exits.CONFIG,
+            "inventory.yaml:6: worker 'w' of the service 'greet' is NorFab's own or a plugin of it: name an",
+        ),
+    ],
+)
+def test_what_cannot_be(
+    inventory: Path,
+    text: str | None,
+    words: list[str],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if text is None:
+        inventory.unlink()
+    else:
+        inventory.write_text(text)
+    assert main(["nfp", "up", *words]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_neither_broker_nor_workers(inventory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["nfp", "up", "--no-broker", "--no-workers"])
+    assert "expected one of them" in capsys.readouterr().err
+
+
+def test_lines_are_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = up.Told(tmp_path / "logs", as_json=False, quiet=False)
+    told("", "logs", "logs in x")
+    told("a/b", "starting", "is started")
+    told("a/b", "line", "text")
+    told.close()
+    assert capsys.readouterr().out == "logs in x\na/b - is started\na/b | text\n"
+    first, second = (tmp_path / "logs" / "a%2Fb.log").read_text().splitlines()
+    assert (first.endswith(" -- is started"), second) == (True, "text")
+
+
+def test_objects_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = up.Told(tmp_path, as_json=True, quiet=True)
+    told("w", "line", "text")
+    told("w", "left", "has left")
+    told.close()
+    said = json.loads(capsys.readouterr().out)
+    assert (said["name"], said["event"], said["text"]) == ("w", "left", "has left")
+    assert "text" in (tmp_path / "w.log").read_text()
+
+
+def test_a_terminal_that_stands_still_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    class Still(io.StringIO):
+        def write(self, text: str) -> int:
+            go_on.wait()
+            return super().write(text)
+
+    screen = Still()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(up, "WAITING_MAX", 10)
+    told = up.Told(tmp_path, as_json=False, quiet=False)
+    for number in range(100):
+        told("w", "line", str(number))
+    go_on.set()
+    told.close()
+    assert len((tmp_path / "w.log").read_text().splitlines()) == 100
+    assert screen.getvalue().startswith("w | 0\n")
+
+
+def test_a_folder_that_cannot_be_made(
+    tmp_path: Path, inventory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["nfp", "up", "--logs", str(tmp_path / "file")]) == exits.CONFIG
+    assert "cannot make the folder" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""What an inventory wants to be started, with NorFab's keys and ours; what is wrong is told with file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.nfp.inventory import Datastore, Topology, TopologyWorker, read_topology
+
+WHOLE = """\
+broker:
+  endpoint: tcp://127.0.0.1:5999
+  zmq_auth: false
+  shared_key: KEY
+workers:
+  greet-*:
+    - service: greet
+      worker: code/greet.py:one
+      max_concurrent_jobs: 8
+  greet-2: [{worker: "pack.age:two"}]
+  nornir-1: [{service: nornir}]
+  filesharing-worker-1: [{service: filesharing, base_dir: shared}]
+topology:
+  broker: false
+  workers_start_interval: 0.5
+  workers_init_timeout: 300
+  workers:
+    - greet-1
+    - greet-2: {depends_on: [greet-1]}
+    - filesharing-worker-1
+    - nornir-1: {}
+    - greet-3:
+"""
+
+CIRCLE = """\
+workers: {"*": [{service: s}]}
+topology:
+  workers: [{w: {depends_on: [x]}}, {x: {depends_on: [y]}}, {y: {depends_on: [w]}}, z]
+"""
+
+
+def read(folder: Path, text: str) -> Topology:
+    path = folder / "inventory.yaml"
+    path.write_text(text)
+    datastore = Datastore(path, environ={})
+    datastore.load()
+    return read_topology(datastore)
+
+
+def test_a_topology(tmp_path: Path) -> None:
+    found = read(tmp_path, WHOLE)
+    code = f"{tmp_path}/code/greet.py:one"
+    place = f"{tmp_path}/inventory.yaml"
+    assert found == Topology(
+        broker=False,
+        endpoint="tcp://127.0.0.1:5999",
+        curve=False,
+        server_key="KEY",
+        files=f"{tmp_path}/shared",
+        workers=(
+            TopologyWorker("greet-1", "greet", code, 8, (), f"{place}:18"),
+            TopologyWorker("greet-2", "greet", "pack.age:two", 8, ("greet-1",), f"{place}:19"),
+            TopologyWorker("nornir-1", "nornir", "", None, (), f"{place}:21"),
+            TopologyWorker("greet-3", "greet", code, 8, (), f"{place}:22"),
+        ),
+        interval_s=0.5,
+    )
+
+
+def test_some_of_the_workers(tmp_path: Path) -> None:
+    found = read(tmp_path, WHOLE)
+    assert [(each.name, each.depends_on) for each in found.only(["greet-2"]).workers] == [("greet-2", ())]
+    assert found.only(["greet-2", "greet-1"]).workers == found.workers[:2]
+    assert found.only([]).workers == ()
+    with pytest.raises(ConfigError, match="no worker 'x' in the topology, there is: greet-1, greet-2"):
+        found.only(["x"])
+
+
+@pytest.mark.parametrize("text", ["", "broker:\nworkers:\ntopology:", "topology: {}"])
+def test_nothing_said_is_a_broker(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == Topology(True, "tcp://127.0.0.1:5555", True, None, None, (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a: 1\ntopology: [w]", 2, "topology is no mapping"),
+        ("a: 1\nbroker: [w]", 2, "broker is no mapping"),
+        ("topology:\n  worker: [w]", 2, "topology has no 'worker', expected broker, workers,"),
+        ("topology:\n  broker: 1", 2, "broker: expected true or false"),
+        ("broker:\n  zmq_auth: no way", 2, "zmq_auth: expected true or false"),
+        ("broker:\n  endpoint: 5555", 2, "broker.endpoint: expected a text"),
+        ("topology:\n  workers_start_interval: -1", 2, "expected seconds, 0 or more"),
+        ("topology:\n  workers: w", 2, "no list, expected names of workers"),
+        ("topology:\n  workers:\n  - 5", 3, "expected a worker's name"),
+        ("topology:\n  workers:\n  - {}", 3, "expected a worker's name"),
+        ("topology:\n  workers:\n  - ''", 3, "expected 1 to 255"),
+        ("topology:\n  workers:\n  - w: {needs: [a]}", 3, "'w': expected {depends_on: [NAMES]}"),
+        ("topology:\n  workers:\n  - w: {depends_on: a}", 3, "'w': expected {depends_on: [NAMES]}"),
+        ("topology:\n  workers:\n  - w: 5", 3, "'w': expected {depends_on: [NAMES]}"),
+        ("workers: {w: [{service: s}]}\ntopology:\n  workers:\n  - w\n  - w", 5, "'w' again"),
+        ("topology:\n  workers:\n  - w", 3, "worker 'w': the inventory has neither worker: FILE.py"),
+        ("workers: {w: [{worker: 5}]}\ntopology:\n  workers:\n  - w", 4, "worker 'w': worker is no text"),
+        (
+            "workers: {w: [{worker: a.py, max_concurrent_jobs: 0}]}\ntopology:\n  workers:\n  - w",
+            4,
+            "worker 'w': max_concurrent_jobs is no number from 1 on",
+        ),
+        (
+            "workers: {w: [{service: s}]}\ntopology:\n  workers:\n  - w: {depends_on: [x]}",
+            4,
+            "'w' depends on 'x', which the topology lacks",
+        ),
+        (
+            CIRCLE,
+            3,
+            "depend on each other in a circle: w, x, y",
+        ),
+    ],
+)
+def test_faults(tmp_path: Path, text: str, line: int, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path}/inventory.yaml:{line}: ")
+    assert said in str(caught.value)
