@@ -35,41 +35,41 @@ class JobAdded(NamedTuple):
     userid: int
     ttl_s: float
     """How long after being added it expires without result."""
+    parts: tuple[str, ...] = ()
+    """Names of the workers it is for, "" for *any*; empty for *all* while the service has nobody."""
 
 
-class SlotAdded(NamedTuple):
-    """A job waits for (one more) worker: ``slot`` is its name, or "" for *any* while nobody was chosen."""
+class PartAdded(NamedTuple):
+    """One of the workers that a job for *all* is for is known now; "" for nobody."""
 
     uuid: str
-    slot: str
+    part: str
 
 
 class Dispatched(NamedTuple):
-    """A job was given to a worker; ``slot`` as in SlotAdded ("" for *any*, even after a worker was chosen)."""
+    """A part of a job was given to a worker; ``part`` is "" for *any*, even after a worker was chosen."""
 
     uuid: str
-    slot: str
+    part: str
     worker: str
     attempt: int
     """1 for the first."""
 
 
 class Accepted(NamedTuple):
-    """The worker has stored it (201)."""
+    """A part that must not be run twice may have begun, by its present worker: this is its only chance."""
 
     uuid: str
-    slot: str
-    worker: str
+    part: str
     attempt: int
-    repeat: bool = True
-    """Whether it may be run again when this worker is lost, as it was declared then."""
+    """The one that is under way."""
 
 
 class Returned(NamedTuple):
-    """The worker is gone: the slot waits again."""
+    """The worker is gone: the part waits again."""
 
     uuid: str
-    slot: str
+    part: str
 
 
 class Owned(NamedTuple):
@@ -82,21 +82,16 @@ class Owned(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The one recorded final result of a slot. ``worker`` is "" when the broker made it (expiry, cancellation)."""
+    """The one recorded final result of a part. ``worker`` is "" when the broker made it (expiry, cancellation)."""
 
     uuid: str
-    slot: str
+    part: str
     worker: str
     attempt: int
     status: int
     body: bytes
-
-
-class Closed(NamedTuple):
-    """Every slot of a job is final; ``state`` is done, failed, cancelled or expired. Its retention begins."""
-
-    uuid: str
-    state: str
+    closes: str = ""
+    """The last part's: done, failed, cancelled or expired. The job is closed, and its retention begins."""
 
 
 class Forgotten(NamedTuple):
@@ -142,13 +137,12 @@ class Used(NamedTuple):
 
 Op = (
     JobAdded
-    | SlotAdded
+    | PartAdded
     | Dispatched
     | Accepted
     | Returned
     | Owned
     | Finished
-    | Closed
     | Forgotten
     | WorkerSeen
     | WorkerLeft
@@ -157,10 +151,10 @@ Op = (
 )
 
 
-class SlotRow(NamedTuple):
-    """A slot after a restart; ``state`` is waiting, dispatched, accepted or final."""
+class PartRow(NamedTuple):
+    """A part of a job after a restart; ``state`` is waiting, dispatched, accepted (see Accepted) or final."""
 
-    slot: str
+    part: str
     worker: str
     attempt: int
     state: str
@@ -170,8 +164,6 @@ class SlotRow(NamedTuple):
     """Every worker it was ever given to, with the attempt: each may still bring the result."""
     owner: str = ""
     """For *any*: the worker that the client was told of before there was a result."""
-    repeat: bool = True
-    """As of Accepted; True in other states."""
 
 
 class JobRow(NamedTuple):
@@ -185,7 +177,7 @@ class JobRow(NamedTuple):
     state: str
     """open, done, failed, cancelled or expired."""
     closed_age_s: float
-    slots: tuple[SlotRow, ...]
+    parts: tuple[PartRow, ...]
 
 
 class Snapshot(NamedTuple):

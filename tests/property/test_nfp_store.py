@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from broker.nfp.names import Dialect
 from broker.nfp.records import (
     Accepted,
-    Closed,
     Dispatched,
     Finished,
     Forgotten,
     JobAdded,
     Owned,
+    PartAdded,
+    PartRow,
     Pinned,
     Returned,
-    SlotAdded,
-    SlotRow,
     Snapshot,
     Used,
     WorkerLeft,
@@ -51,63 +50,58 @@ class Model:
 
     def snapshot(self):
         jobs = [
-            (job["added"], job["state"], tuple(SlotRow(slot, **row) for slot, row in job["slots"].items()))
+            (job["added"], job["state"], tuple(PartRow(part, **row) for part, row in job["parts"].items()))
             for job in self.jobs.values()
         ]
         return jobs, dict(self.workers), set(self.known), dict(self.pins), dict(self.used)
 
-    def slot(self, op):
-        """The slot's row, made when its job is there; None when the job is not or the slot is final."""
+    def part(self, op):
+        """The part's row, made when its job is there; None when the job is not or the part is final."""
         job = self.jobs.get(op.uuid)
         if job is None:
             return None
-        row = job["slots"].get(op.slot)
-        if row is None:
-            row = {"worker": "", "attempt": 0, "state": "waiting", "workers": (), "owner": ""}
-            job["slots"][op.slot] = row
-            if isinstance(
-                op, Accepted | Finished
-            ):  # of a slot never heard of: it was given to this worker, then
-                self.Dispatched(op)
+        row = job["parts"].setdefault(op.part, self.new())
         return None if row["state"] == "final" else row
 
-    def JobAdded(self, op):
-        self.jobs.setdefault(op.uuid, {"added": op, "state": "open", "slots": {}})
+    def new(self):
+        return {"worker": "", "attempt": 0, "state": "waiting", "workers": (), "owner": ""}
 
-    def SlotAdded(self, op):
-        self.slot(op)
+    def JobAdded(self, op):
+        parts = {name: self.new() for name in op.parts}
+        self.jobs.setdefault(op.uuid, {"added": op, "state": "open", "parts": parts})
+
+    def PartAdded(self, op):
+        self.part(op)
 
     def Dispatched(self, op):
-        row = self.slot(op)
+        row = self.part(op)
         if row is not None:
-            row.update(worker=op.worker, attempt=op.attempt, state="dispatched", repeat=True)
+            row.update(worker=op.worker, attempt=op.attempt, state="dispatched")
             row["workers"] += ((op.worker, op.attempt),)
 
     def Accepted(self, op):
-        row = self.slot(op)
+        row = self.part(op)
         if row is not None and row["state"] == "dispatched" and row["attempt"] == op.attempt:
-            row.update(state="accepted", repeat=op.repeat)
+            row.update(state="accepted")
 
     def Returned(self, op):
-        row = self.slot(op)
+        row = self.part(op)
         if row is not None:
-            row.update(state="waiting", repeat=True)
+            row.update(state="waiting")
 
     def Owned(self, op):
-        self.slot(SlotAdded(op.uuid, ""))
+        self.part(PartAdded(op.uuid, ""))
         if op.uuid in self.jobs:
-            row = self.jobs[op.uuid]["slots"][""]
+            row = self.jobs[op.uuid]["parts"][""]
             row["owner"] = row["owner"] or op.worker
 
     def Finished(self, op):
-        row = self.slot(op)
+        row = self.part(op)
         if row is not None:
-            row.update(state="final", repeat=True, **dict(zip(op._fields[2:], op[2:], strict=True)))
-
-    def Closed(self, op):
+            row.update(state="final", **dict(zip(op._fields[2:6], op[2:6], strict=True)))
         job = self.jobs.get(op.uuid)
-        if job is not None and job["state"] == "open":
-            job["state"] = op.state
+        if op.closes and job is not None and job["state"] == "open":
+            job["state"] = op.closes
 
     def Forgotten(self, op):
         self.jobs.pop(op.uuid, None)
@@ -134,7 +128,7 @@ def seen(snapshot: Snapshot, usage):
     """A snapshot, as ``Model.snapshot`` tells it."""
     assert all((job.age_s, job.closed_age_s, job.submitted_s) == (0.0, 0.0, 1e9) for job in snapshot.jobs)
     return (
-        [(job.added, job.state, job.slots) for job in snapshot.jobs],
+        [(job.added, job.state, job.parts) for job in snapshot.jobs],
         {worker.name: worker for worker in snapshot.workers},
         set(snapshot.known),
         {pin.name: pin.key for pin in snapshot.pins},
@@ -143,7 +137,7 @@ def seen(snapshot: Snapshot, usage):
 
 
 UUIDS = st.sampled_from(["u1", "u2", "ü\u2028\"'"])
-SLOTS = st.sampled_from(["", "w1", "w 2"])
+PARTS = st.sampled_from(["", "w1", "w 2"])
 WORKERS = st.sampled_from(["w1", "w 2"])
 BODIES = st.binary(max_size=40)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
@@ -153,14 +147,15 @@ OPERATIONS = st.one_of(
     st.builds(
         JobAdded, UUIDS, TEXT, TEXT, st.sampled_from([ANY, ALL, Target("list", ("w1", "é"))]), BODIES,
         st.binary(max_size=9), st.sampled_from(Dialect), TEXT, st.integers(0, 2**32 - 1), NUMBERS,
+        st.lists(PARTS, unique=True).map(tuple),
     ),
-    st.builds(SlotAdded, UUIDS, SLOTS),
-    st.builds(Dispatched, UUIDS, SLOTS, WORKERS, st.integers(1, 3)),
-    st.builds(Accepted, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.booleans()),
-    st.builds(Returned, UUIDS, SLOTS),
+    st.builds(PartAdded, UUIDS, PARTS),
+    st.builds(Dispatched, UUIDS, PARTS, WORKERS, st.integers(1, 3)),
+    st.builds(Accepted, UUIDS, PARTS, st.integers(1, 3)),
+    st.builds(Returned, UUIDS, PARTS),
     st.builds(Owned, UUIDS, WORKERS),
-    st.builds(Finished, UUIDS, SLOTS, WORKERS, st.integers(1, 3), st.sampled_from([200, 408]), BODIES),
-    st.builds(Closed, UUIDS, st.sampled_from(["done", "cancelled"])),
+    st.builds(Finished, UUIDS, PARTS, WORKERS, st.integers(1, 3), st.sampled_from([200, 408]), BODIES,
+              st.sampled_from(["", "done", "cancelled"])),
     st.builds(Forgotten, UUIDS),
     st.builds(WorkerSeen, WORKERS, TEXT, st.sampled_from(Dialect), TEXT),
     st.builds(WorkerLeft, WORKERS),
@@ -170,24 +165,20 @@ OPERATIONS = st.one_of(
 
 
 def sensible(groups):
-    """Without what nobody puts: operations for a job that is not there, but comes later; an owner of no slot."""
-    there = set()
-    slots = set()
+    """Without what nobody puts: operations for a job that is not there but comes later, or for none of its parts."""
+    parts = {}
     kept = []
     for group in groups:
         kept.append([])
         for op in group:
             if isinstance(op, JobAdded):
-                there.add(op.uuid)
-            elif getattr(op, "uuid", None) not in {None, *there}:
-                continue
+                parts.setdefault(op.uuid, set(op.parts))
             elif isinstance(op, Forgotten):
-                there.discard(op.uuid)
-                slots.discard(op.uuid)
-            elif isinstance(op, Owned) and op.uuid not in slots:
+                parts.pop(op.uuid, None)
+            elif isinstance(op, PartAdded) and op.uuid in parts:
+                parts[op.uuid].add(op.part)
+            elif hasattr(op, "uuid") and getattr(op, "part", "") not in parts.get(op.uuid, ()):
                 continue
-            elif getattr(op, "slot", None) == "":
-                slots.add(op.uuid)
             kept[-1].append(op)
     return kept
 

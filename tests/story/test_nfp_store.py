@@ -14,7 +14,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.names import Dialect
-from broker.nfp.records import Closed, Dispatched, Finished, Forgotten, JobAdded, SlotAdded
+from broker.nfp.records import Dispatched, Finished, Forgotten, JobAdded
 from broker.nfp.store import NotStored, Store
 from broker.nfp.targets import ANY
 from broker.nfp.worker.keeping import KeptJob
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.story
 WRITER = """
 import asyncio, sys
 from broker.nfp.names import Dialect
-from broker.nfp.records import Closed, Dispatched, Finished, Forgotten, JobAdded
+from broker.nfp.records import Dispatched, Finished, Forgotten, JobAdded
 from broker.nfp.store import Store
 from broker.nfp.targets import ANY
 
@@ -47,8 +47,7 @@ async def main():
             uuid, body = f"{job:08}", job.to_bytes(4, "big") * 300
             store.put(JobAdded(uuid, "svc", "task", ANY, body, b"me", Dialect.NORFAB, "uid:1", 1, 60.0))
             store.put(Dispatched(uuid, "", "w", 1))
-            store.put(Finished(uuid, "", "w", 1, 200, body))
-            store.put(Closed(uuid, "done"))
+            store.put(Finished(uuid, "", "w", 1, 200, body, "done"))
             if job >= first + 300:
                 store.put(Forgotten(f"{job - 300:08}"))
         job += 1
@@ -105,7 +104,7 @@ def test_a_store_whose_process_is_killed_again_and_again(rundir):
         assert mine == list(range(max(first, last - 299), last + 1)), "no gap, and nothing half forgotten"
         for number in mine:
             body = number.to_bytes(4, "big") * 300
-            slot = jobs[number].slots[0]
+            slot = jobs[number].parts[0]
             assert (jobs[number].added.body, jobs[number].state) == (body, "done")
             assert (slot.state, slot.body) == ("final", body)
         first = last + 1
@@ -186,13 +185,11 @@ def test_a_disk_that_fills_up_under_a_broker(small):
         await store.open()
         for number in range(10):
             store.put(job(number))
-            store.put(SlotAdded(f"{number:08}", ""))
         await store.durable()
         fill(small)
         number = 10
         while not refused:  # the file has room of its own for a while
             store.put(job(number))
-            store.put(SlotAdded(f"{number:08}", ""))
             number += 1
             with contextlib.suppress(NotStored):
                 await store.durable()
@@ -218,7 +215,7 @@ def test_a_disk_that_fills_up_under_a_broker(small):
         assert await store.close() == 0
         snapshot = await found(small / "nfp.db")
         assert [row.added for row in snapshot.jobs] == [*map(job, range(kept)), job(number)]
-        states = [[(slot.state, slot.body) for slot in row.slots] for row in snapshot.jobs]
+        states = [[(slot.state, slot.body) for slot in row.parts] for row in snapshot.jobs]
         assert states == [[("final", bytes(3000))]] * kept + [[]]
 
     asyncio.run(asyncio.wait_for(story(), 40))
@@ -266,7 +263,7 @@ def test_room_that_is_freed_on_a_full_disk_is_used_again(small):
         fuller = 0
         for number in range(60, 1500):  # six MiB in all
             store.put(job(number))
-            store.put(Closed(f"{number:08}", "done"))
+            store.put(Finished(f"{number:08}", "", "", 0, 408, b"", "expired"))
             store.put(Forgotten(f"{number - 40:08}"))
             await store.durable()
             fuller = max(fuller, (small / "nfp.db-wal").stat().st_size)
@@ -319,4 +316,4 @@ def test_a_copy_taken_by_a_backup_program_is_whole(rundir):
     shutil.move(rundir / "copy.db", rundir / "restored.db")
     jobs = asyncio.run(found(rundir / "restored.db")).jobs
     assert jobs
-    assert {(row.state, row.slots[0].state) for row in jobs} == {("done", "final")}
+    assert {(row.state, row.parts[0].state) for row in jobs} == {("done", "final")}

@@ -19,7 +19,7 @@ from broker.nfp.dispatch.rewriting import is_object
 from broker.nfp.dispatch.roster import EVERY_SERVICE
 from broker.nfp.dispatch.state import State
 from broker.nfp.names import Command
-from broker.nfp.records import Dispatched, Returned, SlotAdded
+from broker.nfp.records import Dispatched, PartAdded, Returned
 
 OTHERS_TRIED: Final = 8
 """Idle workers looked at for one that has not had the part before."""
@@ -132,7 +132,7 @@ class Assignment:
         """A job that gathers workers ends before any came: it gets the one part whose result says so."""
         self.stop_gathering(order)
         self.count(order, [Part(order, "", now)])
-        self._state.journal.put(SlotAdded(order.uuid, ""))
+        self._state.journal.put(PartAdded(order.uuid, ""))
 
     def count(self, order: Order, parts: Sequence[Part]) -> None:
         """An open job's parts are known."""

@@ -26,7 +26,7 @@ from broker.nfp.dispatch.roster import EVERY_SERVICE
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.principal import Principal
-from broker.nfp.records import JobAdded, SlotAdded
+from broker.nfp.records import JobAdded, PartAdded
 from broker.nfp.targets import Target
 
 _IN_USE = "this uuid is in use"
@@ -111,6 +111,7 @@ class Intake:
             who.holder,
             who.userid,
             ttl_s,
+            plan.parts,
         )
         order = Order(added, client, who, now)
         order.told, order.missing = plan.there, plan.missing
@@ -120,7 +121,7 @@ class Intake:
         state.open_bytes += order.size
         state.counts.submitted += 1
         state.journal.put(added)
-        parts = self._add_parts(order, plan.parts, now)
+        parts = self._parts(order, plan.parts, now)
         order.after = state.journal.position
         self._state.look_in_time(order, now)
         state.tell("submitted", order, size=len(order.body))
@@ -135,11 +136,9 @@ class Intake:
         if order.waiting:
             state.tell("queued", order)
 
-    def _add_parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:
+    def _parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:
         parts = [Part(order, name, now) for name in names]
         self._assignment.count(order, parts)
-        for part in parts:
-            self._state.journal.put(SlotAdded(order.uuid, part.name))
         return parts
 
     # -- the same again -------------------------------------------------------------------------
@@ -238,7 +237,9 @@ class Intake:
                 plan = self._plan(order.principal, order.service, order.target, order.task)
                 if plan.parts:
                     self._assignment.stop_gathering(order)
-                    parts = self._add_parts(order, plan.parts, now)
+                    for name in plan.parts:
+                        self._state.journal.put(PartAdded(order.uuid, name))
+                    parts = self._parts(order, plan.parts, now)
                     order.after = self._state.journal.position  # a restarted broker must know whom we name
                     for part in parts:
                         self._assignment.place(part, now)

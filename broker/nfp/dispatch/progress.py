@@ -154,8 +154,9 @@ class Progress:
         run.check = False
         order, worker = part.order, run.worker.name
         part.repeat = self._assignment.may_repeat(run)  # for good, whatever the worker says when it is back
-        # an older token may have been echoed: the store knows the attempt under way only
-        self._state.journal.put(Accepted(order.uuid, part.name, worker, part.given[worker], part.repeat))
+        if not part.repeat:
+            # an older token may have been echoed: the store knows the attempt under way only
+            self._state.journal.put(Accepted(order.uuid, part.name, part.given[worker]))
         self._state.tell("accepted", order, worker, run.attempt)
 
     def _unknown(self, run: Run, now: float) -> None:

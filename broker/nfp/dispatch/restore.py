@@ -14,7 +14,7 @@ from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State
 from broker.nfp.outcome import job_state
 from broker.nfp.principal import Principal
-from broker.nfp.records import JobRow, SlotRow, Snapshot
+from broker.nfp.records import JobRow, PartRow, Snapshot
 
 
 class Restore:
@@ -61,9 +61,9 @@ class Restore:
         order = Order(added, client, self._principal(added.holder), now - row.age_s)
         order.state = row.state
         order.closed_at = now - row.closed_age_s
-        order.told = any(each.workers for each in row.slots)
-        for each in row.slots:
-            order.parts[each.slot] = part = Part(order, each.slot, now)
+        order.told = any(each.workers for each in row.parts)
+        for each in row.parts:
+            order.parts[each.part] = part = Part(order, each.part, now)
             _fill(part, each)
             order.owner = order.owner or each.owner
             order.size += PART_BYTES + len(part.body)
@@ -90,14 +90,14 @@ class Restore:
 
         if not order.parts:
             self._assignment.gather(order, now)
-        for each in row.slots:
-            self._resume_part(order.parts[each.slot], each, now)
+        for each in row.parts:
+            self._resume_part(order.parts[each.part], each, now)
         if order.parts and not order.open:
             self._results.close(order, now)
         else:
             self._state.look_in_time(order, now)
 
-    def _resume_part(self, part: Part, row: SlotRow, now: float) -> None:
+    def _resume_part(self, part: Part, row: PartRow, now: float) -> None:
         if row.state == FINAL:
             return
         if row.state not in (DISPATCHED, ACCEPTED):
@@ -110,13 +110,13 @@ class Restore:
             service = roster.service(part.order.service, now)
             worker = Worker(row.worker, service, part.order.dialect, "", now)
         run = self._assignment.bind(part, worker, row.attempt, now)
-        part.state, part.repeat = row.state, row.repeat
+        part.state, part.repeat = row.state, row.state != ACCEPTED
         if gone:
             self._assignment.give_back(run, "has left", now)
             roster.tidy(worker.service)
 
 
-def _fill(part: Part, row: SlotRow) -> None:
+def _fill(part: Part, row: PartRow) -> None:
     """``part`` as the store kept it, but for whose hands it is in."""
     for worker, attempt in (*row.workers, *(((row.worker, row.attempt),) if row.worker else ())):
         part.given[worker] = max(attempt, part.given.get(worker, 0))

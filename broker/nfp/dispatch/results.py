@@ -14,7 +14,7 @@ from broker.nfp.dispatch.model import OPEN, Order, Part, Run, Worker
 from broker.nfp.dispatch.state import State
 from broker.nfp.names import Command
 from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED, STATUS_WORDS, job_state
-from broker.nfp.records import Closed, Finished, Forgotten
+from broker.nfp.records import Finished, Forgotten
 
 ACKNOWLEDGE_S: Final = 0.02
 """Workers that bring one result after the other are told in such intervals which are safe: one packet costs both sides
@@ -79,7 +79,8 @@ class Results:
         order.open -= 1
         state.open_parts -= 1
         state.counts.finished += 1
-        state.journal.put(Finished(order.uuid, part.name, worker, attempt, status, body))
+        closes = "" if order.open else _end_of(order)
+        state.journal.put(Finished(order.uuid, part.name, worker, attempt, status, body, closes))
         part.after = state.journal.position
         state.tell("finished", order, worker, attempt, status, body, len(body), part.ended)
         self._state.kinds.of(order.client).recorded(part, ready)
@@ -152,12 +153,11 @@ class Results:
     def close(self, order: Order, now: float) -> None:
         """Every part is final."""
         state = self._state
-        order.state = job_state(part.ended for part in order.parts.values())
+        order.state = _end_of(order)
         state.counts.ended(order.state)
         order.closed_at = now
         state.timers.cancel(order.timer)
         order.timer = None
-        state.journal.put(Closed(order.uuid, order.state))
         self._state.kinds.of(order.client).closed(order)
         state.open_orders -= 1
         state.open_bytes -= order.size
@@ -235,3 +235,8 @@ class Results:
             state.kept_bytes -= order.size
             order.client.kept -= 1
         self._part(order)
+
+
+def _end_of(order: Order) -> str:
+    """The state of a job whose parts are all final."""
+    return job_state(part.ended for part in order.parts.values())

@@ -4,10 +4,9 @@
     thread      one thread that owns a database: put, commit, durable, retry; for every store of the wing
     writer      the thread's side of it
     database    files: mode, lock, damage, versions and migrations
-    intake      a group of operations as one statement
     clock       ages that no step of the wall clock changes
-    schema      the broker's tables, and the one statement that writes a group
-    groups      operations -> rows
+    schema      the broker's tables
+    writing     operations -> rows
     snapshot    rows -> what a broker starts from
     listing     accounting, and names of former workers
     shelf       jobs of a worker or a client: cards with a state, bodies, retention

@@ -83,8 +83,10 @@ class StoreClock:
         """Seconds since the store was made."""
         return self._base + max(0.0, self._clock.boot() - self._started)
 
-    def moment(self) -> Moment:
-        """Now, on every clock."""
+    def save(self, connection: sqlite3.Connection) -> Moment:
+        """Write down when this commit is, and return it."""
         boot = self._clock.boot()
         at = self._base + max(0.0, boot - self._started)
-        return Moment(at, self._clock.wall(), boot, self._boot_id)
+        moment = Moment(at, self._clock.wall(), boot, self._boot_id)
+        connection.execute("UPDATE clock SET at = ?, wall = ?, boot = ?, boot_id = ?", moment)
+        return moment

@@ -156,11 +156,11 @@ def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
+        connection.commit()
     except BaseException:
         with contextlib.suppress(sqlite3.Error):
             connection.rollback()
         raise
-    connection.commit()
 
 
 def give_back(connection: sqlite3.Connection) -> bool:

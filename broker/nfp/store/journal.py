@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any
 
 from broker.nfp.records import JobRow, Op, Snapshot, Used
-from broker.nfp.store import groups, listing, snapshot
+from broker.nfp.store import listing, snapshot, writing
 from broker.nfp.store.clock import Clock, StoreClock
-from broker.nfp.store.database import Database, Sync, give_back, open_database
-from broker.nfp.store.intake import attach
-from broker.nfp.store.schema import INTAKE, SCHEMA
+from broker.nfp.store.database import Sync, give_back, open_database
+from broker.nfp.store.schema import SCHEMA
 from broker.nfp.store.thread import RETRY_S, StoreThread
 
 
@@ -57,8 +56,8 @@ class Store(StoreThread[Op]):
         self._clock = StoreClock(clock)
         self._read_at = 0.0
         super().__init__(
-            partial(self._open_file, sync),
-            self._write_group,
+            partial(open_database, path, SCHEMA, sync),
+            partial(writing.write, clock=self._clock),
             loop,
             on_commit=on_commit,
             on_failed=on_failed,
@@ -94,18 +93,13 @@ class Store(StoreThread[Op]):
 
     # -- in the thread -------------------------------------------------------------------------
 
-    def _open_file(self, sync: Sync) -> Database:
-        return attach(open_database(self.path, SCHEMA, sync), INTAKE, self._clock, self._write_group)
-
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
+        self._clock.load(connection)
         self._read_at = self._clock.now()
         return snapshot.read(connection, self._read_at)
 
     def _read_named(self, uuids: Sequence[str], connection: sqlite3.Connection) -> list[JobRow]:
         return snapshot.named(connection, self._read_at, uuids)
-
-    def _write_group(self, connection: sqlite3.Connection, operations: list[Op]) -> None:
-        groups.write(connection, operations, self._clock)
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
         listing.fold_usage(connection)

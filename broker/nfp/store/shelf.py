@@ -14,22 +14,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from broker.nfp.store import clock as clocks
 from broker.nfp.store.clock import Clock, StoreClock
-from broker.nfp.store.database import (
-    MEMORY,
-    Database,
-    Schema,
-    Sync,
-    give_back,
-    open_database,
-    transaction,
-)
-from broker.nfp.store.intake import PORTION_BYTES, Bodies, attach, body, column, insert, item, items
+from broker.nfp.store.database import MEMORY, Schema, Sync, give_back, open_database
 from broker.nfp.store.thread import StoreThread
 
 KEEP_S: Final = 24 * 3600.0
@@ -49,21 +40,11 @@ CREATE TABLE cards (
 CREATE TABLE bodies (
     id INTEGER PRIMARY KEY, number INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL, UNIQUE (number, name))
 """
-_INTAKE: Final = f"""
-CREATE TEMP VIEW intake AS SELECT
-    NULL AS at, NULL AS wall, NULL AS boot, NULL AS boot_id, NULL AS joined,
-    NULL AS cards, NULL AS bodies, NULL AS dropped;
-CREATE TEMP TRIGGER take_in INSTEAD OF INSERT ON intake BEGIN
-    UPDATE clock SET at = NEW.at, wall = NEW.wall, boot = NEW.boot, boot_id = NEW.boot_id;
-    INSERT OR REPLACE INTO cards SELECT {items(*range(10))} FROM json_each(NEW.cards) o;
-    INSERT INTO bodies (number, name, body)
-        SELECT {items(0, 1)}, {body("joined", 2, 3)} FROM json_each(NEW.bodies) o WHERE true
-        ON CONFLICT (number, name) DO UPDATE SET body = excluded.body;
-    DELETE FROM bodies WHERE number IN (SELECT {item(0)} FROM json_each(NEW.dropped) o);
-    DELETE FROM cards WHERE number IN (SELECT {item(0)} FROM json_each(NEW.dropped) o);
-END;
-"""  # noqa: S608 - our own words only
-_TAKE_IN: Final = insert(8)
+_PUT_CARD: Final = "INSERT OR REPLACE INTO cards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT_BODY: Final = """
+INSERT INTO bodies (number, name, body) VALUES (?, ?, ?)
+ON CONFLICT (number, name) DO UPDATE SET body = excluded.body
+"""
 
 
 def schema(what: str, application: bytes) -> Schema:
@@ -155,7 +136,7 @@ class Shelf:
         self._flush: asyncio.Handle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._thread: StoreThread[_Op] = StoreThread(
-            partial(self._open_file, MEMORY if path is None else path, schema, sync),
+            partial(open_database, MEMORY if path is None else path, schema, sync),
             partial(_write, self._clock),
             loop,
             on_failed=None if broken is None else lambda text, ops: (broken(text), ops)[1],
@@ -176,7 +157,7 @@ class Shelf:
         Raises:
             ConfigError: the file cannot be used.
         """
-        cards, sizes, kept = await self._thread.start(_read_all)
+        cards, sizes, kept = await self._thread.start(partial(_read_all, self._clock))
         for card in cards:
             self.cards[card.uuid] = card
             self._number = max(self._number, card.number)
@@ -322,42 +303,22 @@ class Shelf:
         self._flush = None
         self._thread.commit(waited=False)
 
-    def _open_file(self, path: str | os.PathLike[str], schema: Schema, sync: Sync) -> Database:
-        return attach(open_database(path, schema, sync), _INTAKE, self._clock, partial(_write, self._clock))
-
 
 def _write(clock: StoreClock, connection: sqlite3.Connection, operations: list[_Op]) -> None:
-    """A group, whole or not at all."""
-    rows = list(_rows(operations))
-    moment = clock.moment()
-    if len(rows) == 1:
-        connection.execute(_TAKE_IN, moment + rows[0])
-        return
-    with transaction(connection):
-        for row in rows:
-            connection.execute(_TAKE_IN, moment + row)
+    """A group, sorted by kind: numbers are never used twice. Of a card only the latest state is written."""
+    clock.save(connection)
+    cards = {op.number: op for op in operations if type(op) is Card}
+    connection.executemany(_PUT_CARD, cards.values())
+    connection.executemany(_PUT_BODY, [op for op in operations if type(op) is _Body])
+    dropped = [op for op in operations if type(op) is _Dropped]
+    connection.executemany("DELETE FROM bodies WHERE number = ?", dropped)
+    connection.executemany("DELETE FROM cards WHERE number = ?", dropped)
 
 
-def _rows(operations: Iterable[_Op]) -> Iterator[tuple[Any, ...]]:
-    """Numbers are never used twice, so sorting by kind changes nothing; of a card only the latest state is written."""
-    joined = Bodies()
-    cards: dict[int, Card] = {}
-    bodies: list[tuple[int, str, int, int]] = []
-    dropped: list[_Dropped] = []
-    for op in operations:
-        if type(op) is Card:
-            cards[op.number] = op
-        elif type(op) is _Body:
-            if joined.size and joined.size + len(op.body) > PORTION_BYTES:
-                yield joined.joined(), column(list(cards.values())), column(bodies), None
-                joined, cards, bodies = Bodies(), {}, []
-            bodies.append((op.number, op.name, *joined.place(op.body)))
-        elif type(op) is _Dropped:
-            dropped.append(op)
-    yield joined.joined(), column(list(cards.values())), column(bodies), column(dropped)
-
-
-def _read_all(connection: sqlite3.Connection) -> tuple[list[Card], list[tuple[int, str, int]], list[Kept]]:
+def _read_all(
+    clock: StoreClock, connection: sqlite3.Connection
+) -> tuple[list[Card], list[tuple[int, str, int]], list[Kept]]:
+    clock.load(connection)
     cards = [_card(row) for row in connection.execute("SELECT * FROM cards ORDER BY number")]
     sizes = connection.execute("SELECT number, name, length(body) FROM bodies").fetchall()
     open_ones = [card for card in cards if not card.settled]

@@ -10,9 +10,8 @@ that one is dropped, reported, and the rest is written.
 
 The thread and the loop share the interpreter's lock. CPython gives it to a thread that waits only when the running one
 holds it for 5 ms without a break; an event loop under full load breaks off all the time for system calls of a few
-microseconds, too short for the other to wake up, and so starves it. Therefore: ``apply`` should be one statement (each
-step of SQLite costs the lock once), and ``commit`` stands aside for up to ``GIVE_WAY_S`` when the group under way
-is older than ``PATIENCE_S``.
+microseconds, too short for the other to wake up, and so starves it. Therefore ``commit`` stands aside for up to
+``GIVE_WAY_S`` when the group under way is older than ``PATIENCE_S``.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class StoreThread(Generic[Operation]):
 
     Args:
         connect: opens the database; called in the thread.
-        apply: writes a group, whole or not at all, in the thread: one statement, or a transaction of its own. It is
-            given an empty list to see whether the disk is back.
+        apply: writes a group, in the thread, within a transaction. It is given an empty list to see whether the disk is
+            back, and writes something even then.
         loop: where callbacks happen.
         on_commit: called with the number of a commit that is done.
         on_failed: called with the reason and all that is not written; returns what to keep and try again. For an

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from broker.errors import HeadgateError
-from broker.nfp.store.database import Database, complaint, make_room
+from broker.nfp.store.database import Database, complaint, make_room, transaction
 
 log = logging.getLogger("headgate")
 
@@ -85,6 +85,8 @@ class Writer:
         try:
             try:
                 found = read(database.connection)
+                with transaction(database.connection):  # so it shows now whether it can be written
+                    self._apply(database.connection, [])
             except sqlite3.Error as error:
                 self._tell(_fail, opened, complaint(database.path, error))
             except Exception as error:
@@ -131,10 +133,9 @@ class Writer:
 
     def _attempt(self, database: Database, operations: list[Any]) -> Exception | None:
         try:
-            self._apply(database.connection, operations)
+            with transaction(database.connection):
+                self._apply(database.connection, operations)
         except Exception as error:  # whatever it is, the store must live on
-            with contextlib.suppress(sqlite3.Error):
-                database.connection.rollback()
             return error
         return None
 

@@ -15,7 +15,6 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import (
     Accepted,
-    Closed,
     Dispatched,
     Finished,
     Forgotten,
@@ -23,9 +22,9 @@ from broker.nfp.records import (
     JobRow,
     Op,
     Owned,
+    PartAdded,
+    PartRow,
     Returned,
-    SlotAdded,
-    SlotRow,
     Snapshot,
     WorkerLeft,
     WorkerSeen,
@@ -132,30 +131,27 @@ class Book:
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobAdded] = {}
-        self.slots: dict[str, dict[str, SlotRow]] = {}
+        self.parts: dict[str, dict[str, PartRow]] = {}
         self.closed: dict[str, str] = {}
         self.workers: dict[str, WorkerSeen] = {}
         self.known: dict[str, None] = {}
 
     def row(self, uuid: str, age_s: float = 0.0) -> JobRow:
         """A job as a broker gets it."""
-        state, slots = self.closed.get(uuid, "open"), tuple(self.slots[uuid].values())
-        return JobRow(self.jobs[uuid], 0.0, age_s, state, 0.0, slots)
+        state, parts = self.closed.get(uuid, "open"), tuple(self.parts[uuid].values())
+        return JobRow(self.jobs[uuid], 0.0, age_s, state, 0.0, parts)
 
     def take(self, op: Op) -> None:
         if isinstance(op, JobAdded):
             assert op.uuid not in self.jobs
             self.jobs[op.uuid] = op
-            self.slots[op.uuid] = {}
-        elif isinstance(op, SlotAdded):
-            assert op.slot not in self.slots[op.uuid]
-            self.slots[op.uuid][op.slot] = SlotRow(op.slot, "", 0, "waiting")
-        elif isinstance(op, Closed):
-            assert all(row.state == "final" for row in self.slots[op.uuid].values())
-            self.closed[op.uuid] = op.state
+            self.parts[op.uuid] = {name: PartRow(name, "", 0, "waiting") for name in op.parts}
+        elif isinstance(op, PartAdded):
+            assert op.part not in self.parts[op.uuid]
+            self.parts[op.uuid][op.part] = PartRow(op.part, "", 0, "waiting")
         elif isinstance(op, Forgotten):
             assert op.uuid in self.closed
-            del self.jobs[op.uuid], self.slots[op.uuid], self.closed[op.uuid]
+            del self.jobs[op.uuid], self.parts[op.uuid], self.closed[op.uuid]
         elif isinstance(op, WorkerSeen):
             self.workers[op.name] = op
             self.known.pop(op.name, None)
@@ -163,16 +159,16 @@ class Book:
             self.workers.pop(op.name, None)
             self.known[op.name] = None
         elif isinstance(op, Owned):
-            row = self.slots[op.uuid][""]
+            row = self.parts[op.uuid][""]
             assert not row.owner
             assert row.state != "final"
-            self.slots[op.uuid][""] = row._replace(owner=op.worker)
+            self.parts[op.uuid][""] = row._replace(owner=op.worker)
         elif isinstance(op, Dispatched | Accepted | Returned | Finished):
-            self._slot(op)
+            self._part(op)
 
-    def _slot(self, op: Dispatched | Accepted | Returned | Finished) -> None:
-        rows = self.slots[op.uuid]
-        row = rows[op.slot]
+    def _part(self, op: Dispatched | Accepted | Returned | Finished) -> None:
+        rows = self.parts[op.uuid]
+        row = rows[op.part]
         assert row.state != "final", f"{op} after the final result"
         if isinstance(op, Dispatched):
             assert row.state == "waiting"
@@ -180,15 +176,18 @@ class Book:
             row = row._replace(worker=op.worker, attempt=op.attempt, state="dispatched", workers=given)
         elif isinstance(op, Accepted):
             assert row.state == "dispatched"
-            assert row.worker == op.worker
-            row = row._replace(state="accepted", repeat=op.repeat)
+            assert row.attempt == op.attempt
+            row = row._replace(state="accepted")
         elif isinstance(op, Returned):
             assert row.state in ("dispatched", "accepted")
-            row = row._replace(state="waiting", repeat=True)
+            row = row._replace(state="waiting")
         else:
             result = (op.worker, op.attempt, "final", op.status, op.body)
-            row = SlotRow(op.slot, *result, row.workers, row.owner)
-        rows[op.slot] = row
+            row = PartRow(op.part, *result, row.workers, row.owner)
+        rows[op.part] = row
+        if isinstance(op, Finished) and op.closes:
+            assert all(row.state == "final" for row in rows.values())
+            self.closed[op.uuid] = op.closes
 
 
 class FakeWatch:

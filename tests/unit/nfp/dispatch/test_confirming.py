@@ -45,7 +45,7 @@ def test_the_acceptance_of_what_must_not_be_run_twice_is_confirmed_once_it_is_on
     bench.dispatcher.worker(worker, accepted(worker, post), bench.now)
     assert confirmed(worker, bench.journal.committed) == []
     bench.end_turn()
-    assert [op.repeat for op in bench.journal.of(Accepted)] == [False]
+    assert [op.attempt for op in bench.journal.of(Accepted)] == [1]
     assert confirmed(worker, bench.journal.committed) == [uuid]
     bench.accept(worker, post)  # the word may have been lost
     assert confirmed(worker) == [uuid]

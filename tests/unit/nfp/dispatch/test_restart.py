@@ -33,7 +33,7 @@ def test_a_worker_that_comes_back_keeps_its_job(stage, ours):
     uuid = stages(bench, bench.register("w1", ours=ours), stage)
     bench.restart()
     assert bench.dispatcher.workers(bench.now)[0].status == "expected"
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == stage
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "dispatched"
     other = bench.register("w2", ours=ours)
     assert other.take() == []
     back = bench.register("w1", ours=ours, jobs={uuid: (1, "running")})
@@ -301,7 +301,7 @@ def test_an_older_token_in_a_201_does_not_make_the_store_forget_the_acceptance()
     bench.answer(back, the(back.take(), GET), 404, b"{}")
     assert the(back.take(), POST).client == b"c1#2"
     bench.accept(back, first)
-    assert bench.journal.of(Accepted) == [Accepted(uuid, "", "w1", 2, False)]
+    assert bench.journal.of(Accepted) == [Accepted(uuid, "", 2)]
 
 
 def test_rights_of_before_are_judged_anew():

@@ -10,7 +10,7 @@ from broker.nfp.awake import AwakeClock
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.records import Accepted, Closed, Dispatched, Finished, JobAdded
+from broker.nfp.records import Dispatched, Finished, JobAdded
 from broker.nfp.server import recollection
 from broker.nfp.server.broker import NfpBroker
 from broker.nfp.server.recollection import Recollection
@@ -30,9 +30,7 @@ async def remembered(path) -> None:
             uuid = f"u{number}"
             store.put(JobAdded(uuid, "net", "ping", ANY, b"{}", b"c1", Dialect.NORFAB, "uid:7", 7, 600.0))
             store.put(Dispatched(uuid, "", "w1", 1))
-            store.put(Accepted(uuid, "", "w1", 1))
-            store.put(Finished(uuid, "", "w1", 1, 200, b'{"w1":%d}' % number))
-            store.put(Closed(uuid, "done"))
+            store.put(Finished(uuid, "", "w1", 1, 200, b'{"w1":%d}' % number, "done"))
 
 
 def asks(command: Command, uuid: str, body: bytes = b"{}") -> Packet:

@@ -27,10 +27,6 @@ def loaded(clocks, base):
     return clock
 
 
-def save(clock, base):
-    base.execute("UPDATE clock SET at = ?, wall = ?, boot = ?, boot_id = ?", clock.moment())
-
-
 def test_it_begins_at_zero_and_advances_with_the_machine(clocks, base):
     clock = loaded(clocks, base)
     assert clock.now() == 0.0
@@ -44,7 +40,7 @@ def test_steps_of_the_wall_clock_change_nothing_within_a_boot(clocks, base, step
     clocks.passes(5)
     clocks.wall_s += step_s
     assert clock.now() == 5.0
-    save(clock, base)
+    clock.save(base)
     clocks.passes(2)
     clocks.wall_s -= 3 * step_s
     assert loaded(clocks, base).now() == 7.0, "nor while nobody ran"
@@ -53,7 +49,7 @@ def test_steps_of_the_wall_clock_change_nothing_within_a_boot(clocks, base, step
 def test_over_a_reboot_the_wall_clock_counts(clocks, base):
     clock = loaded(clocks, base)
     clocks.passes(5)
-    save(clock, base)
+    clock.save(base)
     clocks.reboots(down_s=30)
     again = loaded(clocks, base)
     assert again.now() == 35.0
@@ -64,7 +60,7 @@ def test_over_a_reboot_the_wall_clock_counts(clocks, base):
 def test_a_wall_clock_set_back_over_a_reboot_counts_as_no_time(clocks, base):
     clock = loaded(clocks, base)
     clocks.passes(5)
-    save(clock, base)
+    clock.save(base)
     clocks.reboots(down_s=-1000)
     again = loaded(clocks, base)
     assert again.now() == 5.0
@@ -79,7 +75,7 @@ def test_time_before_the_last_save_is_never_taken_back(clocks, base):
         assert clock.now() >= now
         clocks.passes(1)
         now = clock.now()
-        save(clock, base)
+        clock.save(base)
         clocks.reboots(step)
     assert now >= 6.0
 
@@ -88,7 +84,7 @@ def test_a_machine_without_boot_ids_trusts_its_wall_clock(clocks, base):
     clocks.boot_id = ""
     clock = loaded(clocks, base)
     clocks.passes(5)
-    save(clock, base)
+    clock.save(base)
     clocks.wall_s += 10
     assert loaded(clocks, base).now() == 15.0
 
@@ -96,7 +92,7 @@ def test_a_machine_without_boot_ids_trusts_its_wall_clock(clocks, base):
 def test_a_machine_put_back_to_an_earlier_state_does_not_go_back(clocks, base):
     clock = loaded(clocks, base)
     clocks.passes(5)
-    save(clock, base)
+    clock.save(base)
     clocks.boot_s -= 100
     assert loaded(clocks, base).now() == 5.0
 
@@ -104,7 +100,7 @@ def test_a_machine_put_back_to_an_earlier_state_does_not_go_back(clocks, base):
 def test_the_clocks_of_this_machine(base):
     clock = StoreClock()
     clock.load(base)
-    first = clock.moment()
-    assert clock.moment().boot >= first.boot > 0
+    first = clock.save(base)
+    assert clock.save(base).boot >= first.boot > 0
     assert len(first.boot_id) == 36
     assert Clock().wall() == pytest.approx(first.wall, abs=60)

@@ -12,22 +12,21 @@ from broker.nfp.names import Dialect
 from broker.nfp.records import (
     OTHERS,
     Accepted,
-    Closed,
     Dispatched,
     Finished,
     Forgotten,
     JobAdded,
     Owned,
+    PartAdded,
+    PartRow,
     Pinned,
     Returned,
-    SlotAdded,
-    SlotRow,
     Snapshot,
     Used,
     WorkerLeft,
     WorkerSeen,
 )
-from broker.nfp.store import NoStore, Store, intake, listing, snapshot
+from broker.nfp.store import NoStore, Store, listing, snapshot
 from broker.nfp.store.database import open_database
 from broker.nfp.store.schema import SCHEMA
 from broker.nfp.targets import ALL, Target
@@ -39,18 +38,18 @@ def path(tmp_path):
     return tmp_path / "nfp.db"
 
 
-def slots_after(path, *operations):
-    """The slots of job u behind ``operations``, put in one group and put one by one."""
+def parts_after(path, *operations):
+    """The parts of job u behind ``operations``, put in one group and put one by one."""
 
     async def story():
         await write(path, job("u"), *operations)
-        together = (await read(path)).jobs[0].slots
+        together = (await read(path)).jobs[0].parts
         single = path.with_name("single.db")
         async with opened(single) as store:
             for op in (job("u"), *operations):
                 store.put(op)
                 await store.durable()
-        assert (await read(single)).jobs[0].slots == together
+        assert (await read(single)).jobs[0].parts == together
         return together
 
     return run(story())
@@ -70,12 +69,12 @@ def test_a_job_comes_back_as_it_was_put(path):
         await write(path, odd, job("plain", b""), job("all", b"x", target=ALL))
         found = await read(path)
         assert [row.added for row in found.jobs] == [
-            odd._replace(ttl_s=1e12),
+            odd,
             job("plain", b""),
             job("all", b"x", target=ALL),
         ]
         assert {row.state for row in found.jobs} == {"open"}
-        assert {row.slots for row in found.jobs} == {()}
+        assert {row.parts for row in found.jobs} == {()}
 
     run(story())
 
@@ -83,66 +82,62 @@ def test_a_job_comes_back_as_it_was_put(path):
 @pytest.mark.parametrize(
     ("operations", "expected"),
     [
-        ([SlotAdded("u", "")], SlotRow("", "", 0, "waiting")),
-        ([Dispatched("u", "", "w1", 1)], SlotRow("", "w1", 1, "dispatched", workers=(("w1", 1),))),
+        ([PartAdded("u", "")], PartRow("", "", 0, "waiting")),
+        ([Dispatched("u", "", "w1", 1)], PartRow("", "w1", 1, "dispatched", workers=(("w1", 1),))),
         (
-            [SlotAdded("u", ""), Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1)],
-            SlotRow("", "w1", 1, "accepted", workers=(("w1", 1),)),
+            [PartAdded("u", ""), Dispatched("u", "", "w1", 1), Accepted("u", "", 1)],
+            PartRow("", "w1", 1, "accepted", workers=(("w1", 1),)),
         ),
         (
-            [Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1, False)],
-            SlotRow("", "w1", 1, "accepted", workers=(("w1", 1),), repeat=False),
+            [Dispatched("u", "", "w1", 1), Accepted("u", "", 1), Returned("u", ""),
+             Dispatched("u", "", "w2", 2), Accepted("u", "", 1)],
+            PartRow("", "w2", 2, "dispatched", workers=(("w1", 1), ("w2", 2))),
         ),
         (
-            [Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1, False), Returned("u", ""),
-             Dispatched("u", "", "w2", 2), Accepted("u", "", "w1", 1, False)],
-            SlotRow("", "w2", 2, "dispatched", workers=(("w1", 1), ("w2", 2))),
-        ),
-        (
-            [SlotAdded("u", "w1"), Dispatched("u", "w1", "w1", 1), Returned("u", "w1")],
-            SlotRow("w1", "w1", 1, "waiting", workers=(("w1", 1),)),
+            [PartAdded("u", "w1"), Dispatched("u", "w1", "w1", 1), Returned("u", "w1")],
+            PartRow("w1", "w1", 1, "waiting", workers=(("w1", 1),)),
         ),
         (
             [Dispatched("u", "", "w1", 1), Returned("u", ""), Dispatched("u", "", "w2", 2), Returned("u", ""),
-             Dispatched("u", "", "w1", 3), Accepted("u", "", "w1", 3)],
-            SlotRow("", "w1", 3, "accepted", workers=(("w1", 1), ("w2", 2), ("w1", 3))),
+             Dispatched("u", "", "w1", 3), Accepted("u", "", 3)],
+            PartRow("", "w1", 3, "accepted", workers=(("w1", 1), ("w2", 2), ("w1", 3))),
         ),
         (  # an acceptance that comes late is not the one of the attempt under way
-            [Dispatched("u", "", "w1", 1), Returned("u", ""), Dispatched("u", "", "w2", 2), Accepted("u", "", "w1", 1)],
-            SlotRow("", "w2", 2, "dispatched", workers=(("w1", 1), ("w2", 2))),
+            [Dispatched("u", "", "w1", 1), Returned("u", ""), Dispatched("u", "", "w2", 2), Accepted("u", "", 1)],
+            PartRow("", "w2", 2, "dispatched", workers=(("w1", 1), ("w2", 2))),
         ),
         (
-            [Dispatched("u", "", "w1", 1), Returned("u", ""), Accepted("u", "", "w1", 1)],
-            SlotRow("", "w1", 1, "waiting", workers=(("w1", 1),)),
+            [Dispatched("u", "", "w1", 1), Returned("u", ""), Accepted("u", "", 1)],
+            PartRow("", "w1", 1, "waiting", workers=(("w1", 1),)),
         ),
         (
             [Dispatched("u", "", "w1", 1), Finished("u", "", "w1", 1, 200, b"result")],
-            SlotRow("", "w1", 1, "final", 200, b"result", (("w1", 1),)),
+            PartRow("", "w1", 1, "final", 200, b"result", (("w1", 1),)),
         ),
         (  # the first result is the one
             [Dispatched("u", "", "w1", 1), Returned("u", ""), Dispatched("u", "", "w2", 2),
              Finished("u", "", "w1", 1, 200, b"first"), Finished("u", "", "w2", 2, 500, b"second")],
-            SlotRow("", "w1", 1, "final", 200, b"first", (("w1", 1), ("w2", 2))),
+            PartRow("", "w1", 1, "final", 200, b"first", (("w1", 1), ("w2", 2))),
         ),
-        (  # and nothing changes a slot behind it
+        (  # and nothing changes a part behind it
             [Finished("u", "", "", 0, 408, b""), Dispatched("u", "", "w1", 1), Returned("u", ""),
-             SlotAdded("u", "")],
-            SlotRow("", "", 0, "final", 408),
+             PartAdded("u", "")],
+            PartRow("", "", 0, "final", 408),
         ),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_slot(path, operations, expected):
-    assert slots_after(path, *operations) == (expected,)
+def test_what_becomes_of_a_part(path, operations, expected):
+    assert parts_after(path, *operations) == (expected,)
 
 
 def test_an_owner_that_a_client_was_told_of_stays(path):
-    found = slots_after(
-        path, SlotAdded("u", ""), Dispatched("u", "", "w1", 1), Accepted("u", "", "w1", 1), Owned("u", "w1"),
+    found = parts_after(
+        path, PartAdded("u", ""), Dispatched("u", "", "w1", 1), Accepted("u", "", 1), Owned("u", "w1"),
         Returned("u", ""), Owned("u", "w2"), Dispatched("u", "", "w2", 2),
     )  # fmt: skip
-    assert [(slot.owner, slot.worker, slot.state) for slot in found] == [("w1", "w2", "dispatched")]
-    run(write(path, Finished("u", "", "w2", 2, 200, b"r"), Closed("u", "done")))
-    assert [(slot.owner, slot.worker) for slot in run(read(path)).jobs[0].slots] == [("w1", "w2")]
+    assert [(part.owner, part.worker, part.state) for part in found] == [("w1", "w2", "dispatched")]
+    run(write(path, Finished("u", "", "w2", 2, 200, b"r", "done")))
+    assert [(part.owner, part.worker) for part in run(read(path)).jobs[0].parts] == [("w1", "w2")]
 
 
 def test_closed_jobs_are_read_by_name_and_the_others_at_the_start(path):
@@ -154,14 +149,13 @@ def test_closed_jobs_are_read_by_name_and_the_others_at_the_start(path):
                 store.put(Dispatched(uuid, "", "w", 1))
             for uuid in ('c"\u2028', "a", "e"):
                 clocks.passes(1)
-                store.put(Finished(uuid, "", "w", 1, 200, uuid.encode()))
-                store.put(Closed(uuid, "done"))
+                store.put(Finished(uuid, "", "w", 1, 200, uuid.encode(), "done"))
                 await store.durable()
         async with opened(path, clock=clocks.clock) as store:
             assert [row.added.uuid for row in store.found.jobs] == ["b", "d"]
             assert store.found.closed == ("e", "a", 'c"\u2028')
             rows = await store.closed(['c"\u2028', "nobody", "e"])
-            assert {row.added.uuid: (row.state, row.closed_age_s, row.slots[0].body) for row in rows} == {
+            assert {row.added.uuid: (row.state, row.closed_age_s, row.parts[0].body) for row in rows} == {
                 'c"\u2028': ("done", 2.0, 'c"\u2028'.encode()),
                 "e": ("done", 0.0, b"e"),
             }
@@ -170,13 +164,13 @@ def test_closed_jobs_are_read_by_name_and_the_others_at_the_start(path):
     run(story())
 
 
-def test_slots_stay_apart_and_in_order(path):
-    found = slots_after(
+def test_parts_stay_apart_and_in_order(path):
+    found = parts_after(
         path,
-        SlotAdded("u", "w2"), SlotAdded("u", "w1"), Dispatched("u", "w1", "w1", 1),
+        PartAdded("u", "w2"), PartAdded("u", "w1"), Dispatched("u", "w1", "w1", 1),
         Finished("u", "w1", "w1", 1, 200, b"one"), Dispatched("u", "w2", "w2", 1),
     )  # fmt: skip
-    assert [(slot.slot, slot.state, slot.body) for slot in found] == [
+    assert [(part.part, part.state, part.body) for part in found] == [
         ("w2", "dispatched", b""),
         ("w1", "final", b"one"),
     ]
@@ -184,8 +178,8 @@ def test_slots_stay_apart_and_in_order(path):
 
 def test_operations_for_jobs_that_are_not_there_change_nothing(path):
     operations = [
-        SlotAdded("x", ""), Dispatched("x", "", "w", 1), Accepted("x", "", "w", 1), Returned("x", ""),
-        Finished("x", "", "w", 1, 200, b""), Closed("x", "done"), Forgotten("x"), WorkerLeft("w"), Pinned("n", ""),
+        PartAdded("x", ""), Dispatched("x", "", "w", 1), Accepted("x", "", 1), Returned("x", ""),
+        Finished("x", "", "w", 1, 200, b"", "done"), Forgotten("x"), WorkerLeft("w"), Pinned("n", ""),
     ]  # fmt: skip
     run(write(path, *operations))
     assert run(read(path)) == Snapshot()
@@ -201,13 +195,12 @@ def test_a_job_that_is_forgotten_leaves_nothing(path, apart):
     whole = [
         job("u"),
         Dispatched("u", "", "w", 1),
-        Finished("u", "", "w", 1, 200, b"r"),
-        Closed("u", "done"),
+        Finished("u", "", "w", 1, 200, b"r", "done"),
     ]
 
     async def story():
         async with opened(path) as store:
-            for op in (*whole, job("other"), SlotAdded("other", "")):
+            for op in (*whole, job("other"), PartAdded("other", "")):
                 store.put(op)
             if apart:
                 await store.durable()
@@ -217,19 +210,20 @@ def test_a_job_that_is_forgotten_leaves_nothing(path, apart):
         base = sqlite3.connect(path)
         counts = {
             name: base.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-            for name in ("slots", "results", "closed")
+            for name in ("parts", "results", "closed")
         }
         base.close()
-        assert counts == {"slots": 1, "results": 0, "closed": 0}
+        assert counts == {"parts": 1, "results": 0, "closed": 0}
         await write(path, *whole[:2], Forgotten("u"), job("u", b"again"), Dispatched("u", "", "w2", 1))
         again = (await read(path)).jobs[1]
-        assert (again.added.body, again.slots[0].worker, again.state) == (b"again", "w2", "open")
+        assert (again.added.body, again.parts[0].worker, again.state) == (b"again", "w2", "open")
 
     run(story())
 
 
 def test_the_first_end_of_a_job_is_the_one(path):
-    run(write(path, job("u"), Closed("u", "cancelled"), Closed("u", "done")))
+    ends = [Finished("u", "", "", 0, 417, b"", closes) for closes in ("cancelled", "done")]
+    run(write(path, job("u"), *ends))
     assert run(read(path)).jobs[0].state == "cancelled"
 
 
@@ -275,36 +269,73 @@ def test_names_of_workers_that_left_first_are_forgotten_first(path):
     run(story())
 
 
-def test_a_file_of_the_first_version_is_brought_to_the_present_one(path):
-    old = """
-        DROP TABLE slots; DROP TABLE results; DROP TABLE workers; DROP TABLE pins; PRAGMA user_version = 1;
-        CREATE TABLE slots (
-            id INTEGER PRIMARY KEY, job INTEGER NOT NULL, slot TEXT NOT NULL, worker TEXT NOT NULL,
-            attempt INTEGER NOT NULL, state INTEGER NOT NULL, earlier TEXT NOT NULL DEFAULT '[]', UNIQUE (job, slot));
-        CREATE TABLE results (
-            slot INTEGER PRIMARY KEY, worker TEXT NOT NULL, attempt INTEGER NOT NULL, status INTEGER NOT NULL,
-            status_text TEXT NOT NULL, body BLOB NOT NULL);
-        CREATE TABLE workers (
-            name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL) WITHOUT ROWID;
-        CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID;
-        INSERT INTO pins VALUES ('c1', 'K');
-        INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, '', 'w1', 1, 1);
-        INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, 'w2', 'w2', 1, 3);
-        INSERT INTO results VALUES (2, 'w2', 1, 200, 'OK', x'72');
-        INSERT INTO workers VALUES ('w1', 'svc', 'norfab', '')"""
-    run(write(path, job("u")))
+_FIRST = """
+    CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, service TEXT NOT NULL, task TEXT NOT NULL,
+        target TEXT NOT NULL, client TEXT NOT NULL, dialect TEXT NOT NULL, holder TEXT NOT NULL,
+        userid INTEGER NOT NULL, ttl_s REAL NOT NULL, submitted_s REAL NOT NULL, at REAL NOT NULL, body BLOB NOT NULL);
+    CREATE TABLE slots (
+        id INTEGER PRIMARY KEY, job INTEGER NOT NULL, slot TEXT NOT NULL, worker TEXT NOT NULL,
+        attempt INTEGER NOT NULL, state INTEGER NOT NULL, earlier TEXT NOT NULL DEFAULT '[]', UNIQUE (job, slot));
+    CREATE TABLE results (
+        slot INTEGER PRIMARY KEY, worker TEXT NOT NULL, attempt INTEGER NOT NULL, status INTEGER NOT NULL,
+        status_text TEXT NOT NULL, body BLOB NOT NULL);
+    CREATE TABLE workers (
+        name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID;
+    INSERT INTO jobs VALUES (1, 'u', 'svc', 'task', '["any",[]]', '6d65', 'norfab', 'uid:7', 7, 60, 0, 0, x'7b7d');
+    INSERT INTO pins VALUES ('c1', 'K');
+    INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, '', 'w1', 1, 1);
+    INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, 'w2', 'w2', 1, 3);
+    INSERT INTO results VALUES (2, 'w2', 1, 200, 'OK', x'72');
+    INSERT INTO workers VALUES ('w1', 'svc', 'norfab', '')"""
+_THIRD = """
+    ALTER TABLE slots ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+    ALTER TABLE workers ADD COLUMN gone REAL;
+    ALTER TABLE pins ADD COLUMN at REAL NOT NULL DEFAULT 0;
+    ALTER TABLE results DROP COLUMN status_text;
+    INSERT INTO slots (job, slot, worker, attempt, state) VALUES
+        (1, 'accepted', 'accepted', 1, 2), (1, 'returned', 'returned', 2, 4), (1, 'once', 'once', 1, 5),
+        (1, 'added', '', 0, 0)"""
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(path, version):
+    run(write(path))
     base = sqlite3.connect(path)
-    base.executescript(old)
+    for table in ("jobs", "parts", "results", "workers", "pins"):
+        base.execute(f"DROP TABLE {table}")
+    base.executescript(_FIRST + (";" + _THIRD if version == 3 else ""))
+    base.execute(f"PRAGMA user_version = {version}")
     base.close()
 
     async def story():
         await write(path, Owned("u", "w1"), WorkerLeft("w1"))
         found = await read(path)
-        assert found.jobs[0].slots == (
-            SlotRow("", "w1", 1, "dispatched", workers=(("w1", 1),), owner="w1"),
-            SlotRow("w2", "w2", 1, "final", 200, b"r", (("w2", 1),)),
+        assert found.jobs[0].added == job("u")._replace(client=b"me")
+        assert found.jobs[0].parts[:2] == (
+            PartRow("", "w1", 1, "dispatched", workers=(("w1", 1),), owner="w1"),
+            PartRow("w2", "w2", 1, "final", 200, b"r", (("w2", 1),)),
         )
+        rest = {row.part: (row.state, row.attempt) for row in found.jobs[0].parts[2:]}
+        states = {"accepted": ("dispatched", 1), "returned": ("waiting", 2), "once": ("accepted", 1)}
+        assert rest == ({**states, "added": ("waiting", 0)} if version == 3 else {})
         assert (found.workers, found.pins, found.known) == ((), (Pinned("c1", "K"),), ("w1",))
+
+    run(story())
+
+
+def test_parts_that_were_never_given_to_anybody(path):
+    async def story():
+        await write(
+            path, job("u")._replace(parts=("w2", "w1", "w3")), Dispatched("u", "w1", "w1", 1),
+            Finished("u", "w3", "", 0, 408, b"late"),
+        )  # fmt: skip
+        assert (await read(path)).jobs[0].parts == (
+            PartRow("w2", "", 0, "waiting"),
+            PartRow("w1", "w1", 1, "dispatched", workers=(("w1", 1),)),
+            PartRow("w3", "", 0, "final", 408, b"late"),
+        )
 
     run(story())
 
@@ -362,7 +393,7 @@ def test_steps_of_the_wall_clock_move_no_deadline(path, step_s, closes):
             submitted = clocks.wall_s
             clocks.passes(10)
             store.put(job("v"))
-            store.put(Closed("v", "done"))
+            store.put(Finished("v", "", "w", 1, 200, b"", "done"))
             await store.durable()
             clocks.wall_s += step_s
             if closes:
@@ -412,23 +443,6 @@ def test_damage_in_a_file_too_large_for_a_check_is_found_while_it_is_read(path, 
         run(read(path))
 
 
-def test_large_bodies_travel_in_portions(path, monkeypatch):
-    monkeypatch.setattr("broker.nfp.store.groups.PORTION_BYTES", 1000)
-    bodies = [bytes([number]) * (number * 100) for number in range(30)]
-
-    async def story():
-        operations = [op for number, body in enumerate(bodies) for op in (
-            job(str(number), body), Dispatched(str(number), "", "w", 1),
-            Finished(str(number), "", "w", 1, 200, body[::-1]),
-        )]  # fmt: skip
-        await write(path, *operations)
-        found = await read(path)
-        assert [row.added.body for row in found.jobs] == bodies
-        assert [row.slots[0].body for row in found.jobs] == bodies
-
-    run(story())
-
-
 def test_a_body_that_sqlite_cannot_hold_costs_its_job_only(path):
     """A row of the intake above the limit of this connection stands for the gigabyte that is SQLite's."""
 
@@ -436,7 +450,7 @@ def test_a_body_that_sqlite_cannot_hold_costs_its_job_only(path):
         refused = []
         async with opened(path, on_failed=lambda text, ops: refused.append((text, ops)) or ops) as store:
             await store.ask(lambda base: base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000))
-            for op in (job("a"), job("b", bytes(20_000)), SlotAdded("b", ""), job("c")):
+            for op in (job("a"), job("b", bytes(20_000)), PartAdded("b", ""), job("c")):
                 store.put(op)
             await store.durable()
             assert [ops for _text, ops in refused] == [[job("b", bytes(20_000))]]
@@ -468,8 +482,8 @@ def churn(store, number, size):
     uuid = f"{number:032x}"
     body = number.to_bytes(4, "big") * (size // 4)
     for op in (
-        job(uuid, body), Dispatched(uuid, "", "w", 1), Accepted(uuid, "", "w", 1),
-        Finished(uuid, "", "w", 1, 200, body), Closed(uuid, "done"),
+        job(uuid, body), Dispatched(uuid, "", "w", 1), Accepted(uuid, "", 1),
+        Finished(uuid, "", "w", 1, 200, body, "done"),
         Used("uid:7", "", "svc", 1, 0, size, size, 0.1),
     ):  # fmt: skip
         store.put(op)
@@ -561,17 +575,6 @@ def test_both_are_journals(path):
             await until(lambda: store.committed == 1)
 
     run(story())
-
-
-def test_offsets_into_joined_bodies():
-    bodies = intake.Bodies()
-    places = [bodies.place(body) for body in (b"", b"ab", b"", b"cde")]
-    joined = bodies.joined()
-    assert [joined[start - 1 : start - 1 + length] for start, length in places] == [b"", b"ab", b"", b"cde"]
-    one = intake.Bodies()
-    large = bytes(100)
-    one.place(large)
-    assert one.joined() is large
 
 
 def test_pins_come_back_in_the_order_of_their_last_use(path):

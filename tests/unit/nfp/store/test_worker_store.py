@@ -309,9 +309,7 @@ def test_many_jobs_in_one_turn_are_one_commit(path):
     run(story())
 
 
-def test_large_bodies_travel_in_portions(path, monkeypatch):
-    monkeypatch.setattr("broker.nfp.store.shelf.PORTION_BYTES", 1000)
-
+def test_many_bodies_in_one_group(path):
     async def story():
         async with opened(path) as store:
             for number in range(20):
