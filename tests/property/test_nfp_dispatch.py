@@ -237,13 +237,13 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def results_are_of_who_was_given_the_job(self) -> None:
-        given = {(op.uuid, op.slot, op.worker) for op in self.bench.journal.of(Dispatched)}
+        given = {(op.uuid, op.part, op.worker) for op in self.bench.journal.of(Dispatched)}
         seen = set()
         for op in self.bench.journal.of(Finished):
-            assert not op.worker or (op.uuid, op.slot, op.worker) in given
+            assert not op.worker or (op.uuid, op.part, op.worker) in given
             assert b"forged" not in op.body
-            assert (op.uuid, op.slot) not in seen
-            seen.add((op.uuid, op.slot))
+            assert (op.uuid, op.part) not in seen
+            seen.add((op.uuid, op.part))
 
     @invariant()
     def tables_agree(self) -> None:

@@ -17,8 +17,7 @@ from broker.nfp.names import Dialect
 from broker.nfp.records import Dispatched, Finished, Forgotten, JobAdded
 from broker.nfp.store import NotStored, Store
 from broker.nfp.targets import ANY
-from broker.nfp.worker.keeping import KeptJob
-from broker.nfp.worker.store import SqliteJobStore
+from broker.nfp.worker.store import KeptJob, SqliteJobStore
 from tests.unit.nfp.store.samples import whole
 
 pytestmark = pytest.mark.story
