@@ -8,7 +8,7 @@ from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.jobs import shown
 from broker.nfp.management.workers import detailed
 from broker.nfp.names import Command
-from broker.nfp.records import Closed
+from broker.nfp.records import Finished
 from broker.nfp.server.summaries import told_of
 from tests.unit.nfp.dispatch.bench import Bench, the
 
@@ -57,7 +57,7 @@ def test_all_of_it_agrees(how, state):
     (part,) = view.slots
     row = shown(view)
     assert (row["state"], part.ended, row["failed"]) == (state, state, ["w1"] if state == "failed" else [])
-    assert bench.journal.of(Closed)[-1] == Closed(uuid, state)
+    assert bench.journal.of(Finished)[-1].closes == state
     (worker,) = bench.dispatcher.workers(bench.now)
     said = detailed(worker, owner=False)
     for figures in (bench.counts.as_dict(), said):
@@ -80,7 +80,8 @@ def test_all_of_it_agrees(how, state):
 def test_a_job_that_an_earlier_version_recorded_as_done_has_failed():
     bench = Bench()
     uuid = ended(bench, "raises")
-    at = bench.journal.ops.index(Closed(uuid, "failed"))
-    bench.journal.ops[at] = Closed(uuid, "done")
+    (at,) = (at for at, op in enumerate(bench.journal.ops) if isinstance(op, Finished))
+    assert bench.journal.ops[at].closes == "failed"
+    bench.journal.ops[at] = bench.journal.ops[at]._replace(closes="done")
     bench.restart()
     assert bench.dispatcher.job(uuid, bench.now).state == "failed"
