@@ -38,6 +38,7 @@ __all__ = [
     "event_kind",
     "failed",
     "make_token",
+    "next_offset",
     "progress",
     "queued",
     "read_any",
@@ -131,6 +132,12 @@ def request(task: str, args: Iterable[Any], kwargs: Mapping[str, Any], timeout_s
     if timeout_s is not None:
         said["timeout"] = timeout_s
     return _encode(said)
+
+
+def next_offset(body: Body, got: int) -> bytes:
+    """The PUT that asks a file worker for the chunk behind ``got`` bytes of what the job's ``body`` asks for."""
+    begin = read_request(body).kwargs.get("offset")
+    return _encode({"offset": got + (begin if isinstance(begin, int) else 0)})
 
 
 def _not_read(body: Body) -> str:

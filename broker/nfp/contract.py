@@ -21,7 +21,9 @@ class Peer(Protocol):
         identity: its ZeroMQ identity.
         principal: who it is.
         dialect: as its latest message was written; answers are written alike.
-        features: what its OPEN asked for (see ``FEATURES``); empty without OPEN.
+        features: what its OPEN asked for (see ``FEATURES``); without OPEN empty, but for a client of the text that can
+            be told unasked: ``push``.
+        lockstep: it gets one answer for each request, and can be told nothing unasked: a REQ socket.
         alive: False once its connection is gone.
         unsent: uuids of the messages that waited when it went.
     """
@@ -32,6 +34,7 @@ class Peer(Protocol):
     dialect: Dialect
     features: frozenset[str]
     alive: bool
+    lockstep: bool = False
     unsent: Collection[str] = ()
 
     def send(self, packet: Packet, after: int = 0) -> bool:
@@ -51,7 +54,8 @@ class Peer(Protocol):
 
 
 FEATURES = frozenset({"push", "recorded", "delete", "jobs"})
-"""What an OPEN may ask for. Clients: ``push`` (results and events come unasked; deployed NorFab's dialect implies it).
+"""What an OPEN may ask for. Clients: ``push`` (results come unasked; events, too, in the text's dialect, where this is
+what a client has without asking unless its socket is a REQ: ``{"features": []}`` in its OPEN asks for lock step).
 Workers: ``recorded`` (the broker says when a result is safe), ``delete`` (understands cancellation), ``jobs`` (its OPEN
 lists the jobs it holds; those of them that have not begun, and every job that must not be run twice, begin only when
 the broker has confirmed that they are this worker's)."""
@@ -73,15 +77,17 @@ class Journal(Protocol):
 
 
 class JobEvent(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened to a job, for subscribers, for the service on the Flux broker and for accounting.
+    """Something that happened to a job, or was published: for subscribers, the Flux side and accounting.
 
     Thousands of them are held for replays: Structs are quickly made, and nothing to the garbage collector.
     """
 
     kind: str
     """submitted, queued, dispatched, accepted, progress, input_request, input_response, result_ready, stream, returned,
-    finished (one worker's final result), closed (the last one), expired, cancelled."""
+    finished (one worker's final result), closed (the last one), expired, cancelled; published: a worker's event on a
+    topic that is no job, of nobody's job."""
     uuid: str
+    """The topic of what was published."""
     service: str
     task: str
     holder: str

@@ -54,7 +54,8 @@ class ClientOpen(NamedTuple):
 
     name: str = ""
     dialect: str = ""
-    features: frozenset[str] = frozenset()
+    features: frozenset[str] | None = None
+    """None: not said."""
 
 
 class BrokerOpen(NamedTuple):
@@ -92,7 +93,8 @@ def read_worker(body: Body) -> WorkerOpen:
 def read_client(body: Body) -> ClientOpen:
     """A client's OPEN."""
     said = read_object(body)
-    return ClientOpen(_text(said.get("name")), _text(said.get("dialect")), _texts(said.get("features")))
+    features = _texts(said["features"]) if isinstance(said.get("features"), list) else None
+    return ClientOpen(_text(said.get("name")), _text(said.get("dialect")), features)
 
 
 def read_broker(body: Body) -> BrokerOpen:

@@ -44,8 +44,9 @@ class Clients:
         return client
 
     def has(self, identity: bytes, holder: str) -> bool:
-        """Whether it has jobs, or is there."""
-        return (identity, holder) in self._known
+        """Whether a job of it is remembered."""
+        client = self._known.get((identity, holder))
+        return client is not None and bool(client.open or client.kept)
 
     def at(self, peer: Peer) -> Client | None:
         """The client whose pushes go to ``peer`` at present."""
@@ -73,6 +74,6 @@ class Clients:
             self.tidy(client)
 
     def tidy(self, client: Client) -> None:
-        """Forget ``client`` when nothing of it is remembered."""
-        if not client.open and not client.kept:
+        """Forget ``client`` when it is not there and nothing of it is remembered."""
+        if client.peer is None and not client.open and not client.kept:
             self._known.pop((client.identity, client.holder), None)

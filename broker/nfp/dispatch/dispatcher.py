@@ -153,8 +153,8 @@ class Dispatcher:
 
     def client_seen(self, peer: Peer, now: float) -> None:
         """A (re)connected client spoke first or sent OPEN: what is pushed goes there now, and what it is owed."""
-        client = self._state.clients.known(peer, now)
-        if client is not None and client.owed:
+        client = self._state.clients.of(peer, now)
+        if client.owed:
             self._pay(client, peer)
 
     def has_room(self, peer: Peer, now: float) -> None:
@@ -253,7 +253,7 @@ class Dispatcher:
         return [listing.service_view(service) for service in self._state.roster.services.values()]
 
     def clients(self, now: float) -> list[ClientView]:
-        """Everybody with a job that is remembered."""
+        """Everybody who is there and has spoken, or has a job that is remembered."""
         return [listing.client_view(client, now) for client in self._state.clients]
 
     def jobs(self, now: float, *, newest_first: bool = False) -> Iterator[JobView]:

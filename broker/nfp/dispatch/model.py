@@ -229,6 +229,7 @@ class Run:
         told: the client was told that the worker has it (201).
         ready: body of the worker's result_ready event, whose result is on its way to us; else None.
         holds: a credit of the worker is in use for it.
+        content: what it has streamed to a client that cannot be sent STREAM, None while nothing.
         ended: when it ceased to be current, 0.0 before.
     """
 
@@ -236,6 +237,7 @@ class Run:
         "asked",
         "attempt",
         "check",
+        "content",
         "doubtful",
         "ended",
         "heard",
@@ -258,6 +260,7 @@ class Run:
         self.ready: Any = None
         self.holds = False
         self.ended = 0.0
+        self.content: bytearray | None = None
 
     def request(self, command: Command, body: Body, after: int = 0) -> bool:
         """Write to the worker about it. False: nothing was queued, the worker is away or its queue is full."""

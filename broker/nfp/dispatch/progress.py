@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.identity import USERID_UNKNOWN
 from broker.nfp import bodies
-from broker.nfp.contract import Peer
+from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.claims import Claims
 from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, WAITING, Run, Worker
@@ -17,9 +18,11 @@ from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Body, Packet
-from broker.nfp.names import FINAL_CODES, Code, Command
+from broker.nfp.names import FINAL_CODES, Code, Command, Dialect
 from broker.nfp.records import Accepted
 
+GATHERED_MAX_BYTES: Final = 16 * 1024 * 1024
+"""What is streamed in one job for a client that has to get it as one result."""
 _AT_WORK: Final = frozenset({102, 201, 202, 300})
 """Codes of a worker that has the job and has not finished."""
 _SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "result_ready"})
@@ -189,6 +192,9 @@ class Progress:
 
     def event(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
         """An EVENT: to the client; the announcement of a result that has to be fetched is kept until it is here."""
+        if packet.uuid not in self._state.orders and packet.uuid not in worker.claims:
+            self._publish(worker, packet)
+            return
         run = self._run_of(peer, worker, packet, now)
         if run is None:
             return
@@ -211,6 +217,14 @@ class Progress:
             self._tell_accepted(run, None)
             self._state.kinds.of(part.order.client).event(run, kind, packet)
 
+    def _publish(self, worker: Worker, packet: Packet) -> None:
+        """An EVENT on a topic that is no job: to who subscribed to the topic (NFP, "NFP/Worker-PUB")."""
+        service, status, body = worker.service.name, packet.status, packet.body
+        event = JobEvent(
+            "published", packet.uuid, service, "", "", USERID_UNKNOWN, worker.name, status=status, body=body
+        )
+        self._state.watch.happened(event)
+
     def _event_of_other(self, run: Run, kind: str) -> None:
         """Of a worker whose part is over, or that lost the part to another one: only a result still counts."""
         worker, part = run.worker, run.part
@@ -231,9 +245,32 @@ class Progress:
             self._state.counts.unroutable += 1
             return
         self.accept(run)
-        self._state.tell("stream", run.part.order, worker.name, run.attempt, body=packet.body)
+        order = run.part.order
+        self._state.tell("stream", order, worker.name, run.attempt, body=packet.body)
         self._tell_accepted(run, None)
-        self._state.kinds.of(run.part.order.client).stream(run, packet)
+        if order.client.dialect is Dialect.SEED:
+            self._gather(run, packet.data, now)
+        else:
+            self._state.kinds.of(order.client).stream(run, packet)
+
+    def _gather(self, run: Run, chunk: bytes, now: float) -> None:
+        """The text has no STREAM: its client gets all chunks together, as the result.
+
+        Nor has it PUT, by which file workers are asked for one chunk after the other: the broker does it.
+        """
+        content, order, state = run.content, run.part.order, self._state
+        if content is None:
+            content = run.content = bytearray()
+        content += chunk
+        order.size += len(chunk)
+        state.open_bytes += len(chunk)
+        if len(content) > GATHERED_MAX_BYTES or state.open_bytes > state.config.open_max_bytes:
+            error = (
+                f"more than {len(content)} bytes were streamed: ask for a part of it, by offset and length"
+            )
+            self._results.give_up(run.part, 417, error, now)
+        elif order.task == "fetch_file":
+            run.request(Command.PUT, bodies.next_offset(order.body, len(content)))
 
     # -- asking ---------------------------------------------------------------------------------
 

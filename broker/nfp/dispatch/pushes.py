@@ -214,10 +214,6 @@ class PushedStrict(Strict):
         if peer is None or not peer.send(event):
             self._counts.dropped += 1
 
-    def stream(self, run: Run, packet: Packet) -> None:
-        """The text has no STREAM."""
-        self._counts.dropped += 1
-
     def closed(self, order: Order) -> None:
         """One answer for the whole job."""
         self.delivered_again(next(iter(order.parts.values())))

@@ -14,7 +14,7 @@ from broker.nfp.dispatch.model import Worker
 from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer
 from broker.nfp.frames import Packet, status_text
-from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.names import FINAL_CODES, Command, Dialect, Sender
 from broker.nfp.targets import Target
 
 RELAYS_MAX: Final = 4096
@@ -58,9 +58,7 @@ class Relays:
     def management(self, peer: Peer, packet: Packet, now: float) -> None:
         """A request for ``mmi.service.worker``: one answer, an object of what each worker said."""
         workers = [
-            worker
-            for worker in self._meant(packet.target)
-            if worker.wire is not None and worker.wire.lists and worker.wire.dialect is Dialect.NORFAB
+            worker for worker in self._meant(packet.target) if worker.wire is not None and worker.wire.managed
         ]
         error = self._unfit(packet)
         if not error and not workers:
@@ -117,6 +115,8 @@ class Relays:
         relay = self._waiting.get(packet.uuid)
         if relay is None or worker.name not in relay.waits:
             return False
+        if packet.status not in FINAL_CODES and not relay.one_by_one:
+            return True  # there is more to come
         del relay.waits[worker.name]
         if relay.one_by_one:
             self._answer(relay, packet.status, packet.data)

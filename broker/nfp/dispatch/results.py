@@ -36,6 +36,8 @@ class Results:
         """The worker of ``run`` brought the first final result of a part that stands in no queue."""
         part, worker, other = run.part, run.worker, run.part.run
         ready = run.ready
+        if run.content is not None and status == 200 and not bodies.says_failed(body):
+            body = bytes(run.content)
         self.let_go(run)
         self._finish(part, worker.name, run.attempt, status, body, ready, now, at=worker.name)
         if other is not None and other is not run:
@@ -52,6 +54,8 @@ class Results:
         word = STATUS_WORDS[FAILED] if lost else ""
         target, worker = order.target_text, part.name if lost else at or part.name
         body = bodies.failed(status, order.uuid, order.service, target, error, worker=worker, word=word)
+        if run is not None:
+            self._drop_content(run)
         self._finish(part, "", part.attempt, status, body, None, now, at=at)
         if run is not None:
             self.detach(run, now)
@@ -120,7 +124,14 @@ class Results:
         worker = run.worker
         if worker.runs.get(run.part.order.uuid) is run:
             del worker.runs[run.part.order.uuid]
+        self._drop_content(run)
         self.free_credit(run)
+
+    def _drop_content(self, run: Run) -> None:
+        if run.content is not None:
+            run.part.order.size -= len(run.content)
+            self._state.open_bytes -= len(run.content)
+            run.content = None
 
     def free_credit(self, run: Run) -> None:
         """A credit of the worker returns."""

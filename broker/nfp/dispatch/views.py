@@ -57,7 +57,7 @@ class ServiceView(NamedTuple):
 
 
 class ClientView(NamedTuple):
-    """Somebody who submitted a job that is remembered."""
+    """Somebody who is there, or has submitted a job that is remembered."""
 
     name: str
     holder: str

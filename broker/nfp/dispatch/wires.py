@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.frames import Body, Packet
-from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.names import MMI_WORKER, Command, Dialect, Sender
 from broker.nfp.targets import ANY
 
 _BROKER: Final = Sender.BROKER
@@ -22,12 +22,24 @@ class Wire(ABC):
         cancels: it understands DELETE.
         pushes: it sends results unasked; others say that a result is ready, and are asked for it.
         records: it wants to hear when a result is safe.
+        managed: it answers requests for the workers' management.
         lists: its OPEN lists the jobs it holds, and it begins what must not be run twice once that is confirmed.
         strict: it reads every body as a JSON object, and breaks at anything else.
         unknown: what it answers to a GET of a job it does not know.
     """
 
-    __slots__ = ("cancels", "lists", "peer", "pushes", "records", "service", "strict", "tokens", "unknown")
+    __slots__ = (
+        "cancels",
+        "lists",
+        "managed",
+        "peer",
+        "pushes",
+        "records",
+        "service",
+        "strict",
+        "tokens",
+        "unknown",
+    )
 
     dialect: ClassVar[Dialect]
 
@@ -36,7 +48,7 @@ class Wire(ABC):
         self.service = service
         self.cancels = "delete" in features
         self.pushes = self.records = self.tokens = "recorded" in features
-        self.lists = "jobs" in features
+        self.lists = self.managed = "jobs" in features
         self.strict = not self.pushes
         self.unknown = frozenset({404})
 
@@ -87,26 +99,32 @@ class AddressWire(Wire):
 
 
 class PlainWire(Wire):
-    """The text's form: the same frames as a client's, target ``any``. It has no PUT."""
+    """The text's form: the same frames as a client's, target ``any``. It has no PUT.
+
+    Its worker's management is a service that is asked by POST (NFP, "Worker Management Interface").
+    """
 
     __slots__ = ()
     dialect: ClassVar[Dialect] = Dialect.SEED
 
     def __init__(self, peer: Peer, service: str, features: frozenset[str]) -> None:
         super().__init__(peer, service, features)
-        self.cancels = self.pushes = True
+        self.cancels = self.pushes = self.managed = True
         self.strict = False
         self.unknown = frozenset({400, 404})
 
     def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
         """A request, if the text has the command."""
+        service = self.service
+        if command is Command.MMI:
+            command, service = Command.POST, MMI_WORKER
         if command > Command.EVENT:
             return False
         packet = Packet(
             _BROKER,
             command,
             dialect=Dialect.SEED,
-            service=self.service,
+            service=service,
             target=ANY,
             uuid=uuid,
             body=body,

@@ -1,8 +1,8 @@
 """The file service as a worker: ``filesharing`` as deployed NorFab names it, and the text's ``fss.service.broker``.
 
 Tasks as deployed: ``list_files(url)``, ``walk(url)``, ``file_details(url | [urls])`` and ``fetch_file(url, chunk_size,
-offset, chunk_timeout)``. The broker runs both services in its own process over channels without a socket; the same
-runs as a worker of its own elsewhere, next to the files it shares.
+offset, chunk_timeout)``, which has a ``length``, too. The broker runs both services in its own process over channels
+without a socket; the same runs as a worker of its own elsewhere, next to the files it shares.
 """
 
 from __future__ import annotations
@@ -94,10 +94,14 @@ class FileService:
         chunk_size: int = CHUNK_BYTES,
         offset: int = 0,
         chunk_timeout: float = CHUNK_TIMEOUT_S,
+        length: int = 0,
     ) -> Result:
-        """Stream a shared file in chunks, the next one for each offset that the client sends."""
+        """Stream a shared file in chunks, the next one for each offset that the client sends.
+
+        The broker gives a client of the text, which has no STREAM, all of it as the result: ``length`` bytes at most.
+        """
         outcome = await self.sharing.fetch_file(
-            job, url, chunk_size=chunk_size, offset=offset, chunk_timeout=chunk_timeout
+            job, url, chunk_size=chunk_size, offset=offset, chunk_timeout=chunk_timeout, length=length
         )
         return _result(outcome)
 

@@ -143,6 +143,7 @@ class Sharing:
         chunk_size: int = CHUNK_BYTES,
         offset: int = 0,
         chunk_timeout: float = CHUNK_TIMEOUT_S,
+        length: int = 0,
     ) -> Outcome:
         """Stream a file; ``result`` is True once its end has left.
 
@@ -152,8 +153,9 @@ class Sharing:
             chunk_size: bytes of a chunk, 1 to ``CHUNK_MAX_BYTES``.
             offset: where to begin.
             chunk_timeout: seconds to wait for each next offset, at most ``CHUNK_TIMEOUT_MAX_S``.
+            length: bytes to stream at most; 0 for all there are.
         """
-        wrong = _wrong(chunk_size, offset, chunk_timeout)
+        wrong = _wrong(chunk_size, offset, chunk_timeout, length)
         if wrong:
             return _failed(wrong)
         try:
@@ -162,6 +164,8 @@ class Sharing:
             return _failed(str(error))
         try:
             size = await self._disk(reading.open)
+            if length:
+                size = min(size, offset + length)
             return await self._streamed(transfer, reading, size, chunk_size, offset, chunk_timeout)
         except Missing:
             return _failed(f"'{url}' file not found")
@@ -196,12 +200,14 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _wrong(chunk_size: Any, offset: Any, chunk_timeout: Any) -> str:
+def _wrong(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) -> str:
     """What is wrong with the arguments of a fetch, or ""."""
     if type(chunk_size) is not int or not 1 <= chunk_size <= CHUNK_MAX_BYTES:
         return f"chunk_size {str(chunk_size)[:32]}, expected 1 to {CHUNK_MAX_BYTES}"
     if type(offset) is not int or not 0 <= offset < 1 << 62:
         return f"offset {str(offset)[:32]}, expected 0 or more"
+    if type(length) is not int or not 0 <= length < 1 << 62:
+        return f"length {str(length)[:32]}, expected 0 or more"
     if isinstance(chunk_timeout, bool) or not isinstance(chunk_timeout, int | float) or not chunk_timeout > 0:
         return f"chunk_timeout {str(chunk_timeout)[:32]}, expected seconds above 0"
     return ""

@@ -7,6 +7,7 @@ given yet. What an event says is encoded when the first subscriber wants it, onc
 
 from __future__ import annotations
 
+import base64
 from collections import deque
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ ENTRY_BYTES: Final = 512
 """What an event weighs without its body."""
 BODY_MAX_BYTES: Final = 16 << 10
 """A longer body is left out of the event, its size is told; results are fetched with GET."""
-_SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "result_ready"})
+_SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "result_ready", "published"})
 """Kinds whose body is the event itself; results and streams go to who asked for them."""
 
 
@@ -67,7 +68,7 @@ def told(entry: BufferedEvent, epoch: str) -> dict[str, Any]:
     Keys: ``kind``, ``uuid``, ``service``, ``task``, ``holder``, ``userid`` (null: none), ``worker``, ``attempt``,
     ``status``, ``state`` (how it ended: of a finished part, or of the job), ``size`` (bytes left out or passed),
     ``time`` (wall clock seconds), ``sequence``, ``epoch`` and ``event``: what the worker said, null when it said
-    nothing or no JSON.
+    nothing or no JSON. What was published and is no JSON is its text, or {"base64": ...}.
     """
     event = entry.event
     return {
@@ -85,17 +86,25 @@ def told(entry: BufferedEvent, epoch: str) -> dict[str, Any]:
         "time": round(entry.time_s, 3),
         "sequence": entry.sequence,
         "epoch": epoch,
-        "event": _spoken(event.body),
+        "event": _spoken(event),
     }
 
 
-def _spoken(body: Any) -> Any:
+def _spoken(event: JobEvent) -> Any:
+    body = event.body
     if not len(body):
         return None
     try:
         return read_json(body)
     except (msgspec.MsgspecError, UnicodeError):
-        return None
+        return _plain(bytes(body)) if event.kind == "published" else None
+
+
+def _plain(body: bytes) -> Any:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
 
 
 class EventBuffer:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.frames import Packet
 from broker.nfp.management.event_buffer import HELD_MAX, HELD_MAX_BYTES, BufferedEvent, EventBuffer
@@ -78,18 +79,12 @@ class Subscription:
         self.last_lost = 0
         self.dropped = 0
 
-    def matches(self, event: JobEvent) -> bool:
-        """True when it wants ``event`` and its peer may see it now."""
-        return self.wish.wants(event) and self.peer.principal.may_see(event.holder)
-
     def missed(self, entry: BufferedEvent) -> None:
-        """The buffer forgets ``entry`` before it was delivered."""
-        self.next = max(self.next, entry.sequence + 1)
-        if self.matches(entry.event):
-            self.lost += 1
-            self.dropped += 1
-            self.first_lost = self.first_lost or entry.sequence
-            self.last_lost = entry.sequence
+        """The buffer forgets ``entry``, which it wanted, before it was delivered."""
+        self.lost += 1
+        self.dropped += 1
+        self.first_lost = self.first_lost or entry.sequence
+        self.last_lost = entry.sequence
 
 
 class Gap(NamedTuple):
@@ -113,6 +108,7 @@ class EventBus:
 
     Args:
         epoch: the broker's incarnation id.
+        access: the rules. Default: users may call everything.
         held_max, held_max_bytes: the buffer's bounds.
         backlog: how many packets wait for a peer.
         backlog_max: see ``BACKLOG_MAX``.
@@ -129,6 +125,7 @@ class EventBus:
     def __init__(
         self,
         epoch: str,
+        access: Access | None = None,
         *,
         held_max: int = HELD_MAX,
         held_max_bytes: int = HELD_MAX_BYTES,
@@ -138,6 +135,7 @@ class EventBus:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.epoch = epoch
+        self._access = access or Access()
         self.delivered = 0
         self.dropped = 0
         self.buffer = EventBuffer(held_max, held_max_bytes)
@@ -178,7 +176,7 @@ class EventBus:
             for subscription in tuple(self._by_uuid.get(uuid, ())):
                 if subscription.next > entry.sequence or subscription in behind:
                     continue  # it is through, or has to wait
-                if subscription.matches(event):
+                if self._matches(subscription, event):
                     subscription.next = entry.sequence
                     self._advance(subscription)
         if behind:
@@ -187,9 +185,24 @@ class EventBus:
     def _forget(self, entry: BufferedEvent) -> None:
         for subscription in self._behind:
             if subscription.next <= entry.sequence:
-                before = subscription.dropped
-                subscription.missed(entry)
-                self.dropped += subscription.dropped - before
+                subscription.next = entry.sequence + 1
+                if self._matches(subscription, entry.event):
+                    subscription.missed(entry)
+                    self.dropped += 1
+
+    def _matches(self, subscription: Subscription, event: JobEvent) -> bool:
+        return self.may_follow(subscription.peer, subscription.wish, event)
+
+    def may_follow(self, peer: Peer, wish: Wish, event: JobEvent) -> bool:
+        """True when ``wish`` is for ``event`` and ``peer`` may see it now.
+
+        What a worker published is nobody's: who knows its topic and may call the worker's service may see it.
+        """
+        if not wish.wants(event):
+            return False
+        if event.kind != "published":
+            return peer.principal.may_see(event.holder)
+        return bool(wish.uuid) and self._access.may_call(peer.principal, event.service, event.task)
 
     def pump(self) -> bool:
         """Deliver what waits (a replay proceeds by ``TURN_MAX`` each time) and end subscriptions whose peer is gone.
@@ -226,7 +239,7 @@ class EventBus:
                 del self._behind[subscription]
                 return False
             entry = buffer[subscription.next]
-            if subscription.matches(entry.event):
+            if self._matches(subscription, entry.event):
                 if not self._send(peer, _event_packet(peer, entry, self.epoch)):
                     return False
                 self.delivered += 1

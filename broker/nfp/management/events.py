@@ -7,6 +7,9 @@ Tasks, all by keyword, every field may be left out:
 ``show``         -> [{"subscription", "peer", "uuid", "service", "kinds", "next", "dropped"}], an owner sees everybody's
 ``read``         uuid, service, kinds, since (0), epoch, limit (100) -> {"events", "next", "epoch", "sequence", "gap"}
 
+A worker's EVENT on a topic that is no job (kind ``published``) goes to who asks for it by its topic, as ``uuid``, and
+may call the worker's service.
+
 ``gap`` is null or {"reason", "first", "last"}: numbers that cannot be brought back (0: of another epoch). ``read`` is
 for peers that only get what they ask for, among them a strict REQ client of the text's dialect.
 """
@@ -43,6 +46,7 @@ KINDS: Final = frozenset(
         "closed",
         "expired",
         "cancelled",
+        "published",
     }
 )
 """As in ``contract.JobEvent``."""
@@ -112,7 +116,7 @@ class EventService(InternalService):
         end = min(bus.buffer.last, at + LOOKED_AT_MAX - 1)
         while at <= end and len(events) < limit:
             entry = bus.buffer[at]
-            if wish.wants(entry.event) and call.peer.principal.may_see(entry.event.holder):
+            if bus.may_follow(call.peer, wish, entry.event):
                 events.append(told(entry, bus.epoch))
             at += 1
         return {

@@ -114,6 +114,7 @@ class NfpBroker:
         self.welcome = self.reception.welcome
         self.event_bus = EventBus(
             self.epoch,
+            self.access,
             held_max=settings.events_ring,
             backlog=_backlog,
             later=self.loop.call_later,

@@ -61,6 +61,7 @@ class Clients:
     def greet(self, peer: Peer, packet: Packet, now: float) -> None:
         """The first message of a connection: what is pushed to this client goes there from now on."""
         if packet.command is not Command.OPEN:
+            peer.features = _unsaid(peer, packet)
             self._dispatch.client_seen(peer, now)
 
     def broke(self, peer: Peer, packet: Packet, error: Exception) -> None:
@@ -69,7 +70,8 @@ class Clients:
             answer(peer, packet, _refusal(Code.ERROR, f"the broker failed: {type(error).__name__}"))
 
     def _open(self, peer: Peer, packet: Packet, now: float) -> None:
-        peer.features = opening.read_client(packet.body).features & CLIENT_FEATURES
+        asked = opening.read_client(packet.body).features
+        peer.features = _unsaid(peer, packet) if asked is None else asked & CLIENT_FEATURES
         peer.send(self._greeting.answer(packet, peer.features))
         self._dispatch.client_seen(peer, now)
 
@@ -123,6 +125,14 @@ class Clients:
         except Exception as error:
             log.exception("%s: %s %s failed", peer.name, packet.service, asked.task)
             return _refusal(Code.ERROR, f"{type(error).__name__}: {error}")
+
+
+def _unsaid(peer: Peer, packet: Packet) -> frozenset[str]:
+    """Features of a client that names none: in the text's dialect events and results reach it as they come.
+
+    (NFP, "EVENT", "RESPONSE": "Broker relays".) A REQ would take one of them for the answer to its next request.
+    """
+    return CLIENT_FEATURES if packet.dialect is Dialect.SEED and not peer.lockstep else frozenset()
 
 
 def answer(peer: Peer, packet: Packet, said: Answer) -> None:

@@ -49,6 +49,7 @@ class RouterPeer(Peer):
         address: its network address, for people.
         fd: the connection's descriptor in libzmq. inode: its socket's number.
         invalid: the count of its invalid messages. deaf: True once it is cut: what it has sent is not handled.
+        lockstep: its socket is a REQ: one answer for each request, and nothing unasked.
         greeted: True once it has said something valid.
         worker: True once it has said something as a worker.
         connected_s: monotonic, when it spoke first.
@@ -72,6 +73,7 @@ class RouterPeer(Peer):
         "identity",
         "inode",
         "invalid",
+        "lockstep",
         "name",
         "principal",
         "tag",
@@ -95,6 +97,7 @@ class RouterPeer(Peer):
         self.inode = inode(fd)
         self.invalid = InvalidCount()
         self.deaf = False
+        self.lockstep = False
         self.greeted = False
         self.worker = False
         self.connected_s = router.now()

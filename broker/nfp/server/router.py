@@ -268,6 +268,7 @@ class NfpRouter:
             shut_down(fd, inode(fd))
             return None
         peer = RouterPeer(self, identity, tag, principal, address, fd)
+        peer.lockstep = head.get("Socket-Type") == "REQ"
         self._peers[identity] = self._by_fd[fd] = peer
         if fd not in self.connections:
             self.leave(peer)

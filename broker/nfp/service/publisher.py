@@ -2,7 +2,8 @@
 
 Each is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else
 (RFC 12, "Event Privacy"; an owner's link may pass such a stamp). A job of a key without userid is told to owners only.
-The payload is what subscribers on the NFP side read (``management.buffer.told``). Bytes of streams are not announced.
+The payload is what subscribers on the NFP side read (``management.event_buffer.told``). Streams and what is no
+job's are not published.
 
 Never waits: while the link is choked, events are dropped and counted; the next one says how many in ``lost``.
 """
@@ -23,7 +24,7 @@ from broker.wire.payload import encode_json
 PREFIX: Final = "nfp.job."
 UUID_CHARS_MAX: Final = 128
 """A longer job id stands in a topic as its digest: any text may be one."""
-_SILENT: Final = frozenset({"stream"})
+_SILENT: Final = frozenset({"stream", "published"})
 
 
 class Link(Protocol):

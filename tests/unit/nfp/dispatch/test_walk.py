@@ -1,8 +1,11 @@
 """One job from POST to result, for every kind of client and worker."""
 
+import json
+
 import pytest
 
 from broker.nfp.access import Access, Task
+from broker.nfp.dispatch import progress
 from broker.nfp.frames import encode
 from broker.nfp.names import SEED_CODES, Command
 from broker.nfp.records import Dispatched, Finished, JobAdded
@@ -175,8 +178,42 @@ def test_pushing_client_of_the_text_gets_events_and_one_result():
     bench.finish(worker, post)
     out = client.take()
     assert story(out) == ["202[]", "EVENT", "200"]
+    assert out[2].data == b"chunk"
     assert all(packet.status in SEED_CODES for packet in out)
-    assert bench.counts.dropped == 1  # the stream
+
+
+def test_what_is_streamed_to_a_client_of_the_text_is_its_result_unless_the_task_failed():
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    client = bench.client(seed=True)
+    for failed, got in ((False, b"one two"), (True, b"{")):
+        uuid = bench.post(client, task="fetch_file", body=b'{"task":"fetch_file","kwargs":{"offset":10}}')
+        client.take()
+        post = the(worker.take(), POST)
+        bench.answer(worker, post, 200, b"one ", Command.STREAM)
+        assert said(the(worker.take(), Command.PUT)) == {"offset": 14}
+        bench.answer(worker, post, 200, b"two", Command.STREAM)
+        body = json.dumps({"w1": {"result": True, "failed": failed}}).encode()
+        bench.answer(worker, post, 200, body)
+        assert bench.get(client, uuid)[0].data.startswith(got)
+        state, order = bench.dispatcher._state, bench.dispatcher._state.orders[uuid]
+        assert (state.open_bytes, order.size < 4096) == (0, True)
+
+
+def test_no_more_is_gathered_for_a_client_of_the_text_than_fits(monkeypatch):
+    monkeypatch.setattr(progress, "GATHERED_MAX_BYTES", 8)
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    client = bench.client(seed=True)
+    uuid = bench.post(client, task="report")
+    client.take()
+    post = the(worker.take(), POST)
+    for _ in range(3):
+        bench.answer(worker, post, 200, b"1234", Command.STREAM)
+    assert [packet.command for packet in worker.take()] == [Command.DELETE]
+    (answer,) = bench.get(client, uuid)
+    assert (answer.status, "offset and length" in said(answer)["error"]) == (417, True)
+    assert bench.dispatcher._state.open_bytes == 0
 
 
 def test_a_result_of_the_texts_worker_is_wrapped_for_a_deployed_client():

@@ -6,8 +6,9 @@ import pytest
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.frames import decode, encode
 from broker.nfp.management.event_buffer import BODY_MAX_BYTES
-from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, Gap, Subscription, Wish
+from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, Gap, Wish
 from broker.nfp.names import Dialect
+from broker.nfp.principal import Principal, Standing
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakePeer, event
 
 ALL = Wish()
@@ -234,13 +235,13 @@ def test_a_subscription_for_one_job_is_asked_about_no_other(monkeypatch):
     bus.subscribe(one, Wish(uuid="j1"), "s1")
     bus.subscribe(wide, ALL, "s1")
     bus.pump()
-    asked, matches = [], Subscription.matches
+    asked, matches = [], EventBus.may_follow
 
-    def noted(self, event):
-        asked.append((self.peer.name, event.uuid))
-        return matches(self, event)
+    def noted(self, peer, wish, event):
+        asked.append((peer.name, event.uuid))
+        return matches(self, peer, wish, event)
 
-    monkeypatch.setattr(Subscription, "matches", noted)
+    monkeypatch.setattr(EventBus, "may_follow", noted)
     for uuid in ("j2", "j1", "j2"):
         bus.happened(event(uuid=uuid))
     assert {uuid for name, uuid in asked if name == "one"} == {"j1"}
@@ -249,6 +250,21 @@ def test_a_subscription_for_one_job_is_asked_about_no_other(monkeypatch):
     bus.gone(one)
     bus.happened(event(uuid="j1"))
     assert one.take() == []
+
+
+def test_what_a_worker_published_is_for_who_names_its_topic_and_may_call_its_service():
+    guest = Principal("uid:9", Standing.GUEST, 9)
+    bus = EventBus("e1")
+    named, wide, low = FakePeer("named"), FakePeer("wide"), FakePeer("low", principal=guest)
+    for peer, wish in ((named, Wish(uuid="alarms")), (wide, ALL), (low, Wish(uuid="alarms"))):
+        bus.subscribe(peer, wish, "s1")
+    bus.pump()
+    for body in (b'{"level":3}', b"plain", b"\xff"):
+        bus.happened(event("published", uuid="alarms", holder="", body=body))
+    bus.happened(event("published", uuid="others", holder=""))
+    said = [body["event"] for _, body in named.take()]
+    assert said == [{"level": 3}, "plain", {"base64": "/w=="}]
+    assert (wide.take(), low.take()) == ([], [])
 
 
 def test_a_subscription_for_one_job_that_fell_behind_catches_up_in_order():

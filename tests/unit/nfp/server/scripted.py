@@ -16,6 +16,7 @@ class RecordingPeer:
         self.features = frozenset()
         self.alive = True
         self.unsent = ()
+        self.lockstep = False
         self.invalid = InvalidCount()
         self.greeted = False
         self.worker = False

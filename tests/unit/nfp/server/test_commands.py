@@ -207,14 +207,17 @@ def test_logs_are_for_owners_unless_a_rule_spells_them(standing):
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-@pytest.mark.parametrize("body", [b"", b"\xff\x00", b"[]", b'{"features":["push","delete","x"]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff\x00", b"[]", b'{"features":[]}', b'{"features":["push","delete","x"]}']
+)
 def test_open_of_a_client(dialect, body):
     on = Setting()
     (answer,) = on.say(Packet(Sender.CLIENT, Command.OPEN, dialect=dialect, body=body))
     assert (answer.command, answer.dialect) == (Command.OPEN, dialect)
     said = opening.read_broker(answer.body)
     assert (said.broker, said.keepalive_ms, said.multiplier, said.epoch) == ("headgate", 1000, 3, "e1")
-    assert on.peer.features == said.features == ({"push"} if b"push" in body else set())
+    pushed = b"push" in body or (dialect is Dialect.SEED and b"features" not in body)
+    assert on.peer.features == said.features == ({"push"} if pushed else set())
     assert on.dispatch.names == ["client_seen"]
 
 
