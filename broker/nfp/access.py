@@ -160,6 +160,7 @@ class Access:
         tasks: which tasks may run twice, in order.
         unlisted: the standing of keys that are not listed and of peers without CURVE, or "deny".
         offer_unlisted: whether those may offer services as workers.
+        results: who may fetch the results of a job by its id: "holder" (whose job it is), "user" or "anyone".
     """
 
     def __init__(
@@ -170,9 +171,11 @@ class Access:
         *,
         unlisted: str = "user",
         offer_unlisted: bool = True,
+        results: str = "holder",
     ) -> None:
         self._unlisted = None if unlisted == DENY else Standing(unlisted)
         self._offer_unlisted = offer_unlisted
+        self._results = results
         self._keys = {entry.key: entry for entry in keys}
         self._named_keys = _by_name(self._keys.values())
         self._offers = {key: _globs(entry.services) for key, entry in self._keys.items()}
@@ -246,6 +249,12 @@ class Access:
             return "not allowed: the body begins like a JSON object and cannot be read as one"
         what = f"{service} {task[:64]}".rstrip()
         return f"not allowed: a {principal.standing} may not call {what}"
+
+    def may_read(self, principal: Principal, holder: str) -> bool:
+        """Tell whether ``principal`` may fetch the results of a job of ``holder`` (NFP, "Job Persistence")."""
+        if self._results == "anyone" or principal.may_see(holder):
+            return True
+        return self._results == "user" and principal.standing is Standing.USER
 
     def may_offer(self, principal: Principal, service: str) -> bool:
         """Tell whether a worker of ``principal`` may register for ``service``.

@@ -195,6 +195,10 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The standing of keys that `nfp.keys` does not list, and of everybody in plaintext. Default user: NorFab's peers
     make their own keys. deny refuses them at the gate; the owner's key in base_dir gets in."""
 
+    results: Literal["holder", "user", "anyone"] = "holder"
+    """Who may fetch a job's results by its id. Default holder: whose job it is, and owners. user: users, too. anyone:
+    guests, too. Only holder and owners see the job in lists, follow its events, or cancel it."""
+
     offer_unlisted: bool = True
     """Let unlisted peers offer services as workers. Default true, for the same reason. false: listed ones only."""
 

@@ -281,7 +281,6 @@ class Dispatcher:
         """True when this client has a job that is remembered."""
         return self._state.clients.has(identity, holder)
 
-    def may_see(self, principal: Principal, uuid: str) -> bool:
-        """True when the job is known and ``principal`` is whose it is, or an owner."""
-        order = self._state.orders.get(uuid)
-        return order is not None and principal.may_see(order.holder)
+    def may_read(self, principal: Principal, holder: str) -> bool:
+        """True when ``principal`` may fetch results of jobs of ``holder``."""
+        return self._state.access.may_read(principal, holder)

@@ -1,6 +1,7 @@
 """GET, DELETE and PUT of a job that is known (NFP, "GET", "DELETE"; PUT is deployed NorFab's).
 
-Only whose job it is, and owners, may ask; everybody else is told what is told about a job that does not exist.
+Only whose job it is, and owners, may ask; a setting lets others GET, too ("any other client"). Everybody else is told
+what is told about a job that does not exist.
 """
 
 from __future__ import annotations
@@ -43,10 +44,16 @@ class Requests:
         order = self._state.orders.get(packet.uuid)
         return order if order is not None and peer.principal.may_see(order.holder) else None
 
+    def _readable(self, peer: Peer, packet: Packet) -> Order | None:
+        order = self._state.orders.get(packet.uuid)
+        return (
+            order if order is not None and self._state.access.may_read(peer.principal, order.holder) else None
+        )
+
     def get(self, peer: Peer, packet: Packet, now: float) -> None:
         """GET: from the record. A job that only workers may know of is asked for there, for owners."""
         answers = self._state.kinds.of(peer)
-        order = self._find(peer, packet)
+        order = self._readable(peer, packet)
         self._state.clients.known(peer, now)
         if order is not None:
             assert packet.target is not None

@@ -8,6 +8,7 @@ much. ``internal_service``: what these services share; ``managed``: what they ne
 
 from __future__ import annotations
 
+from broker.nfp.access import Access
 from broker.nfp.contract import Internal, JobEvent, Watch
 from broker.nfp.logs import LogBuffer
 from broker.nfp.management.accounting import Accounting
@@ -40,6 +41,6 @@ class Watches:
             watch.happened(event)
 
 
-def internal_services(broker: ManagedBroker) -> list[Internal]:
-    """The services of management; the inventory's is its own room's."""
-    return [MmiService(broker), JobService(broker), EventService(broker.event_bus)]
+def internal_services(broker: ManagedBroker, access: Access | None = None) -> list[Internal]:
+    """The services of management, by the rules of ``access``; the inventory's is its own room's."""
+    return [MmiService(broker), JobService(broker, access), EventService(broker.event_bus)]

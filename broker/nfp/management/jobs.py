@@ -1,4 +1,5 @@
 """``jobs.service.broker``: the broker's jobs. A user sees their own, an owner all; DELETE cancels, not this.
+``show`` is for whoever may fetch the job's results.
 
 Tasks, all by keyword, every field but ``show``'s may be left out:
 
@@ -22,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.nesting import read_json
+from broker.nfp.access import Access
 from broker.nfp.contract import Call
 from broker.nfp.dispatch.views import JobView, ResultView
 from broker.nfp.management.internal_service import InternalService, Refused, number, text
@@ -41,10 +43,11 @@ STATES: Final = ("open", *END_STATES)
 
 
 class JobService(InternalService):
-    """The service over ``broker``."""
+    """The service over ``broker``, by the rules of ``access`` (without, as those are by default)."""
 
-    def __init__(self, broker: ManagedBroker) -> None:
+    def __init__(self, broker: ManagedBroker, access: Access | None = None) -> None:
         self._broker = broker
+        self._access = access or Access()
         super().__init__(
             JOBS,
             {
@@ -80,7 +83,7 @@ class JobService(InternalService):
     def _show(self, call: Call) -> dict[str, Any]:
         uuid = text(call, "uuid")
         job = self._broker.job(uuid) if uuid else None
-        if job is None or not call.peer.principal.may_see(job.holder):
+        if job is None or not self._access.may_read(call.peer.principal, job.holder):
             raise Refused(f"job {uuid[:64]!r} is not known")  # somebody else's is no more known than none
         told = shown(job)
         told["slots"] = [slot._asdict() for slot in job.slots]

@@ -158,7 +158,7 @@ class NfpBroker:
             self.reader.look,
             unlisted=self.settings.inventory_unlisted,
         )
-        return [*internal_services(self.overview), inventory]
+        return [*internal_services(self.overview, self.access), inventory]
 
     # -- start and stop ------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ def access_of(settings: NfpSection, keys: BrokerKeys) -> Access:
         settings.tasks,
         unlisted=settings.unlisted,
         offer_unlisted=settings.offer_unlisted,
+        results=settings.results,
     )
 
 

@@ -47,6 +47,7 @@ class Views(Protocol):
     def jobs(self, now: float, *, newest_first: bool = False) -> Iterator[JobView]: ...  # noqa: D102
     def job(self, uuid: str, now: float) -> JobView | None: ...  # noqa: D102
     def results(self, uuid: str) -> list[ResultView]: ...  # noqa: D102
+    def may_read(self, principal: Principal, holder: str) -> bool: ...  # noqa: D102
 
 
 class Broker(Protocol):

@@ -165,7 +165,7 @@ class Handlers:
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
-        caller, view = self._job_of(request)
+        caller, view = self._job_of(request, results=True)
         stream = _stream_of(view)
         recorded = sum(slot.state == "final" for slot in view.slots)
         with caller.receiving(stream):
@@ -203,8 +203,10 @@ class Handlers:
         caller.send(Command.PUT, _stream_of(view), Target("list", tuple(workers)), body)
         return {"uuid": view.uuid, "workers": list(workers)}
 
-    def _job_of(self, request: Request, said: OneJob | None = None) -> tuple[Caller, JobView]:
-        """Who asks, and the job.
+    def _job_of(
+        self, request: Request, said: OneJob | None = None, *, results: bool = False
+    ) -> tuple[Caller, JobView]:
+        """Who asks, and the job; ``results``: its results are all that is asked for.
 
         Raises:
             RpcError: ENOENT, there is none that the caller may see.
@@ -212,7 +214,8 @@ class Handlers:
         uuid = (said or read(OneJob, request.payload)).uuid
         caller = self._callers.caller(_principal(request))
         view = self._view(uuid)
-        if view is None or not caller.principal.may_see(view.holder):
+        allowed = self._broker.dispatcher.may_read if results else Principal.may_see
+        if view is None or not allowed(caller.principal, view.holder):
             raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
         return caller, view
 
@@ -246,7 +249,7 @@ class Handlers:
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
-        return job_row(self._job_of(request)[1])
+        return job_row(self._job_of(request, results=True)[1])
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""

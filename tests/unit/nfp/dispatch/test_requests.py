@@ -460,3 +460,19 @@ def test_dialect_is_the_requests():
     uuid = finished_job(bench, bench.client("c1", holder="key:A"))
     got = bench.get(bench.client("c2", holder="key:A", seed=True), uuid)
     assert (got[0].dialect, got[0].status_text) == (Dialect.SEED, "OK")
+
+
+@pytest.mark.parametrize(
+    ("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)]
+)
+@pytest.mark.parametrize("seed", [False, True])
+def test_who_may_fetch_the_results_of_others(rule, user, guest, seed):
+    bench = Bench(access=Access(results=rule))
+    worker, holder = bench.register("w1", ours=True), bench.own_client("c1")
+    uuid = bench.post(holder)
+    bench.finish(worker, the(worker.take(), Command.POST))
+    for name, standing, code in (("c2", Standing.USER, user), ("c3", Standing.GUEST, guest)):
+        other = bench.client(name, seed=seed)
+        other.principal = other.principal._replace(standing=standing)
+        assert [packet.status for packet in bench.get(other, uuid)] == [code]
+        assert [packet.status for packet in bench.delete(other, uuid)] == [400]

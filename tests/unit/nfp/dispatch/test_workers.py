@@ -669,5 +669,5 @@ def test_views():
     first, second = bench.dispatcher.jobs(bench.now)
     assert [first.slots[0].state, second.slots[0].state] == ["accepted", "waiting"]
     assert (first.task, first.client, first.state) == ("ping", "c1", "open")
-    assert bench.dispatcher.may_see(client.principal, uuid)
-    assert not bench.dispatcher.may_see(bench.client("c2").principal, uuid)
+    assert bench.dispatcher.may_read(client.principal, first.holder)
+    assert not bench.dispatcher.may_read(bench.client("c2").principal, first.holder)

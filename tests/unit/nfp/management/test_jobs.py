@@ -3,9 +3,11 @@
 import pytest
 
 from broker.identity import USERID_UNKNOWN
+from broker.nfp.access import Access
 from broker.nfp.dispatch.views import SlotView
 from broker.nfp.management import jobs as room
 from broker.nfp.management.jobs import JobService
+from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import Target
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, job_view, reply
 
@@ -124,3 +126,13 @@ def test_a_job_of_somebody_else_is_as_unknown_as_none():
 def test_a_job_of_a_key_without_userid_says_so():
     broker = broker_with(job_view("a"), job_view("b", userid=USERID_UNKNOWN))
     assert [job["userid"] for job in reply(JobService(broker), "list", BOSS)[1]["jobs"]] == [None, 1000]
+
+
+@pytest.mark.parametrize(
+    ("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)]
+)
+def test_who_may_fetch_results_may_be_shown_the_job_and_sees_it_in_no_list(rule, user, guest):
+    desk = JobService(broker_with(job_view("a", holder=ANNA.holder)), Access(results=rule))
+    askers = FakePeer("b", principal=BERT), FakePeer("g", principal=Principal("uid:9", Standing.GUEST, 9))
+    assert [reply(desk, "show", asker, uuid="a")[0] for asker in askers] == [user, guest]
+    assert [reply(desk, "list", asker)[1]["jobs"] for asker in askers] == [[], []]

@@ -6,6 +6,7 @@ import msgspec
 
 from broker.client import Limits
 from broker.identity import USERID_UNKNOWN
+from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent
 from broker.nfp.dispatch.views import JobView, SlotView
 from broker.nfp.frames import Packet
@@ -43,10 +44,14 @@ class FakeBroker:
     def __init__(self):
         self.dispatcher = self
         self.event_bus = EventBus("epoch-1")
+        self.access = Access()
         self.submitted = []
         self.peers = []
         self.known = {}
         self.fresh = asyncio.Event()
+
+    def may_read(self, principal, holder):
+        return self.access.may_read(principal, holder)
 
     def local_peer(self, principal, name, on_packet, features=frozenset()):
         peer = FakePeer(self, principal, name, on_packet, features)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from broker.identity import Role
+from broker.nfp.access import Access
 from broker.nfp.names import Command
 from broker.nfp.principal import Standing
 from broker.nfp.targets import ALL, Target
@@ -411,5 +412,20 @@ def test_an_nfp_broker_that_ends_its_peer_leaves_nobody_waiting():
         assert again is not caller
         respond(again, packet, 200, {"w1": {}})
         await record(peer)
+
+    with_face(script)
+
+
+@pytest.mark.parametrize("rule", ["holder", "user"])
+def test_results_of_others_by_the_rule_and_nothing_else(rule):
+    async def script(peer, broker):
+        broker.access = Access(results=rule)
+        broker.known["u"] = job_view("u", ("w1", "accepted"), holder="uid:4711")
+        for topic in ("show", "result", "attach", "cancel", "answer"):
+            payload = {"uuid": "u", "input_id": "i"} if topic == "answer" else {"uuid": "u"}
+            peer.call(f"nfp.jobs.{topic}", payload, rolemask=int(Role.USER))
+            got = await record(peer)
+            assert (isinstance(got, dict) and got["uuid"]) or got[0] == errno.ENOENT
+            assert isinstance(got, dict) == (rule == "user" and topic in ("show", "result"))
 
     with_face(script)
