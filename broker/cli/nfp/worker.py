@@ -75,6 +75,12 @@ def arguments() -> argparse.ArgumentParser:
     add("--key-secret", metavar="FILE", help="our CURVE certificate (default: made in the base directory)")
     add("--base-dir", metavar="DIR", help="jobs and keys (default: ~/.local/state/headgate/nfp)")
     add("--no-store", action="store_true", help="keep jobs in memory only")
+    add(
+        "--keep",
+        type=float,
+        metavar="SECONDS",
+        help="how long the results of ended jobs are kept (default 86400)",
+    )
     add("--inventory", action="store_true", help="wait for what the broker's inventory has for this worker")
     add("-j", "--jobs", type=int, metavar="N", help="jobs at a time (default 5; the NFP text wants 1)")
     add("--resource", action="append", metavar="NAME", help="something it manages; may be given again")
@@ -140,6 +146,8 @@ def settle(worker: Worker, given: argparse.Namespace) -> None:
         worker.state_dir = Path(given.base_dir)
     if given.no_store:
         worker.store = False
+    if given.keep is not None:
+        worker.keep_s = max(0.0, given.keep)
     worker.ask_inventory = worker.ask_inventory or given.inventory
     worker.insecure = worker.insecure or given.insecure
     worker.resources += given.resource or []

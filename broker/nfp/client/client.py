@@ -30,6 +30,7 @@ from broker.nfp.names import ASKED_BY_MMI, FILESHARING, JOBS, MMI_BROKER, SID, S
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
+from broker.nfp.store.shelf import Retention
 from broker.nfp.targets import ALL, Targeting, target_of
 from broker.transport.curve import generate
 
@@ -124,7 +125,9 @@ class NfpClient:
 
     async def __aenter__(self) -> Self:
         if self.store_path is not None:
-            self._store = ClientStore(self.store_path, self.name)
+            self._store = ClientStore(
+                self.store_path, self.name, retention=Retention(keep_s=self.limits.keep_s)
+            )
             await self._store.open()
             log.info("%s: jobs are kept in %s", self.name, self.store_path)
         self._desk = Desk(self._channel, self.limits, self._store)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from broker.nfp.store.shelf import KEEP_S
+
 JOB_TIMEOUT_S: Final = 600.0
 """A job's deadline when none is given, as in deployed NorFab."""
 
@@ -27,6 +29,8 @@ class Limits:
     """Unfinished jobs given to the broker at a time, half of what it takes from one client; the rest wait here."""
     jobs: int = 100_000
     """Unfinished jobs of this client; beyond it EAGAIN."""
+    keep_s: float = KEEP_S
+    """How long an ended job of a named client is kept on its disk (NFP, "Job Persistence": "a configurable amount")."""
     events_msgs: int = 1000
     """Events one job keeps for its readers; older ones are dropped and counted."""
     events_bytes: int = 4 << 20

@@ -1,7 +1,7 @@
 """The jobs of a named client in a SQLite file, so that they are found again after its end (NFP, "Job Persistence").
 
 The file is ``peers/NAME.db`` in the client's folder. One process at a time uses it: a second client of the name on this
-machine gets a ConfigError that names the first. Jobs that have ended are kept for a day (see ``store.shelf``).
+machine gets a ConfigError that names the first. Jobs that have ended are kept for ``Limits.keep_s``.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from broker.nfp.store.database import MEMORY, Schema, Sync, give_back, open_data
 from broker.nfp.store.thread import StoreThread
 
 KEEP_S: Final = 24 * 3600.0
-"""Results of yesterday can be asked for."""
+"""Results of yesterday can be asked for, unless a worker's ``keep_s`` or a client's says otherwise."""
 KEEP_BYTES: Final = 256 * 1024 * 1024
 KEEP_JOBS: Final = 10_000
 """Their cards are in memory: a few megabytes."""

@@ -12,6 +12,7 @@ from broker.nfp.logs import LogBuffer
 from broker.nfp.names import Dialect
 from broker.nfp.opening import DIALECT
 from broker.nfp.process_stats import ProcessStats
+from broker.nfp.store.shelf import Retention
 from broker.nfp.urls import SCHEME
 from broker.nfp.worker import builtin, management
 from broker.nfp.worker.duty import Duty
@@ -59,7 +60,7 @@ class Session:
         self.inventory: dict[str, Any] = {}
         self.inventory_status: str | None = None
         self.job_file = worker.job_file()
-        self.store = SqliteJobStore(self.job_file)
+        self.store = SqliteJobStore(self.job_file, retention=Retention(keep_s=worker.keep_s))
         self.ending = ""
         self.log = LogBuffer(self.name, role="worker")
         self.versions = worker.folder / VERSIONS

@@ -16,6 +16,7 @@ from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
+from broker.nfp.store.shelf import KEEP_S
 from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.session import Session
 from broker.nfp.worker.tasks import F, TaskOptions, Tasks, make, marked
@@ -44,7 +45,8 @@ class Worker:
         server_key, key: see ``peer.keys.credentials``.
         state_dir: where jobs and keys are kept; None: ``peer.keys.default_base_dir``, or nothing where it cannot be
             written. store: False keeps jobs in memory only; default: True, except over a ``channel`` of this process.
-        resources: names of what it manages, for people and ``show_workers``.
+        keep_s: how long ended jobs are kept with their results, recorded by a broker or not.
+        resources: names of what it manages, which targets of jobs may name.
         jobs_at_a_time: 1 to ``SLOTS_MAX``, default ``SLOTS``; the text wants one (NFP, "Architecture").
         inventory: ask the broker's inventory for ours before the first READY; until then the worker waits.
         files: fetch files that arguments name as ``nf://PATH``.
@@ -69,6 +71,7 @@ class Worker:
         key: Certificate | str | Path | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         store: bool | None = None,
+        keep_s: float = KEEP_S,
         resources: Sequence[str] = (),
         jobs_at_a_time: int = SLOTS,
         inventory: bool = False,
@@ -89,6 +92,7 @@ class Worker:
         self.resources = list(resources)
         self.slots = jobs_at_a_time
         self.store = store if store is not None else channel is None or state_dir is not None
+        self.keep_s = keep_s
         self.resident = False
         self.ask_inventory = inventory
         self.files = files

@@ -122,3 +122,22 @@ def test_a_program_of_its_own_says_all_that_on_its_standard_error(tmp_path):
         f"  jobs are kept in {default_base_dir()}",
         "  5 jobs at a time",
     ]
+
+
+def test_how_long_ended_jobs_are_kept_is_the_workers_to_say(tmp_path):
+    async def main():
+        with RawBroker(opens=True) as broker:
+            for keep_s in (None, 60.0):
+                worker = Worker(
+                    "s",
+                    name="w",
+                    broker=broker.endpoint,
+                    server_key="",
+                    files=False,
+                    state_dir=tmp_path,
+                    **({} if keep_s is None else {"keep_s": keep_s}),
+                )
+                async with working(worker, broker):
+                    assert worker._session.store._shelf.retention.keep_s == (keep_s or 86400.0)
+
+    asyncio.run(main())
