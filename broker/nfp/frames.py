@@ -43,6 +43,7 @@ __all__ = [
     "Packet",
     "decode",
     "encode",
+    "answer_packet",
     "parse_status",
     "render_status",
     "status_text",

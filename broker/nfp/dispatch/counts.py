@@ -2,61 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-_NAMES: Final = (
-    "cancelled",
-    "denied",
-    "died",
-    "dispatched",
-    "done",
-    "dropped",
-    "duplicates",
-    "expired",
-    "failed",
-    "finished",
-    "forged",
-    "forgotten",
-    "late",
-    "refused",
-    "returned",
-    "submitted",
-    "unexpected",
-    "unroutable",
-    "unsent",
-)
+from dataclasses import asdict, dataclass
 
 
+@dataclass
 class Counts:
-    """One attribute a count.
+    """One attribute a count."""
 
-    Attributes:
-        submitted: jobs accepted.
-        duplicates: POSTs of a job that is known already, answered from its state.
-        denied: requests that a rule, a full queue or a foreign uuid refused.
-        dispatched: times a job was given to a worker.
-        returned: times a job came back because its worker was lost or did not know it.
-        finished: final results recorded, one for each worker's part of a job.
-        done, failed, expired, cancelled: jobs that ended like this, see ``outcome.job_state``.
-        late: results that came after the recorded one; none of them was used.
-        forged: RESPONSE, EVENT and STREAM about a job that its sender was never given.
-        refused: READYs that no rule allows.
-        unexpected: valid commands at a wrong time, answered with DISCONNECT.
-        unroutable: packets about jobs nobody knows, or for workers that are not there.
-        dropped: events and streams that their client's queue did not take.
-        unsent: POSTs that a worker's queue did not take; the job went back to the queue.
-        died: workers that were lost.
-        forgotten: closed jobs removed.
-    """
-
-    __slots__ = _NAMES
-
-    def __init__(self) -> None:
-        self.cancelled = self.denied = self.died = self.dispatched = self.done = self.dropped = (
-            self.duplicates
-        ) = 0
-        self.expired = self.failed = self.finished = self.forged = self.forgotten = self.late = 0
-        self.refused = self.returned = self.submitted = self.unexpected = self.unroutable = self.unsent = 0
+    submitted: int = 0
+    """Jobs accepted."""
+    duplicates: int = 0
+    """POSTs of a job that is known already, answered from its state."""
+    denied: int = 0
+    """Requests that a rule, a full queue or a foreign uuid refused."""
+    dispatched: int = 0
+    """Times a job was given to a worker."""
+    returned: int = 0
+    """Times a job came back because its worker was lost or did not know it."""
+    finished: int = 0
+    """Final results recorded, one for each worker's part of a job."""
+    done: int = 0
+    failed: int = 0
+    expired: int = 0
+    cancelled: int = 0
+    """Jobs that ended like this, see ``outcome.job_state``."""
+    late: int = 0
+    """Results that came after the recorded one; none of them was used."""
+    forged: int = 0
+    """RESPONSE, EVENT and STREAM about a job that its sender was never given."""
+    refused: int = 0
+    """READYs that no rule allows."""
+    unexpected: int = 0
+    """Valid commands at a wrong time, answered with DISCONNECT."""
+    unroutable: int = 0
+    """Packets about jobs nobody knows, or for workers that are not there."""
+    dropped: int = 0
+    """Events and streams that their client's queue did not take."""
+    unsent: int = 0
+    """POSTs that a worker's queue did not take; the job went back to the queue."""
+    died: int = 0
+    """Workers that were lost."""
+    forgotten: int = 0
+    """Closed jobs removed."""
 
     def ended(self, state: str) -> None:
         """A job ended in ``state``."""
@@ -64,4 +51,4 @@ class Counts:
 
     def as_dict(self) -> dict[str, int]:
         """All of them by name."""
-        return {name: getattr(self, name) for name in _NAMES}
+        return asdict(self)
