@@ -41,9 +41,9 @@ __all__ = [
     "Body",
     "InvalidPacket",
     "Packet",
+    "answer_packet",
     "decode",
     "encode",
-    "answer_packet",
     "parse_status",
     "render_status",
     "status_text",
@@ -389,3 +389,19 @@ def render_status(code: int, text: str) -> bytes:
 def status_text(code: int, dialect: Dialect) -> str:
     """What is written behind ``code``: words in the text's dialect, nothing for deployed NorFab."""
     return "" if dialect is _NORFAB else STATUS_TEXT.get(code, "")
+
+
+def answer_packet(
+    command: Command, dialect: Dialect, service: str, uuid: str, status: int, body: Body
+) -> Packet:
+    """RESPONSE, EVENT, STREAM or MMI of the broker, with the status as ``dialect`` writes it."""
+    return Packet(
+        _BROKER,
+        command,
+        dialect=dialect,
+        service=service,
+        uuid=uuid,
+        status=status,
+        status_text=status_text(status, dialect),
+        body=body,
+    )

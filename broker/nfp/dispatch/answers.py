@@ -14,7 +14,7 @@ from broker.nfp import bodies
 from broker.nfp.contract import Journal, Peer
 from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.model import FINAL, WAITING, Order, Part, Run
-from broker.nfp.frames import Body, Packet, status_text
+from broker.nfp.frames import Body, Packet, answer_packet
 from broker.nfp.names import SEED_CODES, Command, Dialect, Sender
 from broker.nfp.outcome import CANCELLED, EXPIRED, job_state
 from broker.nfp.targets import render
@@ -99,17 +99,17 @@ class Answers(ABC):
         return [owner] if owner else []
 
     def _respond(self, peer: Peer, service: str, uuid: str, code: int, body: Body, after: int = 0) -> bool:
-        packet = Packet(
-            _BROKER,
-            _RESPONSE,
-            dialect=self.dialect,
-            service=service,
-            uuid=uuid,
-            status=code,
-            status_text=status_text(code, self.dialect),
-            body=body,
-        )
-        return peer.send(packet, after)
+        return peer.send(answer_packet(_RESPONSE, self.dialect, service, uuid, code, body), after)
+
+    def _forward(self, order: Order, command: Command, body: Body, after: int = 0) -> bool:
+        """Push to the job's client; what finds no room, or nobody, is counted."""
+        peer = order.client.peer
+        if peer is not None and peer.send(
+            answer_packet(command, self.dialect, order.service, order.uuid, 200, body), after
+        ):
+            return True
+        self._counts.dropped += 1
+        return False
 
 
 class Strict(Answers):

@@ -22,7 +22,7 @@ from broker.nfp.dispatch.rewriting import (
     result_for_norfab,
     waits_for_input,
 )
-from broker.nfp.frames import Body, Packet, status_text
+from broker.nfp.frames import Body, Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Owned
 
@@ -146,23 +146,6 @@ class Deployed(Answers):
         if order.client.peer is not None:
             self.submitted(order.client.peer, order)
 
-    def _forward(self, order: Order, command: Command, body: Body, after: int = 0) -> bool:
-        peer = order.client.peer
-        packet = Packet(
-            _BROKER,
-            command,
-            dialect=self.dialect,
-            service=order.service,
-            uuid=order.uuid,
-            status=200,
-            status_text=status_text(200, self.dialect),
-            body=body,
-        )
-        if peer is not None and peer.send(packet, after):
-            return True
-        self._counts.dropped += 1
-        return False
-
 
 class Own(Deployed):
     """Our client: it gets every result as soon as it is recorded, errors of single workers too."""
@@ -199,20 +182,7 @@ class PushedStrict(Strict):
 
     def event(self, run: Run, kind: str, packet: Packet) -> None:
         """As it came."""
-        order = run.part.order
-        peer = order.client.peer
-        event = Packet(
-            _BROKER,
-            _EVENT,
-            dialect=self.dialect,
-            service=order.service,
-            uuid=order.uuid,
-            status=200,
-            status_text=status_text(200, self.dialect),
-            body=packet.body,
-        )
-        if peer is None or not peer.send(event):
-            self._counts.dropped += 1
+        self._forward(run.part.order, _EVENT, packet.body)
 
     def closed(self, order: Order) -> None:
         """One answer for the whole job."""

@@ -13,8 +13,8 @@ from broker.nfp.contract import Peer
 from broker.nfp.dispatch.model import Worker
 from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer
-from broker.nfp.frames import Packet, status_text
-from broker.nfp.names import FINAL_CODES, Command, Dialect, Sender
+from broker.nfp.frames import Packet, answer_packet
+from broker.nfp.names import FINAL_CODES, Command, Dialect
 from broker.nfp.targets import Target
 
 RELAYS_MAX: Final = 4096
@@ -154,15 +154,4 @@ class Relays:
         if asked.command is Command.MMI:
             commands.append(Command.MMI)
         for command in commands:
-            peer.send(
-                Packet(
-                    Sender.BROKER,
-                    command,
-                    dialect=asked.dialect,
-                    service=asked.service,
-                    uuid=asked.uuid,
-                    status=code,
-                    status_text=status_text(code, asked.dialect),
-                    body=body,
-                )
-            )
+            peer.send(answer_packet(command, asked.dialect, asked.service, asked.uuid, code, body))

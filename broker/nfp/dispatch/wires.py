@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
-from broker.nfp.frames import Body, Packet
+from broker.nfp.frames import Body, Packet, answer_packet
 from broker.nfp.names import MMI_WORKER, Command, Dialect, Sender
 from broker.nfp.targets import ANY
 
@@ -74,16 +74,10 @@ class Wire(ABC):
         return self.lists and self._tell(bodies.CONFIRMED, uuids, after)
 
     def _tell(self, text: str, uuids: list[str], after: int) -> bool:
-        packet = Packet(
-            _BROKER,
-            Command.RESPONSE,
-            dialect=self.dialect,
-            service=self.service,
-            uuid=uuids[0],
-            status=200,
-            status_text=text,
-            body=bodies.uuids(uuids),
+        packet = answer_packet(
+            Command.RESPONSE, self.dialect, self.service, uuids[0], 200, bodies.uuids(uuids)
         )
+        packet.status_text = text
         return self.peer.send(packet, after)
 
 

@@ -18,9 +18,9 @@ import msgspec
 
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Peer
-from broker.nfp.frames import Packet
+from broker.nfp.frames import Packet, answer_packet
 from broker.nfp.management.event_buffer import HELD_MAX, HELD_MAX_BYTES, BufferedEvent, EventBuffer
-from broker.nfp.names import EVENTS, Command, Dialect, Sender
+from broker.nfp.names import EVENTS, Command
 
 SUBSCRIPTIONS_PER_HOLDER: Final = 16
 """On however many connections: a dashboard needs one or two."""
@@ -377,14 +377,6 @@ def _event_packet(peer: Peer, entry: BufferedEvent, epoch: str) -> Packet:
 
 
 def _packet(peer: Peer, service: str, uuid: str, body: bytes, sequence: int) -> Packet:
-    return Packet(
-        Sender.BROKER,
-        Command.EVENT,
-        dialect=peer.dialect,
-        service=service,
-        uuid=uuid,
-        status=200,
-        status_text="OK" if peer.dialect is Dialect.SEED else "",
-        body=body,
-        sequence=sequence,
-    )
+    packet = answer_packet(Command.EVENT, peer.dialect, service, uuid, 200, body)
+    packet.sequence = sequence
+    return packet

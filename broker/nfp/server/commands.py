@@ -13,8 +13,8 @@ from broker.nfp import bodies, opening
 from broker.nfp.access import Access
 from broker.nfp.contract import FEATURES, Answer, Call, Internal, Later, Peer
 from broker.nfp.dispatch.state import unnoticed
-from broker.nfp.frames import Packet, status_text
-from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
+from broker.nfp.frames import Packet, answer_packet
+from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect
 from broker.nfp.server.greeting import Greeting
 from broker.nfp.server.seams import Dispatch
 
@@ -146,18 +146,7 @@ def answer(peer: Peer, packet: Packet, said: Answer) -> None:
         status = Code.ERROR
     commands = (Command.RESPONSE,) if packet.dialect is Dialect.SEED else (Command.RESPONSE, Command.MMI)
     for command in commands:
-        peer.send(
-            Packet(
-                Sender.BROKER,
-                command,
-                dialect=packet.dialect,
-                service=packet.service,
-                uuid=packet.uuid,
-                status=status,
-                status_text=status_text(status, packet.dialect),
-                body=said.body,
-            )
-        )
+        peer.send(answer_packet(command, packet.dialect, packet.service, packet.uuid, status, said.body))
 
 
 def _refusal(status: int, text: str) -> Answer:
