@@ -64,7 +64,7 @@ class Failure(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What an answer meant: the ``kind`` of News, "" when it says nothing new."""
+    """What an answer meant: the ``kind`` of Event, "" when it says nothing new."""
 
     kind: str
     worker: str = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, RequestFailed, silence
+from broker.nfp.client import JobFailed, JobTimeout, Limits, NfpClient, RequestFailed, liveness
 from broker.nfp.opening import BrokerOpen
 from tests.live.norfab import NorFab, Side, norfab
 from tests.live.ports import free_port
@@ -101,7 +101,7 @@ def test_many_at_once(place):
 
 
 def test_it_answers_the_probe_of_a_client_that_waits_long(place, monkeypatch):
-    monkeypatch.setattr(silence, "broker_of", lambda said: BrokerOpen(keepalive_ms=250, multiplier=4))
+    monkeypatch.setattr(liveness, "broker_of", lambda said: BrokerOpen(keepalive_ms=250, multiplier=4))
     patient = Limits(poll_s=60)
 
     async def main():
@@ -110,7 +110,7 @@ def test_it_answers_the_probe_of_a_client_that_waits_long(place, monkeypatch):
             NfpClient("patient", broker=place.endpoint, server_key=place.key, limits=patient) as nfp,
         ):
             job = await nfp.submit("dummy", "slow", kwargs={"seconds": 4, "steps": 1}, target="w1")
-            return await job, nfp._channel.traffic, nfp.desk.unknown
+            return await job, nfp._channel.traffic, nfp.tracker.unknown
 
     results, traffic, unknown = asyncio.run(main())
     assert not results["w1"]["failed"]

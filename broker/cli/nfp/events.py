@@ -10,10 +10,9 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK
-from broker.cli.nfp.connected import with_session
-from broker.cli.nfp.session import NfpSession, short
+from broker.cli.nfp.session import NfpSession, short, with_session
 from broker.cli.screen import Screen
-from broker.nfp.client import News, NfpClient
+from broker.nfp.client import Event, NfpClient
 from broker.nfp.client.subscription import GAP
 
 EXAMPLES = (
@@ -32,28 +31,36 @@ STYLES: Final = {
 }
 
 
-def text_of(news: News) -> str:
+def text_of(event: Event) -> str:
     """An event in one line for people."""
-    said: dict[str, Any] = news.body if isinstance(news.body, dict) else {}
+    said: dict[str, Any] = event.body if isinstance(event.body, dict) else {}
     when = datetime.fromtimestamp(float(said.get("time") or 0)).strftime("%H:%M:%S.%f")[:-3]  # noqa: DTZ006 - local
-    task = f"{news.service}.{said.get('task') or '?'}"
+    task = f"{event.service}.{said.get('task') or '?'}"
     status = f" {said['status']}" if said.get("status") else ""
-    words = (str(news.sequence), when, news.uuid, task, news.kind + status, news.worker, short(news.message))
+    words = (
+        str(event.sequence),
+        when,
+        event.uuid,
+        task,
+        event.kind + status,
+        event.worker,
+        short(event.message),
+    )
     return " ".join(word for word in words if word)
 
 
-def show(screen: Screen, news: News) -> None:
+def show(screen: Screen, event: Event) -> None:
     """Print one event; what is missing is told on stderr."""
-    if news.kind == GAP:
-        lost = f"{news.lost} events are missing here" if news.lost else "events are missing here"
+    if event.kind == GAP:
+        lost = f"{event.lost} events are missing here" if event.lost else "events are missing here"
         print(
-            f"headgate nfp events: {lost}: {news.message or 'the broker sent more than was read'}",
+            f"headgate nfp events: {lost}: {event.message or 'the broker sent more than was read'}",
             file=sys.stderr,
         )
     elif screen.as_json:
-        screen.record(news.body, "")
+        screen.record(event.body, "")
     else:
-        screen.line(text_of(news), STYLES.get(news.kind, ""))
+        screen.line(text_of(event), STYLES.get(event.kind, ""))
 
 
 @with_session("events")
@@ -88,12 +95,12 @@ def events(
         left = count
         async with client.subscribe(uuid=uuid, service=service, kinds=kinds or (), since=since) as reader:
             lost = 0
-            async for news in reader:
+            async for event in reader:
                 if reader.lost > lost:
                     said = f"{reader.lost - lost} events were lost here: printing is too slow"
                     print(f"headgate nfp events: {said}", file=sys.stderr)
                     lost = reader.lost
-                show(session.screen, news)
+                show(session.screen, event)
                 left -= 1
                 if left == 0:
                     break

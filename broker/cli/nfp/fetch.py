@@ -12,8 +12,7 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK, UsageError
-from broker.cli.nfp.connected import with_session
-from broker.cli.nfp.session import NfpSession
+from broker.cli.nfp.session import NfpSession, with_session
 from broker.nfp.client import FetchFailed, NfpClient
 from broker.nfp.client.fetching import path_of
 from broker.nfp.client.limits import JOB_TIMEOUT_S

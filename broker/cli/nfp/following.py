@@ -18,10 +18,10 @@ from broker.cli.screen import Screen, compact
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from broker.nfp.client import Job, News
+    from broker.nfp.client import Event, Job
 
 QUIET: Final = frozenset({"result_ready", "input_response"})
-"""Kinds of news that say nothing to a person."""
+"""Kinds of events that say nothing to a person."""
 
 
 class Choice(Enum):
@@ -32,11 +32,11 @@ class Choice(Enum):
     WAIT = "w"
 
 
-class Picture:
+class JobDisplay:
     """Progress of one job, for the time of a ``with`` block.
 
     Args:
-        screen: the verb's; with ``--json`` news are JSON lines.
+        screen: the verb's; with ``--json`` event are JSON lines.
         shown: False draws and says nothing.
         workers: who is known beforehand.
     """
@@ -72,27 +72,29 @@ class Picture:
             if self._progress is not None:
                 self._progress.start()
 
-    def happened(self, news: News) -> None:
+    def happened(self, event: Event) -> None:
         """Draw what happened."""
-        if not self._shown or news.kind in QUIET:
+        if not self._shown or event.kind in QUIET:
             return
         if self._screen.as_json:
-            self._screen.line(compact({"event": news.kind, "worker": news.worker, "message": news.message}))
+            self._screen.line(
+                compact({"event": event.kind, "worker": event.worker, "message": event.message})
+            )
         elif self._progress is not None:
-            self._draw(news)
+            self._draw(event)
         else:
-            text = f"{news.worker or '-'}: {news.kind} {news.message}".rstrip()
+            text = f"{event.worker or '-'}: {event.kind} {event.message}".rstrip()
             print(text, file=sys.stderr, flush=True)
 
-    def _draw(self, news: News) -> None:
+    def _draw(self, event: Event) -> None:
         assert self._progress is not None
         for worker in self._job.workers:
             self._line(worker, "")
-        if news.worker:
-            self._line(news.worker, news.message or news.kind, done=news.kind in ("finished", "failed"))
-            _advance(self._progress, self._lines[news.worker], news)
+        if event.worker:
+            self._line(event.worker, event.message or event.kind, done=event.kind in ("finished", "failed"))
+            _advance(self._progress, self._lines[event.worker], event)
         else:
-            self._line("", news.message or news.kind, done=news.kind == "dispatched")
+            self._line("", event.message or event.kind, done=event.kind == "dispatched")
 
     def _line(self, worker: str, text: str, done: bool = False) -> None:
         assert self._progress is not None
@@ -119,9 +121,9 @@ def _progress(screen: Screen) -> Progress:
     )
 
 
-def _advance(progress: Progress, line: TaskID, news: News) -> None:
+def _advance(progress: Progress, line: TaskID, event: Event) -> None:
     """A worker may say how far it is: ``done`` and ``total`` among the extras of an event."""
-    extras = news.body.get("extras") if isinstance(news.body, dict) else None
+    extras = event.body.get("extras") if isinstance(event.body, dict) else None
     if isinstance(extras, dict) and _is_number(extras.get("done")) and _is_number(extras.get("total")):
         progress.update(line, completed=extras["done"], total=extras["total"] or None)
 
@@ -142,10 +144,10 @@ async def follow(job: Job, screen: Screen, *, shown: bool) -> int | None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
     try:
-        with Picture(screen, job, shown) as picture:
-            drawing = loop.create_task(_draw(job, picture), name="drawing")
+        with JobDisplay(screen, job, shown) as display:
+            drawing = loop.create_task(_draw(job, display), name="drawing")
             try:
-                return await _wait(job, picture, drawing, interrupted)
+                return await _wait(job, display, drawing, interrupted)
             finally:
                 drawing.cancel()
                 await asyncio.gather(drawing, return_exceptions=True)
@@ -154,7 +156,7 @@ async def follow(job: Job, screen: Screen, *, shown: bool) -> int | None:
 
 
 async def _wait(
-    job: Job, picture: Picture, drawing: asyncio.Task[None], interrupted: asyncio.Event
+    job: Job, display: JobDisplay, drawing: asyncio.Task[None], interrupted: asyncio.Event
 ) -> int | None:
     stopping = asyncio.get_running_loop().create_task(interrupted.wait(), name="interrupt")
     try:
@@ -164,7 +166,7 @@ async def _wait(
                 drawing.result()
                 return None
             interrupted.clear()
-            code = await _leave(job, picture)
+            code = await _leave(job, display)
             if code is not None:
                 return code
             stopping = asyncio.get_running_loop().create_task(interrupted.wait(), name="interrupt")
@@ -172,11 +174,11 @@ async def _wait(
         stopping.cancel()
 
 
-async def _leave(job: Job, picture: Picture) -> int | None:
+async def _leave(job: Job, display: JobDisplay) -> int | None:
     """After Ctrl-C; None goes on waiting."""
     choice = Choice.CANCEL
     if sys.stdin.isatty() and sys.stderr.isatty():
-        with picture.aside():
+        with display.aside():
             choice = _choose(job)
     if choice is Choice.WAIT:
         return None
@@ -207,22 +209,22 @@ def _choose(job: Job) -> Choice:
         signal.signal(signal.SIGINT, loops)
 
 
-async def _draw(job: Job, picture: Picture) -> None:
-    async for news in job.events():
-        picture.happened(news)
-        if news.input_id:
-            await _answer(job, news, picture)
+async def _draw(job: Job, display: JobDisplay) -> None:
+    async for event in job.events():
+        display.happened(event)
+        if event.input_id:
+            await _answer(job, event, display)
 
 
-async def _answer(job: Job, news: News, picture: Picture) -> None:
+async def _answer(job: Job, event: Event, display: JobDisplay) -> None:
     """Ask whoever sits at the terminal; elsewhere the request waits for its own timeout."""
     if not sys.stdin.isatty():
-        print(f"{news.worker} asks: {news.question} (no terminal to answer at)", file=sys.stderr)
+        print(f"{event.worker} asks: {event.question} (no terminal to answer at)", file=sys.stderr)
         return
-    with picture.aside():
-        print(f"{news.worker} asks: {news.question} ", end="", file=sys.stderr, flush=True)
+    with display.aside():
+        print(f"{event.worker} asks: {event.question} ", end="", file=sys.stderr, flush=True)
         word = await asyncio.to_thread(sys.stdin.readline)
-    await job.answer(news.input_id, value_of(word.strip()), worker=news.worker, cancel=not word)
+    await job.answer(event.input_id, value_of(word.strip()), worker=event.worker, cancel=not word)
 
 
 # -- results --------------------------------------------------------------------------------------

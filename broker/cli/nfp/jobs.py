@@ -9,9 +9,8 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.nfp.connected import connected
 from broker.cli.nfp.run import until_done
-from broker.cli.nfp.session import short
+from broker.cli.nfp.session import connected, short
 from broker.cli.screen import Screen, duration
 from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.client.limits import JOB_TIMEOUT_S

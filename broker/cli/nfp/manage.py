@@ -10,7 +10,6 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
-from broker.cli.nfp.connected import connected
 from broker.cli.nfp.jobs import JOB_HEADS, job_row
 from broker.cli.nfp.services import (
     CLIENT_HEADS,
@@ -20,7 +19,7 @@ from broker.cli.nfp.services import (
     service_row,
     worker_row,
 )
-from broker.cli.nfp.session import short
+from broker.cli.nfp.session import connected, short
 from broker.cli.screen import Screen, compact
 from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.names import MMI_BROKER, MMI_WORKER, Code

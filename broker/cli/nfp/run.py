@@ -9,9 +9,8 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import OK, UsageError
-from broker.cli.nfp.connected import with_session
 from broker.cli.nfp.following import follow, show_answers, show_results
-from broker.cli.nfp.session import NfpSession, keywords, value_of
+from broker.cli.nfp.session import NfpSession, keywords, value_of, with_session
 from broker.cli.screen import Screen
 from broker.nfp.client import Job, NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S

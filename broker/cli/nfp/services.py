@@ -11,8 +11,7 @@ import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK, UsageError
-from broker.cli.nfp.connected import with_session
-from broker.cli.nfp.session import NfpSession, short
+from broker.cli.nfp.session import NfpSession, short, with_session
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen, duration
 from broker.cli.status import Every

@@ -8,14 +8,16 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from inspect import Parameter, Signature, signature
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 from uuid import uuid4
 
 import msgspec
 import typer
 
+from broker.cli import options
 from broker.cli.exits import NO_CONNECTION, OK, UsageError
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken, LinkError
@@ -89,7 +91,7 @@ Plain = Annotated[
 NoStore = Annotated[bool, typer.Option("--no-store", help="Keep no jobs of --name in the base directory.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plaintext to another machine.")]
 
-Work = Callable[[NfpClient], Awaitable[int | None]]
+Work = Callable[..., Awaitable[int | None]]
 
 
 class NfpSession:
@@ -243,3 +245,76 @@ def short(value: Any, width: int = 100) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 3] + "..."
+
+
+# -- commands with the options of the connection ---------------------------------------------------
+
+_OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "brokers": (Brokers, None),
+    "server_key": (ServerKey, None),
+    "key": (Key, None),
+    "name": (Name, None),
+    "base_dir": (BaseDir, None),
+    "plain": (Plain, False),
+    "insecure": (Insecure, False),
+    "as_json": (options.AsJson, False),
+}
+"""Parameter of ``NfpSession`` -> its option and default."""
+_STORE: Final[dict[str, tuple[Any, Any]]] = {"no_store": (NoStore, False)}
+"""The same, of verbs that submit jobs."""
+
+Command = Callable[..., int]
+
+
+def with_session(verb: str, *, submits: bool = False) -> Callable[[Command], Command]:
+    """Make a command of ``def work(session, ...) -> int``, which checks what it was given and runs the session.
+
+    To its other parameters, the options of the command, those of the connection and ``--json`` are added; of a verb
+    that ``submits`` jobs, which a named client keeps, ``--no-store``, too. Its docstring is the help.
+    """
+
+    def made(work: Command) -> Command:
+        return _command(verb, submits, work, 1, lambda session, given: work(session, **given))
+
+    return made
+
+
+def connected(verb: str, *, submits: bool = False) -> Callable[[Work], Command]:
+    """Make a command of ``async def work(client, screen, ...)``: connect, do it, leave.
+
+    The rest is as with ``with_session``. Work returns an exit code, None for 0.
+    """
+
+    def made(work: Work) -> Command:
+        def call(session: NfpSession, given: dict[str, Any]) -> int:
+            return session.run(lambda client: work(client, session.screen, **given))
+
+        return _command(verb, submits, work, 2, call)
+
+    return made
+
+
+def _command(
+    verb: str,
+    submits: bool,
+    work: Callable[..., Any],
+    before: int,
+    call: Callable[[NfpSession, dict[str, Any]], int],
+) -> Command:
+    """What typer is given: the parameters of ``work`` behind the first ``before``, then those of the connection."""
+    shared_options = _OPTIONS | (_STORE if submits else {})
+
+    def command(**given: Any) -> int:
+        session = NfpSession(verb, **{name: given.pop(name) for name in shared_options})
+        return call(session, given)
+
+    hints = get_type_hints(work, include_extras=True)
+    own = list(signature(work).parameters.values())[before:]
+    parameters = [each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY) for each in own] + [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=option)
+        for name, (option, default) in shared_options.items()
+    ]
+    command.__doc__ = work.__doc__
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command

@@ -24,20 +24,19 @@ A client with a name keeps the jobs that it submits in ``store_path`` and finds 
 ::
 
     client         NfpClient: connect, submit, ask
-    receiving      the conversation with the broker: who gets what it brings
-    silence        a broker that says nothing when it should: asked for a sign of life, then given up
+    receiver       the client's side of a session: who gets what the broker sends
+    liveness       a broker that says nothing when it should: asked for a sign of life, then given up
     job            one job: its result, events, stream; cancel, answer
-    desk           all unfinished jobs: send, send again, poll, deadlines, another broker
-    news           events of jobs and subscriptions, bounded, for any number of readers
-    requests       management, inventory, events: one question, one answer
-    questions      jobs for services that take none: asked as requests are, once
+    tracker        all unfinished jobs: send, send again, poll, deadlines, another broker
+    events         events of jobs and subscriptions, bounded, for any number of readers
+    mmi            management, inventory, jobs of the broker: one question, one answer
     subscription   events of the broker by sequence, gaps told
     fetching       files by ``nf://``: who has it, what is here already
     transfer       one file on its way: credits, order, digest
     store          the jobs of a named client on disk: they survive its restart
     limits         how long it waits, how much it holds
     errors         what it raises
-    blocking       the same names for ordinary threads (BlockingClient; loaded when it is asked for)
+    blocking       the same for ordinary threads (BlockingClient; loaded when it is asked for)
 
 Works with our broker, which pushes results, and with deployed NorFab's, where a finished job is asked for. Every
 request is sent again under its uuid until somebody answers, also to the next broker of the list: brokers and workers
@@ -56,10 +55,10 @@ from broker.nfp.client.errors import (
     RequestFailed,
     TaskFailed,
 )
+from broker.nfp.client.events import Event
 from broker.nfp.client.fetching import Fetched
 from broker.nfp.client.job import Job
 from broker.nfp.client.limits import Limits
-from broker.nfp.client.news import News
 from broker.nfp.client.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingClient",
+    "Event",
     "FetchFailed",
     "Fetched",
     "Job",
@@ -75,7 +75,6 @@ __all__ = [
     "JobFailed",
     "JobTimeout",
     "Limits",
-    "News",
     "NfpClient",
     "RequestFailed",
     "Subscription",

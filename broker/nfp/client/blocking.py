@@ -22,16 +22,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from broker.loopthread import LoopThread
 from broker.nfp.client.client import NfpClient
+from broker.nfp.client.events import Event
 from broker.nfp.client.fetching import Fetched
-from broker.nfp.client.job import Job as AsyncJob
+from broker.nfp.client.job import Job
 from broker.nfp.client.limits import JOB_TIMEOUT_S
-from broker.nfp.client.news import News
-from broker.nfp.client.subscription import Subscription as AsyncSubscription
+from broker.nfp.client.subscription import Subscription
 from broker.nfp.client.transfer import Details, Progress
 
 if TYPE_CHECKING:
@@ -42,16 +42,10 @@ T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
-class Source(Protocol[T_co]):
-    """What gives one item after the other, in the loop's thread."""
+class BlockingIterator(Generic[T_co]):
+    """BlockingIterator as they come: ``for item in items``."""
 
-    async def __anext__(self) -> T_co: ...
-
-
-class Items(Generic[T_co]):
-    """Items as they come: ``for item in items``."""
-
-    def __init__(self, source: Source[T_co], loop: LoopThread) -> None:
+    def __init__(self, source: AsyncIterator[T_co], loop: LoopThread) -> None:
         self._source = source
         self._loop = loop
 
@@ -73,25 +67,25 @@ class Items(Generic[T_co]):
             raise StopIteration from None
 
 
-async def _next(source: Source[T], timeout_s: float | None) -> T:
+async def _next(source: AsyncIterator[T], timeout_s: float | None) -> T:
     try:
         async with asyncio.timeout(timeout_s):
-            return await source.__anext__()
+            return await anext(source)
     except TimeoutError as error:
         raise TimeoutError(f"nothing came within {timeout_s:g} s") from error
 
 
-class Job:
+class BlockingJob:
     """See ``broker.nfp.client.job.Job``."""
 
-    def __init__(self, job: AsyncJob, loop: LoopThread) -> None:
+    def __init__(self, job: Job, loop: LoopThread) -> None:
         self._job = job
         self._loop = loop
         self.uuid = job.uuid
         self.service = job.service
         self.task = job.task
         self.timeout_s = job.timeout_s
-        self.stream: Items[bytes] = Items(job.stream, loop)
+        self.stream: BlockingIterator[bytes] = BlockingIterator(job.stream, loop)
 
     def __repr__(self) -> str:
         return repr(self._job)
@@ -129,9 +123,9 @@ class Job:
         """Return when it is over, however it ended."""
         self._loop.run(self._job.wait())
 
-    def events(self, *, from_start: bool = True) -> Items[News]:
+    def events(self, *, from_start: bool = True) -> BlockingIterator[Event]:
         """What happens to it, until it is over."""
-        return Items(self._job.events(from_start=from_start), self._loop)
+        return BlockingIterator(self._job.events(from_start=from_start), self._loop)
 
     def cancel(self) -> bool:
         """Ask the broker to end it."""
@@ -146,10 +140,10 @@ class Job:
         self._loop.call(lambda: self._job.put(value, worker=worker))
 
 
-class Subscription(Items[News]):
-    """Events of the broker: ``with nfp.subscribe() as events: for news in events``."""
+class BlockingSubscription(BlockingIterator[Event]):
+    """Events of the broker: ``with nfp.subscribe() as events: for event in events``."""
 
-    def __init__(self, subscription: AsyncSubscription, loop: LoopThread) -> None:
+    def __init__(self, subscription: Subscription, loop: LoopThread) -> None:
         self._subscription = subscription
         super().__init__(subscription, loop)
 
@@ -216,28 +210,30 @@ class BlockingClient:
 
     @property
     def is_connected(self) -> bool:
-        """True while there is a conversation with a broker."""
+        """True while there is a session with a broker."""
         return self._client.is_connected
 
     def wait_connected(self, timeout_s: float | None = None) -> str:
-        """Wait for a conversation; returns the broker's address."""
+        """Wait for a session; returns the broker's address."""
         return self._run(self._client.wait_connected(timeout_s))
 
-    def submit(self, service: str, task: str, **options: Any) -> Job:
+    def submit(self, service: str, task: str, **options: Any) -> BlockingJob:
         """Have ``task`` run; options as ``NfpClient.submit``."""
-        return Job(self._run(self._client.submit(service, task, **options)), self._thread)
+        return BlockingJob(self._run(self._client.submit(service, task, **options)), self._thread)
 
     def run(self, service: str, task: str, **options: Any) -> dict[str, Any]:
         """Submit and wait; options as ``NfpClient.run``."""
         return self._run(self._client.run(service, task, **options))
 
-    def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> Job:
+    def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> BlockingJob:
         """A job that was submitted before."""
-        return Job(self._run(self._client.attach(uuid, service=service, timeout_s=timeout_s)), self._thread)
+        return BlockingJob(
+            self._run(self._client.attach(uuid, service=service, timeout_s=timeout_s)), self._thread
+        )
 
-    def unfinished(self) -> list[Job]:
+    def unfinished(self) -> list[BlockingJob]:
         """Jobs that have not ended, of an earlier life of this client, too."""
-        return [Job(job, self._thread) for job in self._run(self._client.unfinished())]
+        return [BlockingJob(job, self._thread) for job in self._run(self._client.unfinished())]
 
     def mmi(self, task: str, *, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """Ask a service of the broker itself; options as ``NfpClient.mmi``."""
@@ -261,10 +257,10 @@ class BlockingClient:
 
     def subscribe(
         self, *, uuid: str = "", service: str = "", kinds: Iterable[str] = (), since: int | None = None
-    ) -> Subscription:
+    ) -> BlockingSubscription:
         """Events of all jobs that we may see, for the time of a ``with`` block."""
         subscription = self._client.subscribe(uuid=uuid, service=service, kinds=kinds, since=since)
-        return Subscription(subscription, self._thread)
+        return BlockingSubscription(subscription, self._thread)
 
     def fetch(
         self,

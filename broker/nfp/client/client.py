@@ -15,16 +15,15 @@ from uuid import uuid4
 
 from broker.errors import LinkClosed, LinkRefused
 from broker.nfp import bodies
-from broker.nfp.client.desk import Desk
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.fetching import Fetched, Fetching, Place
-from broker.nfp.client.job import Job, Ticket
+from broker.nfp.client.job import Job, Submission
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
-from broker.nfp.client.questions import Questions
-from broker.nfp.client.receiving import Receiving
-from broker.nfp.client.requests import Requests
+from broker.nfp.client.mmi import MmiJobs, MmiRequests
+from broker.nfp.client.receiver import ClientReceiver
 from broker.nfp.client.store import ClientStore
 from broker.nfp.client.subscription import Subscription, Subscriptions
+from broker.nfp.client.tracker import JobTracker
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
 from broker.nfp.names import ASKED_BY_MMI, FILESHARING, JOBS, MMI_BROKER, SID, Sender
 from broker.nfp.peer.brokers import chosen
@@ -112,14 +111,14 @@ class NfpClient:
         folder = self.state_dir or default_base_dir()
         self.store_path = peer_file(folder, name, ".db") if name and store else None
         self._store: ClientStore | None = None
-        self._requests = Requests(self._channel)
-        self._questions = Questions(self._requests, self.limits)
+        self._requests = MmiRequests(self._channel)
+        self._mmi_jobs = MmiJobs(self._requests, self.limits)
         self._subscriptions = Subscriptions(self._ask_events, self.limits)
         self._fetching = Fetching(
             self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd(), FILESHARING
         )
-        self._desk: Desk | None = None
-        self._receiving = Receiving(self._channel, self._requests, self._subscriptions)
+        self._tracker: JobTracker | None = None
+        self._receiver = ClientReceiver(self._channel, self._requests, self._subscriptions)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -130,8 +129,8 @@ class NfpClient:
             )
             await self._store.open()
             log.info("%s: jobs are kept in %s", self.name, self.store_path)
-        self._desk = Desk(self._channel, self.limits, self._store)
-        self._receiving.start(self._desk)
+        self._tracker = JobTracker(self._channel, self.limits, self._store)
+        self._receiver.start(self._tracker)
         return self
 
     async def __aexit__(
@@ -140,58 +139,58 @@ class NfpClient:
         await self.close()
 
     def _refused(self, error: LinkRefused) -> None:
-        self._receiving.refused(error)
+        self._receiver.refused(error)
 
     async def close(self) -> None:
         """Leave: what waits raises LinkClosed; jobs go on at the broker. Harmless twice."""
         closed = LinkClosed("the client was closed")
-        if self._desk is not None:
-            self._desk.close()
-        await self._questions.close()
+        if self._tracker is not None:
+            self._tracker.close()
+        await self._mmi_jobs.close()
         self._requests.close()
         self._subscriptions.close(closed)
-        await self._receiving.close()
+        await self._receiver.close()
         if self._store is not None:
             await self._store.close()
 
     @property
-    def desk(self) -> Desk:
+    def tracker(self) -> JobTracker:
         """The unfinished jobs.
 
         Raises:
             LinkClosed: the client was not entered.
         """
-        if self._desk is None:
+        if self._tracker is None:
             raise LinkClosed("the client is not open: use `async with NfpClient(...)`")
-        return self._desk
+        return self._tracker
 
     @property
     def is_connected(self) -> bool:
-        """True while there is a conversation with a broker."""
-        return self._receiving.is_connected
+        """True while there is a session with a broker."""
+        return self._receiver.is_connected
 
     @property
     def broker(self) -> str:
-        """Address of the broker that we talk to, or talked to last; "" before."""
-        return self._receiving.broker
+        """Address of the broker that we session to, or talked to last; "" before."""
+        return self._receiver.broker
 
     @property
     def opened(self) -> dict[str, Any] | None:
         """What the broker said in its OPEN; None: deployed NorFab's, or not connected yet."""
-        return self._receiving.opened
+        return self._receiver.opened
 
     @property
     def trouble(self) -> str:
-        """Why there is no conversation at present, for people; "" while there is one."""
+        """Why there is no session at present, for people; "" while there is one."""
         return self._channel.trouble
 
     async def wait_connected(self, timeout_s: float | None = None) -> str:
-        """Wait for a conversation; returns the broker's address. Nothing else needs it: requests wait by themselves.
+        """Wait for a session; returns the broker's address. Nothing else needs it: requests wait by themselves.
 
         Raises:
             LinkBroken: none within ``timeout_s``; the text says why. LinkRefused: keys do not fit, ours or its.
         """
-        return await self._receiving.wait_connected(timeout_s)
+        return await self._receiver.wait_connected(timeout_s)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -223,17 +222,17 @@ class NfpClient:
         uuid = uuid or uuid4().hex
         check_name(service, "service")
         check_name(uuid, "uuid")
-        known = self.desk.jobs.get(uuid) or self._questions.jobs.get(uuid)
+        known = self.tracker.jobs.get(uuid) or self._mmi_jobs.jobs.get(uuid)
         if known is not None:
             return known
         body = bodies.request(task, args, kwargs or {}, timeout_s)
         deadline = asyncio.get_running_loop().time() + timeout_s
-        ticket = Ticket(uuid, service, task, chosen, body, timeout_s, deadline)
+        submission = Submission(uuid, service, task, chosen, body, timeout_s, deadline)
         if service in ASKED_BY_MMI:
-            return self._questions.add(ticket, args, kwargs or {})
+            return self._mmi_jobs.add(submission, args, kwargs or {})
         if keep and self._store is not None:
-            await self._store.add(ticket)
-        return self.desk.add(ticket)
+            await self._store.add(submission)
+        return self.tracker.add(submission)
 
     async def run(
         self,
@@ -258,7 +257,7 @@ class NfpClient:
         try:
             return await job.result(check=check)
         except asyncio.CancelledError:
-            self.desk.abandon(job)
+            self.tracker.abandon(job)
             raise
 
     async def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> Job:
@@ -269,11 +268,11 @@ class NfpClient:
         Raises:
             RequestFailed: the broker does not know it, or keeps no jobs (then name the ``service``).
         """
-        if (known := self.desk.jobs.get(uuid)) is not None:
+        if (known := self.tracker.jobs.get(uuid)) is not None:
             return known
         stored = await self._store.find(uuid) if self._store is not None else None
         if stored is not None:
-            return self.desk.found(stored)
+            return self.tracker.found(stored)
         check_name(uuid, "uuid")
         task, target = "", ALL
         if not service:
@@ -282,7 +281,7 @@ class NfpClient:
             names = [str(name) for name in shown.get("workers") or () if name]
             target = target_of(names) if names else target_of(str(shown.get("target") or "all"))
         deadline = asyncio.get_running_loop().time() + timeout_s
-        return self.desk.add(Ticket(uuid, service, task, target, b"", timeout_s, deadline))
+        return self.tracker.add(Submission(uuid, service, task, target, b"", timeout_s, deadline))
 
     async def unfinished(self) -> list[Job]:
         """Jobs of an earlier life of this client whose deadline has not passed, and those of this one.
@@ -291,9 +290,9 @@ class NfpClient:
         """
         if self._store is not None:
             for stored in await self._store.unfinished():
-                if stored.ticket.uuid not in self.desk.jobs:
-                    self.desk.found(stored)
-        return list(self.desk)
+                if stored.submission.uuid not in self.tracker.jobs:
+                    self.tracker.found(stored)
+        return list(self.tracker)
 
     # -- questions --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.nfp.client.errors import FetchFailed, JobError, JobTimeout
-from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress, Transfer, matches
+from broker.nfp.client.transfer import CHUNK_BYTES, Details, FileTransfer, Progress, matches
 from broker.nfp.names import FILESHARING
 from broker.nfp.urls import Unsafe, names_of
 
@@ -105,7 +105,7 @@ class Fetching:
         assert destination is not None
         worker = ""
         if not await asyncio.to_thread(matches, destination, details):
-            transfer = Transfer(destination, details, chunk_bytes, progress)
+            transfer = FileTransfer(destination, details, chunk_bytes, progress)
             try:
                 worker = await self._brought(url, transfer, workers, deadline)
             except JobTimeout:  # a TimeoutError, and so an OSError
@@ -118,7 +118,7 @@ class Fetching:
             progress(details.size_bytes, details.size_bytes)
         return Fetched(destination, details.size_bytes, details.mark, worker, cached=not worker)
 
-    async def _brought(self, url: str, transfer: Transfer, workers: list[str], deadline: float) -> str:
+    async def _brought(self, url: str, transfer: FileTransfer, workers: list[str], deadline: float) -> str:
         """Who sent the last part; "" when another fetched the same file meanwhile."""
         try:
             async with asyncio.timeout_at(deadline):
@@ -156,7 +156,7 @@ class Fetching:
                 raise
             return error.results
 
-    async def _bring(self, url: str, transfer: Transfer, workers: list[str], deadline: float) -> str:
+    async def _bring(self, url: str, transfer: FileTransfer, workers: list[str], deadline: float) -> str:
         """Until all bytes are here and are the right ones; returns who sent the last."""
         clock = asyncio.get_running_loop().time
         left = TRIES
@@ -179,7 +179,7 @@ class Fetching:
                     await asyncio.sleep(_PAUSE_S)
             at += 1
 
-    async def _part(self, url: str, transfer: Transfer, worker: str, timeout_s: float) -> None:
+    async def _part(self, url: str, transfer: FileTransfer, worker: str, timeout_s: float) -> None:
         kwargs = {"url": url, "chunk_size": transfer.chunk_bytes, "offset": transfer.have}
         job = await self._client.submit(
             self._service, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False

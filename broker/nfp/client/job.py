@@ -7,14 +7,15 @@ or its stream: both are bounded.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from broker.errors import LinkClosed
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout, TaskFailed
-from broker.nfp.client.news import Bytes, Feed, News, Reader
+from broker.nfp.client.events import ByteStream, Event, EventBuffer, EventReader
 from broker.nfp.names import Code, Command
 from broker.nfp.opening import read_object
 from broker.nfp.outcome import Outcome
@@ -27,31 +28,33 @@ if TYPE_CHECKING:
 _STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
 
 
-class Asked(Protocol):
-    """What a job asks of the desk."""
+class JobOwner(ABC):
+    """Who looks after a job; as it is, nobody can be told anything about it, and nothing is kept."""
 
     limits: Limits
 
     def send(self, job: Job, command: Command, body: bytes, target: Target | None = None) -> bool:
-        """Send a command about ``job``; ``target`` None: as it was submitted."""
+        """Send a command about ``job``, False when that cannot be; ``target`` None: as it was submitted."""
+        return False
 
+    def progressed(self, job: Job) -> None:
+        """It is known who works on it, or the workers in its ``outcome.fresh`` have brought a result or an error."""
+        return
+
+    @abstractmethod
     async def cancel(self, job: Job) -> bool:
         """See ``Job.cancel``."""
 
+    @abstractmethod
     def abandon(self, job: Job, error: Exception | None = None) -> None:
         """See ``Job.give_up``."""
 
-    def named(self, job: Job) -> None:
-        """It is known who works on it."""
-
-    def settled(self, job: Job) -> None:
-        """The workers in its ``outcome.fresh`` have brought a result or an error."""
-
+    @abstractmethod
     def ended(self, job: Job) -> None:
         """It is over."""
 
 
-class Ticket(NamedTuple):
+class Submission(NamedTuple):
     """What was asked for: enough to ask again after a restart."""
 
     uuid: str
@@ -74,19 +77,19 @@ class Job:
         heard: monotonic time of the latest packet about it.
     """
 
-    def __init__(self, ticket: Ticket, desk: Asked) -> None:
-        limits = desk.limits
-        self.ticket = ticket
-        self.uuid = ticket.uuid
-        self.service = ticket.service
-        self.task = ticket.task
-        self.target = ticket.target
-        self.timeout_s = ticket.timeout_s
-        self.stream = Bytes(limits.stream_bytes)
+    def __init__(self, submission: Submission, owner: JobOwner) -> None:
+        limits = owner.limits
+        self.submission = submission
+        self.uuid = submission.uuid
+        self.service = submission.service
+        self.task = submission.task
+        self.target = submission.target
+        self.timeout_s = submission.timeout_s
+        self.stream = ByteStream(limits.stream_bytes)
         self.heard = 0.0
-        self.outcome = Outcome(ticket.service, ticket.target)
-        self._desk = desk
-        self._feed: Feed[News] = Feed(limits.events_msgs, limits.events_bytes)
+        self.outcome = Outcome(submission.service, submission.target)
+        self._owner = owner
+        self._buffer: EventBuffer[Event] = EventBuffer(limits.events_msgs, limits.events_bytes)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._known = asyncio.Event()
         self._error: Exception | None = None
@@ -168,12 +171,12 @@ class Job:
         """Return once a broker has it, or it is over: from then on it goes on without this client."""
         await self._known.wait()
 
-    def events(self, *, from_start: bool = True) -> Reader[News]:
-        """What happens to it, ``async for news in job.events()``, until it is over; any number of readers.
+    def events(self, *, from_start: bool = True) -> EventReader[Event]:
+        """What happens to it, ``async for event in job.events()``, until it is over; any number of readers.
 
         The last ``Limits.events_msgs`` are kept; the reader's ``lost`` counts those that it came too late for.
         """
-        return self._feed.reader(from_start=from_start)
+        return self._buffer.reader(from_start=from_start)
 
     # -- doing ------------------------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class Job:
         False: it was over before, or the broker did not answer within ``Limits.answer_s`` (deployed NorFab's never
         does). Nobody waits for the job any more in either case.
         """
-        return await self._desk.cancel(self)
+        return await self._owner.cancel(self)
 
     async def answer(
         self,
@@ -213,18 +216,18 @@ class Job:
         """
         names = (worker,) if worker else self.outcome.outstanding
         target = Target("list", names) if names else self.target
-        if self.done or not self._desk.send(self, Command.PUT, msgspec.json.encode(value), target):
+        if self.done or not self._owner.send(self, Command.PUT, msgspec.json.encode(value), target):
             raise LinkClosed(f"job {self.uuid}: {'it is over' if self.done else 'no connection to a broker'}")
 
     def give_up(self, error: Exception) -> None:
         """End it with ``error`` at once, and tell the broker that nobody waits for it any more."""
-        self._desk.abandon(self, error)
+        self._owner.abandon(self, error)
 
     def divert_stream(self, take: Callable[[bytes], None]) -> None:
         """Hand chunks to ``take`` as they come, in place of ``stream``."""
         self._on_chunk = take
 
-    # -- from the desk ----------------------------------------------------------------------------
+    # -- from the tracker ----------------------------------------------------------------------------
 
     def received(self, packet: Packet) -> None:
         """A packet about this job."""
@@ -247,11 +250,9 @@ class Job:
         elif told.kind:
             body = None if told.kind == "finished" else read_object(data)
             size = 0 if told.kind == "finished" else len(data)
-            self._feed.put(News(told.kind, told.worker, told.message, body, self.uuid, self.service), size)
-        if told.kind == "dispatched":
-            self._desk.named(self)
-        if self.outcome.fresh:
-            self._desk.settled(self)
+            self._buffer.put(Event(told.kind, told.worker, told.message, body, self.uuid, self.service), size)
+        if told.kind == "dispatched" or self.outcome.fresh:
+            self._owner.progressed(self)
         if self.outcome.complete:
             self.finish(self._verdict())
 
@@ -271,7 +272,7 @@ class Job:
         if self.outcome.event(said):
             kind, worker = str(said.get("event_type") or "progress"), str(said.get("worker") or "")
             message = str(said.get("message") or "")
-            self._feed.put(News(kind, worker, message, said, self.uuid, self.service), 2 * size)
+            self._buffer.put(Event(kind, worker, message, said, self.uuid, self.service), 2 * size)
 
     def _chunk(self, data: bytes) -> None:
         self.outcome.acknowledged = True
@@ -300,15 +301,13 @@ class Job:
         self._error = error
         self._over.set_result(None)
         self._known.set()
-        self._feed.finish()
+        self._buffer.finish()
         self.stream.finish(None if error is None or isinstance(error, JobError) else error)
-        self._desk.ended(self)
+        self._owner.ended(self)
 
     def expire(self, trouble: str = "") -> None:
         """Its deadline has passed; ``trouble`` is why there is no connection, "" while there is one."""
-        what = (
-            f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.ticket.timeout_s:g} s"
-        )
+        what = f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.submission.timeout_s:g} s"
         self.finish(JobTimeout(what + self._lacking(trouble), self.uuid, self.outcome.results))
 
     def _lacking(self, trouble: str) -> str:

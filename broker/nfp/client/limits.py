@@ -36,6 +36,6 @@ class Limits:
     events_bytes: int = 4 << 20
     """The same in bytes."""
     stream_bytes: int = 64 << 20
-    """Bytes of a job's stream that wait for their reader; beyond it the stream raises Overrun."""
+    """ByteStream of a job's stream that wait for their reader; beyond it the stream raises Overrun."""
     subscription_msgs: int = 10_000
     """Events one subscription keeps for its reader; older ones are dropped and counted."""

@@ -16,7 +16,7 @@ import msgspec
 
 from broker.errors import ConfigError
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout
-from broker.nfp.client.job import Job, Ticket
+from broker.nfp.client.job import Job, Submission
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure
@@ -45,7 +45,7 @@ class StoredResult(NamedTuple):
 class StoredJob(NamedTuple):
     """A job that was submitted."""
 
-    ticket: Ticket
+    submission: Submission
     left_s: float
     """Until its deadline, 0 when that has passed; no step of the wall clock changes it."""
     state: str
@@ -125,18 +125,18 @@ class ClientStore:
         """
         await self._shelf.durable()
 
-    async def add(self, ticket: Ticket) -> None:
+    async def add(self, submission: Submission) -> None:
         """Keep a job that is about to be sent; returns once it is on disk. One that is known stays as it is.
 
         Raises:
             NotStored: it cannot be written; the job is not kept.
         """
-        uuid = ticket.uuid
+        uuid = submission.uuid
         if uuid in self._shelf.cards:
             return
-        more = _text(_More(ticket.target, ticket.timeout_s))
-        self._shelf.new(uuid, ticket.service, ticket.task, "open", more)
-        self._shelf.attach(uuid, _BODY, ticket.body)
+        more = _text(_More(submission.target, submission.timeout_s))
+        self._shelf.new(uuid, submission.service, submission.task, "open", more)
+        self._shelf.attach(uuid, _BODY, submission.body)
         try:
             await self.durable()
         except NotStored:
@@ -206,14 +206,14 @@ class ClientStore:
         """End a job whose deadline has passed; whether it has."""
         if stored.left_s > 0:
             return False
-        self.end(stored.ticket.uuid, _EXPIRED, f"nothing final within {stored.ticket.timeout_s:g} s")
+        self.end(stored.submission.uuid, _EXPIRED, f"nothing final within {stored.submission.timeout_s:g} s")
         return True
 
     def _job(self, kept: Kept) -> StoredJob:
         card, bodies = kept
         more = _more.decode(card.more)
         left_s = max(0.0, more.timeout_s - self._shelf.age_s(card))
-        ticket = Ticket(
+        submission = Submission(
             card.uuid,
             card.service,
             card.task,
@@ -228,7 +228,7 @@ class ClientStore:
         }
         workers = read_any(bodies.get(_WORKERS, b""))
         named = tuple(map(str, workers)) if isinstance(workers, list) else ()
-        return StoredJob(ticket, left_s, card.state, results, named, more.error)
+        return StoredJob(submission, left_s, card.state, results, named, more.error)
 
 
 def restore(job: Job, stored: StoredJob) -> None:

@@ -3,7 +3,7 @@
 Theory of operation. Any number of subscriptions of this client share one at the broker, whose wish is their union: so
 events come in one order, and each subscription here filters them. Replays are read page by page and put in front of
 what comes live meanwhile. When a connection is lost the broker's one begins anew behind the last number seen; what it
-cannot bring back is told as News of kind ``gap``, with the number of missing events where it is known.
+cannot bring back is told as an Event of kind ``gap``, with the number of missing events where it is known.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from broker.nfp.client.errors import RequestFailed
-from broker.nfp.client.news import Feed, News
+from broker.nfp.client.events import Event, EventBuffer
 from broker.nfp.names import EVENTS
 from broker.nfp.opening import read_object
 
@@ -30,10 +30,10 @@ PAGE: Final = 1000
 
 
 class Subscription:
-    """Events, for the time of a block: ``async with nfp.subscribe() as events: async for news in events``.
+    """Events, for the time of a block: ``async with nfp.subscribe() as events: async for event in events``.
 
     Attributes:
-        lost: events dropped here because nobody read them in time; ``gap`` news tell those missing at the broker.
+        lost: events dropped here because nobody read them in time; ``gap`` events tell those missing at the broker.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class Subscription:
         self.since = since
         self.next = 0
         self._hub = hub
-        self._feed: Feed[News] = Feed(hub.limits.subscription_msgs, hub.limits.stream_bytes)
-        self._reader = self._feed.reader()
-        self._early: list[News] | None = None
+        self._buffer: EventBuffer[Event] = EventBuffer(hub.limits.subscription_msgs, hub.limits.stream_bytes)
+        self._reader = self._buffer.reader()
+        self._early: list[Event] | None = None
 
     async def __aenter__(self) -> Self:
         await self._hub.begin(self)
@@ -61,7 +61,7 @@ class Subscription:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> News:
+    async def __anext__(self) -> Event:
         return await anext(self._reader)
 
     @property
@@ -69,40 +69,40 @@ class Subscription:
         """See the class."""
         return self._reader.lost
 
-    def wants(self, news: News) -> bool:
-        """True when it asked for such news."""
-        if news.kind == GAP:
+    def wants(self, event: Event) -> bool:
+        """True when it asked for such an event."""
+        if event.kind == GAP:
             return True
         return (
-            (not self.uuid or news.uuid == self.uuid)
-            and (not self.service or news.service == self.service)
-            and (not self.kinds or news.kind in self.kinds)
+            (not self.uuid or event.uuid == self.uuid)
+            and (not self.service or event.service == self.service)
+            and (not self.kinds or event.kind in self.kinds)
         )
 
-    def take(self, news: News, size: int) -> None:
-        """News that came live."""
-        if news.sequence is not None and news.sequence < self.next:
+    def take(self, event: Event, size: int) -> None:
+        """An event that came live."""
+        if event.sequence is not None and event.sequence < self.next:
             return
-        if not self.wants(news):
+        if not self.wants(event):
             return
         if self._early is not None:
-            self._early.append(news)
+            self._early.append(event)
         else:
-            self._feed.put(news, size)
+            self._buffer.put(event, size)
 
     def hold(self) -> None:
         """What comes live waits behind a replay."""
         self._early = []
 
-    def replay(self, news: Iterable[News]) -> None:
+    def replay(self, earlier: Iterable[Event]) -> None:
         """What had come before, then what came live meanwhile."""
         early, self._early = self._early or [], None
-        for one in (*news, *early):
-            self._feed.put(one)
+        for event in (*earlier, *early):
+            self._buffer.put(event)
 
     def finish(self, error: Exception | None = None) -> None:
         """Nothing more comes."""
-        self._feed.finish(error)
+        self._buffer.finish(error)
 
 
 class Subscriptions:
@@ -116,7 +116,9 @@ class Subscriptions:
         self._epoch = ""
         self._last = 0
         self._one_at_a_time = asyncio.Lock()
-        self._held: list[tuple[News, int]] | None = None  # events right behind an answer that is not read yet
+        self._held: list[tuple[Event, int]] | None = (
+            None  # events right behind an answer that is not read yet
+        )
 
     def __len__(self) -> int:
         return len(self._all)
@@ -128,7 +130,7 @@ class Subscriptions:
         try:
             now = await self._subscribe()
             subscription.next = now + 1
-            replay: list[News] = []
+            replay: list[Event] = []
             if subscription.since is not None:
                 replay = await self._read(subscription, subscription.since, now)
             subscription.replay(replay)
@@ -148,7 +150,7 @@ class Subscriptions:
                 await self._unsubscribe()
 
     async def again(self) -> None:
-        """A new conversation: subscribe anew, behind what was seen.
+        """A new session: subscribe anew, behind what was seen.
 
         A broker that has no subscriptions, or none for us, ends them all.
         """
@@ -179,8 +181,8 @@ class Subscriptions:
                 return self._begun(answer)
             finally:
                 held, self._held = self._held, None
-                for news, size in held:
-                    self._live(news, size)
+                for event, size in held:
+                    self._live(event, size)
 
     def _begun(self, answer: Mapping[str, Any]) -> int:
         """The broker has subscribed us; returns the number of its latest event."""
@@ -202,7 +204,7 @@ class Subscriptions:
         if isinstance(gap, dict):
             first, last = int(gap.get("first") or 0), int(gap.get("last") or 0)
             lost = last - first + 1 if last else 0
-            self._give(News(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost), 0)
+            self._give(Event(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost), 0)
 
     def _union(self) -> dict[str, Any]:
         uuids = {one.uuid for one in self._all}
@@ -216,22 +218,22 @@ class Subscriptions:
             "kinds": sorted(kinds),
         }
 
-    async def _read(self, subscription: Subscription, since: int, until: int) -> list[News]:
+    async def _read(self, subscription: Subscription, since: int, until: int) -> list[Event]:
         wish = {
             "uuid": subscription.uuid,
             "service": subscription.service,
             "kinds": sorted(subscription.kinds),
         }
-        found: list[News] = []
+        found: list[Event] = []
         at = since
         while at < until:
             answer = await self._ask(EVENTS, "read", {**wish, "since": at, "limit": PAGE})
             gap = answer.get("gap")
             if isinstance(gap, dict):
                 lost = max(0, int(gap.get("last") or 0) - int(gap.get("first") or 0) + 1)
-                found.append(News(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost))
-            events = [news_of(event) for event in answer.get("events") or ()]
-            found += [news for news in events if news.sequence is not None and news.sequence <= until]
+                found.append(Event(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost))
+            events = [event_of(event) for event in answer.get("events") or ()]
+            found += [event for event in events if event.sequence is not None and event.sequence <= until]
             if int(answer.get("next") or 0) <= at:
                 break
             at = int(answer["next"])
@@ -243,20 +245,20 @@ class Subscriptions:
             return False
         said = read_object(packet.data)
         if said:
-            news = news_of(said)
+            event = event_of(said)
             if self._held is not None:
-                self._held.append((news, len(packet.data)))
+                self._held.append((event, len(packet.data)))
             else:
-                self._live(news, len(packet.data))
+                self._live(event, len(packet.data))
         return True
 
-    def _live(self, news: News, size: int) -> None:
-        self._last = max(self._last, news.sequence or 0)
-        self._give(news, size)
+    def _live(self, event: Event, size: int) -> None:
+        self._last = max(self._last, event.sequence or 0)
+        self._give(event, size)
 
-    def _give(self, news: News, size: int) -> None:
+    def _give(self, event: Event, size: int) -> None:
         for subscription in self._all:
-            subscription.take(news, size)
+            subscription.take(event, size)
 
     def close(self, error: Exception) -> None:
         """The client is closed."""
@@ -264,12 +266,12 @@ class Subscriptions:
             subscription.finish(error)
 
 
-def news_of(said: dict[str, Any]) -> News:
+def event_of(said: dict[str, Any]) -> Event:
     """An event as the broker tells it to subscribers."""
     event = said.get("event")
     message = event.get("message") if isinstance(event, dict) else None
     sequence = said.get("sequence")
-    return News(
+    return Event(
         str(said.get("kind") or ""),
         str(said.get("worker") or ""),
         str(message or said.get("reason") or ""),

@@ -2,7 +2,7 @@
 
 The worker streams the first chunk unasked and one more for each PUT ``{"offset": N}``; up to ``PIPELINE`` offsets are
 asked for ahead. STREAM carries no offset, so order is checked by size: every chunk but the last is as large as was
-asked for, and the digest of the whole decides in the end. Bytes are written to ``.NAME.DIGEST.part`` beside the
+asked for, and the digest of the whole decides in the end. ByteStream are written to ``.NAME.DIGEST.part`` beside the
 destination, so that what is continued later belongs to the same content. Who writes that file holds a lock on it, and
 others that fetch the same content to the same place wait until it is there, in this process and in others.
 """
@@ -82,8 +82,8 @@ def part_of(destination: Path, details: Details) -> Path:
     return destination.with_name(f".{destination.name}.{details.mark[:MARK_CHARS]}.part")
 
 
-class Transfer:
-    """Bytes of one file, from one worker after the other until all are here.
+class FileTransfer:
+    """ByteStream of one file, from one worker after the other until all are here.
 
     Args:
         destination: the file to make.
@@ -160,7 +160,7 @@ class Transfer:
         self.have = 0
 
     def begin(self, job: Job, worker: str) -> None:
-        """Bytes of ``job``, run by ``worker``, follow from ``have`` on."""
+        """ByteStream of ``job``, run by ``worker``, follow from ``have`` on."""
         self._job, self._worker = job, worker
         self._asked_to = self.have + self.chunk_bytes
         job.divert_stream(self._chunk)

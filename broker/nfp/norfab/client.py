@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.errors import ConfigError, LinkClosed
 from broker.nfp.client import FetchFailed, JobError, JobTimeout, RequestFailed
-from broker.nfp.client.blocking import BlockingClient, Job
+from broker.nfp.client.blocking import BlockingClient, BlockingJob
 from broker.nfp.names import Code
 from broker.nfp.norfab.inventory import Inventory
 
@@ -37,7 +37,9 @@ class NFPJobFuture:
         uuid, service, task, workers, timeout, kwargs: as submitted.
     """
 
-    def __init__(self, job: Job, workers: str | list[str], timeout: float, kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, job: BlockingJob, workers: str | list[str], timeout: float, kwargs: dict[str, Any]
+    ) -> None:
         self.uuid, self.service, self.task = job.uuid, job.service, job.task
         self.workers, self.timeout, self.kwargs = workers, timeout, kwargs
         self._job = job

@@ -4,9 +4,7 @@
 
     channel      the seam: Receiver, Channel
     dealer       DealerChannel: across a DEALER socket, with reconnection, OPEN and failover
-    conversation  what is said over one connection, from OPEN to its loss
-    connection   one DEALER socket with one connection
-    brokers      which broker is tried next, and when (pure)
-    complaints   why a broker cannot be reached, said once
+    connection   one DEALER socket with one connection, and the session over it, from OPEN to its loss
+    brokers      which broker is tried next, and when; why one cannot be reached, said once
     keys         our own CURVE key pair, the broker's public key, where a peer keeps what is its own
 """

@@ -1,19 +1,29 @@
-"""Which broker is tried next, and how long to wait before (NFP, "Reliability"; pure: time is an argument).
+"""Which broker is tried next, how long to wait before, and what is said of one that cannot be reached.
 
-A peer has an ordered list of brokers and stays with the one that answers. It goes on to the next, in a circle, when
-one could not be reached for ``failover_s``. A return to the first is not automatic: the jobs of the peers that moved
-are in the store of the broker they moved to, and while some are at the one and some at the other broker they do not
-see each other. Whoever repairs the first broker sends everybody back by stopping the other.
+A peer has an ordered list of brokers and stays with the one that answers (NFP, "Reliability"). It goes on to the next,
+in a circle, when one could not be reached for ``failover_s``. A return to the first is not automatic: the jobs of the
+peers that moved are in the store of the broker they moved to, and while some are at the one and some at the other
+broker they do not see each other. Whoever repairs the first broker sends everybody back by stopping the other.
+
+libzmq says little about a wrong key of the broker: the broker hangs up in the middle of the handshake, as one does that
+restarts. After ``HANGUPS`` of these in a row the text of ``ConnectFailures`` says what that means.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, LinkEnded, LinkError, LinkRefused
+from broker.transport.curve import CurveClient
 
+log = logging.getLogger("headgate")
+HANGUPS: Final = 3
+"""A broker that so often in a row hangs up during the handshake refuses us."""
+REASONS_MAX: Final = 16
+"""Different reasons that are said about a broker until it answers: two may take turns, new ones must not go on."""
 FIRST_S: Final = 0.05
 """Bound of the first wait; each further one doubles. A broker that restarts is back in a few tenths of a second."""
 SOON_S: Final = 0.5
@@ -92,3 +102,50 @@ class Brokers:
     def pause_s(self) -> float:
         """How long to wait before the next attempt: a random time up to the bound, so that peers spread out."""
         return random.uniform(0, self._bound)
+
+
+class ConnectFailures:
+    """Says in the log why a broker cannot be reached: once for each broker and reason."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._hangups: dict[str, int] = {}
+        self._said: dict[str, set[str]] = {}
+
+    def forget(self, broker: str) -> None:
+        """It answers now."""
+        self._hangups.pop(broker, None)
+        if self._said.pop(broker, None):
+            log.warning("%s: the broker %s answers now", self._name, broker)
+
+    def refuses(self, broker: str, error: LinkError | ConfigError) -> bool:
+        """Whether it is there and does not want us: to be tried less often than one that is away."""
+        return isinstance(error, LinkRefused) or self._hangups.get(broker, 0) >= HANGUPS
+
+    def failed(self, broker: str, error: LinkError | ConfigError, curve: CurveClient | None) -> str:
+        """What is wrong, for people."""
+        text = str(error)
+        if isinstance(error, LinkEnded):
+            count = self._hangups[broker] = self._hangups.get(broker, 0) + 1
+            if count < HANGUPS:
+                return text
+            text = f"{text} {_hangup(curve)}"
+        elif isinstance(error, LinkRefused) and curve is not None:
+            text = f"{text}; our key {curve.certificate.public_key} is probably not on its list"
+        said = self._said.setdefault(broker, set())
+        if text not in said and len(said) < REASONS_MAX:
+            said.add(text)
+            level = (
+                logging.ERROR if isinstance(error, (LinkRefused, LinkEnded, ConfigError)) else logging.WARNING
+            )
+            log.log(level, "%s: cannot reach the broker: %s", self._name, text)
+        return text
+
+
+def _hangup(curve: CurveClient | None) -> str:
+    if curve is None:
+        return "again and again: it probably wants CURVE, and no key of it is configured"
+    return (
+        f"again and again: its key is probably not {curve.server_key} as configured, "
+        "or it speaks no CURVE (compare with the broker's .key file)"
+    )

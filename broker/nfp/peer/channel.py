@@ -13,7 +13,7 @@ class Receiver(Protocol):
     """Who uses a channel. Every method is called in order in the loop's thread and must not block."""
 
     def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
-        """A conversation with ``broker`` begins: now ``send`` takes packets.
+        """A session with ``broker`` begins: now ``send`` takes packets.
 
         ``opened`` is the JSON of the broker's OPEN (keys ``broker`` ``version`` ``keepalive_ms`` ``multiplier``
         ``features`` ``epoch``); None: it did not answer OPEN in time, as deployed NorFab never does. Called once
@@ -24,7 +24,7 @@ class Receiver(Protocol):
         """A packet of the broker; never OPEN and DISCONNECT, which the channel answers itself."""
 
     def lost(self, why: str) -> None:
-        """The conversation is over; the channel opens the next by itself.
+        """The session is over; the channel opens the next by itself.
 
         Packets given to ``send`` may or may not have arrived, and none of them is sent again: whoever needs an
         answer asks again at the next ``connected``.
@@ -42,7 +42,7 @@ class Traffic:
     refused: int = 0
     """``send`` said False."""
     connections: int = 0
-    """How often a conversation began."""
+    """How often a session began."""
 
 
 class Channel(Protocol):
@@ -63,7 +63,7 @@ class Channel(Protocol):
         """The endpoint in use or tried, "" in this process."""
 
     def start(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
-        """Begin, in a running loop; ``open_body`` makes what OPEN carries, once for each conversation."""
+        """Begin, in a running loop; ``open_body`` makes what OPEN carries, once for each session."""
 
     def send(self, packet: Packet) -> bool:
         """Queue ``packet``. False: not connected, or the queue is full (see ``writable``); nothing was queued."""
@@ -76,7 +76,7 @@ class Channel(Protocol):
         """
 
     def reopen(self, why: str) -> None:
-        """Give the conversation up and begin a new one, on a new socket (NFP, "Keepaliving"); ``lost`` follows."""
+        """Give the session up and begin a new one, on a new socket (NFP, "Keepaliving"); ``lost`` follows."""
 
     async def close(self) -> None:
         """Send what is queued, within a second, and end. Harmless twice."""

@@ -1,7 +1,7 @@
-"""One DEALER socket with one connection, from the handshake to its loss.
+"""One DEALER socket with one connection, and the session that is spoken over it, from OPEN to its loss.
 
 libzmq's own reconnection is not used: a peer that comes back has to begin with OPEN, and must know that what was under
-way is lost. So every conversation has a socket of its own, as the text asks (NFP, "Opening and Closing a Connection").
+way is lost. So every session has a socket of its own, as the text asks (NFP, "Opening and Closing a Connection").
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import zmq
 
-from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
+from broker.errors import DecodeError, LinkBroken, LinkEnded, LinkError, LinkRefused
+from broker.nfp.frames import Body, Packet, decode, encode
+from broker.nfp.names import Command, Sender
+from broker.nfp.opening import read_any
+from broker.nfp.peer.channel import Receiver, Traffic
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NO_RECONNECT_MS, NOBLOCK, join_curve, tune
 
 if TYPE_CHECKING:
-    from broker.nfp.frames import Body
     from broker.transport.curve import CurveClient
     from broker.transport.zeromq.address import Endpoint
     from broker.transport.zeromq.hub import Hub
@@ -33,62 +36,29 @@ _EVENTS: Final = (
 OUT_MSGS: Final = 10_000
 """Messages that wait in the outbox; deployed NorFab holds as many."""
 OUT_BYTES: Final = 64 << 20
-"""Bytes that wait; one larger message may wait alone."""
+"""ByteStream that wait; one larger message may wait alone."""
 MESSAGE_BYTES: Final = 256 << 20
 """Largest part that libzmq accepts from a broker."""
 COPY_BYTES: Final = 32 << 10
 """The body of a larger message is handed to libzmq without copying; below, counting references costs more."""
 
 
-class User(Protocol):
-    """Whose connection it is."""
-
-    def took(self, frames: list[bytes]) -> None:
-        """A message came."""
-
-    def ended(self, connection: Connection, error: LinkError) -> None:
-        """It is lost, and everything that came has been handed over."""
-
-    def room(self) -> None:
-        """The outbox has become shorter."""
-
-
-class Plan(NamedTuple):
-    """Whereto and as who."""
-
-    endpoint: Endpoint
-    identity: bytes
-    curve: CurveClient | None
-
-
 class Connection:
     """A DEALER that dials one endpoint once.
+
+    Args:
+        identity: of the peer. session: is handed what comes.
 
     Attributes:
         opened: resolves when the handshake is over; a LinkError when it failed.
     """
 
-    __slots__ = (
-        "_flushing",
-        "_hub",
-        "_leaving",
-        "_monitor",
-        "_outbox",
-        "_over",
-        "_pump",
-        "_recv",
-        "_send",
-        "_sock",
-        "_text",
-        "_user",
-        "_waiting_bytes",
-        "opened",
-    )
-
-    def __init__(self, hub: Hub, plan: Plan, user: User) -> None:
+    def __init__(
+        self, hub: Hub, endpoint: Endpoint, identity: bytes, curve: CurveClient | None, session: Session
+    ) -> None:
         self._hub = hub
-        self._user = user
-        self._text = plan.endpoint.text
+        self._session = session
+        self._text = endpoint.text
         self._outbox: deque[tuple[Sequence[Body], int]] = deque()
         self._waiting_bytes = 0
         self._flushing = False
@@ -110,9 +80,9 @@ class Connection:
             raise
         try:
             tune(self._sock, MESSAGE_BYTES)
-            join_curve(self._sock, plan.curve)
-            self._sock.set(zmq.IPV6, int(plan.endpoint.ipv6))
-            self._sock.set(zmq.ROUTING_ID, plan.identity)
+            join_curve(self._sock, curve)
+            self._sock.set(zmq.IPV6, int(endpoint.ipv6))
+            self._sock.set(zmq.ROUTING_ID, identity)
             self._sock.set(zmq.RECONNECT_IVL, NO_RECONNECT_MS)
             self._sock.connect(self._text)
         except BaseException:
@@ -161,7 +131,7 @@ class Connection:
         except zmq.Again:
             self._pump.waiting[self] = None
         self._pump.sent()
-        self._user.room()
+        self._session.room()
 
     def take(self) -> int:
         """Read one message (drain.Owner)."""
@@ -172,17 +142,17 @@ class Connection:
             frame = recv(NOBLOCK, False)
             frames.append(frame.bytes)
         try:
-            self._user.took(frames)
+            self._session.took(frames)
         except Exception:
             log.exception("%s: a message could not be handled", self._text)
         return sum(map(len, frames))
 
     def deliver(self, drained: bool) -> None:
-        """A turn is over; after the last one of a lost connection the user learns of it (drain.Owner)."""
+        """A turn is over; after the last one of a lost connection the session learns of it (drain.Owner)."""
         if drained and self._leaving is not None and not self._over:
             error = self._leaving
             self.close(0)
-            self._user.ended(self, error)
+            self._session.ended(self, error)
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Give the socket back; libzmq goes on sending for ``linger_ms`` what it was handed. Harmless twice."""
@@ -217,3 +187,145 @@ def failure(where: str, event: int, value: int) -> LinkError:
     if event == zmq.EVENT_CONNECT_RETRIED:
         return LinkBroken(f"{where}: nobody answers there", errno.ECONNREFUSED)
     return LinkEnded(f"{where} hung up during the handshake", errno.ECONNRESET)
+
+
+class SessionOwner(Protocol):
+    """The channel that has the session."""
+
+    name: str
+    traffic: Traffic
+
+    def begun(self, session: Session, opened: dict[str, Any] | None) -> None:
+        """It begins; ``send`` takes packets from now on."""
+
+    def answered(self, session: Session) -> None:
+        """The broker answered OPEN."""
+
+    def roomy(self) -> None:
+        """The outbox has become shorter."""
+
+
+class Session:
+    """What is said over one connection, from OPEN to its loss.
+
+    Attributes:
+        connection: set once it is made. begun: the receiver knows of it. why: it ended, "" before.
+        over: resolves at the end.
+    """
+
+    def __init__(self, channel: SessionOwner, receiver: Receiver, broker: str) -> None:
+        self.broker = broker
+        self.connection: Connection
+        self.begun = False
+        self.why = ""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._channel = channel
+        self._receiver = receiver
+        self._traffic = channel.traffic
+        self._opened: dict[str, Any] | None = None
+        self._early: list[Packet] = []
+
+    @property
+    def waiting(self) -> int:
+        """Messages that libzmq has not taken yet."""
+        return self.connection.waiting
+
+    @property
+    def writable(self) -> bool:
+        """Whether ``send`` would take a packet."""
+        return self.begun and not self.over.done() and not self.connection.full
+
+    def send(self, packet: Packet) -> bool:
+        """See ``Channel.send``."""
+        return self.begun and not self.over.done() and self.send_now(packet)
+
+    def send_now(self, packet: Packet) -> bool:
+        """Send even before the session has begun."""
+        frames = encode(packet)
+        sent = self.connection.send(frames)
+        self._traffic.sent += sent
+        return sent
+
+    # -- beginning and end ------------------------------------------------------------------------
+
+    def begin(self, opened: dict[str, Any] | None) -> None:
+        """Tell the receiver; then hand it what came before."""
+        again, self.begun, self._opened = self.begun, True, opened
+        if not again:
+            self._channel.begun(self, opened)
+        self._tell(lambda: self._receiver.connected(self.broker, opened))
+        early, self._early = self._early, []
+        for packet in early:
+            self._tell(lambda packet=packet: self._receiver.received(packet))  # type: ignore[misc]
+        self._channel.roomy()
+
+    def end(self, why: str) -> None:
+        """Over; what was queued is not sent any more."""
+        if not self.over.done():
+            self.why = why
+            self.over.set_result(None)
+
+    def close(self) -> None:
+        """Give the socket back; libzmq still sends what it was handed, unless the session is over."""
+        if self.over.done() and not self.over.cancelled():
+            self.connection.close(0)
+        else:
+            self.connection.close()
+
+    def tell_lost(self) -> None:
+        """The receiver learns of the end."""
+        self._tell(lambda: self._receiver.lost(self.why))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            log.exception("%s: what the broker %s said could not be handled", self._channel.name, self.broker)
+
+    # -- from the connection ----------------------------------------------------------------------
+
+    def took(self, frames: list[bytes]) -> None:
+        """A message came."""
+        if self.over.done():
+            return
+        self._traffic.received += 1
+        try:
+            packet = decode(frames)
+            if packet.sender is not Sender.BROKER:
+                raise DecodeError(f"header {bytes(packet.sender)!r}, expected that of a broker")
+        except DecodeError as error:
+            self._traffic.invalid += 1
+            log.warning("%s: dropped a message of %s: %s", self._channel.name, self.broker, error)
+            return
+        if packet.command is Command.OPEN:
+            self._answered(packet)
+        elif packet.command is Command.DISCONNECT:
+            # one from before our OPEN asks for the new session that this already is
+            if self.begun:
+                text = packet.data[:64].decode("utf-8", "replace")
+                self.end(f"it said DISCONNECT{f': {text}' if text else ''}")
+        elif self.begun:
+            self._tell(lambda: self._receiver.received(packet))
+        else:
+            self._early.append(packet)
+
+    def _answered(self, packet: Packet) -> None:
+        opened = read_any(packet.data)
+        if not isinstance(opened, dict):
+            self._traffic.invalid += 1
+            log.warning("%s: the OPEN of %s is no JSON object", self._channel.name, self.broker)
+            return
+        self._channel.answered(self)
+        known = self._opened
+        if known is not None and known.get("epoch") != opened.get("epoch"):
+            self.end("it was started anew")
+        elif known is None:
+            self.begin(opened)
+
+    def ended(self, connection: Connection, error: LinkError) -> None:
+        """The connection is lost."""
+        self.end(str(error))
+
+    def room(self) -> None:
+        """The outbox has become shorter."""
+        self._channel.roomy()

@@ -1,6 +1,6 @@
 """The channel across the network: an ordered list of brokers, one DEALER connection at a time.
 
-The life of one conversation::
+The life of one session::
 
     resolve the name -> connect -> handshake -> OPEN is sent -> the broker's OPEN, or open_timeout_s -> connected
       ... -> connection lost | DISCONNECT | another epoch | reopen() -> lost -> wait a little -> resolve ...
@@ -23,11 +23,9 @@ import msgspec
 from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkError, LinkRefused
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
-from broker.nfp.peer.brokers import Brokers
+from broker.nfp.peer.brokers import Brokers, ConnectFailures
 from broker.nfp.peer.channel import Receiver, Traffic
-from broker.nfp.peer.complaints import Complaints
-from broker.nfp.peer.connection import Connection, Plan
-from broker.nfp.peer.conversation import Conversation
+from broker.nfp.peer.connection import Connection, Session
 from broker.nfp.peer.keys import check_name
 from broker.transport.curve import Certificate, CurveClient
 from broker.transport.zeromq.address import check_secrecy, parse, resolve
@@ -88,12 +86,12 @@ class DealerChannel:
         self._brokers = Brokers(endpoints, failover_s, 0.0)
         self._endpoints = tuple(endpoints)
         self._failover_s = failover_s
-        self._complaints = Complaints(self.name)
+        self._failures = ConnectFailures(self.name)
         self._refused = refused
         self._refusing: set[str] = set()
         self._answering: set[str] = set()
         self._unanswered = 0
-        self._talk: Conversation | None = None
+        self._session: Session | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._room = asyncio.Event()
@@ -116,8 +114,8 @@ class DealerChannel:
 
     def send(self, packet: Packet) -> bool:
         """See ``Channel``."""
-        talk = self._talk
-        if talk is not None and talk.send(packet):
+        session = self._session
+        if session is not None and session.send(packet):
             return True
         self.traffic.refused += 1
         self._room.clear()
@@ -125,7 +123,7 @@ class DealerChannel:
 
     async def writable(self) -> None:
         """See ``Channel``."""
-        while self._talk is None or not self._talk.writable:
+        while self._session is None or not self._session.writable:
             if self._closed:
                 raise LinkClosed(f"the channel of {self.name} is closed")
             self._room.clear()
@@ -133,8 +131,8 @@ class DealerChannel:
 
     def reopen(self, why: str) -> None:
         """See ``Channel``."""
-        if self._talk is not None:
-            self._talk.end(why)
+        if self._session is not None:
+            self._session.end(why)
 
     async def close(self) -> None:
         """See ``Channel``."""
@@ -143,7 +141,7 @@ class DealerChannel:
         self._closed = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                while (talk := self._talk) is not None and talk.waiting:
+                while (session := self._session) is not None and session.waiting:
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
@@ -169,11 +167,11 @@ class DealerChannel:
             await asyncio.sleep(self._brokers.pause_s())
 
     async def _once(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
-        talk = await self._dial(receiver)
+        session = await self._dial(receiver)
         self._brokers.reached(asyncio.get_running_loop().time())
-        await self._converse(talk, open_body)
+        await self._run_session(session, open_body)
 
-    async def _dial(self, receiver: Receiver) -> Conversation:
+    async def _dial(self, receiver: Receiver) -> Session:
         """A connection whose handshake is over; every address that the name has now is tried, in order.
 
         Raises:
@@ -185,9 +183,9 @@ class DealerChannel:
         check_secrecy(endpoints, curve, self._insecure)
         error: LinkError = LinkBroken(f"{broker}: the name has no address")
         for endpoint in endpoints:
-            talk = Conversation(self, receiver, broker)
-            connection = Connection(hub(), Plan(endpoint, self.name.encode(), curve), talk)
-            talk.connection = connection
+            session = Session(self, receiver, broker)
+            connection = Connection(hub(), endpoint, self.name.encode(), curve, session)
+            session.connection = connection
             try:
                 async with asyncio.timeout(ATTEMPT_S):
                     await connection.opened
@@ -201,13 +199,13 @@ class DealerChannel:
                 connection.close(0)
                 raise
             else:
-                return talk
+                return session
         raise error
 
     def _failed(self, error: LinkError | ConfigError, now: float) -> None:
         broker = self.broker
-        self.trouble = self._complaints.failed(broker, error, self._curves[broker])
-        refused = self._complaints.refuses(broker, error)
+        self.trouble = self._failures.failed(broker, error, self._curves[broker])
+        refused = self._failures.refuses(broker, error)
         (self._refusing.add if refused else self._refusing.discard)(broker)
         if self._brokers.failed(now, refused=refused):
             log.warning("%s: goes on to the broker %s", self.name, self._brokers.current)
@@ -215,50 +213,52 @@ class DealerChannel:
         if hopeless and self._refused is not None:
             self._refused(LinkRefused(self.trouble, errno.EACCES))
 
-    async def _converse(self, talk: Conversation, open_body: Callable[[], dict[str, Any]]) -> None:
-        """One conversation, from OPEN to its loss."""
+    async def _run_session(self, session: Session, open_body: Callable[[], dict[str, Any]]) -> None:
+        """One session, from OPEN to its loss."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        patience = loop.call_later(self._open_timeout_s, self._unopened, talk)
-        self._talk = talk
+        patience = loop.call_later(self._open_timeout_s, self._unopened, session)
+        self._session = session
         try:
-            talk.send_now(Packet(self._sender, Command.OPEN, body=msgspec.json.encode(open_body())))
-            await talk.over
+            session.send_now(Packet(self._sender, Command.OPEN, body=msgspec.json.encode(open_body())))
+            await session.over
         finally:
             patience.cancel()
-            self._talk = None
-            talk.close()
-        self.trouble = talk.why
-        lived_s = loop.time() - began if talk.begun else 0.0
+            self._session = None
+            session.close()
+        self.trouble = session.why
+        lived_s = loop.time() - began if session.begun else 0.0
         self._brokers.left(loop.time(), lived_s)
-        if talk.begun:
-            log.info("%s: lost the broker %s: %s", self.name, talk.broker, talk.why)
-            talk.tell_lost()
+        if session.begun:
+            log.info("%s: lost the broker %s: %s", self.name, session.broker, session.why)
+            session.tell_lost()
 
-    def _unopened(self, talk: Conversation) -> None:
+    def _unopened(self, session: Session) -> None:
         """The broker has not answered OPEN in time."""
-        if talk.begun:
+        if session.begun:
             return
         self._unanswered += 1
-        if talk.broker in self._answering and self._unanswered <= UNANSWERED:
-            talk.end("it did not answer OPEN")
+        if session.broker in self._answering and self._unanswered <= UNANSWERED:
+            session.end("it did not answer OPEN")
         else:
-            self._answering.discard(talk.broker)
+            self._answering.discard(session.broker)
             self._unanswered = 0
-            talk.begin(None)
+            session.begin(None)
 
-    # -- conversation.Owner --------------------------------------------------------------------------------
+    # -- connection.SessionOwner ------------------------------------------------------------------
 
-    def begun(self, talk: Conversation, opened: dict[str, Any] | None) -> None:
-        """A conversation begins; ``send`` takes packets from now on."""
+    def begun(self, session: Session, opened: dict[str, Any] | None) -> None:
+        """A session begins; ``send`` takes packets from now on."""
         self.trouble = ""
         self.traffic.connections += 1
-        self._complaints.forget(talk.broker)
-        log.info("%s: talks to the broker %s%s", self.name, talk.broker, "" if opened else ", without OPEN")
+        self._failures.forget(session.broker)
+        log.info(
+            "%s: talks to the broker %s%s", self.name, session.broker, "" if opened else ", without OPEN"
+        )
 
-    def answered(self, talk: Conversation) -> None:
+    def answered(self, session: Session) -> None:
         """The broker answered OPEN."""
-        self._answering.add(talk.broker)
+        self._answering.add(session.broker)
         self._unanswered = 0
 
     def roomy(self) -> None:

@@ -14,7 +14,7 @@ from prompt_toolkit.output import DummyOutput
 from broker.cli import exits
 from broker.cli.exits import UsageError
 from broker.cli.main import main
-from broker.cli.nfp.catalog import COMMANDS, OPTIONS, Catalog
+from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
 from broker.cli.nfp.shell import TaskLine, completer, read, typed_lines
 from tests.live.nfp import nfp_broker
 from tests.unit.nfp.client.fake_broker import FakeBroker

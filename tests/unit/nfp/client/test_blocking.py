@@ -29,9 +29,9 @@ def test_run_and_check(nfp):
 
 def test_a_job(nfp, ours):
     job = nfp.submit("dummy", "ask", target="w1")
-    for news in job.events():
-        if news.input_id:
-            job.answer(news.input_id, 5)
+    for event in job.events():
+        if event.input_id:
+            job.answer(event.input_id, 5)
     assert job.result()["w1"]["result"] == 5
     assert (job.done, job.status, job.workers, set(job.results), job.error) == (
         True,

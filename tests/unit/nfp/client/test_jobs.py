@@ -78,10 +78,10 @@ def test_events_of_a_job(broker):
     async def work(client):
         job = await client.submit("dummy", "ping", target="any")
         await job
-        return [news async for news in job.events()]
+        return [event async for event in job.events()]
 
-    news = run(work, broker)
-    told = [(one.kind, one.worker, one.message) for one in news if one.kind != "result_ready"]
+    events = run(work, broker)
+    told = [(one.kind, one.worker, one.message) for one in events if one.kind != "result_ready"]
     late = [("dispatched", "", "w1"), ("accepted", "w1", "")]
     assert sorted(told[:2]) == sorted(late)
     assert told[2:] == [("progress", "w1", "starting"), ("finished", "w1", "")]
@@ -93,14 +93,14 @@ def test_events_are_bounded_and_what_is_lost_is_counted(ours):
         reader = job.events()
         await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
 
-        def talk():
+        def session():
             for number in range(50):
                 ours.event("u", "w1", "progress", f"step {number}")
             ours.finish("u", "w1", 1)
 
-        ours.do(talk)
+        ours.do(session)
         await job
-        return [news.message async for news in reader], reader.lost
+        return [event.message async for event in reader], reader.lost
 
     messages, lost = run(work, ours, limits=Limits(events_msgs=5))
     assert messages == ["step 46", "step 47", "step 48", "step 49", ""]
@@ -110,11 +110,11 @@ def test_events_are_bounded_and_what_is_lost_is_counted(ours):
 def test_an_input_request_is_answered(broker):
     async def work(client):
         job = await client.submit("dummy", "ask", target="w2")
-        async for news in job.events():
-            if news.input_id:
+        async for event in job.events():
+            if event.input_id:
                 assert job.status == "waiting"
-                assert news.question == "really?"
-                await job.answer(news.input_id, "yes")
+                assert event.question == "really?"
+                await job.answer(event.input_id, "yes")
         return await job
 
     assert run(work, broker)["w2"]["result"] == "yes"

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from broker.nfp.client.job import Ticket
+from broker.nfp.client.job import Submission
 from broker.nfp.client.store import ClientStore, StoredJob, StoredResult
 from broker.nfp.store.shelf import Retention
 from broker.nfp.targets import ALL, ANY, Target
@@ -31,29 +31,29 @@ def clocks():
     return Clocks()
 
 
-def ticket(uuid, *, target=ANY, body=b"", timeout_s=60.0):
-    return Ticket(uuid, "svc", "ping", target, body, timeout_s, 0.0)
+def submission(uuid, *, target=ANY, body=b"", timeout_s=60.0):
+    return Submission(uuid, "svc", "ping", target, body, timeout_s, 0.0)
 
 
 def stored(found):
     """A job that was found, without the time of this process in it."""
-    return found._replace(ticket=found.ticket._replace(deadline=0.0))
+    return found._replace(submission=found.submission._replace(deadline=0.0))
 
 
 def test_what_a_client_waits_for_survives_its_end(path, clocks):
-    first = ticket("a", target=Target("list", ("w1", "w2")), body=b"body")
+    first = submission("a", target=Target("list", ("w1", "w2")), body=b"body")
 
     async def story():
         async with opened(path, clock=clocks.clock) as store:
             assert await store.unfinished() == []
             await store.add(first)
-            await store.add(ticket("a", body=b"another one of this id"))
+            await store.add(submission("a", body=b"another one of this id"))
             store.keep_result("a", "w1", 200, b"one")
             store.keep_result("a", "w1", 500, b"again")
             store.keep_result("a", "", 408, b"nameless")
             store.keep_workers("a", ("w1",))
             store.keep_workers("a", ("w1", "w2"))
-            await store.add(ticket("b", target=ALL))
+            await store.add(submission("b", target=ALL))
             store.end("b", "failed", "it did not work")
             store.end("b", "done")
             for change in (
@@ -69,7 +69,7 @@ def test_what_a_client_waits_for_survives_its_end(path, clocks):
             expected = StoredJob(first, 40.0, "open", results, ("w1", "w2"))
             assert [stored(found) for found in await store.unfinished()] == [expected]
             ended = await store.find("b")
-            assert (ended.state, ended.error, ended.ticket.target) == ("failed", "it did not work", ALL)
+            assert (ended.state, ended.error, ended.submission.target) == ("failed", "it did not work", ALL)
             assert (store.state("a"), store.state("b"), store.state("x")) == ("open", "failed", "")
             assert await store.find("x") is None
             clocks.passes(100)
@@ -85,7 +85,7 @@ def test_what_a_client_waits_for_survives_its_end(path, clocks):
 def test_a_wall_clock_that_is_set_back_over_a_reboot_extends_no_deadline(path, clocks):
     async def story():
         async with opened(path, clock=clocks.clock) as store:
-            await store.add(ticket("a"))
+            await store.add(submission("a"))
             clocks.passes(50)
             store.keep_workers("a", ("w",))
         clocks.reboots(down_s=-86400)
@@ -101,7 +101,7 @@ def test_what_has_ended_is_kept_for_a_while(path, clocks):
         async with opened(path, clock=clocks.clock, retention=retention) as store:
             for number in range(6):
                 uuid = str(number)
-                await store.add(ticket(uuid, body=b"body", timeout_s=600.0))
+                await store.add(submission(uuid, body=b"body", timeout_s=600.0))
                 store.keep_result(uuid, "w", 200, b"result")
                 if number:
                     store.end(uuid, "done")
@@ -109,10 +109,10 @@ def test_what_has_ended_is_kept_for_a_while(path, clocks):
             assert [uuid for uuid in "012345" if store.state(uuid)] == ["0", "3", "4", "5"]
             assert (await store.find("3")).results == {"w": StoredResult(200, b"result")}
             clocks.passes(85)
-            await store.add(ticket("6"))
+            await store.add(submission("6"))
             store.end("6", "cancelled")
             assert [uuid for uuid in "0123456" if store.state(uuid)] == ["0", "5", "6"]
-            assert [job.ticket.uuid for job in await store.unfinished()] == ["0"]
+            assert [job.submission.uuid for job in await store.unfinished()] == ["0"]
 
     run(story())
 
@@ -120,12 +120,12 @@ def test_what_has_ended_is_kept_for_a_while(path, clocks):
 def test_workers_that_replace_each_other_take_no_room(path):
     async def story():
         async with opened(path, retention=Retention(keep_bytes=5000)) as store:
-            await store.add(ticket("old"))
+            await store.add(submission("old"))
             store.end("old", "done")
-            await store.add(ticket("a"))
+            await store.add(submission("a"))
             for number in range(100):
                 store.keep_workers("a", ("w" * 1000, str(number)))
-            await store.add(ticket("b"))
+            await store.add(submission("b"))
             store.end("b", "done")
             assert store.state("old") == "done"
         assert path.stat().st_size < 100_000

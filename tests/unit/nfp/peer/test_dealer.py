@@ -294,7 +294,7 @@ def test_curve_works_and_a_wrong_key_of_the_broker_is_said_once(caplog):
             wrong.start(story, dict)
             await until(lambda: "probably not" in wrong.trouble)
             assert other.public_key in wrong.trouble
-            await until(lambda: wrong._complaints._hangups[broker.endpoint] > 3)
+            await until(lambda: wrong._failures._hangups[broker.endpoint] > 3)
             await wrong.close()
             assert story.told == []
             right = channel(
@@ -413,7 +413,7 @@ def test_a_connection_that_cannot_be_made_leaves_no_socket(monkeypatch, part):
             monkeypatch.setattr(zmq.Socket, "monitor", none_left)
         made = the_hub._open
         with pytest.raises(zmq.ZMQError):
-            Connection(the_hub, connection.Plan(parse("tcp://127.0.0.1:1"), b"c1", None), None)
+            Connection(the_hub, parse("tcp://127.0.0.1:1"), b"c1", None, None)
         assert the_hub._open == made
         the_hub.close(kept, 0)
 

@@ -3,22 +3,22 @@
 import logging
 
 from broker.errors import LinkBroken, LinkEnded
-from broker.nfp.peer.complaints import HANGUPS, REASONS_MAX, Complaints
+from broker.nfp.peer.brokers import HANGUPS, REASONS_MAX, ConnectFailures
 
 
 def test_each_reason_is_said_once_until_the_broker_answers(caplog):
     """A client without a key sees two reasons in turn, for as long as its job waits."""
-    complaints = Complaints("me")
+    failures = ConnectFailures("me")
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
-            complaints.failed("b", LinkEnded("b hung up"), None)
-            complaints.failed("b", LinkBroken("b speaks something else"), None)
+            failures.failed("b", LinkEnded("b hung up"), None)
+            failures.failed("b", LinkBroken("b speaks something else"), None)
     assert len(caplog.records) == 2
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        complaints.forget("b")
+        failures.forget("b")
         for _ in range(HANGUPS):
-            complaints.failed("b", LinkEnded("b hung up"), None)
+            failures.failed("b", LinkEnded("b hung up"), None)
     assert [record.getMessage()[:40] for record in caplog.records] == [
         "me: the broker b answers now",
         "me: cannot reach the broker: b hung up a",
@@ -26,8 +26,8 @@ def test_each_reason_is_said_once_until_the_broker_answers(caplog):
 
 
 def test_ever_new_reasons_do_not_fill_the_log(caplog):
-    complaints = Complaints("me")
+    failures = ConnectFailures("me")
     with caplog.at_level(logging.WARNING):
         for number in range(10 * REASONS_MAX):
-            complaints.failed("b", LinkBroken(f"reason {number}"), None)
+            failures.failed("b", LinkBroken(f"reason {number}"), None)
     assert len(caplog.records) == REASONS_MAX

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.nfp.client import Limits, silence
-from broker.nfp.client.silence import LEAST_S, STRETCH_MAX, Silence
+from broker.nfp.client import Limits, liveness
+from broker.nfp.client.liveness import LEAST_S, STRETCH_MAX, BrokerLiveness
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.peer.channel import Traffic
 from tests.unit.nfp.client.running import run
@@ -26,7 +26,7 @@ class Scene:
         self.awaited = True
         self.broker, self.name, self.traffic = broker, "c", Traffic(received=7, sent=3)
         self.done = []
-        self.silence = Silence(self, lambda: self.awaited, self._probe, self)
+        self.silence = BrokerLiveness(self, lambda: self.awaited, self._probe, self)
         self.silence.begin(opened)
 
     def _probe(self):
@@ -194,15 +194,15 @@ def test_after_silences_in_a_row_more_patience_lets_a_large_packet_come():
 def test_a_broker_that_answers_the_probe_keeps_its_clients(broker, monkeypatch):
     """With deployed NorFab's broker, which tells no time, ours is shortened here."""
     broker.tells = QUICK
-    monkeypatch.setattr(silence, "broker_of", lambda said: BrokerOpen(**QUICK))
+    monkeypatch.setattr(liveness, "broker_of", lambda said: BrokerOpen(**QUICK))
 
     async def work(client):
         job = await client.submit("dummy", "never ends")
         await job.accepted()
         await asyncio.sleep(2.5)
         assert client._channel.traffic.connections == 1
-        assert client.desk.unknown == 0
-        client.desk.abandon(job)
+        assert client.tracker.unknown == 0
+        client.tracker.abandon(job)
 
     run(work, broker, limits=Limits(poll_s=60))
     probe = "OPEN" if broker.push else "MMI"
@@ -247,7 +247,7 @@ def test_a_broker_that_hangs_is_left_and_asked_again(ours, what):
             assert len(await client.mmi("show_workers")) == 4
         if job is not None:
             assert ours.count("POST") >= 2
-            client.desk.abandon(job)
+            client.tracker.abandon(job)
 
     run(work, ours, limits=Limits(poll_s=60))
     if what == "subscription":

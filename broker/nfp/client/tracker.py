@@ -1,11 +1,11 @@
 """All unfinished jobs of a client: when each is sent, sent again, asked for and given up.
 
 How a job survives. Until the broker has answered its POST, the POST is sent again under the same uuid. At every new
-conversation with a broker that has OPEN, every unfinished job is POSTed again: it is known there (then the broker tells
+session with a broker that has OPEN, every unfinished job is POSTed again: it is known there (then the broker tells
 its state anew) or it is not (then it runs). A deployed NorFab broker remembers no job, so what its workers have is
 asked for with GET, and only what nobody has confirmed is POSTed again. Each job has one timer, for whichever of
 deadline, resend and poll comes first. A DELETE that could not be sent, or whose answer was lost with the connection,
-goes out in front of everything else at the next conversation, and its job is not posted again.
+goes out in front of everything else at the next session, and its job is not posted again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.errors import HeadgateError, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.errors import JobCancelled
-from broker.nfp.client.job import Job, Ticket
+from broker.nfp.client.job import Job, JobOwner, Submission
 from broker.nfp.client.limits import Limits
 from broker.nfp.client.store import ENDS, ClientStore, StoredJob, error_of, restore
 from broker.nfp.frames import Packet
@@ -34,7 +34,7 @@ PUSH: Final = "push"
 _CANCELLED: Final = "cancelled"
 
 
-class Desk:
+class JobTracker(JobOwner):
     """See the module.
 
     Args:
@@ -69,7 +69,7 @@ class Desk:
 
     # -- jobs come and go -------------------------------------------------------------------------
 
-    def add(self, ticket: Ticket, earlier: StoredJob | None = None) -> Job:
+    def add(self, submission: Submission, earlier: StoredJob | None = None) -> Job:
         """Begin to look after a job; it is posted as soon as possible. ``earlier``: what came before a restart.
 
         Raises:
@@ -79,36 +79,33 @@ class Desk:
             raise LinkClosed("the client was closed")
         if len(self.jobs) >= self.limits.jobs:
             raise HeadgateError(f"{len(self.jobs)} jobs are unfinished, that is the limit", errno.EAGAIN)
-        job = Job(ticket, self)
+        job = Job(submission, self)
         if earlier is not None:
             restore(job, earlier)
-        self.jobs[ticket.uuid] = job
-        if not ticket.body:
+        self.jobs[submission.uuid] = job
+        if not submission.body:
             job.outcome.acknowledged = True  # somebody else's POST
-        if not ticket.body or earlier is not None:
-            self._ever.add(ticket.uuid)
+        if not submission.body or earlier is not None:
+            self._ever.add(submission.uuid)
         self._waiting.append(job)
         self._pump()
-        self._arm(job, ticket.deadline)
+        self._arm(job, submission.deadline)
         return job
 
     def found(self, stored: StoredJob) -> Job:
         """A job that was kept: it goes on, or is over as it was."""
         if stored.state not in ENDS:
-            return self.add(stored.ticket, stored)
-        job = Job(stored.ticket, self)
+            return self.add(stored.submission, stored)
+        job = Job(stored.submission, self)
         restore(job, stored)
         job.finish(error_of(job, stored))
         return job
 
-    def named(self, job: Job) -> None:
-        """A job has been given to workers: at a broker that remembers no job, that is worth keeping."""
-        if self._store is not None and not self.pushes:
-            self._store.keep_workers(job.uuid, job.workers)
-
-    def settled(self, job: Job) -> None:
-        """Workers have brought something for a job."""
+    def progressed(self, job: Job) -> None:
+        """Keep what has come; who works on it is worth keeping at a broker that remembers no job."""
         if self._store is not None:
+            if not self.pushes:
+                self._store.keep_workers(job.uuid, job.workers)
             self._store.keep_results(job)
 
     def ended(self, job: Job) -> None:
@@ -144,7 +141,7 @@ class Desk:
     # -- the connection ---------------------------------------------------------------------------
 
     def began(self, opened: dict[str, Any] | None) -> None:
-        """A conversation begins: every unfinished job is made known again."""
+        """A session begins: every unfinished job is made known again."""
         features = (opened or {}).get("features")
         again = self.connected
         self.connected = True
@@ -159,7 +156,7 @@ class Desk:
         if opened is not None:
             self._note_epoch(str(opened.get("epoch") or ""))
             for job in self.jobs.values():
-                if job.ticket.body:
+                if job.submission.body:
                     job.outcome.reopen()
         self._pump()
 
@@ -170,7 +167,7 @@ class Desk:
         self._epoch = epoch
 
     def lost(self) -> None:
-        """The conversation is over; deadlines go on."""
+        """The session is over; deadlines go on."""
         self._connection_over()
 
     def refused(self, error: LinkRefused) -> None:
@@ -204,7 +201,7 @@ class Desk:
 
     def _hand_over(self, job: Job) -> bool:
         now = self._loop.time()
-        if job.outcome.acknowledged and (job.workers or not job.ticket.body):
+        if job.outcome.acknowledged and (job.workers or not job.submission.body):
             sent = self._get(job, now)
             self._arm(job, now + self._patience_s(job))
             return sent
@@ -212,7 +209,7 @@ class Desk:
 
     def _post(self, job: Job, now: float, worker: str = "") -> bool:
         target = Target("list", (worker,)) if worker else None
-        if not self.send(job, Command.POST, job.ticket.body, target):
+        if not self.send(job, Command.POST, job.submission.body, target):
             return False
         self._posted[job.uuid] = now
         self._ever.add(job.uuid)
@@ -222,7 +219,7 @@ class Desk:
     def _get(self, job: Job, now: float) -> bool:
         names = job.outcome.outstanding
         target = Target("list", names) if names and job.workers else None
-        body = job.ticket.body or bodies.request(job.task, (), {}, None)
+        body = job.submission.body or bodies.request(job.task, (), {}, None)
         if not self.send(job, Command.GET, body, target):
             return False
         self._asked[job.uuid] = now
@@ -255,13 +252,13 @@ class Desk:
 
     def _patience_s(self, job: Job) -> float:
         """After how long a silence a job is asked for; nothing is pushed about other people's."""
-        if not job.ticket.body:
+        if not job.submission.body:
             return self.limits.poll_attached_s
         return self.limits.poll_pushed_s if self.pushes else self.limits.poll_s
 
     def _arm(self, job: Job, due: float) -> None:
         """One timer a job, at the earliest thing that may be due; what is due is decided when it fires."""
-        due = min(due, job.ticket.deadline)
+        due = min(due, job.submission.deadline)
         timer = self._timers.get(job.uuid)
         if timer is not None:
             if timer.when() <= due and not timer.cancelled():
@@ -272,14 +269,14 @@ class Desk:
     def _due(self, job: Job) -> None:
         self._timers.pop(job.uuid, None)
         now = self._loop.time()
-        ticket = job.ticket
-        if now >= ticket.deadline:
+        submission = job.submission
+        if now >= submission.deadline:
             moved = job.uuid in self._moved
             job.expire(self._channel.trouble)
             if moved:
                 self._delete(job)  # this broker would still have it run
             return
-        next_at = ticket.deadline
+        next_at = submission.deadline
         if self.connected and job.uuid in self._at_broker and job.uuid not in self._cancels:
             next_at = self._ask_again(job, now)
         self._arm(job, max(next_at, now + 0.001))
@@ -327,7 +324,7 @@ class Desk:
             return
         worker = worker_of(packet.data)
         if worker and worker not in job.outcome.results:
-            self.send(job, Command.GET, job.ticket.body, Target("list", (worker,)))
+            self.send(job, Command.GET, job.submission.body, Target("list", (worker,)))
 
     def _passing(self, job: Job, packet: Packet) -> bool:
         """Whether an error says no more than that a deployed NorFab broker cannot answer at present.
@@ -386,7 +383,7 @@ class Desk:
     def _tell_deleted(self) -> bool:
         """Send what DELETEs there are; False when there was no room for all."""
         for uuid, job in list(self._untold.items()):
-            if not self.send(job, Command.DELETE, job.ticket.body or b"{}"):
+            if not self.send(job, Command.DELETE, job.submission.body or b"{}"):
                 return False
             del self._untold[uuid]
         return True

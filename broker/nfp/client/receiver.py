@@ -1,4 +1,4 @@
-"""The conversation of a client with its broker: whether there is one, and who gets what it brings."""
+"""The session of a client with its broker: whether there is one, and who gets what it brings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 from broker.errors import LinkBroken, LinkClosed, LinkRefused
 from broker.nfp import bodies
-from broker.nfp.client.desk import PUSH, Desk
-from broker.nfp.client.requests import Requests
-from broker.nfp.client.silence import Silence
+from broker.nfp.client.liveness import BrokerLiveness
+from broker.nfp.client.mmi import MmiRequests
 from broker.nfp.client.subscription import Subscriptions
+from broker.nfp.client.tracker import PUSH, JobTracker
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_BROKER, Command, Sender
 from broker.nfp.opening import DIALECT
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 
 
-class Receiving:
+class ClientReceiver:
     """Implements ``peer.channel.Receiver`` for one client.
 
     Attributes:
-        broker: address of the one we talk to, or talked to last. opened: what it said in its OPEN; None: deployed
+        broker: address of the one we session to, or talked to last. opened: what it said in its OPEN; None: deployed
         NorFab's, or not connected yet.
     """
 
-    def __init__(self, channel: Channel, requests: Requests, subscriptions: Subscriptions) -> None:
+    def __init__(self, channel: Channel, requests: MmiRequests, subscriptions: Subscriptions) -> None:
         self.broker = ""
         self.opened: dict[str, Any] | None = None
         self._channel = channel
         self._requests = requests
         self._subscriptions = subscriptions
-        self._desk: Desk
-        self._silence: Silence
+        self._tracker: JobTracker
+        self._liveness: BrokerLiveness
         self._probes = uuid4().hex
         self._connected = asyncio.Event()
         self._refusal: LinkRefused | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, desk: Desk) -> None:
-        """Connect; the jobs of ``desk`` go over this conversation."""
-        self._desk = desk
-        self._silence = Silence(self._channel, self._awaits, self._probe, asyncio.get_running_loop())
+    def start(self, tracker: JobTracker) -> None:
+        """Connect; the jobs of ``tracker`` go over this session."""
+        self._tracker = tracker
+        self._liveness = BrokerLiveness(self._channel, self._awaits, self._probe, asyncio.get_running_loop())
         self._channel.start(self, self._open_body)
 
     async def close(self) -> None:
-        """End the conversation."""
+        """End the session."""
         if self.is_connected:
-            self._silence.end()
+            self._liveness.end()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -65,11 +65,11 @@ class Receiving:
 
     @property
     def is_connected(self) -> bool:
-        """True while there is a conversation."""
+        """True while there is a session."""
         return self._connected.is_set()
 
     async def wait_connected(self, timeout_s: float | None) -> str:
-        """Wait for a conversation; returns the broker's address.
+        """Wait for a session; returns the broker's address.
 
         Raises:
             LinkBroken: none within ``timeout_s``; the text says why. LinkRefused: see ``refused``.
@@ -94,13 +94,13 @@ class Receiving:
         self._connected.set()  # wakes who waits now
         self._connected.clear()
         self._requests.refused(error)
-        self._desk.refused(error)
+        self._tracker.refused(error)
 
     def _open_body(self) -> dict[str, Any]:
         return {"name": self._channel.name, "dialect": DIALECT, "features": [PUSH]}
 
     def _awaits(self) -> bool:
-        return bool(len(self._requests) or self._desk.jobs or len(self._subscriptions))
+        return bool(len(self._requests) or self._tracker.jobs or len(self._subscriptions))
 
     def _probe(self) -> None:
         """Ours answers every OPEN, and no rule of access forbids it; deployed NorFab's drops it, but answers MMI."""
@@ -126,23 +126,23 @@ class Receiving:
         if packet.command is Command.EVENT and self._subscriptions.received(packet):
             return
         if not self._requests.received(packet) and packet.command is not Command.MMI:
-            self._desk.received(packet)
+            self._tracker.received(packet)
 
     def lost(self, why: str) -> None:
-        """The conversation is over."""
+        """The session is over."""
         log.info("%s: %s", self._channel.name, why)
         self._connected.clear()
-        self._silence.end()
-        self._desk.lost()
+        self._liveness.end()
+        self._tracker.lost()
         self._requests.lost()
 
     def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
-        """A conversation begins."""
+        """A session begins."""
         self.broker, self.opened, self._refusal = broker, opened, None
         self._connected.set()
-        self._silence.begin(opened)
+        self._liveness.begin(opened)
         self._requests.began()
-        self._desk.began(opened)
+        self._tracker.began(opened)
         if len(self._subscriptions):
             task = asyncio.get_running_loop().create_task(
                 self._subscribe_again(), name=f"events of {self._channel.name}"

@@ -64,7 +64,7 @@ def test_an_open_that_is_answered_late_repeats_no_restart(ours):
     async def work(client):
         asked = asyncio.gather(client.mmi("restart", timeout_s=0.5), return_exceptions=True)
         await asyncio.to_thread(ours.wait_for, lambda b: b.count("MMI") == 1)
-        client._receiving.connected(ours.endpoint, client.opened)  # the same conversation, known better
+        client._receiver.connected(ours.endpoint, client.opened)  # the same session, known better
         return (await asked)[0]
 
     assert isinstance(run(work, ours), TimeoutError)
@@ -103,8 +103,8 @@ def test_events_as_they_come(ours):
             ours.do(lambda: [ours.publish(kind) for kind in ("submitted", "finished")])
             return await take(events, 2)
 
-    news = run(work, ours)
-    assert [(one.sequence, one.kind, one.message) for one in news] == [
+    events = run(work, ours)
+    assert [(one.sequence, one.kind, one.message) for one in events] == [
         (1, "submitted", "submitted of u"),
         (2, "finished", "finished of u"),
     ]
@@ -122,7 +122,7 @@ def test_several_subscriptions_share_one_and_get_theirs_in_order(ours):
             found = await take(a, 3), await take(closed, 2)
             assert len(ours.subscriptions) == 1
         await asyncio.to_thread(ours.wait_for, lambda b: not b.subscriptions)
-        return [[one.sequence for one in news] for news in found]
+        return [[one.sequence for one in events] for events in found]
 
     assert run(work, ours) == [[1, 3, 5], [1, 4]]
 
@@ -171,9 +171,9 @@ def test_a_broker_that_was_started_anew_is_told_as_a_gap(ours):
             client._channel.reopen("test")
             return await take(events, 2)
 
-    gap, news = run(work, ours)
+    gap, event = run(work, ours)
     assert (gap.kind, gap.message) == ("gap", "the broker was started anew")
-    assert (news.kind, news.sequence) == ("submitted", 1)
+    assert (event.kind, event.sequence) == ("submitted", 1)
 
 
 def test_a_reader_who_is_too_slow_is_told_what_it_lost(ours):

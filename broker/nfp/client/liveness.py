@@ -6,20 +6,20 @@ compared at every look. ::
 
     nothing is awaited of it    it may be silent for ever
     hold_s / 2 of silence       a probe, which it answers whatever else it has to say
-    hold_s of silence           the conversation is over, as if the connection was lost
+    hold_s of silence           the session is over, as if the connection was lost
 
 The hold time is what the broker's OPEN tells workers, too: keepalive_ms x multiplier; deployed NorFab's 15 s for one
 that tells none. Time in which we were frozen ourselves does not count: what came meanwhile is still to be read.
 
 A packet is seen when all of it is here, so a large one on a slow line passes for silence. Therefore the hold time
-doubles with each conversation that ends so, up to ``STRETCH_MAX`` times, until one has outlived the usual time.
+doubles with each session that ends so, up to ``STRETCH_MAX`` times, until one has outlived the usual time.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.nfp.awake import absent_s
 from broker.nfp.opening import broker_of
@@ -37,18 +37,8 @@ LOOKS: Final = 8
 STRETCH_MAX: Final = 8
 
 
-class Loop(Protocol):
-    """What is used of the event loop."""
-
-    def time(self) -> float:
-        """Monotonic seconds."""
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have ``callback`` called in ``delay`` seconds."""
-
-
-class Silence:
-    """One client's ear for its broker.
+class BrokerLiveness:
+    """Watches whether the broker of one client still answers.
 
     Args:
         channel: to the broker; one within this process is not watched, it is frozen only when we are.
@@ -61,7 +51,11 @@ class Silence:
     """
 
     def __init__(
-        self, channel: Channel, awaited: Callable[[], bool], probe: Callable[[], object], loop: Loop
+        self,
+        channel: Channel,
+        awaited: Callable[[], bool],
+        probe: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.hold_s = self.silent_s = 0.0
         self._channel = channel
@@ -76,7 +70,7 @@ class Silence:
         self._probed = False
 
     def begin(self, opened: Mapping[str, Any] | None) -> None:
-        """A conversation begins; called again when the broker's OPEN comes late."""
+        """A session begins; called again when the broker's OPEN comes late."""
         self.end()
         if not self._channel.broker:
             return
@@ -87,7 +81,7 @@ class Silence:
         self._arm()
 
     def end(self) -> None:
-        """The conversation is over. Harmless twice."""
+        """The session is over. Harmless twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,6 @@
 """What happens to jobs, kept for readers: bounded, so that nobody who does not read makes the client grow.
 
-Concurrency: one event loop. A Feed has any number of readers, each at its own place; a Bytes has one.
+Concurrency: one event loop. An EventBuffer has any number of readers, each at its own place; a ByteStream has one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHARGE_BYTES: Final = 256
 """Counted for each item on top of its own bytes: what it weighs in memory at least."""
 
 
-class News(NamedTuple):
+class Event(NamedTuple):
     """Something that happened to a job.
 
     ``kind`` is what the worker's event says (progress, result_ready, input_request, input_response) or what an answer
@@ -37,13 +37,13 @@ class News(NamedTuple):
 
     @property
     def input_id(self) -> str:
-        """What ``Job.answer`` wants: the id of an input_request; "" for other news."""
+        """What ``Job.answer`` wants: the id of an input_request; "" for other events."""
         asked = self._asked()
         return str(asked.get("id") or asked.get("input_id") or "")
 
     @property
     def question(self) -> str:
-        """What an input_request asks; "" for other news."""
+        """What an input_request asks; "" for other events."""
         return str(self._asked().get("question") or (self.message if self.input_id else ""))
 
     def _asked(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class News(NamedTuple):
         return asked if isinstance(asked, dict) else {}
 
 
-class Feed(Generic[Item]):
+class EventBuffer(Generic[Item]):
     """The last ``max_msgs`` items, at most ``max_bytes`` of them."""
 
     __slots__ = ("_bytes", "_ended", "_first", "_items", "_max_bytes", "_max_msgs", "_waiters")
@@ -85,9 +85,9 @@ class Feed(Generic[Item]):
             self._ended = end or StopAsyncIteration()
             self._wake()
 
-    def reader(self, *, from_start: bool = True) -> Reader[Item]:
+    def reader(self, *, from_start: bool = True) -> EventReader[Item]:
         """A reader of what is kept and what comes; ``from_start`` False: of what comes."""
-        return Reader(self, self._first if from_start else self._first + len(self._items))
+        return EventReader(self, self._first if from_start else self._first + len(self._items))
 
     def at(self, number: int) -> tuple[int, Item] | None:
         """The item ``number``, or the oldest behind it, with its number; None while there is none.
@@ -115,17 +115,17 @@ class Feed(Generic[Item]):
                 waiter.set_result(None)
 
 
-class Reader(Generic[Item]):
+class EventReader(Generic[Item]):
     """``async for item in reader``; one task at a time.
 
     Attributes:
         lost: items that were dropped before this reader came to them.
     """
 
-    __slots__ = ("_feed", "_next", "lost")
+    __slots__ = ("_buffer", "_next", "lost")
 
-    def __init__(self, feed: Feed[Item], start: int) -> None:
-        self._feed = feed
+    def __init__(self, buffer: EventBuffer[Item], start: int) -> None:
+        self._buffer = buffer
         self._next = start
         self.lost = 0
 
@@ -133,15 +133,15 @@ class Reader(Generic[Item]):
         return self
 
     async def __anext__(self) -> Item:
-        while (found := self._feed.at(self._next)) is None:
-            await self._feed.changed()
+        while (found := self._buffer.at(self._next)) is None:
+            await self._buffer.changed()
         number, item = found
         self.lost += number - self._next
         self._next = number + 1
         return item
 
 
-class Bytes:
+class ByteStream:
     """Chunks of a stream for one reader: ``async for chunk in job.stream``.
 
     Attributes:
