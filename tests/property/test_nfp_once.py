@@ -24,9 +24,8 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import BrokerOpen, read_worker
 from broker.nfp.peer.channel import Traffic
 from broker.nfp.worker import tasks
-from broker.nfp.worker.duty import Duty
-from broker.nfp.worker.running import Runner
-from broker.nfp.worker.store import KeptJob
+from broker.nfp.worker.consumer import Consumer
+from broker.nfp.worker.store import StoredAssignment
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer
 
 CONFIG = DispatchConfig(
@@ -40,8 +39,8 @@ class Disk:
     """A store whose disk writes when it is told to, or not before the process is killed."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, KeptJob] = {}
-        self._written: dict[str, KeptJob] = {}
+        self.jobs: dict[str, StoredAssignment] = {}
+        self._written: dict[str, StoredAssignment] = {}
         self._waiting: list[asyncio.Future[None]] = []
 
     def write(self) -> None:
@@ -54,7 +53,7 @@ class Disk:
     def killed(self) -> None:
         self.jobs, self._waiting = dict(self._written), []
 
-    def unrecorded(self) -> list[KeptJob]:
+    def unrecorded(self) -> list[StoredAssignment]:
         return [job for job in self.jobs.values() if job.state not in ("recorded", "cancelled")]
 
     def _put(self, uuid: str, state: str, *, only: tuple[str, ...], **more: Any) -> None:
@@ -64,7 +63,7 @@ class Disk:
     def state(self, uuid: str) -> str:
         return self.jobs[uuid].state if uuid in self.jobs else ""
 
-    def accepted(self, job: KeptJob) -> bool:
+    def accepted(self, job: StoredAssignment) -> bool:
         if job.uuid in self.jobs:
             return False
         self.jobs[job.uuid] = job._replace(state="accepted")
@@ -76,7 +75,7 @@ class Disk:
     def started(self, uuid: str) -> None:
         self._put(uuid, "started", only=("accepted",))
 
-    def done(self, job: KeptJob) -> None:
+    def done(self, job: StoredAssignment) -> None:
         self.accepted(job)
         self._put(job.uuid, "done", only=("accepted", "started"), status=job.status, result=job.result)
 
@@ -87,7 +86,7 @@ class Disk:
     def cancelled(self, uuid: str) -> None:
         self._put(uuid, "cancelled", only=("accepted", "started"))
 
-    def forget(self, uuid: str) -> None:
+    def drop(self, uuid: str) -> None:
         self.jobs.pop(uuid, None)
 
     async def durable(self) -> None:
@@ -95,7 +94,7 @@ class Disk:
         self._waiting.append(written)
         await written
 
-    async def find(self, uuid: str) -> KeptJob | None:
+    async def find(self, uuid: str) -> StoredAssignment | None:
         found = self.jobs.get(uuid)
         return found if found is not None and found.result else None
 
@@ -135,22 +134,23 @@ class Process:
         self.machine.step(self._start)
 
     def _start(self) -> None:
-        offered = tasks.Tasks()
+        offered: dict[str, tasks.Task] = {}
         for name in ("once", "again"):
-            offered.offer(tasks.make(self._body, name=name, idempotent=name == "again"))
+            offered[name] = tasks.make(self._body, name=name, idempotent=name == "again")
         self.tasks = offered
-        self.duty = Duty(self, "net", offered, self.disk, lambda packet: b"{}", accept_after_s=0.0)
-        self.runner = Runner(
+        self.consumer = Consumer(
+            self,
+            "net",
             offered,
-            self.duty.delivery,
-            SLOTS[self.name],
-            self.duty.admission.begin,
-            self.duty.delivery.ended,
-            self._localise,
-            {},
+            self.disk,
+            slots=SLOTS[self.name],
+            manage=lambda packet: b"{}",
+            localise=self._localise,
+            inventory={},
+            accept_after_s=0.0,
         )
-        self.duty.runner = self.duty.admission.runner = self.runner
-        self.duty.restore(self.disk.unrecorded())
+        self.executor = self.consumer.executor
+        self.consumer.restore(self.disk.unrecorded())
 
     async def _localise(self, _task: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return args, kwargs
@@ -166,19 +166,19 @@ class Process:
 
     def kill(self) -> None:
         self.cut()
-        for job, _context in list(self.runner._running.values()):
+        for job, _context in list(self.executor._running.values()):
             job.cancelled = False
             if job.running is not None:
                 job.running.cancel()
-        works = list(self.duty.delivery._works)
+        works = list(self.consumer.delivery._works)
         for work in works:
             work.cancel()
-        for job in self.duty.jobs:
+        for job in self.consumer.assignments:
             job.stop_timer()
         self.disk.killed()  # nothing that ends now is written
         self.disk.jobs, kept = {}, self.disk.jobs
         self.alive = False
-        self.machine.step(self.duty.presence.end)
+        self.machine.step(self.consumer.heartbeat.stop)
         self.disk.jobs = kept
         self.disk._written = dict(kept)
 
@@ -194,12 +194,12 @@ class Process:
             "features": ["recorded", "delete", "jobs"],
             "credits": SLOTS[self.name],
             "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks.values()},
-            "jobs": self.duty.held(),
+            "jobs": self.consumer.held(),
         }
         self.machine.bench.dispatcher.worker_opened(
             peer, read_worker(json.dumps(said).encode()), self.machine.bench.now
         )
-        self.machine.step(lambda: self.duty.connected("b", OPENED))
+        self.machine.step(lambda: self.consumer.connected("b", OPENED))
 
     def cut(self) -> FakePeer | None:
         """The connection is gone, and the broker has not noticed."""
@@ -210,7 +210,7 @@ class Process:
     def lose(self) -> None:
         """The worker notices that the connection is gone."""
         self.cut()
-        self.machine.step(lambda: self.duty.lost("gone"))
+        self.machine.step(lambda: self.consumer.lost("gone"))
 
     def take(self) -> bool:
         """The next packet of the broker; False when there is none."""
@@ -224,7 +224,7 @@ class Process:
         if packet.command is Command.DISCONNECT:
             self.lose()
         else:
-            self.machine.step(lambda: self.duty.received(packet))
+            self.machine.step(lambda: self.consumer.received(packet))
         return True
 
     def give(self) -> bool:
@@ -247,9 +247,9 @@ class Process:
 
     def may_begin(self, uuid: str) -> bool:
         """Whether the job is on its way to its beginning here: the word that lets it is sent, or came."""
-        job = self.duty.jobs.get(uuid)
+        job = self.consumer.assignments.get(uuid)
         if job is not None and not job.begun and (job.confirmed or job.idempotent):
-            return uuid not in self.duty.admission._held_back or self._on_its_way(uuid)
+            return uuid not in self.consumer.start_control._held or self._on_its_way(uuid)
         return self._on_its_way(uuid)
 
     def _on_its_way(self, uuid: str) -> bool:
@@ -427,7 +427,7 @@ class Once(RuleBasedStateMachine):
                     worker.peer is not None
                     and worker.alive
                     and not worker.frozen
-                    and worker.duty.presence.registered
+                    and worker.consumer.heartbeat.registered
                 ):
                     worker.out.append(Packet(Sender.WORKER, Command.KEEPALIVE, service="net"))
 
@@ -449,7 +449,7 @@ class Once(RuleBasedStateMachine):
 
     def _over(self) -> bool:
         open_jobs = [uuid for uuid in self.jobs if self._state(uuid) == "open"]
-        return not open_jobs and not any(worker.duty.jobs.open for worker in self.workers.values())
+        return not open_jobs and not any(worker.consumer.assignments.open for worker in self.workers.values())
 
     def _heal(self) -> None:
         for worker in self.workers.values():
@@ -474,7 +474,7 @@ class Once(RuleBasedStateMachine):
             ends = {result.status for result in self.bench.dispatcher.results(uuid)}
             assert 417 not in ends or uuid in self.cancelled, f"{uuid} ended as if it had been cancelled"
         for worker in self.workers.values():
-            assert worker.duty.jobs.open == 0, worker.duty.held()
+            assert worker.consumer.assignments.open == 0, worker.consumer.held()
 
 
 TestOnce = Once.TestCase

@@ -20,25 +20,23 @@
 
     worker.main()                          # until SIGTERM; or `await worker.run()`
 
-::
+A class of workers, tasks with validated input: see ``tasks``. How a job goes through the room::
 
-    worker       Worker: settings, tasks, run and main
-    naming       what it is called when nobody says
-    tasks        the functions and their schemas
-    context      JobContext, ThreadContext: what a task sees of its job
-    results      Result: what a task brings, in NorFab's form
-    shift        one life of a worker: store, inventory, connection, end
-    duty         what is done with each message of the broker
-    admission    when a task may be entered: the broker's word, the store, 201
-    presence     READY, KEEPALIVE, the broker's silence
-    delivery     what goes to the broker; results until they are safe
-    running      slots: runs tasks
-    threads      threads for ordinary functions
-    versions     files that arguments name: one path for each content
-    jobs         the jobs in memory
-    store        jobs in SQLite
-    builtin      tasks that every worker has
-    management   mmi.service.worker
+    worker         Worker: settings, tasks, run and main; naming: what it is called when nobody says
+    session        one life of a worker: store, inventory, connection, end; its watchdog
+    consumer       what is done with each message of the broker
+    start_control  when a task may be entered: the broker's word, the store, 201
+    executor       runs tasks, so many at a time; threads: for ordinary functions
+    delivery       what goes to the broker; results until they are safe
+    heartbeat      READY, KEEPALIVE, the broker's silence
+
+    tasks          the functions, their input models and schemas
+    context        JobContext, ThreadContext: what a task sees of its job
+    results        Result: what a task brings, in NorFab's form
+    fetched_files  files that arguments name: one path for each content
+    assignments    the jobs that go on, in memory
+    store          all jobs, in SQLite
+    builtin        tasks that every worker has; management: mmi.service.worker
 """
 
 from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext

@@ -6,52 +6,44 @@ There is none that runs commands of a shell.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import platform
 import sys
 import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.nfp.bodies import token_client
+from broker.nfp.bodies import read_request, token_client
 from broker.nfp.logs import LAST_DEFAULT
 from broker.nfp.opening import read_any
 from broker.nfp.rendering import render
+from broker.nfp.worker.assignments import ASKING, DONE, FAILED, RUNNING, TIMEOUT_S, WAITING
 from broker.nfp.worker.context import JobContext
-from broker.nfp.worker.jobs import ASKING, DONE, FAILED, RUNNING, WAITING, Job
+from broker.nfp.worker.fetched_files import delete
 from broker.nfp.worker.results import clock_text
-from broker.nfp.worker.store import KeptJob
-from broker.nfp.worker.tasks import Tasks, make
-from broker.nfp.worker.versions import delete
+from broker.nfp.worker.store import LISTED, StoredAssignment
+from broker.nfp.worker.tasks import Task, make
 
 if TYPE_CHECKING:
     from broker.nfp.worker.session import Session
 
-LISTED: Final = 1000
-"""Jobs that ``job_list`` shows unless asked for another number."""
+OF_THE_PROCESS: Final = {
+    "get_logs",
+    "get_watchdog_configuration",
+    "delete_fetched_files",
+    "jinja2_render_templates",
+}
+NF_TEXT: Final = {"jinja2_render_templates": ["templates"]}
 _PACKAGES: Final = ("headgate", "pyzmq", "msgspec")
 _STATES: Final = {"accepted": WAITING, "started": RUNNING, "done": DONE, "recorded": DONE}
 
 
-def offer(tasks: Tasks, session: Session) -> None:
+def offer(tasks: dict[str, Task], session: Session) -> None:
     """Add the built-in tasks that ``tasks`` has not; what tells of the process is not the business of a resident."""
-    them = _Builtin(session)
-    for function in (
-        them.get_worker_status,
-        them.get_stats,
-        them.get_inventory,
-        them.get_version,
-        them.list_tasks,
-        them.echo,
-        them.job_list,
-        them.job_details,
-    ):
-        tasks.setdefault(function.__name__, make(function))
-    if session.worker.resident:
-        return
-    for other in (them.get_logs, them.get_watchdog_configuration, them.delete_fetched_files):
-        tasks.setdefault(other.__name__, make(other))
-    rendering = make(them.jinja2_render_templates, nf_text=["templates"])
-    tasks.setdefault(rendering.name, rendering)
+    for name, function in inspect.getmembers(_Builtin(session), inspect.ismethod):
+        if name.startswith("_") or (session.worker.resident and name in OF_THE_PROCESS):
+            continue
+        tasks.setdefault(name, make(function, nf_text=NF_TEXT.get(name, ())))
 
 
 class _Builtin:
@@ -71,7 +63,7 @@ class _Builtin:
         return self._session.inventory
 
     async def get_version(self) -> dict[str, str]:
-        """Versions of this worker's software."""
+        """FetchedFiles of this worker's software."""
         found = {"python": platform.python_version(), "platform": sys.platform}
         for package in _PACKAGES:
             try:
@@ -84,7 +76,7 @@ class _Builtin:
         """The tasks of this worker: their names (brief), the schema of one, or all schemas."""
         tasks = self._session.tasks
         if brief:
-            return list(tasks.names)
+            return sorted(tasks)
         if name is None:
             return [task.schema() for task in tasks.values()]
         task = tasks.get(name)
@@ -107,11 +99,11 @@ class _Builtin:
 
     async def get_watchdog_configuration(self) -> dict[str, Any]:
         """How this worker watches the memory of its process."""
-        return self._session.watchdog.configuration()
+        return self._session.watchdog.configuration
 
     def delete_fetched_files(self, filepath: str = "*") -> dict[str, list[str]]:
         """Remove the files fetched for tasks whose path below their folder matches a glob pattern."""
-        return delete(self._session.versions, filepath)
+        return delete(self._session.files_folder, filepath)
 
     def jinja2_render_templates(
         self, templates: str | list[str], context: dict[str, Any] | None = None
@@ -155,15 +147,15 @@ class _Builtin:
     ) -> list[dict[str, Any]]:
         """This worker's jobs, newest first."""
         most = last if isinstance(last, int) and last > 0 else LISTED
-        rows = {kept.uuid: _of_kept(kept) for kept in reversed(await self._session.store.listing(LISTED))}
-        rows.update((job.uuid, _of_job(job)) for job in self._session.duty.jobs)
+        asking = {job.uuid for job in self._session.consumer.assignments if job.state == ASKING}
+        rows = [_row(job, ASKING if job.uuid in asking else "") for job in self._session.known_jobs()]
         found = [
             {**row, "worker": self._session.name, "service": self._session.service}
-            for row in reversed(rows.values())
+            for row in rows
             if uuid in (None, row["uuid"])
             and task in (None, row["task"])
             and client in (None, row["client_address"])
-            and (uuid or (completed in (None, True) if row["status"] == DONE else pending in (None, True)))
+            and (uuid or (completed if row["status"] in (DONE, FAILED) else pending) in (None, True))
         ]
         return found[:most]
 
@@ -171,54 +163,29 @@ class _Builtin:
         self, uuid: str | None = None, result: bool = True, events: bool = True
     ) -> dict[str, Any]:
         """Everything about one job."""
-        job = self._session.duty.jobs.get(uuid or "")
-        if job is not None:
-            about = {**_of_job(job), "status": job.state}
-            body, given = job.result, job.body
-            told = list(job.events)
-        else:
-            kept = await self._session.store.find(uuid or "")
-            if kept is None:
-                raise LookupError(f"no job {(uuid or '')[:64]!r}")
-            about, body, given, told = _of_kept(kept), kept.result, kept.body, []
-        asked = Job("", None, "", self._session.dialect, given)
+        running = self._session.consumer.assignments.get(uuid or "")
+        job = running.as_stored() if running is not None else await self._session.store.find(uuid or "")
+        if job is None:
+            raise LookupError(f"no job {(uuid or '')[:64]!r}")
+        asked = read_request(job.body)
         return {
-            **about,
-            "args": asked.args,
+            **_row(job, running.state if running is not None else ""),
+            "args": list(asked.args),
             "kwargs": asked.kwargs,
-            "timeout": asked.timeout_s,
-            "result_data": read_any(body) if result and body else None,
-            "job_events": told if events else [],
+            "timeout": asked.timeout_s or TIMEOUT_S,
+            "result_data": read_any(job.result) if result and job.result else None,
+            "job_events": read_any(job.events) if events and job.events else [],
         }
 
 
-def _of_job(job: Job) -> dict[str, Any]:
-    status = DONE if job.state in (DONE, FAILED) else WAITING
-    return _row(
-        job.uuid,
-        job.asker,
-        job.task,
-        status,
-        (job.received_s, job.started_s, job.ended_s),
-        job.state == ASKING,
-    )
-
-
-def _of_kept(kept: KeptJob) -> dict[str, Any]:
-    asker = token_client(kept.client)
-    times = (kept.received_s, kept.started_s, kept.ended_s)
-    return _row(kept.uuid, asker, kept.task, _STATES.get(kept.state, kept.state), times, asking=False)
-
-
-def _row(
-    uuid: str, asker: str, task: str, status: str, times: tuple[float, float, float], asking: bool
-) -> dict[str, Any]:
+def _row(job: StoredAssignment, state: str = "") -> dict[str, Any]:
+    times = (job.received_s, job.started_s, job.ended_s)
     received, started, ended = (clock_text(seconds) if seconds else None for seconds in times)
     return {
-        "uuid": uuid,
-        "client_address": asker,
-        "task": task,
-        "status": ASKING if asking else status,
+        "uuid": job.uuid,
+        "client_address": token_client(job.client),
+        "task": job.task,
+        "status": state or (FAILED if job.failed else _STATES.get(job.state, job.state)),
         "received_timestamp": received or time.ctime(0),
         "started_timestamp": started,
         "completed_timestamp": ended,

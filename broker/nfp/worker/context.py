@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from broker.errors import HeadgateError
-from broker.nfp import bodies
 from broker.nfp.names import Command, Dialect
-from broker.nfp.worker.jobs import ASKING, RUNNING, Job
-from broker.nfp.worker.results import event_time
+from broker.nfp.worker.assignments import ASKING, RUNNING, Assignment
+from broker.nfp.worker.delivery import Delivery
 
 log = logging.getLogger("headgate")
 T = TypeVar("T")
@@ -31,26 +30,20 @@ class JobCancelled(HeadgateError):
     fault = "caller"
 
 
-class Way(Protocol):
-    """How what a task says gets to the broker."""
-
-    worker: str
-    service: str
-    loop: asyncio.AbstractEventLoop
-
-    def say(self, job: Job, command: Command, status: int, body: bytes) -> bool:
-        """Send it; False when it was not taken."""
-
-    async def writable(self) -> None:
-        """Wait for room."""
-
-
 class _Context:
-    """What both have, and what happens in the loop's thread."""
+    """What both have, and what happens in the loop's thread.
 
-    def __init__(self, job: Job, way: Way, inventory: dict[str, Any]) -> None:
+    Attributes:
+        uuid, task: of the job. worker: the worker's name. timeout_s: how long the job may take in all.
+    """
+
+    def __init__(self, job: Assignment, delivery: Delivery, inventory: dict[str, Any]) -> None:
         self._job = job
-        self._way = way
+        self._delivery = delivery
+        self.uuid = job.uuid
+        self.task = job.task
+        self.worker = delivery.worker
+        self.timeout_s = job.timeout_s
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._put_waiter: asyncio.Future[None] | None = None
         self.resources: list[str] = []
@@ -60,29 +53,14 @@ class _Context:
         self.diff: Any = None
         self.dry_run = False
         self.inventory = inventory
-        job.put_came = self._put_came
+        job.on_put = self._put_came
 
     # -- about the job ----------------------------------------------------------------------------
 
     @property
-    def uuid(self) -> str:
-        """The job's id."""
-        return self._job.uuid
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return self._job.task
-
-    @property
-    def worker(self) -> str:
-        """The worker's name."""
-        return self._way.worker
-
-    @property
     def client(self) -> str:
         """Who asked for it, for people."""
-        return self._job.asker
+        return self._job.client_name
 
     @property
     def attempt(self) -> int:
@@ -93,11 +71,6 @@ class _Context:
     def cancelled(self) -> bool:
         """True once the job was deleted; an ordinary function that takes long looks now and then."""
         return self._job.cancelled
-
-    @property
-    def timeout_s(self) -> float:
-        """How long the job may take in all."""
-        return self._job.timeout_s
 
     @property
     def remaining_s(self) -> float:
@@ -121,40 +94,36 @@ class _Context:
 
     # -- in the loop's thread ---------------------------------------------------------------------
 
-    def _event(
-        self,
-        kind: str,
-        message: str,
-        status: str,
-        *,
-        resource: Iterable[str] = (),
-        severity: str = "INFO",
-        extras: dict[str, Any] | None = None,
-        timeout_s: float | None = None,
-    ) -> None:
+    def _event(self, kind: str, message: str, status: str, *, severity: str = "INFO", **more: Any) -> None:
         job = self._job
-        body = bodies.event(
-            kind,
-            worker=self._way.worker,
-            service=self._way.service,
-            uuid=job.uuid,
-            task=job.task,
-            message=message,
-            status=status,
-            timestamp=event_time(),
-            resource=resource,
-            severity=severity,
-            extras=extras,
-            timeout_s=timeout_s,
-        )
         job.events.append({"event_type": kind, "message": message, "status": status, "severity": severity})
-        if not self._way.say(job, Command.EVENT, 200, body):
+        if not self._delivery.send_event(job, kind, message, status, severity=severity, **more):
             log.debug("job %s: an event was not sent, the broker is away", job.uuid)
 
-    def _ask_again(self) -> None:
+    def progress(
+        self,
+        message: str,
+        *,
+        resource: str | Iterable[str] = (),
+        severity: str = "INFO",
+        status: str = "running",
+        **extras: Any,
+    ) -> None:
+        """Tell the client how far the task is. Not sent while the broker is away."""
+        resources = [resource] if isinstance(resource, str) else list(resource)
+        self._in_loop(
+            lambda: self._event(
+                "progress", message, status, severity=severity, resource=resources, extras=extras or None
+            )
+        )
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        call()
+
+    def repeat_question(self) -> None:
         """The question went to a broker that may not have told anybody: ask once more."""
-        if self._job.asked is not None:
-            self._event_of_question(self._job.asked)
+        if self._job.question is not None:
+            self._event_of_question(self._job.question)
 
     def _event_of_question(self, asked: dict[str, Any]) -> None:
         self._event(
@@ -174,9 +143,9 @@ class _Context:
             "timeout": max(1, round(timeout_s)),
             "metadata": metadata,
         }
-        answer: asyncio.Future[dict[str, Any]] = self._way.loop.create_future()
+        answer: asyncio.Future[dict[str, Any]] = self._delivery.loop.create_future()
         self._answers[asked["id"]] = answer
-        job.asked, job.state = asked, ASKING
+        job.question, job.state = asked, ASKING
         self._event_of_question(asked)
         said: dict[str, Any] = {"input_id": asked["id"]}
         status = "cancelled"
@@ -190,7 +159,7 @@ class _Context:
             raise TimeoutError(f"nobody answered {question!r} within {timeout_s:g} s") from None
         finally:
             del self._answers[asked["id"]]
-            job.asked, job.state = None, RUNNING
+            job.question, job.state = None, RUNNING
             self._event("input_response", question, status, extras={"input_response": said})
         if status == "cancelled":
             raise JobCancelled(f"the client cancelled the question {question!r}")
@@ -212,7 +181,7 @@ class _Context:
         job = self._job
         async with asyncio.timeout(timeout_s):
             while not job.puts:
-                self._put_waiter = self._way.loop.create_future()
+                self._put_waiter = self._delivery.loop.create_future()
                 await self._put_waiter
         return job.puts.popleft()
 
@@ -230,8 +199,8 @@ class _Context:
     async def _stream(self, data: bytes) -> None:
         if self._job.dialect is Dialect.SEED:
             raise RuntimeError("the one-byte dialect has no STREAM: this broker cannot carry it")
-        while not self._way.say(self._job, Command.STREAM, 200, data):
-            await self._way.writable()
+        while not self._delivery.send(self._job, Command.STREAM, 200, data):
+            await self._delivery.writable()
 
 
 class JobContext(_Context):
@@ -241,25 +210,6 @@ class JobContext(_Context):
         resources: append the names of what the task works on. resources_failed: of what it failed on. messages: for
             people. errors: see ``fail``. diff, dry_run: of the result. inventory: the worker's, shared by all jobs.
     """
-
-    def progress(
-        self,
-        message: str,
-        *,
-        resource: str | Iterable[str] = (),
-        severity: str = "INFO",
-        status: str = "running",
-        **extras: Any,
-    ) -> None:
-        """Tell the client how far the task is. Not sent while the broker is away."""
-        self._event(
-            "progress",
-            message,
-            status,
-            resource=[resource] if isinstance(resource, str) else resource,
-            severity=severity,
-            extras=extras or None,
-        )
 
     async def ask(
         self, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any
@@ -291,24 +241,8 @@ class JobContext(_Context):
 class ThreadContext(_Context):
     """The job, for an ordinary task, which runs in a thread; see ``JobContext``."""
 
-    def progress(
-        self,
-        message: str,
-        *,
-        resource: str | Iterable[str] = (),
-        severity: str = "INFO",
-        status: str = "running",
-        **extras: Any,
-    ) -> None:
-        """See ``JobContext.progress``."""
-        resources = [resource] if isinstance(resource, str) else list(resource)
-
-        def tell() -> None:
-            self._event(
-                "progress", message, status, resource=resources, severity=severity, extras=extras or None
-            )
-
-        self._way.loop.call_soon_threadsafe(tell)
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        self._delivery.loop.call_soon_threadsafe(call)
 
     def ask(self, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any) -> Any:
         """See ``JobContext.ask``. JobCancelled is also raised when the job is deleted meanwhile."""
@@ -328,7 +262,7 @@ class ThreadContext(_Context):
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop, and stop waiting when the job is deleted."""
-        return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._way.loop).result()
+        return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._delivery.loop).result()
 
     async def _unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
         self._running = asyncio.current_task()

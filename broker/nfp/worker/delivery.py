@@ -14,40 +14,40 @@ from typing import Any
 from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.frames import Packet, status_text
-from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.names import Command, Sender
 from broker.nfp.peer.channel import Channel
-from broker.nfp.worker.jobs import Job, Jobs
-from broker.nfp.worker.presence import Presence
+from broker.nfp.worker.assignments import Assignment, Assignments
+from broker.nfp.worker.heartbeat import Heartbeat
 from broker.nfp.worker.results import event_time
-from broker.nfp.worker.store import KeptJob, SqliteJobStore
+from broker.nfp.worker.store import AssignmentStore
 
 log = logging.getLogger("headgate")
 
 
 class Delivery:
-    """One worker's way out (context.Way).
+    """One worker's way out.
 
     Attributes:
-        worker, service: who we are. pushing: the broker takes results unasked and says when they are recorded.
+        worker, service: who we are. pushes_results: the broker takes results unasked and says when it has them.
         changed: set whenever a job ended, a result became safe, or background work ended.
     """
 
     def __init__(
-        self, channel: Channel, service: str, jobs: Jobs, store: SqliteJobStore, presence: Presence
+        self, channel: Channel, service: str, jobs: Assignments, store: AssignmentStore, heartbeat: Heartbeat
     ) -> None:
         self.worker = channel.name
         self.service = service
         self.loop = asyncio.get_running_loop()
-        self.pushing = False
+        self.pushes_results = False
         self.changed = asyncio.Event()
         self._channel = channel
-        self._jobs = jobs
+        self._assignments = jobs
         self._store = store
-        self._presence = presence
+        self._heartbeat = heartbeat
         self._works: set[asyncio.Task[None]] = set()
-        self._unsent: dict[str, Job] = {}
+        self._waiting_results: dict[str, Assignment] = {}
         """Results that this conversation has not taken yet, in order."""
-        self._offering = False
+        self._sending = False
 
     @property
     def busy(self) -> bool:
@@ -56,50 +56,36 @@ class Delivery:
 
     # -- packets ----------------------------------------------------------------------------------
 
-    def say(self, job: Job, command: Command, status: int, body: bytes) -> bool:
-        """Send something about ``job`` the way it came; False when it was not taken."""
-        return self._send(command, job.uuid, status, body, job.client, job.service, job.dialect)
+    def send(self, to: Assignment | Packet, command: Command, status: int, body: bytes) -> bool:
+        """Send something about a job, or an answer to a packet, the way it came; False when it was not taken."""
+        if not self._heartbeat.registered:
+            return False
+        packet = Packet(
+            Sender.WORKER,
+            command,
+            dialect=to.dialect,
+            service="" if to.client is not None else to.service or self.service,
+            client=to.client,
+            uuid=to.uuid,
+            status=status,
+            status_text=status_text(status, to.dialect),
+            body=body,
+        )
+        sent = self._channel.send(packet)
+        if sent:
+            self._heartbeat.note_sent()
+        return sent
 
     def answer(self, packet: Packet, status: int, body: bytes) -> bool:
         """Answer a request; False when the answer was not taken."""
-        return self._send(
-            Command.RESPONSE, packet.uuid, status, body, packet.client, packet.service, packet.dialect
-        )
+        return self.send(packet, Command.RESPONSE, status, body)
 
     async def writable(self) -> None:
         """Wait for room."""
         await self._channel.writable()
 
-    def _send(
-        self,
-        command: Command,
-        uuid: str,
-        status: int,
-        body: bytes,
-        client: bytes | None,
-        service: str,
-        dialect: Dialect,
-    ) -> bool:
-        if not self._presence.registered:
-            return False
-        packet = Packet(
-            Sender.WORKER,
-            command,
-            dialect=dialect,
-            service="" if client is not None else service or self.service,
-            client=client,
-            uuid=uuid,
-            status=status,
-            status_text=status_text(status, dialect),
-            body=body,
-        )
-        sent = self._channel.send(packet)
-        if sent:
-            self._presence.spoke()
-        return sent
-
-    def tell(self, job: Job, kind: str, message: str, status: str) -> bool:
-        """Send an event of the worker's own about ``job``."""
+    def send_event(self, job: Assignment, kind: str, message: str, status: str, **more: Any) -> bool:
+        """Send an event about ``job``; ``more`` as ``bodies.event`` takes it. False when it was not taken."""
         body = bodies.event(
             kind,
             worker=self.worker,
@@ -109,85 +95,86 @@ class Delivery:
             message=message,
             status=status,
             timestamp=event_time(),
+            **more,
         )
-        return self.say(job, Command.EVENT, 200, body)
+        return self.send(job, Command.EVENT, 200, body)
 
     # -- results ----------------------------------------------------------------------------------
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: Assignment) -> None:
         """``job`` has its result: store it, send it."""
-        self._jobs.close(job)
+        self._assignments.close(job)
         self.changed.set()
         if job.cancelled:
             self._ended_cancelled(job)
             return
-        self._store.done(kept(job))
+        self._store.done(job.as_stored())
         job.stored = True
-        if self.pushing:
-            self.bring(job)
+        if self.pushes_results:
+            self.send_result(job)
         else:
-            self.start(self._bring_stored(job), f"result of {job.uuid}")
+            self.run_in_background(self._send_stored_result(job), f"result of {job.uuid}")
 
-    def _ended_cancelled(self, job: Job) -> None:
+    def _ended_cancelled(self, job: Assignment) -> None:
         """The broker has closed a cancelled job: told once that the slot is free, it needs the result no more."""
         if job.stored:
             self._store.cancelled(job.uuid)
-        self._brought(job)
-        self._jobs.recorded(job)
+        self._try_result(job)
+        self._assignments.remove(job)
 
-    async def _bring_stored(self, job: Job) -> None:
+    async def _send_stored_result(self, job: Assignment) -> None:
         """Deployed NorFab asks for a result once it is told that there is one, so it is stored before."""
         try:
             await self._store.durable()
         except HeadgateError as error:
             log.warning("%s: the result of job %s is not stored: %s", self.worker, job.uuid, error)
-        self.bring(job)
+        self.send_result(job)
 
-    def bring(self, job: Job) -> None:
+    def send_result(self, job: Assignment) -> None:
         """Send a result, or say that there is one; later when the outbox is full."""
-        if not self._brought(job):
-            self._unsent[job.uuid] = job
-            self._send_unsent()
+        if not self._try_result(job):
+            self._waiting_results[job.uuid] = job
+            self._send_waiting_results()
 
-    def offer(self) -> None:
+    def send_results_again(self) -> None:
         """A conversation begins: send every result that is not known to be safe, as fast as the outbox takes them."""
-        self._unsent = {job.uuid: job for job in self._jobs.offered}
-        self._send_unsent()
+        self._waiting_results = {job.uuid: job for job in self._assignments.unrecorded}
+        self._send_waiting_results()
 
-    def _send_unsent(self) -> None:
+    def _send_waiting_results(self) -> None:
         """One task at a time does it; what is added or begun anew meanwhile is its work as well."""
-        if self._unsent and not self._offering and self._presence.registered:
-            self._offering = True
-            self.start(self._offer_all(), "offer results")
+        if self._waiting_results and not self._sending and self._heartbeat.registered:
+            self._sending = True
+            self.run_in_background(self._send_waiting(), "offer results")
 
-    async def _offer_all(self) -> None:
+    async def _send_waiting(self) -> None:
         try:
-            while self._unsent and self._presence.registered:
-                uuid, job = next(iter(self._unsent.items()))
-                if job.recorded or self._brought(job):
-                    self._unsent.pop(uuid, None)
+            while self._waiting_results and self._heartbeat.registered:
+                uuid, job = next(iter(self._waiting_results.items()))
+                if self._assignments.get(uuid) is not job or self._try_result(job):
+                    self._waiting_results.pop(uuid, None)
                 else:
                     await self._channel.writable()
         finally:
-            self._offering = False
+            self._sending = False
 
-    def _brought(self, job: Job) -> bool:
-        if self.pushing:
-            return self.say(job, Command.RESPONSE, job.status, job.result or b"")
-        return self.tell(job, "result_ready", "completed", "completed")
+    def _try_result(self, job: Assignment) -> bool:
+        if self.pushes_results:
+            return self.send(job, Command.RESPONSE, job.status, job.result or b"")
+        return self.send_event(job, "result_ready", "completed", "completed")
 
-    def safe(self, uuids: list[str]) -> None:
+    def results_recorded(self, uuids: list[str]) -> None:
         """These results are where they belong."""
-        known = [job for uuid in uuids if (job := self._jobs.get(uuid)) is not None and not job.recorded]
+        known = [job for uuid in uuids if (job := self._assignments.get(uuid)) is not None and job.ended]
         for job in known:
-            self._jobs.recorded(job)
+            self._assignments.remove(job)
         if known:
             self._store.recorded([job.uuid for job in known])
             self.changed.set()
 
     # -- background -------------------------------------------------------------------------------
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do ``work`` in the background; its failure is logged."""
         task = self.loop.create_task(work, name=name)
         self._works.add(task)
@@ -206,21 +193,3 @@ class Delivery:
             work.cancel()
         if works:
             await asyncio.wait(works)
-
-
-def kept(job: Job) -> KeptJob:
-    """``job`` for the store."""
-    return KeptJob(
-        job.uuid,
-        job.client,
-        job.service,
-        job.task,
-        job.body,
-        job.idempotent,
-        "done" if job.ended else "started" if job.started_s else "accepted",
-        job.status,
-        job.result or b"",
-        job.received_s,
-        job.started_s,
-        job.ended_s,
-    )

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.nfp.bodies import read_request
+from broker.nfp.bodies import read_request, token_client
+from broker.nfp.worker.store import FINISHED
 
 if TYPE_CHECKING:
     from broker.nfp.frames import Packet
@@ -34,17 +35,17 @@ def answer(session: Session, packet: Packet) -> bytes:
 
 def show_broker(session: Session) -> dict[str, Any]:
     """The broker as this worker sees it."""
-    presence = session.duty.presence
+    heartbeat = session.consumer.heartbeat
     return {
         "endpoint": session.channel.broker,
-        "connected": presence.registered,
+        "connected": heartbeat.registered,
         "trouble": session.channel.trouble,
-        "opened": session.duty.opened,
-        "keepalive_ms": round(presence.interval_s * 1000),
-        "multiplier": presence.multiplier,
-        "holdtime": presence.hold_s,
-        "keepalives_sent": presence.sent,
-        "keepalives_received": presence.received,
+        "opened": session.consumer.opened,
+        "keepalive_ms": round(heartbeat.interval_s * 1000),
+        "multiplier": heartbeat.multiplier,
+        "holdtime": heartbeat.hold_s,
+        "keepalives_sent": heartbeat.sent,
+        "keepalives_received": heartbeat.received,
         "connections": session.channel.traffic.connections,
     }
 
@@ -56,9 +57,10 @@ def show_workers(session: Session) -> list[dict[str, Any]]:
 
 def show_clients(session: Session) -> list[dict[str, Any]]:
     """Clients whose jobs are known here, with their numbers."""
-    every = Counter(job.asker for job in session.duty.jobs)
-    running = Counter(job.asker for job in session.duty.jobs if not job.ended)
-    return [{"name": name, "jobs": count, "unfinished": running[name]} for name, count in every.items()]
+    jobs = session.known_jobs()
+    every = Counter(token_client(job.client) for job in jobs)
+    unfinished = Counter(token_client(job.client) for job in jobs if job.state not in FINISHED)
+    return [{"name": name, "jobs": count, "unfinished": unfinished[name]} for name, count in every.items()]
 
 
 def restart(session: Session) -> dict[str, str]:
@@ -94,7 +96,7 @@ def _leave(session: Session, how: str) -> dict[str, str]:
 
 
 def _reconnect(session: Session) -> None:
-    session.duty.presence.leave()
+    session.consumer.heartbeat.disconnect()
     session.loop.call_later(_LEAVE_AFTER_S, session.channel.reopen, "asked to by management")
 
 

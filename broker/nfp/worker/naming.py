@@ -34,17 +34,16 @@ def usual_name(service: str) -> str:
 
 
 class Naming:
-    """The name of one worker, ``given`` or to be found; it is kept for itself from ``take`` to ``release``."""
+    """The name of one worker, ``given`` or to be found; it is kept for itself from ``take`` to ``release``.
+
+    Attributes:
+        first: what it will be called when nobody else is; "" with a given name.
+    """
 
     def __init__(self, service: str, given: str) -> None:
-        self._usual = "" if given else usual_name(service)
-        self._found = self._usual
+        self.first = "" if given else usual_name(service)
+        self._found = self.first
         self._lock: Lock | None = None
-
-    @property
-    def first(self) -> str:
-        """What it will be called when nobody else is."""
-        return self._usual
 
     def take(self, folder: Path, name: str, *, must: bool) -> str:
         """The name to be used.
@@ -62,26 +61,26 @@ class Naming:
         if name != self._found:
             if (
                 must
-            ):  # else it leaves nothing there; whether a given name is in use its store and the broker tell
+            ):  # else nothing is left there: whether a given name is in use its store and the broker tell
                 self._hold(folder, name)
             return name
         try:
             self._found = next(each for each in self._candidates() if self._hold(folder, each))
         except StopIteration:
             raise ConfigError(
-                f"{folder}: {NEIGHBOURS_MAX} workers are called {self._usual}; give a name"
+                f"{folder}: {NEIGHBOURS_MAX} workers are called {self.first}; give a name"
             ) from None
         except ConfigError:
             if must:
                 raise
-            self._found = f"{self._usual}-{os.getpid()}"
+            self._found = f"{self.first}-{os.getpid()}"
         return self._found
 
     def _candidates(self) -> Iterator[str]:
         yield self._found
-        yield self._usual
+        yield self.first
         for number in range(2, NEIGHBOURS_MAX + 1):
-            yield f"{self._usual}-{number}"
+            yield f"{self.first}-{number}"
 
     def _hold(self, folder: Path, name: str) -> bool:
         from broker.nfp.store.database import Lock

@@ -9,18 +9,6 @@ from typing import Any, Final
 import msgspec
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-STATUSES: Final = (
-    "completed",
-    "timeout",
-    "no_match",
-    "failed",
-    "skipped",
-    "error",
-    "created",
-    "updated",
-    "unchanged",
-)
-"""What ``Result.status`` may say."""
 
 
 class Result(msgspec.Struct, kw_only=True, gc=False):
@@ -29,7 +17,8 @@ class Result(msgspec.Struct, kw_only=True, gc=False):
     Attributes:
         result: anything JSON can say. failed: True when the task did not do what was asked. errors: why.
         task: ``WORKER:TASK``. messages: for people. juuid: the job. resources: names of what the task worked on;
-        resources_failed: those of them it failed on. status: one of ``STATUSES``. task_started, task_completed: local
+        resources_failed: those of them it failed on. status: completed, created, updated, unchanged, skipped, no_match,
+        failed, error or timeout. task_started, task_completed: local
         time. diff: what changed. dry_run: True when nothing was changed on purpose.
     """
 
@@ -72,7 +61,7 @@ def _texts(said: Any) -> list[str]:
     return [str(each) for each in said] if isinstance(said, (list, tuple)) else [str(said)] if said else []
 
 
-def tidy(result: Result) -> Result:
+def normalise(result: Result) -> Result:
     """``result`` with lists where lists belong and truth values where these do."""
     for name in ("errors", "messages", "resources", "resources_failed"):
         if type(getattr(result, name)) is not list:

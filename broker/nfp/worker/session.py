@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import HeadgateError
+from broker.nfp.files.fetching import localise
 from broker.nfp.logs import LogBuffer
-from broker.nfp.names import Dialect
 from broker.nfp.opening import DIALECT
 from broker.nfp.process_stats import ProcessStats
 from broker.nfp.store.shelf import Retention
-from broker.nfp.urls import SCHEME
 from broker.nfp.worker import builtin, management
-from broker.nfp.worker.duty import Duty
-from broker.nfp.worker.jobs import DONE, FAILED, RUNNING, WAITING
-from broker.nfp.worker.running import Runner
-from broker.nfp.worker.store import SqliteJobStore
-from broker.nfp.worker.tasks import Task, Tasks
+from broker.nfp.worker.assignments import DONE, FAILED, RUNNING, WAITING
+from broker.nfp.worker.consumer import Consumer
+from broker.nfp.worker.fetched_files import fetch
+from broker.nfp.worker.store import AssignmentStore, StoredAssignment
+from broker.nfp.worker.tasks import Task
 
 if TYPE_CHECKING:
     from broker.nfp.client.client import NfpClient
-    from broker.nfp.frames import Packet
     from broker.nfp.peer.channel import Channel
     from broker.nfp.worker.worker import Worker
 
@@ -55,18 +54,27 @@ class Session:
         self.channel = channel
         self.name = channel.name
         self.service = worker.service
-        self.dialect = Dialect.NORFAB
         self.loop = asyncio.get_running_loop()
         self.inventory: dict[str, Any] = {}
         self.inventory_status: str | None = None
         self.job_file = worker.job_file()
-        self.store = SqliteJobStore(self.job_file, retention=Retention(keep_s=worker.keep_s))
+        self.store = AssignmentStore(self.job_file, retention=Retention(keep_s=worker.keep_s))
         self.ending = ""
         self.log = LogBuffer(self.name, role="worker")
-        self.versions = worker.folder / VERSIONS
-        self.tasks = Tasks(worker.tasks)
+        self.files_folder = worker.folder / VERSIONS
+        self.tasks = dict(worker.tasks)
         builtin.offer(self.tasks, self)
-        self.duty = Duty(channel, worker.service, self.tasks, self.store, self._manage)
+        self.consumer = Consumer(
+            channel,
+            worker.service,
+            self.tasks,
+            self.store,
+            slots=worker.slots,
+            manage=lambda packet: management.answer(self, packet),
+            localise=self._localise,
+            inventory=self.inventory,
+        )
+        self.executor = self.consumer.executor
         self.drain_s = worker.drain_s
         self._make_client = make_client
         self._process = ProcessStats()
@@ -74,15 +82,6 @@ class Session:
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
         self._entering = asyncio.Lock()
-        self.duty.runner = self.duty.admission.runner = self.runner = Runner(
-            self.tasks,
-            self.duty.delivery,
-            worker.slots,
-            self.duty.admission.begin,
-            self.duty.ended,
-            self._localise,
-            self.inventory,
-        )
 
     def stop(self, ending: str = "shutdown") -> None:
         """Finish what runs and leave; ``ending`` is shutdown or restart."""
@@ -91,22 +90,22 @@ class Session:
 
     async def work(self, ready: Callable[[], object]) -> str:
         """Until ``stop``; returns how to go on. ``ready`` is called before the first READY."""
-        unrecorded = await self.store.open()
+        unrecorded = await self.store.load()
         try:
             if not self.worker.resident:
                 _listen(self.log)
-            self.duty.restore(unrecorded)
+            self.consumer.restore(unrecorded)
             if self.worker.ask_inventory and not await self._take_inventory():
                 return self.ending
             ready()
             if not self.worker.resident:
                 self.watchdog.start(self.inventory)
-            self.channel.start(self.duty, self._open_body)
+            self.channel.start(self.consumer, self._open_body)
             try:
                 await self._leave.wait()
                 log.info("%s: leaves (%s)", self.name, self.ending)
             finally:
-                await self.duty.drain(self.drain_s if self.ending else 0.0)
+                await self.consumer.drain(self.drain_s if self.ending else 0.0)
                 await self.channel.close()
         finally:
             self.watchdog.stop()
@@ -124,11 +123,8 @@ class Session:
             "credits": self.worker.slots,
             "resources": list(self.worker.resources),
             "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks.values()},
-            "jobs": self.duty.held(),
+            "jobs": self.consumer.held(),
         }
-
-    def _manage(self, packet: Packet) -> bytes:
-        return management.answer(self, packet)
 
     # -- inventory and files ----------------------------------------------------------------------
 
@@ -177,16 +173,21 @@ class Session:
         self, task: Task, args: list[Any], kwargs: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """Fetch the files that arguments name; their paths take the place of the URLs."""
-        if self._make_client is None or not any(_mentions(value) for value in (*args, *kwargs.values())):
+        if self._make_client is None:
             return args, kwargs
-        from broker.nfp.files.fetching import localise
-        from broker.nfp.worker.versions import Versions
 
-        client = await self.client()
-        fetch = Versions(client, self.versions).fetch
-        return await localise((args, kwargs), fetch, as_text=task.nf_text)
+        async def fetched(url: str) -> Path:
+            return await fetch(await self.client(), self.files_folder, url)
+
+        return await localise((args, kwargs), fetched, as_text=task.nf_text)
 
     # -- for people -------------------------------------------------------------------------------
+
+    def known_jobs(self) -> list[StoredAssignment]:
+        """The jobs in the store, at most ``LISTED``, and those in memory, newest first."""
+        known = {job.uuid: job for job in reversed(self.store.listing())}
+        known.update((job.uuid, job.as_stored()) for job in self.consumer.assignments)
+        return list(reversed(known.values()))
 
     def status(self) -> dict[str, Any]:
         """Who this worker is and how it is connected."""
@@ -196,13 +197,13 @@ class Session:
             "service": self.service,
             "status": "stopping" if self.ending else "active",
             "broker": self.channel.broker,
-            "connected": self.duty.presence.registered,
+            "connected": self.consumer.heartbeat.registered,
             "directories": {"base_dir": str(self.worker.folder) if self.job_file is not None else ""},
         }
 
     def stats(self) -> dict[str, Any]:
         """Counts of messages and jobs, and what the process takes; fields as deployed NorFab's."""
-        jobs, traffic, presence = self.duty.jobs, self.channel.traffic, self.duty.presence
+        jobs, traffic, heartbeat = self.consumer.assignments, self.channel.traffic, self.consumer.heartbeat
         return {
             "schema_version": "1.0",
             "name": self.name,
@@ -219,29 +220,22 @@ class Session:
             "service": self.service,
             "broker": self.channel.broker,
             "reconnects": max(0, traffic.connections - 1),
-            "running_jobs": self.runner.running,
+            "running_jobs": self.executor.running,
             "jobs": {
                 "total_jobs": jobs.open + jobs.done + jobs.failed,
                 "jobs_by_status": {
-                    WAITING: jobs.open - self.runner.running,
-                    RUNNING: self.runner.running,
+                    WAITING: jobs.open - self.executor.running,
+                    RUNNING: self.executor.running,
                     DONE: jobs.done,
                     FAILED: jobs.failed,
                 },
             },
             "watchdog_runs": self.watchdog.runs,
             "max_concurrent_jobs": self.worker.slots,
-            "keepalives_sent": presence.sent,
-            "keepalives_received": presence.received,
+            "keepalives_sent": heartbeat.sent,
+            "keepalives_received": heartbeat.received,
             "sid_inventory_status": self.inventory_status,
         }
-
-
-def _mentions(value: Any) -> bool:
-    """Whether ``value`` may hold an ``nf://`` URL: a quick look, before the thorough one."""
-    if isinstance(value, str):
-        return value.startswith(SCHEME)
-    return isinstance(value, (list, tuple, dict))
 
 
 class Watchdog:
@@ -252,51 +246,49 @@ class Watchdog:
 
     Args:
         name: of the worker. process: what is read. shut_down: called once it is too much, for the second action.
+
+    Attributes:
+        configuration: keys and values as deployed NorFab's ``get_watchdog_configuration``. runs: looks so far.
     """
 
     def __init__(self, name: str, process: ProcessStats, shut_down: Callable[[], None]) -> None:
         self.runs = 0
+        self.configuration: dict[str, Any] = {
+            "watchdog_interval": 30,
+            "memory_threshold_mbyte": 1000,
+            "memory_threshold_action": "log",
+        }
         self._name = name
         self._process = process
         self._shut_down = shut_down
         self._timer: asyncio.TimerHandle | None = None
-        self._read({})
-
-    def _read(self, inventory: Mapping[str, Any]) -> None:
-        def positive(name: str, default: float) -> float:
-            said = inventory.get(name)
-            return said if isinstance(said, (int, float)) and said > 0 else default
-
-        self._interval_s = positive("watchdog_interval", 30)
-        self._threshold_mbyte = positive("memory_threshold_mbyte", 1000)
-        self._action = "shutdown" if inventory.get("memory_threshold_action") == "shutdown" else "log"
 
     def start(self, inventory: Mapping[str, Any]) -> None:
         """Begin, as ``inventory`` says."""
-        self._read(inventory)
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+        for name, usual in self.configuration.items():
+            said = inventory.get(name, usual)
+            number = isinstance(said, (int, float)) and said > 0
+            if number if isinstance(usual, int) else said in ("log", "shutdown"):
+                self.configuration[name] = said
+        self._wait()
 
     def stop(self) -> None:
         """End. Harmless twice."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def configuration(self) -> dict[str, Any]:
-        """Keys as in deployed NorFab's ``get_watchdog_configuration``."""
-        return {
-            "watchdog_interval": self._interval_s,
-            "memory_threshold_mbyte": self._threshold_mbyte,
-            "memory_threshold_action": self._action,
-        }
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.configuration["watchdog_interval"], self._look)
 
     def _look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
+        self._wait()
         self.runs += 1
-        taken = self._process.read()["memory_rss_mbyte"]
-        if taken is None or taken <= self._threshold_mbyte:
+        taken, most = self._process.read()["memory_rss_mbyte"], self.configuration["memory_threshold_mbyte"]
+        if taken is None or taken <= most:
             return
-        log.warning("%s: takes %g MiB, more than %g", self._name, taken, self._threshold_mbyte)
-        if self._action == "shutdown":
+        log.warning("%s: takes %g MiB, more than %g", self._name, taken, most)
+        if self.configuration["memory_threshold_action"] == "shutdown":
             self._shut_down()
 
 

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from broker.nfp.store.clock import Clock
-from broker.nfp.store.database import Sync
 from broker.nfp.store.shelf import Card, Kept, Retention, Shelf, schema
 
 SCHEMA: Final = schema("worker store", b"NFPw")
 _BODY: Final = "body"
 _RESULT: Final = "result"
+_EVENTS: Final = "events"
 FINISHED: Final = frozenset({"done", "recorded", "cancelled"})
 
 
-class KeptJob(NamedTuple):
+LISTED: Final = 1000
+"""Assignments that people are shown unless they ask for another number."""
+
+
+class StoredAssignment(NamedTuple):
     """A job as the store has it.
 
     ``state`` is accepted, started, done, recorded or cancelled; times are wall clock, 0: not yet.
@@ -43,6 +44,10 @@ class KeptJob(NamedTuple):
     received_s: float = 0.0
     started_s: float = 0.0
     ended_s: float = 0.0
+    events: bytes = b""
+    """JSON list of those ``job_details`` shows."""
+    failed: bool = False
+    """Whether the result says that the task has failed."""
     age_s: float = 0.0
     """Since it came; no step of the wall clock changes it."""
 
@@ -55,144 +60,98 @@ class _More(msgspec.Struct, omit_defaults=True):
     status: int = 0
     started_s: float = 0.0
     ended_s: float = 0.0
+    failed: bool = False
 
 
 _more = msgspec.json.Decoder(_More)
 
 
-class SqliteJobStore:
-    """All methods belong to the loop's thread, and none waits for the disk but async ones.
+class AssignmentStore(Shelf):
+    """The jobs of one worker; all methods belong to the loop's thread, and none waits for the disk but async ones.
 
     Args:
-        path: of the file; None keeps jobs in memory only.
-        retention: of what has ended: recorded and cancelled jobs first.
-        sync: "normal" survives kill -9, "full" survives power loss.
-        broken: told why nothing can be written, at each failure; it is tried again each second.
+        path: of the file; None keeps jobs in memory only. settings: as ``Shelf`` takes them; retention: of what has
+            ended, recorded and cancelled jobs first.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None,
-        *,
-        loop: asyncio.AbstractEventLoop | None = None,
-        retention: Retention | None = None,
-        sync: Sync = "normal",
-        broken: Callable[[str], None] | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._wall = clock.wall if clock is not None else time.time
-        self._shelf = Shelf(
-            path,
-            loop or asyncio.get_running_loop(),
-            SCHEMA,
-            retention=retention or Retention(),
-            sync=sync,
-            broken=broken,
-            clock=clock,
-        )
+    def __init__(self, path: str | os.PathLike[str] | None, **settings: Any) -> None:
+        super().__init__(path, asyncio.get_running_loop(), SCHEMA, **{"retention": Retention(), **settings})
 
-    @property
-    def broken(self) -> str:
-        """Why nothing can be written at present (then no job should be accepted), or ""."""
-        return self._shelf.broken
-
-    async def open(self) -> list[KeptJob]:
+    async def load(self) -> list[StoredAssignment]:
         """Begin; the jobs that are not recorded (accepted, started, done), oldest first.
 
         Raises:
             ConfigError: another process uses the file, it is damaged, of a newer version, or cannot be written.
         """
-        return [self._job(kept) for kept in await self._shelf.open()]
+        return [self._job(kept) for kept in await self.open()]
 
-    def accepted(self, job: KeptJob) -> bool:
+    def accepted(self, job: StoredAssignment) -> bool:
         """A job came. False: its uuid is there already and stays as it is."""
-        if job.uuid in self._shelf.cards:
+        if job.uuid in self.cards:
             return False
         more = _More(_hex(job.client), job.idempotent)
-        self._shelf.new(job.uuid, job.service, job.task, "accepted", _text(more))
-        self._shelf.attach(job.uuid, _BODY, bytes(job.body))
+        self.new(job.uuid, job.service, job.task, "accepted", _text(more))
+        self.attach(job.uuid, _BODY, bytes(job.body))
         return True
 
     def started(self, uuid: str) -> None:
         """Its task begins now. A finished one stays finished."""
-        if self.state(uuid) != "accepted":
-            return
-        more = self._more(uuid)
-        more.started_s = self._wall()
-        self._shelf.change(uuid, "started", more=_text(more))
+        if self.state(uuid) == "accepted":
+            self._set(uuid, "started", started_s=self._wall())
 
-    def done(self, job: KeptJob) -> None:
+    def done(self, job: StoredAssignment) -> None:
         """Its result; the job need not have been put before. The first result stays."""
         self.accepted(job)
         if self.state(job.uuid) in FINISHED:
             return
-        more = self._more(job.uuid)
-        more.status, more.ended_s = job.status, self._wall()
-        self._shelf.attach(job.uuid, _RESULT, bytes(job.result))
-        self._shelf.change(job.uuid, "done", more=_text(more), ends=True)
+        self.attach(job.uuid, _RESULT, bytes(job.result))
+        if job.events:
+            self.attach(job.uuid, _EVENTS, job.events)
+        self._set(job.uuid, "done", ends=True, status=job.status, ended_s=self._wall(), failed=job.failed)
 
     def recorded(self, uuids: list[str]) -> None:
         """The broker has these results: they are kept for the retention time only."""
         for uuid in uuids:
             if self.state(uuid) == "done":
-                self._shelf.change(uuid, "recorded", settled=True)
+                self.change(uuid, "recorded", settled=True)
 
     def cancelled(self, uuid: str) -> None:
         """Its client does not want it any more: it does not come back after a restart."""
         if self.state(uuid) in ("accepted", "started"):
-            more = self._more(uuid)
-            more.ended_s = self._wall()
-            self._shelf.change(uuid, "cancelled", more=_text(more), settled=True)
+            self._set(uuid, "cancelled", settled=True, ended_s=self._wall())
 
     def readdressed(self, uuid: str, client: bytes | None) -> None:
         """A job that is here came again, with another attempt in its address."""
-        if uuid in self._shelf.cards:
-            more = self._more(uuid)
-            more.client = _hex(client)
-            self._shelf.change(uuid, self.state(uuid), more=_text(more))
-
-    def forget(self, uuid: str) -> None:
-        """Drop a job: it was refused after all."""
-        self._shelf.drop(uuid)
+        if uuid in self.cards:
+            self._set(uuid, self.state(uuid), client=_hex(client))
 
     def state(self, uuid: str) -> str:
         """accepted, started, done, recorded or cancelled; "" for a job that is not here."""
-        card = self._shelf.cards.get(uuid)
+        card = self.cards.get(uuid)
         return card.state if card is not None else ""
 
-    async def durable(self) -> None:
-        """Return when everything put so far is on disk.
-
-        Raises:
-            NotStored: it cannot be written at present (disk full); the text says why. It stays queued.
-        """
-        await self._shelf.durable()
-
-    async def find(self, uuid: str) -> KeptJob | None:
+    async def find(self, uuid: str) -> StoredAssignment | None:
         """The job ``uuid`` with body and result.
 
         Raises:
             NotStored: the file cannot be read.
         """
-        kept = await self._shelf.read(uuid)
+        kept = await self.read(uuid)
         return self._job(kept) if kept is not None else None
 
-    async def listing(self, last: int) -> list[KeptJob]:
+    def listing(self, last: int = LISTED) -> list[StoredAssignment]:
         """The newest ``last`` jobs, newest first, without bodies and results."""
-        newest = sorted(self._shelf.cards.values(), key=lambda card: -card.number)[:last]
+        newest = sorted(self.cards.values(), key=lambda card: -card.number)[:last]
         return [self._job(Kept(card, {})) for card in newest]
 
-    async def close(self) -> None:
-        """Write what is left and end."""
-        await self._shelf.close()
+    def _set(self, uuid: str, state: str, *, ends: bool = False, settled: bool = False, **more: Any) -> None:
+        about = msgspec.structs.replace(_more.decode(self.cards[uuid].more), **more)
+        self.change(uuid, state, more=_text(about), ends=ends, settled=settled)
 
-    def _more(self, uuid: str) -> _More:
-        return _more.decode(self._shelf.cards[uuid].more)
-
-    def _job(self, kept: Kept) -> KeptJob:
+    def _job(self, kept: Kept) -> StoredAssignment:
         card: Card = kept.card
         more = _more.decode(card.more)
-        return KeptJob(
+        return StoredAssignment(
             card.uuid,
             None if more.client is None else bytes.fromhex(more.client),
             card.service,
@@ -205,7 +164,9 @@ class SqliteJobStore:
             card.submitted_s,
             more.started_s,
             more.ended_s,
-            self._shelf.age_s(card),
+            kept.bodies.get(_EVENTS, b""),
+            more.failed,
+            self.age_s(card),
         )
 
 

@@ -144,25 +144,6 @@ def make(function: Function, **options: Unpack[TaskOptions]) -> Task:
     return Task(name, function, options.get("idempotent", True), asynchronous, job, text, nf_text, model)
 
 
-class Tasks(dict[str, Task]):
-    """A worker's tasks by name."""
-
-    def offer(self, task: Task) -> None:
-        """Add ``task``.
-
-        Raises:
-            ConfigError: there is one of its name.
-        """
-        if task.name in self:
-            raise ConfigError(f"task {task.name!r} is there twice")
-        self[task.name] = task
-
-    @property
-    def names(self) -> list[str]:
-        """Sorted."""
-        return sorted(self)
-
-
 # -- input models ---------------------------------------------------------------------------------
 
 

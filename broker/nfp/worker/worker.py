@@ -19,7 +19,7 @@ from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_bas
 from broker.nfp.store.shelf import KEEP_S
 from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.session import Session
-from broker.nfp.worker.tasks import F, TaskOptions, Tasks, make, marked
+from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked
 from broker.transport.curve import Certificate
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ Hook = Callable[["Worker"], object]
 DRAIN_S: Final = 30.0
 """How long running jobs may take once the worker is told to leave."""
 SLOTS: Final = 5
-"""Jobs at a time when nothing is said: what deployed NorFab's workers run."""
+"""Assignments at a time when nothing is said: what deployed NorFab's workers run."""
 SLOTS_MAX: Final = 64
-"""Jobs at a time; a broker of ours gives no more."""
+"""Assignments at a time; a broker of ours gives no more."""
 
 
 class Worker:
@@ -101,14 +101,14 @@ class Worker:
         self.open_timeout_s = open_timeout_s
         self.insecure = insecure
         self.inventory: dict[str, Any] = {}
-        self.tasks = Tasks()
+        self.tasks: dict[str, Task] = {}
         self._channel = channel
         self._session: Session | None = None
         self._starting: list[Hook] = []
         self._stopping: list[Hook] = []
         self._begun = False
         for function, options in marked(self):
-            self.tasks.offer(make(function, **options))
+            self._offer(function, options)
 
     # -- tasks ------------------------------------------------------------------------------------
 
@@ -133,10 +133,16 @@ class Worker:
         """
 
         def offer(given: F) -> F:
-            self.tasks.offer(make(given, **options))
+            self._offer(given, options)
             return given
 
         return offer if function is None else offer(function)
+
+    def _offer(self, function: Function, options: TaskOptions) -> None:
+        task = make(function, **options)
+        if task.name in self.tasks:
+            raise ConfigError(f"task {task.name!r} is there twice")
+        self.tasks[task.name] = task
 
     def starting(self, function: Hook) -> Hook:
         """Call the decorated function with this worker each time it begins, with its inventory, before READY."""
@@ -211,7 +217,7 @@ class Worker:
                 f": {self.folder} cannot be written" if self.store else ""
             )
         return [
-            f"worker {self.name} of the service {self.service}: {', '.join(self.tasks.names) or 'no tasks'}",
+            f"worker {self.name} of the service {self.service}: {', '.join(sorted(self.tasks)) or 'no tasks'}",
             f"  broker {', '.join(self.brokers)}",
             f"  {kept}",
             f"  {self.slots} {'job' if self.slots == 1 else 'jobs'} at a time",
@@ -225,7 +231,7 @@ class Worker:
     @property
     def connected(self) -> bool:
         """Whether it is registered with a broker."""
-        return self._session is not None and self._session.duty.presence.registered
+        return self._session is not None and self._session.consumer.heartbeat.registered
 
     @property
     def trouble(self) -> str:

@@ -9,14 +9,14 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.store.shelf import Retention
 from broker.nfp.store.writer import NotStored
-from broker.nfp.worker.store import KeptJob, SqliteJobStore
+from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from tests.unit.nfp.store.samples import Clocks, run, until, write
 
 
 @contextlib.asynccontextmanager
 async def opened(path, **settings):
-    store = SqliteJobStore(path, **settings)
-    store.found = await store.open()
+    store = AssignmentStore(path, **settings)
+    store.found = await store.load()
     try:
         yield store
     finally:
@@ -24,7 +24,7 @@ async def opened(path, **settings):
 
 
 def kept(uuid, body=b"{}", **changes):
-    return KeptJob(uuid, b"me#1", "svc", "ping", body, True)._replace(**changes)
+    return StoredAssignment(uuid, b"me#1", "svc", "ping", body, True)._replace(**changes)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_comes_back_after_a_restart(path, clocks):
             assert store.state("recorded") == "recorded"
             assert (await store.find("recorded")).result == b"result of recorded"
             assert (await store.find("cancelled")).state == "cancelled"
-            listed = await store.listing(3)
+            listed = store.listing(3)
             assert [(job.uuid, job.body, job.result) for job in listed] == [
                 ("cancelled", b"", b""), ("recorded", b"", b""), ("done", b"", b""),
             ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_uuid_is_accepted_once(path):
             assert (await store.find("u")).body == b"first"
         async with opened(path) as store:
             assert not store.accepted(kept("u", b"third"))
-            store.forget("u")
+            store.drop("u")
             assert store.accepted(kept("u", b"fourth", client=None, idempotent=False))
         async with opened(path) as store:
             assert [(job.body, job.client, job.idempotent) for job in store.found] == [
@@ -208,7 +208,7 @@ def test_retention_by_bytes_and_number(path, persistent):
             for number in range(3):
                 store.done(kept(f"done{number}", b"", status=200, result=bytes(300)))
             store.recorded(["done1"])
-            assert [job.uuid for job in await store.listing(9)] == ["done2", "done1", "done0", "open"]
+            assert [job.uuid for job in store.listing(9)] == ["done2", "done1", "done0", "open"]
             store.done(kept("large", b"", status=200, result=bytes(300)))
             assert store.state("done1") == "", "what is recorded goes first"
             assert store.state("done0") == "done"
@@ -216,7 +216,7 @@ def test_retention_by_bytes_and_number(path, persistent):
             assert store.state("done0") == "", "then the oldest result that nobody confirmed"
             for number in range(9):
                 store.done(kept(f"small{number}", b"", status=200))
-            assert [job.uuid for job in await store.listing(9)] == [
+            assert [job.uuid for job in store.listing(9)] == [
                 "small8",
                 "small7",
                 "small6",
@@ -225,9 +225,7 @@ def test_retention_by_bytes_and_number(path, persistent):
             ]
             store.accepted(kept("beyond", bytes(9000)))
             store.done(kept("last", b""))
-            assert {job.uuid for job in await store.listing(9)} == {"beyond", "open"}, (
-                "what has not ended stays"
-            )
+            assert {job.uuid for job in store.listing(9)} == {"beyond", "open"}, "what has not ended stays"
             if persistent:
                 await store.durable()
         if persistent:
@@ -245,7 +243,7 @@ def test_in_memory_nothing_survives(path):
             store.done(kept("u", status=200, result=b"result"))
             found = await store.find("u")
             assert (found.body, found.result, store.broken) == (b"body", b"result", "")
-            store.forget("u")
+            store.drop("u")
             assert await store.find("u") is None
         assert not path.exists()
 
@@ -259,21 +257,21 @@ def test_a_disk_that_fails_is_told(path):
         async with opened(path, broken=told.append) as store:
             store.accepted(kept("before", b"body"))
             await store.durable()
-            apply = store._shelf._thread._writer._apply
+            apply = store._thread._writer._apply
 
             def full(connection, operations):
                 raise sqlite3.OperationalError("database or disk is full")
 
-            store._shelf._thread._writer._apply = full
-            store._shelf._thread._retry_s = 0.05
+            store._thread._writer._apply = full
+            store._thread._retry_s = 0.05
             store.accepted(kept("u"))
             with pytest.raises(NotStored, match="disk is full"):
                 await store.durable()
             assert "disk is full" in store.broken
             assert told == [store.broken]
             assert (await store.find("before")).body == b"body"
-            store.forget("u")
-            store._shelf._thread._writer._apply = apply
+            store.drop("u")
+            store._thread._writer._apply = apply
             await until(lambda: not store.broken)
         async with opened(path) as store:
             assert [job.uuid for job in store.found] == ["before"]
@@ -286,11 +284,11 @@ def test_a_store_of_another_kind_is_refused(path):
 
     async def story():
         with pytest.raises(ConfigError, match="a database, but no worker store of Headgate"):
-            await SqliteJobStore(path).open()
-        store = SqliteJobStore(path.with_name("mine.db"))
+            await AssignmentStore(path).open()
+        store = AssignmentStore(path.with_name("mine.db"))
         await store.open()
         with pytest.raises(ConfigError, match="this worker store is open in this very process already"):
-            await SqliteJobStore(path.with_name("mine.db")).open()
+            await AssignmentStore(path.with_name("mine.db")).open()
         await store.close()
 
     run(story())
@@ -302,7 +300,7 @@ def test_many_jobs_in_one_turn_are_one_commit(path):
             for number in range(500):
                 store.accepted(kept(str(number), bytes(1000)))
             await asyncio.gather(*(store.durable() for _ in range(5)))
-            assert store._shelf._thread.committed == 1
+            assert store._thread.committed == 1
         async with opened(path) as store:
             assert [job.uuid for job in store.found] == [str(number) for number in range(500)]
 
@@ -314,7 +312,7 @@ def test_many_bodies_in_one_group(path):
         async with opened(path) as store:
             for number in range(20):
                 store.accepted(kept(str(number), bytes([number]) * (number * 100)))
-            store.forget("7")
+            store.drop("7")
         async with opened(path) as store:
             expected = [
                 (str(number), bytes([number]) * (number * 100)) for number in range(20) if number != 7

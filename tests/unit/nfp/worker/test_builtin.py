@@ -9,8 +9,8 @@ import pytest
 from broker.nfp.names import Command
 from broker.nfp.process_stats import ProcessStats
 from broker.nfp.worker import session
+from broker.nfp.worker.fetched_files import delete
 from broker.nfp.worker.session import Watchdog
-from broker.nfp.worker.versions import delete
 from tests.live.nfp import running, section
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import final, made, post, result, working
@@ -75,7 +75,7 @@ def test_its_configuration_is_what_the_inventory_says():
         dog.stop()
 
     asyncio.run(main())
-    assert dog.configuration() == {**said, "memory_threshold_mbyte": 1000}
+    assert dog.configuration == {**said, "memory_threshold_mbyte": 1000}
 
 
 @pytest.mark.parametrize(("action", "ends"), [("log", 0), ("shutdown", 1)])
@@ -165,7 +165,9 @@ def test_what_stops_with_a_worker_stops_when_its_jobs_are_done_and_however_it_en
             running = asyncio.get_running_loop().create_task(worker.run())
             await broker.take_only(Command.READY)
             post(broker, "u1", "last")
-            await until(lambda: worker._session.duty.jobs.open or worker._session.duty.jobs.done)
+            await until(
+                lambda: worker._session.consumer.assignments.open or worker._session.consumer.assignments.done
+            )
             end(worker, running)
             await asyncio.wait([running], timeout=PATIENCE_S)
 

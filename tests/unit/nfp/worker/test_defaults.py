@@ -138,6 +138,6 @@ def test_how_long_ended_jobs_are_kept_is_the_workers_to_say(tmp_path):
                     **({} if keep_s is None else {"keep_s": keep_s}),
                 )
                 async with working(worker, broker):
-                    assert worker._session.store._shelf.retention.keep_s == (keep_s or 86400.0)
+                    assert worker._session.store.retention.keep_s == (keep_s or 86400.0)
 
     asyncio.run(main())

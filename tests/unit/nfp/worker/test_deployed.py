@@ -97,7 +97,7 @@ def test_progress_questions_inputs_and_streams_of_an_ordinary_task():
             job.fail("one thing failed")
             return [answer, job.received(PATIENCE_S), job.next_offset(0.01)]
 
-        worker._session.tasks.offer(worker.tasks.get("talk"))
+        worker._session.tasks["talk"] = worker.tasks["talk"]
         post(broker, "u1", "talk", client=b"cli-1")
         await accepted_and_started(broker)
         half = body(await broker.take_only(Command.EVENT))
@@ -143,7 +143,7 @@ def test_questions_of_an_asynchronous_task_answered_refused_and_left_alone():
         async def talk(job, timeout):
             return await job.ask("who?", timeout_s=timeout)
 
-        worker._session.tasks.offer(worker.tasks.get("talk"))
+        worker._session.tasks["talk"] = worker.tasks["talk"]
         for uuid, said, timeout, status in (
             ("u1", {"value": 5}, PATIENCE_S, "received"),
             ("u2", {"cancel": True}, PATIENCE_S, "cancelled"),
@@ -176,7 +176,7 @@ def test_a_running_job_is_pending_and_a_result_not_fetched_is_announced_again():
 
     async def story(broker, worker):
         worker.task(name="long")(lambda: go.wait(PATIENCE_S))
-        worker._session.tasks.offer(worker.tasks.get("long"))
+        worker._session.tasks["long"] = worker.tasks["long"]
         post(broker, "u1", "long", client=b"cli-1")
         post(broker, "u2", "ping", client=b"cli-1")
         assert (await broker.take_only(Command.RESPONSE, Command.EVENT)).status == 201
@@ -186,7 +186,7 @@ def test_a_running_job_is_pending_and_a_result_not_fetched_is_announced_again():
             packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
             assert (packet.status, body(packet)["status"]) == (300, state)
         go.set()
-        await until(lambda: worker._session.duty.jobs.done == 2)
+        await until(lambda: worker._session.consumer.assignments.done == 2)
         get(broker, "u1")
         result(await broker.take_only(Command.RESPONSE, Command.EVENT))
         broker.sock.send_multipart([b"w1", b"", b"NFPB01", b"dummy", b"0x03"])  # as NorFab spells DISCONNECT
@@ -203,7 +203,7 @@ def test_an_open_question_is_asked_again_in_a_new_conversation():
         async def talk(job):
             return await job.ask("who?", timeout_s=PATIENCE_S)
 
-        worker._session.tasks.offer(worker.tasks.get("talk"))
+        worker._session.tasks["talk"] = worker.tasks["talk"]
         post(broker, "u1", "talk", client=b"cli-1")
         await accepted_and_started(broker)
         first = body(await broker.take_only(Command.EVENT))
@@ -225,7 +225,7 @@ def test_a_leaving_worker_lets_its_last_results_be_fetched():
                 ready = await broker.take_only(Command.EVENT)
                 assert body(ready)["event_type"] == "result_ready"
                 worker.stop()
-                await until(lambda: worker._session.duty.draining)
+                await until(lambda: worker._session.consumer.draining)
                 get(broker, "u1")
                 result(await final(broker))
                 goodbye = await broker.take_only(Command.DISCONNECT)
@@ -242,7 +242,7 @@ def test_built_in_tasks():
         async def ask(task, /, *args, **kwargs):
             uuid = f"b{next(numbers)}"
             post(broker, uuid, task, *args, client=b"cli-1", **kwargs)
-            await until(lambda: (job := worker._session.duty.jobs.get(uuid)) and job.ended)
+            await until(lambda: (job := worker._session.consumer.assignments.get(uuid)) and job.ended)
             get(broker, uuid)
             packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
             while packet.status == 201:
@@ -282,7 +282,7 @@ def test_built_in_tasks():
         assert stats["jobs"]["jobs_by_status"]["FAILED"] == 2
         assert set((await ask("get_version"))["result"]) >= {"python", "platform", "headgate"}
         jobs = (await ask("job_list", task="echo"))["result"]
-        assert [job["status"] for job in jobs] == ["COMPLETED", "COMPLETED"]
+        assert [job["status"] for job in jobs] == ["FAILED", "COMPLETED"]
         details = (await ask("job_details", uuid=jobs[1]["uuid"]))["result"]
         assert details["kwargs"] == {"x": 1}
         assert details["result_data"]["w1"]["result"]["kwargs"] == {"x": 1}

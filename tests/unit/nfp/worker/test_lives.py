@@ -8,7 +8,7 @@ import time
 from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.names import Command
-from broker.nfp.worker.store import SqliteJobStore
+from broker.nfp.worker.store import AssignmentStore
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
@@ -224,7 +224,7 @@ def test_a_disk_that_cannot_store_refuses_what_must_be_stored_and_runs_the_rest(
     async def full(_store):
         raise HeadgateError("no space left on device")
 
-    monkeypatch.setattr(SqliteJobStore, "durable", full)
+    monkeypatch.setattr(AssignmentStore, "durable", full)
 
     async def main():
         with RawBroker(opens=True) as broker:
@@ -241,3 +241,106 @@ def test_a_disk_that_cannot_store_refuses_what_must_be_stored_and_runs_the_rest(
                 assert ran == []
 
     asyncio.run(main())
+
+
+def test_what_ended_is_shown_with_its_events_and_its_failure_in_a_later_life(tmp_path):
+    async def ask(broker, uuid, task, /, **kwargs):
+        post(broker, uuid, task, client=b"ada#1", **kwargs)
+        packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
+        while packet.status != 200 or packet.command is not Command.RESPONSE:
+            packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
+        recorded = {"service": "dummy", "uuid": uuid, "status": 200, "status_text": bodies.RECORDED}
+        broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids([uuid]))
+        return result(packet)["result"]
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            for life in range(2):
+                worker = made(broker, state_dir=tmp_path)
+
+                @worker.task
+                async def copy(job):
+                    job.progress("half of it")
+                    raise OSError("no room")
+
+                async with working(worker, broker, ready=False):
+                    await broker.take_only(Command.READY, Command.DISCONNECT)
+                    if life == 0:
+                        await ask(broker, "u1", "copy")
+                        store = worker._session.store
+                        await until(lambda store=store: store.state("u1") == "recorded")
+                        assert len(worker._session.consumer.assignments) == 0
+                    rows = await ask(broker, f"list{life}", "job_list", task="copy")
+                    details = await ask(broker, f"details{life}", "job_details", uuid="u1")
+                    assert [(row["uuid"], row["status"]) for row in rows] == [("u1", "FAILED")]
+                    assert (details["status"], details["client_address"]) == ("FAILED", "ada")
+                    assert [event["message"] for event in details["job_events"]] == ["half of it"]
+                    assert "no room" in details["result_data"]["w1"]["errors"][0]
+
+    asyncio.run(main())
+
+
+def test_a_job_that_was_recorded_is_answered_from_the_store_and_what_cannot_be_read_is_not_run_again(
+    tmp_path,
+):
+    runs = []
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+            worker.task(name="count")(lambda: runs.append(1))
+            async with working(worker, broker):
+                post(broker, "u1", "count")
+                first = await final(broker)
+                recorded = {"service": "dummy", "uuid": "u1", "status": 200, "status_text": bodies.RECORDED}
+                broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids(["u1"]))
+                await until(lambda: worker._session.store.state("u1") == "recorded")
+                post(broker, "u1", "count")
+                assert (await final(broker)).data == first.data
+                await until(lambda: not worker._session.consumer.delivery.busy)
+                broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids(["u1"]))
+                await until(lambda: len(worker._session.consumer.assignments) == 0)
+
+                async def unreadable(_uuid):
+                    raise HeadgateError("the disk is gone")
+
+                worker._session.store.read = unreadable
+                post(broker, "u1", "count")
+                assert "no result to be read" in result(await final(broker), 500)["errors"][0]
+                broker.say(
+                    "w1", Command.DELETE, client=b"c#1", uuid="u1", body=b"{}"
+                )  # it is over: no answer
+                post(broker, "u2", "ping")
+                assert (await final(broker)).uuid == "u2"
+
+    asyncio.run(main())
+    assert runs == [1]
+
+
+def test_what_must_not_run_twice_and_was_cancelled_is_not_run_when_it_comes_again(tmp_path):
+    runs = []
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            for life in range(2):
+                worker = made(broker, state_dir=tmp_path)
+
+                @worker.task(idempotent=False)
+                async def once():
+                    runs.append(1)
+                    await asyncio.Event().wait()
+
+                async with working(worker, broker, ready=False):
+                    await broker.take_only(Command.READY, Command.DISCONNECT)
+                    if life == 0:
+                        post(broker, "u1", "once")
+                        assert (await broker.take_only(Command.RESPONSE)).status == 201
+                        confirm(broker, "u1")
+                        await until(lambda: runs)
+                        broker.say("w1", Command.DELETE, client=b"c#1", uuid="u1", body=b"{}")
+                        assert (await broker.take_only(Command.RESPONSE)).status == 417
+                    post(broker, "u1", "once", client=b"c#2")
+                    assert "cancelled here before" in result(await final(broker), 417)["errors"][0]
+
+    asyncio.run(main())
+    assert runs == [1]

@@ -10,8 +10,8 @@ from broker.errors import ConfigError
 from broker.nfp import bodies
 from broker.nfp.names import Command, Dialect
 from broker.nfp.worker import Worker
-from broker.nfp.worker.duty import Duty
-from broker.nfp.worker.store import KeptJob
+from broker.nfp.worker.consumer import Consumer
+from broker.nfp.worker.store import StoredAssignment
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
@@ -62,7 +62,9 @@ def test_open_says_what_the_worker_is_and_ready_comes_after_the_answer():
 
 @pytest.mark.parametrize("task", ["ping", "aping"])
 def test_a_short_job_costs_one_message(task, monkeypatch):
-    monkeypatch.setitem(Duty.__init__.__kwdefaults__, "accept_after_s", PATIENCE_S)  # on a busy machine, too
+    monkeypatch.setitem(
+        Consumer.__init__.__kwdefaults__, "accept_after_s", PATIENCE_S
+    )  # on a busy machine, too
 
     @story()
     async def one(broker, worker):
@@ -139,7 +141,7 @@ def test_so_many_jobs_at_a_time_as_there_are_slots(slots):
     async def one(broker, worker):
         for number in range(4):
             post(broker, f"u{number}", "wait", number)
-        await until(lambda: len(worker._session.duty.jobs) == 4)
+        await until(lambda: len(worker._session.consumer.assignments) == 4)
         assert running == list(range(slots))
         go.set()
         done = set()
@@ -257,7 +259,7 @@ def test_a_broker_killed_with_jobs_under_way_gets_every_result_when_it_is_back()
             broker.close()
             await until(lambda: not worker.connected)
             go.set()
-            await until(lambda: worker._session.duty.jobs.done == 4)
+            await until(lambda: worker._session.consumer.assignments.done == 4)
             with broker.restarted(epoch="e2") as again:
                 await again.take_only(Command.READY)
                 assert again.offers[-1]["jobs"] == {f"u{number}": [1, "done"] for number in range(4)}
@@ -308,7 +310,7 @@ def test_delete_ends_a_waiting_an_asynchronous_and_an_ordinary_job():
         post(broker, "u3", "patient")
         assert (await broker.take_only(Command.RESPONSE)).status == 201
         broker.say("w1", Command.DELETE, client=b"c#1", uuid="u3", body=b"{}")
-        await until(lambda: worker._session.duty.jobs.get("u3").cancelled)
+        await until(lambda: worker._session.consumer.assignments.get("u3").cancelled)
         go.set()
         assert (await broker.take_only(Command.RESPONSE)).status == 417
         assert seen == [True]
@@ -384,7 +386,7 @@ def test_keepalives_are_sent_in_silence_and_a_silent_broker_is_left():
                 for _ in range(3):
                     await broker.take_only(Command.KEEPALIVE)
                 broker.say("w1", Command.KEEPALIVE, service="dummy")
-                await until(lambda: worker._session.duty.presence.received == 1)
+                await until(lambda: worker._session.consumer.heartbeat.received == 1)
                 broker.multiplier = 3
                 broker.say("w1", Command.DISCONNECT, service="dummy")
                 await broker.take_only(Command.READY, Command.KEEPALIVE)
@@ -449,7 +451,7 @@ def test_a_draining_worker_finishes_what_runs_and_then_says_goodbye():
                 post(broker, "u1", "long")
                 assert (await broker.take_only(Command.RESPONSE)).status == 201
                 worker.stop()
-                await until(lambda: worker._session.duty.draining)
+                await until(lambda: worker._session.consumer.draining)
                 post(broker, "u2", "ping")  # too late: left to another worker
                 go.set()
                 packet = await broker.take_only(Command.RESPONSE)
@@ -524,7 +526,7 @@ def test_a_result_that_finds_the_outbox_full_behind_another_one_is_sent_too():
         way.writable = room.wait
         for number, uuid in enumerate(("u1", "u2"), 1):  # the second ends while the first waits for room
             post(broker, uuid, "aping")
-            await until(lambda number=number: len(worker._session.duty.jobs.offered) == number)
+            await until(lambda number=number: len(worker._session.consumer.assignments.unrecorded) == number)
         full[0] = False
         room.set()
         assert [(await broker.take_only(Command.RESPONSE)).uuid for _ in range(2)] == ["u1", "u2"]
@@ -537,22 +539,24 @@ def test_a_known_job_that_is_deleted_while_its_result_is_looked_up_ends_once(tmp
         with RawBroker(opens=True) as broker:
             worker = made(broker, state_dir=tmp_path)
             async with working(worker, broker):
-                duty = worker._session.duty
+                consumer = worker._session.consumer
                 looked, found = asyncio.Event(), asyncio.Event()
 
                 async def find(uuid):
                     looked.set()
                     await found.wait()
-                    return KeptJob(uuid, b"c#1", "dummy", "ping", b"{}", True, "done", 200, b'{"w1":{}}')
+                    return StoredAssignment(
+                        uuid, b"c#1", "dummy", "ping", b"{}", True, "done", 200, b'{"w1":{}}'
+                    )
 
-                duty._store.state = lambda uuid: "done"
-                duty._store.find = find
+                consumer._store.state = lambda uuid: "done"
+                consumer._store.find = find
                 post(broker, "u1", "ping")
                 await asyncio.wait_for(looked.wait(), PATIENCE_S)
                 broker.say("w1", Command.DELETE, client=b"c#1", uuid="u1", body=b"{}")
                 assert (await broker.take_only(Command.RESPONSE)).status == 417
                 found.set()
-                await until(lambda: not duty.delivery.busy)
-                assert duty.jobs.open == 0
+                await until(lambda: not consumer.delivery.busy)
+                assert consumer.assignments.open == 0
 
     asyncio.run(main())

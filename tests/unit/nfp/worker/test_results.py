@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from broker.nfp.worker.results import Result, clock_text, encode, event_time, tidy
+from broker.nfp.worker.results import Result, clock_text, encode, event_time, normalise
 
 
 def said(result):
@@ -28,7 +28,7 @@ def test_what_it_cannot_becomes_a_failed_result_that_tells_so():
 
 
 def test_loose_fields_of_a_tasks_own_result_are_tidied():
-    found = said(tidy(Result(errors="one", messages=None, resources=("a",), failed=1)))
+    found = said(normalise(Result(errors="one", messages=None, resources=("a",), failed=1)))
     assert (found["errors"], found["messages"], found["resources"], found["failed"]) == (
         ["one"],
         [],

@@ -25,31 +25,24 @@ KEPT_S: Final = 7 * 86_400.0
 """Longer than a task runs that was given the path."""
 
 
-class Versions:
-    """Fetches for the tasks of one worker; see the module."""
+async def fetch(client: NfpClient, folder: Path, url: str) -> Path:
+    """Return the path, below ``folder``, of what ``url`` holds now.
 
-    def __init__(self, client: NfpClient, folder: Path) -> None:
-        self._client = client
-        self._folder = folder
+    Raises:
+        FetchFailed, JobTimeout: see ``NfpClient.fetch``.
+    """
+    names = path_of(url)
+    home = folder.joinpath(*names)
 
-    async def fetch(self, url: str) -> Path:
-        """The path of what ``url`` holds now.
+    def place(details: Details) -> Path:
+        return home / details.mark[:MARK_CHARS] / names[-1]
 
-        Raises:
-            FetchFailed, JobTimeout: see ``NfpClient.fetch``.
-        """
-        names = path_of(url)
-        home = self._folder.joinpath(*names)
-
-        def place(details: Details) -> Path:
-            return home / details.mark[:MARK_CHARS] / names[-1]
-
-        found = await self._client.fetch(url, place)
-        with contextlib.suppress(OSError):  # a folder that is shared by users
-            os.utime(found.path)
-        if not found.cached:
-            await asyncio.to_thread(forget, home, found.path.parent)
-        return found.path
+    found = await client.fetch(url, place)
+    with contextlib.suppress(OSError):  # a folder that is shared by users
+        os.utime(found.path)
+    if not found.cached:
+        await asyncio.to_thread(forget, home, found.path.parent)
+    return found.path
 
 
 def delete(folder: Path, pattern: str) -> dict[str, list[str]]:

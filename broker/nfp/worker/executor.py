@@ -12,10 +12,11 @@ from typing import Any
 
 from broker.errors import HeadgateError
 from broker.nfp.files.fetching import FetchFailed
-from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext, Way
-from broker.nfp.worker.jobs import RUNNING, Job
-from broker.nfp.worker.results import Result, clock_text, encode, tidy
-from broker.nfp.worker.tasks import InvalidInput, Task, Tasks
+from broker.nfp.worker.assignments import RUNNING, Assignment
+from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext
+from broker.nfp.worker.delivery import Delivery
+from broker.nfp.worker.results import Result, clock_text, encode, normalise
+from broker.nfp.worker.tasks import InvalidInput, Task
 from broker.nfp.worker.threads import Threads
 
 log = logging.getLogger("headgate")
@@ -27,7 +28,7 @@ ERROR_TEXT_CHARS = 16_000
 """A traceback is cut to its last so many characters."""
 
 
-class NotBegun(HeadgateError):
+class NotStarted(HeadgateError):
     """The task of a job is not entered: the job ends with the error and ``status``."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -35,64 +36,64 @@ class NotBegun(HeadgateError):
         self.status = status
 
 
-class HeldBack(Exception):
+class StartHeld(Exception):
     """The task of a job is not entered now: whoever raised this brings the job again."""
 
 
-class Runner:
-    """The slots.
+class Executor:
+    """Runs each job in one of so many slots.
 
     Args:
-        tasks: what there is. way: where contexts send. slots: jobs at a time. begin: awaited with each job that
-        has its slot, before its task is entered; it may raise ``NotBegun`` or ``HeldBack``. ended: called with each job
-        that has got its result. localise: see ``Localise``. inventory: shown to tasks.
+        tasks: what there is. delivery: where contexts send. slots: jobs at a time. may_start: awaited with each job
+        that has its slot, before its task is entered; it may raise ``NotStarted`` or ``StartHeld``. ended: called with
+        each job that has got its result. localise: see ``Localise``. inventory: shown to tasks.
     """
 
     def __init__(
         self,
-        tasks: Tasks,
-        way: Way,
+        tasks: dict[str, Task],
+        delivery: Delivery,
         slots: int,
-        begin: Callable[[Job], Awaitable[None]],
-        ended: Callable[[Job], None],
+        may_start: Callable[[Assignment], Awaitable[None]],
+        ended: Callable[[Assignment], None],
         localise: Localise,
         inventory: dict[str, Any],
     ) -> None:
         self._tasks = tasks
-        self._way = way
+        self._delivery = delivery
         self._slots = slots
-        self._begin = begin
+        self._may_start = may_start
         self._ended = ended
         self._localise = localise
         self._inventory = inventory
-        self._threads = Threads(f"task of {way.worker}", slots, way.loop)
-        self._waiting: deque[Job] = deque()
-        self._running: dict[str, tuple[Job, JobContext | ThreadContext]] = {}
+        self._threads = Threads(f"task of {delivery.worker}", slots, delivery.loop)
+        self._waiting: deque[Assignment] = deque()
+        self._running: dict[str, tuple[Assignment, JobContext | ThreadContext]] = {}
         self._paused = True
 
     @property
     def running(self) -> int:
-        """Jobs in a slot."""
+        """Assignments in a slot."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait for one."""
+        """Assignments that wait for one."""
         return len(self._waiting)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: Assignment) -> None:
         """Run ``job`` when a slot is free."""
         self._waiting.append(job)
-        self._fill()
+        self._start_waiting()
 
-    def take_back(self, job: Job) -> bool:
+    def remove(self, job: Assignment) -> bool:
         """Do not run ``job``; False when it has its slot."""
         if job not in self._waiting:
             return False
         self._waiting.remove(job)
         return True
 
-    def take_all_back(self) -> list[Job]:
+    def remove_waiting(self) -> list[Assignment]:
         """Return the jobs that wait for a slot, oldest first: they wait no more."""
         waiting, self._waiting = list(self._waiting), deque()
         return waiting
@@ -100,23 +101,23 @@ class Runner:
     def resume(self) -> None:
         """Fill free slots; until the first call they stay free."""
         self._paused = False
-        self._fill()
+        self._start_waiting()
 
     def pause(self) -> None:
         """Begin with no further job."""
         self._paused = True
 
-    def ask_again(self) -> None:
+    def repeat_questions(self) -> None:
         """A new conversation with a broker: open questions are asked once more."""
         for _job, context in self._running.values():
-            context._ask_again()
+            context.repeat_question()
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: Assignment) -> None:
         """``job`` was deleted: end it at once when it waits or is asynchronous, else tell it."""
         job.cancelled = True
         held = self._running.get(job.uuid)
         if held is None:
-            self.take_back(job)
+            self.remove(job)
             self._finish(job, self._cancelled(job))
         elif isinstance(held[1], ThreadContext) and job.begun:
             held[1].interrupt()
@@ -133,40 +134,40 @@ class Runner:
             await asyncio.wait(tasks)
         self._threads.close()
 
-    def _fill(self) -> None:
+    def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self._slots and not self._paused:
             job = self._waiting.popleft()
             task = self._tasks.get(job.task)
             kind = JobContext if task is None or task.asynchronous else ThreadContext
-            context = kind(job, self._way, self._inventory)
+            context = kind(job, self._delivery, self._inventory)
             self._running[job.uuid] = (job, context)
-            job.running = self._way.loop.create_task(self._run(job, task, context), name=f"job {job.uuid}")
+            job.running = self._delivery.loop.create_task(
+                self._run(job, task, context), name=f"job {job.uuid}"
+            )
 
-    async def _run(self, job: Job, task: Task | None, context: JobContext | ThreadContext) -> None:
-        status = 0
+    async def _run(self, job: Assignment, task: Task | None, context: JobContext | ThreadContext) -> None:
+        result, status = None, 0
         try:
-            await self._begin(job)
+            await self._may_start(job)
             job.begun, job.state, job.started_s = True, RUNNING, time.time()
             result = await self._result(job, task, context)
-        except NotBegun as error:
+        except NotStarted as error:
             result, status = Result(failed=True, errors=[str(error)], status="error"), error.status
-        except HeldBack:
-            self._running.pop(job.uuid, None)
-            self._fill()
-            return
+        except StartHeld:
+            pass
         except asyncio.CancelledError:
             if not job.cancelled:  # the worker ends: the job has no result
-                self._running.pop(job.uuid, None)
                 raise
             result = self._cancelled(job)
-        except BaseException:
+        finally:
             self._running.pop(job.uuid, None)
-            raise
-        self._running.pop(job.uuid, None)
-        self._finish(job, result, status)
-        self._fill()
+        if result is not None:
+            self._finish(job, result, status)
+        self._start_waiting()
 
-    async def _result(self, job: Job, task: Task | None, context: JobContext | ThreadContext) -> Result:
+    async def _result(
+        self, job: Assignment, task: Task | None, context: JobContext | ThreadContext
+    ) -> Result:
         """What the task brings; an exception becomes a failed result."""
         try:
             if task is None:
@@ -177,7 +178,7 @@ class Runner:
         except JobCancelled as error:
             result = self._cancelled(job) if job.cancelled else Result(failed=True, status="failed")
             result.errors = [str(error)]
-            return _dressed(result, context)
+            return _with_context(result, context)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
@@ -185,10 +186,10 @@ class Runner:
             text = str(error) if isinstance(error, LookupError) and task is None else _trace(error)
             failed = Result(failed=True, errors=[text], status="timeout" if late else "error")
             failed.messages = [f"{type(error).__name__}: {error}" if str(error) else type(error).__name__]
-            return _dressed(failed, context)
-        return _dressed(tidy(value) if isinstance(value, Result) else Result(result=value), context)
+            return _with_context(failed, context)
+        return _with_context(normalise(value) if isinstance(value, Result) else Result(result=value), context)
 
-    async def _value(self, job: Job, task: Task, context: JobContext | ThreadContext) -> Any:
+    async def _value(self, job: Assignment, task: Task, context: JobContext | ThreadContext) -> Any:
         context.check()
         args, kwargs = await self._localise(task, job.args, job.kwargs)
         if isinstance(context, ThreadContext):
@@ -201,14 +202,14 @@ class Runner:
                 context.check()  # says how long it took
             raise
 
-    def _cancelled(self, job: Job) -> Result:
+    def _cancelled(self, job: Assignment) -> Result:
         return Result(failed=True, status="skipped", errors=[f"job {job.uuid} was cancelled"])
 
-    def _finish(self, job: Job, result: Result, status: int = 0) -> None:
-        name = self._way.worker
+    def _finish(self, job: Assignment, result: Result, status: int = 0) -> None:
+        name = self._delivery.worker
         result.task = result.task or f"{name}:{job.task}"
         result.juuid = result.juuid or job.uuid
-        result.service = self._way.service
+        result.service = self._delivery.service
         result.status = result.status or ("failed" if result.failed else "completed")
         result.task_started = result.task_started or clock_text(job.started_s or None)
         result.task_completed = clock_text()
@@ -217,7 +218,7 @@ class Runner:
         self._ended(job)
 
 
-def _dressed(result: Result, context: JobContext | ThreadContext) -> Result:
+def _with_context(result: Result, context: JobContext | ThreadContext) -> Result:
     """``result`` with what the task left in its context."""
     result.resources = [*result.resources, *context.resources]
     result.resources_failed = [*result.resources_failed, *context.resources_failed]
@@ -237,10 +238,10 @@ def _is_cancelled() -> bool:
     return current is not None and current.cancelling() > 0
 
 
-def _no_task(name: str, tasks: Tasks) -> str:
+def _no_task(name: str, tasks: dict[str, Task]) -> str:
     if not name:
         return 'the body names no task, expected JSON with "task", "args" and "kwargs"'
-    return f"no task {name[:64]!r}, expected one of {', '.join(tasks.names)}"
+    return f"no task {name[:64]!r}, expected one of {', '.join(sorted(tasks))}"
 
 
 def _trace(error: BaseException) -> str:

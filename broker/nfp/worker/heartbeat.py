@@ -15,14 +15,14 @@ KEEPALIVE_S: Final = BrokerOpen().keepalive_ms / 1000
 MULTIPLIER: Final = BrokerOpen().multiplier
 
 
-class Presence:
+class Heartbeat:
     """One worker's word that it is there, and its ear for the broker.
 
     Args:
         channel: to the broker. service: what READY registers.
 
     Attributes:
-        interval_s, multiplier: in use. sent, received: keepalives. since: loop time of READY, 0 when not registered.
+        registered: READY was sent in this conversation. interval_s, multiplier: in use. sent, received: keepalives.
     """
 
     def __init__(self, channel: Channel, service: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -32,17 +32,12 @@ class Presence:
         self._timer: asyncio.TimerHandle | None = None
         self._heard = 0.0
         self._spoke = 0.0
-        self._frugal = False
+        self._ours = False
         self.interval_s = KEEPALIVE_S
         self.multiplier = MULTIPLIER
         self.sent = 0
         self.received = 0
-        self.since = 0.0
-
-    @property
-    def registered(self) -> bool:
-        """READY was sent in this conversation."""
-        return self.since > 0
+        self.registered = False
 
     @property
     def silence_s(self) -> float:
@@ -50,7 +45,7 @@ class Presence:
         return self.interval_s * self.multiplier
 
     @property
-    def sure(self) -> bool:
+    def broker_is_there(self) -> bool:
         """Whether the broker was heard so lately that it cannot have given us up without a word."""
         return self.registered and self._loop.time() - self._heard < self.silence_s
 
@@ -59,43 +54,42 @@ class Presence:
         """How long the broker may still be silent; 0 when not registered."""
         return round(self._heard + self.silence_s - self._loop.time(), 1) if self.registered else 0.0
 
-    def begin(self, opened: dict[str, Any] | None) -> None:
+    def register(self, opened: dict[str, Any] | None) -> None:
         """Register; called again when the broker's OPEN comes late, which changes the timing only."""
         self.interval_s, self.multiplier = KEEPALIVE_S, MULTIPLIER
-        self._frugal = opened is not None
+        self._ours = opened is not None
         if opened is not None:
             self.interval_s = _positive(opened.get("keepalive_ms"), self.interval_s * 1000) / 1000
             self.multiplier = int(_positive(opened.get("multiplier"), self.multiplier))
         self._heard = self._spoke = self._loop.time()
         if not self.registered:
-            self.since = self._loop.time()
+            self.registered = True
             self._channel.send(Packet(Sender.WORKER, Command.READY, service=self._service))
         self._arm()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """The conversation is over."""
-        self.since = 0.0
+        self.registered = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def heard(self, packet: Packet) -> None:
+    def note_received(self, packet: Packet) -> None:
         """Any packet of the broker's says that it is there."""
         self._heard = self._loop.time()
         self.received += packet.command is Command.KEEPALIVE
 
-    def spoke(self) -> None:
+    def note_sent(self) -> None:
         """Something was sent: as good as a KEEPALIVE, except to deployed NorFab, whose broker counts only these."""
-        if self._frugal:
+        if self._ours:
             self._spoke = self._loop.time()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Say goodbye: no further jobs."""
         if self.registered:
-            self._channel.send(
-                Packet(Sender.WORKER, Command.DISCONNECT, service=self._service, body=_goodbye(self._frugal))
-            )
-        self.end()
+            body = b"shutdown" if self._ours else None  # deployed NorFab writes and expects none
+            self._channel.send(Packet(Sender.WORKER, Command.DISCONNECT, service=self._service, body=body))
+        self.stop()
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -109,16 +103,11 @@ class Presence:
         if now - self._heard >= self.silence_s:
             self._channel.reopen(f"the broker was silent for {self.silence_s:g} s")
             return
-        if not self._frugal or now - self._spoke >= self.interval_s:
+        if not self._ours or now - self._spoke >= self.interval_s:
             self._channel.send(Packet(Sender.WORKER, Command.KEEPALIVE, service=self._service))
             self._spoke = now
             self.sent += 1
         self._arm()
-
-
-def _goodbye(ours: bool) -> bytes | None:
-    """DISCONNECT's body: deployed NorFab writes and expects none."""
-    return b"shutdown" if ours else None
 
 
 def _positive(said: Any, unsaid: float) -> float:

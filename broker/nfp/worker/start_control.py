@@ -16,69 +16,71 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.names import Command
-from broker.nfp.worker.delivery import Delivery, kept
-from broker.nfp.worker.jobs import Job, Jobs
+from broker.nfp.worker.assignments import Assignment, Assignments
+from broker.nfp.worker.delivery import Delivery
+from broker.nfp.worker.executor import Executor, NotStarted, StartHeld
+from broker.nfp.worker.heartbeat import Heartbeat
 from broker.nfp.worker.results import Result, clock_text, encode
-from broker.nfp.worker.running import HeldBack, NotBegun
-
-if TYPE_CHECKING:
-    from broker.nfp.worker.presence import Presence
-    from broker.nfp.worker.running import Runner
-    from broker.nfp.worker.store import SqliteJobStore
+from broker.nfp.worker.store import AssignmentStore
 
 log = logging.getLogger("headgate")
 ACCEPT_AFTER_S: Final = 0.05
 """Jobs that may be run twice and are shorter than this cost no 201 and no place in the store before their end."""
 
 
-class Admission:
+class StartControl:
     """Lets jobs begin.
 
     Args:
         accept_after_s: see ``ACCEPT_AFTER_S``.
 
     Attributes:
-        runner: to be set before the first job.
+        executor: to be set before the first job.
     """
 
     def __init__(
-        self, jobs: Jobs, store: SqliteJobStore, delivery: Delivery, presence: Presence, accept_after_s: float
+        self,
+        jobs: Assignments,
+        store: AssignmentStore,
+        delivery: Delivery,
+        heartbeat: Heartbeat,
+        accept_after_s: float,
     ) -> None:
-        self.runner: Runner
-        self._jobs = jobs
+        self.executor: Executor
+        self._assignments = jobs
         self._store = store
         self._delivery = delivery
-        self._presence = presence
+        self._heartbeat = heartbeat
         self._accept_after_s = accept_after_s
-        self._held_back: dict[str, Job] = {}
+        self._held: dict[str, Assignment] = {}
 
-    async def begin(self, job: Job) -> None:
+    async def wait_to_start(self, job: Assignment) -> None:
         """``job`` has its slot: return when its task may be entered.
 
         Raises:
-            HeldBack: the broker may have given us up. NotBegun: it cannot be stored.
+            StartHeld: the broker may have given us up. NotStarted: it cannot be stored.
         """
-        if job.attempt and not job.confirmed and not self._presence.sure:
-            self.hold_back(job)
-            raise HeldBack
+        if job.attempt and not job.confirmed and not self._heartbeat.broker_is_there:
+            self.hold(job)
+            raise StartHeld
         try:
             if not job.idempotent:
                 await self._begin_once(job)
-            elif self._delivery.pushing:
-                job.timer = self._delivery.loop.call_later(self._accept_after_s, self._lasting, job)
+            elif self._delivery.pushes_results:
+                job.timer = self._delivery.loop.call_later(self._accept_after_s, self._still_running, job)
         except HeadgateError as error:
-            raise NotBegun(500, f"worker {self._delivery.worker} cannot store the job: {error}") from error
+            raise NotStarted(500, f"worker {self._delivery.worker} cannot store the job: {error}") from error
         if job.idempotent and job.stored:
             self._store.started(job.uuid)
-        if not self._delivery.pushing:
-            self._delivery.tell(job, "progress", "starting", "running")
+        if not self._delivery.pushes_results:
+            self._delivery.send_event(job, "progress", "starting", "running")
 
-    async def _begin_once(self, job: Job) -> None:
+    async def _begin_once(self, job: Assignment) -> None:
         """What must not be run twice is confirmed first, and that it has begun is on disk."""
         if job.attempt and not job.confirmed:
             job.confirmation = self._delivery.loop.create_future()
@@ -94,90 +96,92 @@ class Admission:
     def confirmed(self, uuids: Iterable[str]) -> None:
         """The broker says that these jobs are this worker's."""
         for uuid in uuids:
-            job = self._jobs.get(uuid)
+            job = self._assignments.get(uuid)
             if job is None or job.ended or job.begun:
                 continue
             job.confirmed = True
             if job.confirmation is not None and not job.confirmation.done():
                 job.confirmation.set_result(None)
             else:
-                self.go_on(job)
+                self.release(job)
 
-    def hold_back(self, job: Job) -> None:
+    def hold(self, job: Assignment) -> None:
         """``job`` does not begin until its broker has said that it may, and ends at its deadline."""
         job.confirmed = False
         job.stop_timer()
-        self._held_back[job.uuid] = job
+        self._held[job.uuid] = job
         left_s = max(0.0, job.deadline - time.monotonic())
         job.timer = self._delivery.loop.call_later(left_s, self._never_confirmed, job)
 
-    def _never_confirmed(self, job: Job) -> None:
-        del self._held_back[job.uuid]
+    def _never_confirmed(self, job: Assignment) -> None:
+        del self._held[job.uuid]
         worker = self._delivery.worker
-        self.end_unrun(job, f"no broker said within {job.timeout_s:g} s that {worker} may run the job", 408)
+        self.end_unstarted(
+            job, f"no broker said within {job.timeout_s:g} s that {worker} may run the job", 408
+        )
 
-    def go_on(self, job: Job) -> bool:
+    def release(self, job: Assignment) -> bool:
         """A job that was held back waits for its slot; False when it was not."""
-        if not self.forget(job):
+        if not self.stop_holding(job):
             return False
-        self.runner.add(job)
+        self.executor.add(job)
         return True
 
-    def go_on_unasked(self) -> None:
+    def release_unconfirmed(self) -> None:
         """The broker confirms nothing: what it or one like it gave goes on, what another kind gave does not."""
-        for job in [job for job in self._held_back.values() if not job.attempt]:
-            self.go_on(job)
+        for job in [job for job in self._held.values() if not job.attempt]:
+            self.release(job)
 
-    def forget(self, job: Job) -> bool:
+    def stop_holding(self, job: Assignment) -> bool:
         """``job`` is not held back any more; False when it was not."""
-        if self._held_back.pop(job.uuid, None) is None:
+        if self._held.pop(job.uuid, None) is None:
             return False
         job.stop_timer()
         return True
 
-    def take_back(self, job: Job) -> bool:
+    def take_back(self, job: Assignment) -> bool:
         """Forget ``job``, for which somebody else has a place; False when it has its slot here."""
-        if not (self.forget(job) or self.runner.take_back(job)):
+        if not (self.stop_holding(job) or self.executor.remove(job)):
             return False
-        self._jobs.remove(job)
+        self._assignments.remove(job)
         if job.stored:
-            self._store.forget(job.uuid)
+            self._store.drop(job.uuid)
         return True
 
     # -- 201 --------------------------------------------------------------------------------------
 
-    def _lasting(self, job: Job) -> None:
+    def _still_running(self, job: Assignment) -> None:
         """A job that may be run twice is still there after a while: now its broker is told that it is in hand."""
         job.timer = None
-        self._delivery.start(self._accept_late(job), f"accept {job.uuid}")
+        self._delivery.run_in_background(self._accept_late(job), f"accept {job.uuid}")
 
-    async def _accept_late(self, job: Job) -> None:
+    async def _accept_late(self, job: Assignment) -> None:
         try:
             await self.accept(job)
         except HeadgateError as error:
             log.warning("%s: job %s is not stored: %s", self._delivery.worker, job.uuid, error)
 
-    async def accept(self, job: Job) -> None:
+    async def accept(self, job: Assignment) -> None:
         """Store the job and say 201.
 
         Raises:
             HeadgateError: it cannot be stored.
         """
-        self._store.accepted(kept(job))
+        self._store.accepted(job.as_stored())
         job.stored = True
         if job.begun:
             self._store.started(job.uuid)
         await self._store.durable()
         if not job.ended:
             job.accepted = True
-            self.say_accepted(job)
+            self.send_accepted(job)
 
-    def say_accepted(self, job: Job) -> None:
+    def send_accepted(self, job: Assignment) -> None:
         """201."""
         body = bodies.accepted(job.uuid, self._delivery.service, self._delivery.worker)
-        self._delivery.say(job, Command.RESPONSE, 201, body)
+        self._delivery.send(job, Command.RESPONSE, 201, body)
 
-    def end_unrun(self, job: Job, error: str, status: int) -> None:
+    def end_unstarted(self, job: Assignment, error: str, status: int) -> None:
         """``job`` ends with ``error`` and its task is not entered; nothing happens when it has ended."""
         if job.ended:
             return
