@@ -86,18 +86,17 @@ def told(entry: BufferedEvent, epoch: str) -> dict[str, Any]:
         "time": round(entry.time_s, 3),
         "sequence": entry.sequence,
         "epoch": epoch,
-        "event": _spoken(event),
+        "event": _spoken(event.body, event.kind),
     }
 
 
-def _spoken(event: JobEvent) -> Any:
-    body = event.body
+def _spoken(body: Any, kind: str = "") -> Any:
     if not len(body):
         return None
     try:
         return read_json(body)
     except (msgspec.MsgspecError, UnicodeError):
-        return _plain(bytes(body)) if event.kind == "published" else None
+        return _plain(bytes(body)) if kind == "published" else None
 
 
 def _plain(body: bytes) -> Any:
