@@ -103,7 +103,10 @@ def test_a_job_for_any_worker(stage: Stage) -> None:
 def test_jobs_for_one_name_and_for_a_list(stage: Stage) -> None:
     assert set(stage.run("ping", workers="w2")) == {"w2"}
     assert set(stage.run("ping", workers=["w1", "w2"])) == {"w1", "w2"}
-    assert set(stage.run("ping", workers=["w1", "nobody"])) == {"w1"}, "unknown names of a list are left out"
+    results = stage.run("ping", workers=["w1", "nobody"])
+    assert results["w1"]["failed"] is False
+    assert results["nobody"]["failed"] is True
+    assert results["nobody"]["errors"] == ["no worker is called nobody, and no resource"]
 
 
 def test_a_failing_task_is_a_result(stage: Stage) -> None:
