@@ -104,11 +104,8 @@ class JobEvent(msgspec.Struct, frozen=True, gc=False):
     """How it ended, see ``outcome``: one worker's part (finished), the job (closed, expired, cancelled); else ""."""
 
 
-class Watch(Protocol):
-    """Who wants to know."""
-
-    def happened(self, event: JobEvent) -> None:
-        """Called in order, at once; must not call back into the dispatcher."""
+OnJobEvent = Callable[[JobEvent], None]
+"""Is told in order, at once; must not call back into the dispatcher."""
 
 
 class Call(NamedTuple):
@@ -133,12 +130,3 @@ class Answer(NamedTuple):
 
 Later = Callable[[Callable[[Answer], None]], None]
 """An answer that takes its time: it calls the function it is given with it, once, or never when the broker stops."""
-
-
-class Internal(Protocol):
-    """A service of the broker's own."""
-
-    name: str
-
-    def call(self, call: Call) -> Answer | Later:
-        """Answer at once, or later; an exception is answered 500 with its text."""

@@ -44,6 +44,16 @@ QUIET_S = 0.3
 Answer = TypeVar("Answer")
 
 
+def workers_of(broker):
+    """Views of the workers of a broker in this process."""
+    return broker.dispatcher.workers(broker.clock.now())
+
+
+def clients_of(broker):
+    """Views of its clients."""
+    return broker.dispatcher.clients(broker.clock.now())
+
+
 def section(rundir: Path, **settings: Any) -> NfpSection:
     """Settings of a broker with a free port, whose files are in ``rundir``."""
     usual: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:*", "base_dir": str(rundir / "nfp")}

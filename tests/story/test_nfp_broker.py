@@ -12,9 +12,10 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
+from broker.nfp.management.counters import counters
 from broker.nfp.names import MMI_BROKER, Command, Dialect, Sender
 from broker.transport import curve
-from tests.live.nfp import PATIENCE_S, keepalive, nfp_broker, nfp_process, ready, reply, request
+from tests.live.nfp import PATIENCE_S, keepalive, nfp_broker, nfp_process, ready, reply, request, workers_of
 
 pytestmark = pytest.mark.story
 SEED, NORFAB = Dialect.SEED, Dialect.NORFAB
@@ -26,7 +27,7 @@ def registered(live, name: str):
     """Wait until the worker ``name`` is there."""
     return live.eventually(
         lambda: next(
-            (one for one in live.broker.overview.workers() if one.name == name and one.status == "alive"),
+            (one for one in workers_of(live.broker) if one.name == name and one.status == "alive"),
             None,
         )
     )
@@ -48,7 +49,7 @@ def listed(live, name: str) -> None:
 
 
 def count(live, name: str) -> int:
-    return live.call(live.broker.overview.counters)[name]
+    return live.call(lambda: counters(live.broker))[name]
 
 
 def works(worker, client, uuid: str) -> None:
@@ -76,7 +77,7 @@ def test_the_texts_dialect_from_end_to_end(rundir):
             frames = worker.recv()
             assert frames[:6] == [b"", b"NFPB01", b"\x04", b"svc", b"any", b"u1"]
             worker.send(b"NFPW01", b"\x05", b"svc", b"u1", b"200 OK", b'{"done":true}')
-            live.eventually(lambda: live.broker.overview.results("u1"))
+            live.eventually(lambda: live.broker.dispatcher.results("u1"))
             client.say(request(GET, "u1", dialect=SEED))
             answer = client.hear()
             assert (answer.status, answer.data) == (200, b'{"done":true}')
@@ -107,7 +108,7 @@ def test_a_req_client_closes_and_sends_again(rundir):
             client.say(request(POST, "u1", dialect=SEED))
             assert client.hear().status == 202
         worker.say(reply(post, 200, b"{}"))
-        live.eventually(lambda: live.broker.overview.results("u1"))
+        live.eventually(lambda: live.broker.dispatcher.results("u1"))
         with live.req() as client:
             client.say(request(GET, "u1", dialect=SEED))
             assert client.hear().status == 200
@@ -217,7 +218,7 @@ def test_results_are_taken_from_who_was_given_the_job(rundir):
         assert client.silent()
         worker.say(reply(post, 200, b'{"w1":"true"}'))
         assert b"true" in client.until(lambda packet: packet.status == 200).data
-        assert len(live.call(lambda: live.broker.overview.results("u1"))) == 1
+        assert len(live.call(lambda: live.broker.dispatcher.results("u1"))) == 1
 
 
 def test_a_flood_of_nonsense_is_cut_and_costs_others_nothing(rundir):
@@ -246,7 +247,7 @@ def test_a_client_that_does_not_read_costs_only_itself(rundir):
             for _ in range(100):
                 worker.say(reply(post, 200, big, command=Command.STREAM))
             worker.say(reply(post, 200, big))
-            live.eventually(lambda: live.broker.overview.results("big"))
+            live.eventually(lambda: live.broker.dispatcher.results("big"))
             works(worker, client, "u1")
             assert count(live, "unsent") > 10
             waiting = live.call(lambda: max(peer.waiting[1] for peer in live.broker.peers()))
@@ -276,8 +277,8 @@ def test_two_sockets(rundir):
                 request(Command.MMI, service, service=service, body=b'{"task":"get_inventory"}')
             )
             assert workers_client.until(lambda packet: packet.command is Command.MMI).status == 200
-        assert {one.name for one in live.call(live.broker.overview.workers)} >= {"w1"}
-        assert "w2" not in {one.name for one in live.call(live.broker.overview.workers)}
+        assert {one.name for one in live.call(lambda: workers_of(live.broker))} >= {"w1"}
+        assert "w2" not in {one.name for one in live.call(lambda: workers_of(live.broker))}
 
 
 def test_plaintext_on_loopback_and_unix_sockets(rundir):
@@ -427,7 +428,7 @@ def test_an_unlisted_key_is_refused_where_keys_are_listed(rundir):
         stranger.say(request(GET, "u1"))
         owner.say(request(Command.MMI, "m", service=MMI_BROKER, body=b'{"task":"show_broker"}'))
         assert owner.hear().status == 200
-        live.eventually(lambda: live.broker.overview.counters()["refused_keys"] >= 1)
+        live.eventually(lambda: counters(live.broker)["refused_keys"] >= 1)
         assert stranger.silent()
 
 

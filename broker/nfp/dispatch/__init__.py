@@ -1,6 +1,6 @@
 """Who gets which job, and what everybody is told (NFP, "NFP/Client", "NFP/Broker", "NFP/Worker", "Reliability").
 
-Pure: packets and the time come in, packets go to peers, records to the journal, events to the watch; nothing waits.
+Pure: packets and the time come in, packets go to peers, records to the journal, events to who listens; nothing waits.
 In the order of a job's life::
 
     dispatcher  the walk: which part handles what

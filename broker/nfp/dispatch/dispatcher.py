@@ -17,7 +17,7 @@ from typing import Final
 
 from broker.nfp.access import Access
 from broker.nfp.bodies import WorkerOpen
-from broker.nfp.contract import Journal, Peer, Watch
+from broker.nfp.contract import Journal, OnJobEvent, Peer
 from broker.nfp.dispatch import listing
 from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.claims import Claims
@@ -53,7 +53,7 @@ class Dispatcher:
         config: limits and intervals.
         journal: what is put there becomes durable; answers that depend on it are sent with its ``position``.
         access: who may do what.
-        watch: told of everything that happens to jobs.
+        happened: told of everything that happens to jobs.
         offended: called as ``offended(peer, kind, text)`` when a worker speaks about jobs it was never given
             ("forged") or at a wrong time ("unexpected").
     """
@@ -63,10 +63,10 @@ class Dispatcher:
         config: DispatchConfig,
         journal: Journal,
         access: Access,
-        watch: Watch,
+        happened: OnJobEvent,
         offended: Offended = ignore,
     ) -> None:
-        self._state = state = State(config, journal, access, watch, offended)
+        self._state = state = State(config, journal, access, happened, offended)
         self.counts = state.counts
         self._results = results = Results(state)
         claims = Claims(state)

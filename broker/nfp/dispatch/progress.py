@@ -223,7 +223,7 @@ class Progress:
         event = JobEvent(
             "published", packet.uuid, service, "", "", USERID_UNKNOWN, worker.name, status=status, body=body
         )
-        self._state.watch.happened(event)
+        self._state.happened(event)
 
     def _event_of_other(self, run: Run, kind: str) -> None:
         """Of a worker whose part is over, or that lost the part to another one: only a result still counts."""

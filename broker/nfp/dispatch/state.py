@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.nfp.access import Access
-from broker.nfp.contract import JobEvent, Journal, Peer, Watch
+from broker.nfp.contract import JobEvent, Journal, OnJobEvent, Peer
 from broker.nfp.dispatch.clients import Clients
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.counts import Counts
@@ -71,6 +71,7 @@ class State:
         "counts",
         "due",
         "freed",
+        "happened",
         "journal",
         "kept_bytes",
         "kinds",
@@ -87,16 +88,20 @@ class State:
         "unread",
         "waiting",
         "waiting_parts",
-        "watch",
     )
 
     def __init__(
-        self, config: DispatchConfig, journal: Journal, access: Access, watch: Watch, offended: Offended
+        self,
+        config: DispatchConfig,
+        journal: Journal,
+        access: Access,
+        happened: OnJobEvent,
+        offended: Offended,
     ) -> None:
         self.config = config
         self.journal = journal
         self.access = access
-        self.watch = watch
+        self.happened = happened
         self.offended = offended
         self.counts = Counts()
         self.kinds = Kinds(journal, self.counts)
@@ -141,8 +146,8 @@ class State:
         size: int = 0,
         ended: str = "",
     ) -> None:
-        """Tell whoever watches."""
-        self.watch.happened(
+        """Tell who listens."""
+        self.happened(
             JobEvent(
                 kind,
                 order.uuid,

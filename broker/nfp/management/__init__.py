@@ -2,45 +2,34 @@
 
 ``mmi`` and ``workers``, ``logs``: the text's management interface and deployed NorFab's. ``jobs``: the
 job list. ``events`` over ``event_bus`` over ``event_buffer``: subscriptions with replay. ``accounting``: who used how
-much. ``internal_service``: what these services share; ``managed``: what they need of the broker.
+much. ``internal_service``: what these services share;
+``counters``: what the broker counts. All of them see the broker itself (``server.broker.NfpBroker``).
 ``../MANAGEMENT.md`` has all their tasks.
 """
 
 from __future__ import annotations
 
-from broker.nfp.access import Access
-from broker.nfp.contract import Internal, JobEvent, Watch
+from typing import TYPE_CHECKING
+
 from broker.nfp.logs import LogBuffer
 from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.management.events import EventService
+from broker.nfp.management.internal_service import InternalService
 from broker.nfp.management.jobs import JobService
-from broker.nfp.management.managed import ManagedBroker, Messaging
 from broker.nfp.management.mmi import MmiService
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
 
 __all__ = [
     "Accounting",
     "EventBus",
     "LogBuffer",
-    "ManagedBroker",
-    "Messaging",
-    "Watches",
     "internal_services",
 ]
 
 
-class Watches:
-    """Several watches as one (``contract.Watch``), told in the order given."""
-
-    def __init__(self, *watches: Watch) -> None:
-        self._watches = watches
-
-    def happened(self, event: JobEvent) -> None:
-        """Tell all of them."""
-        for watch in self._watches:
-            watch.happened(event)
-
-
-def internal_services(broker: ManagedBroker, access: Access | None = None) -> list[Internal]:
-    """The services of management, by the rules of ``access``; the inventory's is its own room's."""
-    return [MmiService(broker), JobService(broker, access), EventService(broker.event_bus)]
+def internal_services(broker: NfpBroker) -> list[InternalService]:
+    """The services of management; the inventory's is its own room's."""
+    return [MmiService(broker), JobService(broker), EventService(broker.event_bus)]

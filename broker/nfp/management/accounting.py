@@ -66,7 +66,7 @@ class _Open(msgspec.Struct, eq=False, gc=False):
 
 
 class Accounting:
-    """Implements ``contract.Watch``.
+    """Adds up what job events tell.
 
     Args:
         journal: takes ``Used`` operations.

@@ -104,7 +104,7 @@ class Subscribed(NamedTuple):
 
 
 class EventBus:
-    """Implements ``contract.Watch``.
+    """Numbers job events and delivers them.
 
     Args:
         epoch: the broker's incarnation id.

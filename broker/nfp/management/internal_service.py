@@ -42,7 +42,7 @@ class Deferred(NamedTuple):
 
 
 class InternalService:
-    """An internal service (``contract.Internal``) made of tasks.
+    """A service that the broker answers itself, made of tasks.
 
     Args:
         name: the service.

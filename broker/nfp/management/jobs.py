@@ -18,20 +18,21 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from broker.nesting import read_json
-from broker.nfp.access import Access
 from broker.nfp.contract import Call
 from broker.nfp.dispatch.views import JobView, ResultView
 from broker.nfp.management.internal_service import InternalService, Refused, number, text
-from broker.nfp.management.managed import ManagedBroker
 from broker.nfp.names import JOBS
 from broker.nfp.outcome import END_STATES, FAILED
 from broker.nfp.principal import Standing, told_userid
 from broker.nfp.targets import render
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
 
 LIST_MAX: Final = 1000
 """Jobs in one answer."""
@@ -43,11 +44,10 @@ STATES: Final = ("open", *END_STATES)
 
 
 class JobService(InternalService):
-    """The service over ``broker``, by the rules of ``access`` (without, as those are by default)."""
+    """The service over ``broker``."""
 
-    def __init__(self, broker: ManagedBroker, access: Access | None = None) -> None:
+    def __init__(self, broker: NfpBroker) -> None:
         self._broker = broker
-        self._access = access or Access()
         super().__init__(
             JOBS,
             {
@@ -59,7 +59,7 @@ class JobService(InternalService):
 
     def _list(self, call: Call) -> dict[str, Any]:
         limit = number(call, "limit", 100, 1, LIST_MAX)
-        newest = _Newest(self._broker.jobs())
+        newest = _Newest(self._broker)
         found = list(islice(_matching(call, newest), limit + 1))
         return {
             "jobs": [shown(job) for job in found[:limit]],
@@ -69,7 +69,7 @@ class JobService(InternalService):
     def _count(self, call: Call) -> dict[str, Any]:
         states: Counter[str] = Counter()
         services: Counter[str] = Counter()
-        newest = _Newest(self._broker.jobs())
+        newest = _Newest(self._broker)
         for job in _matching(call, newest):
             states[job.state] += 1
             services[job.service] += 1
@@ -82,21 +82,22 @@ class JobService(InternalService):
 
     def _show(self, call: Call) -> dict[str, Any]:
         uuid = text(call, "uuid")
-        job = self._broker.job(uuid) if uuid else None
-        if job is None or not self._access.may_read(call.peer.principal, job.holder):
+        dispatcher = self._broker.dispatcher
+        job = dispatcher.job(uuid, self._broker.clock.now()) if uuid else None
+        if job is None or not self._broker.access.may_read(call.peer.principal, job.holder):
             raise Refused(f"job {uuid[:64]!r} is not known")  # somebody else's is no more known than none
         told = shown(job)
         told["slots"] = [slot._asdict() for slot in job.slots]
         if call.kwargs.get("results", True):
-            told["results"] = _results(self._broker.results(uuid))
+            told["results"] = _results(dispatcher.results(uuid))
         return told
 
 
 class _Newest:
     """The newest jobs; ``more`` once there turned out to be older ones that are not looked at."""
 
-    def __init__(self, jobs: Iterator[JobView]) -> None:
-        self._jobs = jobs
+    def __init__(self, broker: NfpBroker) -> None:
+        self._jobs = broker.dispatcher.jobs(broker.clock.now(), newest_first=True)
         self.more = False
 
     def __iter__(self) -> Iterator[JobView]:

@@ -12,12 +12,13 @@ import importlib.metadata
 import sys
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
 from broker.nfp.contract import Call
 from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management import workers as lines
+from broker.nfp.management.counters import counters, messaging
 from broker.nfp.management.internal_service import (
     Deferred,
     InternalService,
@@ -27,10 +28,13 @@ from broker.nfp.management.internal_service import (
     text,
     words,
 )
-from broker.nfp.management.managed import ManagedBroker
 from broker.nfp.names import MMI_BROKER
 from broker.nfp.principal import Standing
 from broker.nfp.process_stats import ProcessStats
+
+if TYPE_CHECKING:
+    from broker.nfp.dispatch import WorkerView
+    from broker.nfp.server.broker import NfpBroker
 
 CALLED: Final = "NFPBroker"
 """How deployed NorFab's broker names itself, and its tools expect it."""
@@ -40,7 +44,7 @@ _PACKAGES: Final = ("norfab", "pyyaml", "pyzmq", "psutil", "pydantic", "tornado"
 class MmiService(InternalService):
     """The service over ``broker``."""
 
-    def __init__(self, broker: ManagedBroker) -> None:
+    def __init__(self, broker: NfpBroker) -> None:
         self._broker = broker
         self._process = ProcessStats()
         everybody, owners = Standing.GUEST, Standing.OWNER
@@ -65,11 +69,14 @@ class MmiService(InternalService):
             },
         )
 
+    def _workers(self) -> list[WorkerView]:
+        return self._broker.dispatcher.workers(self._broker.clock.now())
+
     # -- shown ------------------------------------------------------------------------------------
 
     def _show_broker(self, call: Call) -> dict[str, Any]:
         broker = self._broker
-        workers = broker.workers()
+        workers = self._workers()
         return {
             "name": broker.name,
             "version": __version__,
@@ -77,14 +84,14 @@ class MmiService(InternalService):
             "epoch": broker.epoch,
             "endpoints": list(broker.endpoints),
             "uptime_s": round(broker.uptime_s, 1),
-            "keepalive_ms": round(broker.keepalive_s * 1000),
-            "multiplier": broker.multiplier,
+            "keepalive_ms": broker.settings.keepalive_ms,
+            "multiplier": broker.settings.multiplier,
             "workers": {
                 "alive": sum(worker.status == "alive" for worker in workers),
                 "known": len(workers),
             },
-            "services": len(broker.services()),
-            "store": broker.store_state,
+            "services": len(broker.dispatcher.services()),
+            "store": (broker.store.broken or "on") if broker.settings.store else "off",
             "events": {
                 "sequence": broker.event_bus.buffer.last,
                 "held": len(broker.event_bus.buffer),
@@ -92,12 +99,12 @@ class MmiService(InternalService):
                 "delivered": broker.event_bus.delivered,
                 "dropped": broker.event_bus.dropped,
             },
-            "counters": dict(broker.counters()),
+            "counters": counters(broker),
             "process": self._process.read(broker.uptime_s),
         }
 
     def _show_workers(self, call: Call) -> list[dict[str, Any]]:
-        found = lines.chosen(self._broker.workers(), text(call, "service"), text(call, "status"))
+        found = lines.chosen(self._workers(), text(call, "service"), text(call, "status"))
         if not deployed(call):
             return [lines.detailed(worker, owner=call.peer.principal.owner) for worker in found]
         return [lines.record(worker) for worker in found] or [dict(lines.NOBODY)]
@@ -106,7 +113,7 @@ class MmiService(InternalService):
         wanted = text(call, "service")
         return [
             {**service._asdict(), "workers": list(service.workers)}
-            for service in self._broker.services()
+            for service in self._broker.dispatcher.services()
             if wanted in ("", "all", service.name)
         ]
 
@@ -122,7 +129,7 @@ class MmiService(InternalService):
                 "kept": client.kept,
                 "seen_s": round(client.seen_s, 1),
             }
-            for client in self._broker.clients()
+            for client in self._broker.dispatcher.clients(self._broker.clock.now())
             if call.peer.principal.may_see(client.holder)
         ]
 
@@ -131,7 +138,8 @@ class MmiService(InternalService):
         principal = call.peer.principal
         if principal.standing is Standing.GUEST:
             raise Refused("not allowed: the inventory is not for guests")
-        return Deferred(self._broker.look, lambda _: self._broker.inventory(redacted=not principal.owner))
+        datastore = self._broker.datastore
+        return Deferred(self._broker.reader.look, lambda _: datastore.whole(redacted=not principal.owner))
 
     def _show_usage(self, call: Call) -> list[dict[str, Any]]:
         principal = call.peer.principal
@@ -139,7 +147,7 @@ class MmiService(InternalService):
 
     def _get_stats(self, call: Call) -> dict[str, Any]:
         broker = self._broker
-        workers = [lines.figures(worker) for worker in broker.workers()]
+        workers = [lines.figures(worker) for worker in self._workers()]
         return {
             "schema_version": "1.0",
             "collected_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
@@ -147,25 +155,31 @@ class MmiService(InternalService):
             "role": "broker",
             "status": "stopping" if broker.stopping else "active",
             "process": self._process.read(broker.uptime_s),
-            "messaging": broker.messaging()._asdict(),
+            "messaging": messaging(broker),
             "endpoint": broker.endpoints[0] if broker.endpoints else "",
             "worker_count": len(workers),
-            "service_count": len(broker.services()),
-            "keepalive_interval_ms": round(broker.keepalive_s * 1000),
-            "keepalive_multiplier": broker.multiplier,
+            "service_count": len(broker.dispatcher.services()),
+            "keepalive_interval_ms": broker.settings.keepalive_ms,
+            "keepalive_multiplier": broker.settings.multiplier,
             "workers": workers,
         }
 
     def _get_status(self, call: Call) -> dict[str, Any]:
         """As deployed NorFab's, without the paths of its folders and keys, which tell a stranger where to look."""
-        broker = self._broker
+        broker, settings = self._broker, self._broker.settings
         return {
             "name": CALLED,
             "role": "broker",
             "status": "stopping" if broker.stopping else "active",
             "endpoint": broker.endpoints[0] if broker.endpoints else "",
             "directories": {},
-            "security": dict(broker.security),
+            "security": {
+                "curve": settings.curve,
+                "server_key": broker.server_key,
+                "unlisted": settings.unlisted,
+                "offer_unlisted": settings.offer_unlisted,
+                "listed_keys": len(settings.keys),
+            },
         }
 
     def _get_logs(self, call: Call) -> list[dict[str, Any]]:
@@ -187,17 +201,18 @@ class MmiService(InternalService):
     def _disconnect(self, call: Call) -> dict[str, list[str]]:
         names = words(call, "workers") or words(call, "names")
         wanted = None if not names or names == ("all",) else names
-        return {"disconnected": self._broker.disconnect(wanted, f"disconnected as {call.peer.name} asked")}
+        reason, now = f"disconnected as {call.peer.name} asked", self._broker.clock.now()
+        return {"disconnected": self._broker.dispatcher.disconnect_workers(wanted, reason, now)}
 
     def _unpin(self, call: Call) -> dict[str, bool]:
         name = text(call, "name")
         if not name:
             raise Refused("unpin needs the name of a peer")
-        return {"unpinned": self._broker.unpin(name)}
+        return {"unpinned": self._broker.name_pins.unpin(name)}
 
     def _reload(self, call: Call) -> Deferred:
         """Answered once it was read."""
-        return Deferred(self._broker.reload, _reloaded)
+        return Deferred(self._broker.reader.reload, _reloaded)
 
 
 def _reloaded(outcome: Any) -> dict[str, Any]:

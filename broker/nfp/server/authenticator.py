@@ -28,10 +28,10 @@ class Authenticator:
     Args:
         loop: for timers. where: the endpoint, for the log. known: whether a key ("" without CURVE) is anybody.
         busy: whether a connection of a key is there. granted: told the address and key of who was let in.
+        turned_away: told address, key and reason of who was not.
 
     Attributes:
-        shut: see ``zap.Judge``. denied: connections refused so far. turned_away: told address, key and reason of
-            each one.
+        shut: see ``zap.Judge``. denied: connections refused so far.
     """
 
     def __init__(
@@ -42,10 +42,11 @@ class Authenticator:
         known: Callable[[str], bool],
         busy: Callable[[str], bool],
         granted: Callable[[str, str], None],
+        turned_away: Callable[[str, str, str], None] | None = None,
     ) -> None:
         self.shut = False
         self.denied = 0
-        self.turned_away: Callable[[str, str, str], None] | None = None
+        self.turned_away = turned_away
         self._where = where
         self._known = known
         self._busy = busy

@@ -1,6 +1,6 @@
 """The broker of NFP, put together (NFP, "NFP/Broker").
 
-The walk of a message: ``router`` reads it, ``ingress`` decodes it, ``clients`` or ``workers`` hand it to the
+The walk of a message: ``router`` reads it, ``ingress`` decodes it, ``commands`` answers it or hands it to the
 dispatcher, which writes down what must not be lost and queues what is to be said. At the end of the turn the store
 gets what was written down, and the outboxes let go what does not wait for it.
 """
@@ -8,41 +8,39 @@ gets what was written down, and the outboxes let go what does not wait for it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Final
 
 from broker.errors import ConfigError, LinkClosed
 from broker.journal.options import JournalOptions
-from broker.nfp.contract import Internal, Peer
-from broker.nfp.dispatch import Dispatcher
-from broker.nfp.frames import Body, Packet
+from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.dispatch import DispatchConfig, Dispatcher
+from broker.nfp.dispatch.state import unnoticed
+from broker.nfp.frames import Body
 from broker.nfp.inventory import Datastore, InventoryService, Reader
-from broker.nfp.management import Accounting, EventBus, LogBuffer, Watches, internal_services
-from broker.nfp.names import Sender
+from broker.nfp.management import Accounting, EventBus, LogBuffer, internal_services
+from broker.nfp.names import CLIENT_OF_WORKER, Sender
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.records import JobAdded, Op, Snapshot
-from broker.nfp.server.commands import Clients
-from broker.nfp.server.config import access_of, dispatch_config, separated
+from broker.nfp.records import JobAdded, Op
+from broker.nfp.server.commands import Commands
 from broker.nfp.server.disconnects import Disconnects
 from broker.nfp.server.files_worker import FilesWorker
 from broker.nfp.server.flusher import Flusher
-from broker.nfp.server.greeting import Greeting
-from broker.nfp.server.ingress import Ingress, Judged
+from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.invalid_messages import InvalidMessages
-from broker.nfp.server.keys import BrokerKeys, prepare
+from broker.nfp.server.keys import BrokerKeys, access_of, prepare
 from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
 from broker.nfp.server.name_pins import NamePins
 from broker.nfp.server.outbox import Limits
-from broker.nfp.server.overview import Overview
 from broker.nfp.server.peers import RouterPeer
-from broker.nfp.server.reception import Reception, needed
 from broker.nfp.server.recollection import Recollection
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.router import NfpRouter
-from broker.nfp.server.workers import Workers
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
 
@@ -50,6 +48,8 @@ log = logging.getLogger("headgate")
 FAREWELL_S: Final = 1.0
 """How long a stop waits for peers to take what was said to them."""
 _POLL_S: Final = 0.01
+AHEAD: Final = 1
+"""Jobs that a worker of ours is given beyond its slots: none of them is empty until the next job is there."""
 HERE: Final = Principal("broker", Standing.OWNER, name="broker")
 """Who the broker's own workers and clients in this process are, unless it is said otherwise."""
 
@@ -63,7 +63,7 @@ class NfpBroker:
     Attributes:
         dispatcher: jobs and workers. event_bus: events about jobs, for listeners. access: the rules.
         outcome: "" while it runs, then "stop" or "restart", as management asked; see ``left``. clock: the dispatcher's.
-        journal: what passes is recorded there; None without. recording: the same where deliveries are wanted, too.
+        recording: what passes is recorded there; None without.
     """
 
     def __init__(
@@ -83,10 +83,8 @@ class NfpBroker:
         self._left = asyncio.Event()
         self._closed = False
         self.limits = Limits(settings.peer_queue_bytes, settings.peer_queue_msgs)
-        self._disconnects: Disconnects | None = None
         self.dropped = 0
-        self.journal = Recording(journal, self.loop) if journal is not None else None
-        self.recording = self.journal if self.journal is not None and self.journal.both else None
+        self.recording = Recording(journal, self.loop) if journal is not None else None
         self._put_together()
 
     def _put_together(self) -> None:
@@ -107,11 +105,9 @@ class NfpBroker:
             self._in_use,
             self.access.keys_of,
             self.access.is_listed,
-            lambda name, key: needed(self.dispatcher, name, key),
+            self._needed,
             self.loop.time,
         )
-        self.reception = Reception(self.access, self.name_pins, self._in_use)
-        self.welcome = self.reception.welcome
         self.event_bus = EventBus(
             self.epoch,
             self.access,
@@ -124,7 +120,7 @@ class NfpBroker:
             dispatch_config(settings),
             self.store,
             self.access,
-            Watches(self.event_bus, self.accounting, *([self.journal] if self.journal is not None else [])),
+            self._happened,
             self._offended,
         )
         self.flusher = Flusher(
@@ -136,29 +132,46 @@ class NfpBroker:
         )
         self.clock = self.flusher.clock
         self.started_s = self.clock.now()
-        self._recollection = Recollection(self.dispatcher, self.store, self.reception.recalled, self.clock)
         self.datastore = Datastore(settings.inventory)
         self.reader = Reader(self.datastore, self.loop)
         self.files_worker = FilesWorker(settings, self.local_channel)
-        greeting = Greeting(settings.keepalive_ms, settings.multiplier, self.epoch)
-        self.overview = Overview(self)
-        self.clients = Clients(self.dispatcher, self.access, greeting, self._services())
-        self.workers = Workers(self.dispatcher, greeting)
-        self.ingress = Ingress(self.clients, self.workers, self.invalid_messages, self.greet)
-        if self.journal is not None:
-            self.ingress.recording = self.journal
-            self.clients.refused = self.journal.refused
-            self.dispatcher.listen(self.journal.refused, self.journal.moved)
+        hold_s = settings.keepalive_ms * settings.multiplier / 1000
+        self.disconnects = Disconnects(self.loop, self._send_to_worker, hold_s)
+        if self.recording is not None:
+            self.dispatcher.listen(self.recording.refused, self.recording.moved)
+        self.commands = Commands(
+            self.dispatcher,
+            self.access,
+            [*internal_services(self), self._inventory_service()],
+            keepalive_ms=settings.keepalive_ms,
+            multiplier=settings.multiplier,
+            epoch=self.epoch,
+            refused=self.recording.refused if self.recording is not None else unnoticed,
+        )
+        self.ingress = Ingress(
+            self.commands,
+            access=self.access,
+            name_pins=self.name_pins,
+            dispatcher=self.dispatcher,
+            event_bus=self.event_bus,
+            invalid_messages=self.invalid_messages,
+            disconnects=self.disconnects,
+            flusher=self.flusher,
+            in_use=self._in_use,
+            recording=self.recording,
+        )
+        self._recollection = Recollection(
+            self.dispatcher, self.store, self.ingress.expect_clients, self.clock
+        )
 
-    def _services(self) -> list[Internal]:
-        inventory = InventoryService(
+    def _inventory_service(self) -> InventoryService:
+        return InventoryService(
             self.datastore,
             self.access,
             self.name_pins.key_of,
             self.reader.look,
             unlisted=self.settings.inventory_unlisted,
         )
-        return [*internal_services(self.overview, self.access), inventory]
 
     # -- start and stop ------------------------------------------------------------------------
 
@@ -170,21 +183,21 @@ class NfpBroker:
         """
         log.addHandler(self.log)
         try:
-            if self.journal is not None:
-                self.journal.start()
+            if self.recording is not None:
+                self.recording.start()
             await self.reader.start()
             snapshot = await self.store.open()
             self.name_pins.restore(snapshot.pins)
-            self.reception.recalled(snapshot.jobs)
+            self.ingress.expect_clients(snapshot.jobs)
             self.accounting.restore(await self.store.usage())
             self.dispatcher.restore(snapshot, self.clock.now())
-            self._disconnects = self._disconnects_to(snapshot)
+            self.disconnects.begin(snapshot.workers)
             await listen(self)
             self._recollection.start()
             self.files_worker.start()
         except ConfigError as error:
             await self._close()
-            raise separated(error) from error
+            raise _explained(error) from error
         except BaseException:
             await self._close()
             raise
@@ -192,14 +205,9 @@ class NfpBroker:
         for router in self.routers:
             log.info("%s listens at %s", self.name, router.endpoint)
 
-    def _disconnects_to(self, snapshot: Snapshot) -> Disconnects:
+    def _send_to_worker(self, identity: bytes, frames: list[Body]) -> bool:
         """Workers come to the last router: the one for workers when there are two."""
-        patience_s = self.settings.keepalive_ms * self.settings.multiplier / 1000
-
-        def send(identity: bytes, frames: list[Body]) -> bool:
-            return bool(self.routers) and self.routers[-1].send_unproven(identity, frames)
-
-        return Disconnects(self.loop, send, snapshot.workers, patience_s)
+        return bool(self.routers) and self.routers[-1].send_unproven(identity, frames)
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Tell the workers, let leave what was said so far (at most ``FAREWELL_S``), and close. Harmless twice."""
@@ -222,8 +230,7 @@ class NfpBroker:
         if self._closed:
             return
         self._closed = True
-        if self._disconnects is not None:
-            self._disconnects.close()
+        self.disconnects.close()
         await self._recollection.stop()
         self.reader.close()
         await self.files_worker.stop()
@@ -234,8 +241,8 @@ class NfpBroker:
         self.flusher.close()
         for router in self.routers:
             router.close()
-        if self.journal is not None:
-            await self.journal.stop()
+        if self.recording is not None:
+            await self.recording.stop()
         log.removeHandler(self.log)
         self._left.set()
 
@@ -258,9 +265,9 @@ class NfpBroker:
     # -- who is there --------------------------------------------------------------------------
 
     @property
-    def called(self) -> int:
-        """How often a worker of an earlier run was told to register again."""
-        return self._disconnects.sent if self._disconnects is not None else 0
+    def uptime_s(self) -> float:
+        """Seconds since it was started."""
+        return self.clock.now() - self.started_s
 
     @property
     def endpoints(self) -> Sequence[str]:
@@ -313,62 +320,33 @@ class NfpBroker:
     def _in_use(self, name: str) -> bool:
         return any(router.has(name.encode()) for router in self.routers)
 
-    # -- what sockets and local peers ask --------------------------------------------------------
+    def _needed(self, name: str, key: str) -> bool:
+        """See ``NamePins``; whom the list of keys gives a userid has no pin that ends with jobs."""
+        if self.dispatcher.knows_worker(name.removesuffix(CLIENT_OF_WORKER)):
+            return True
+        return self.dispatcher.remembers(name.encode(), f"key:{key}")
 
-    def arrived(self, key: str) -> None:
-        """See ``router.House``."""
-        if self._disconnects is not None:
-            self._disconnects.arrived(key)
+    # -- what happens --------------------------------------------------------------------------
 
-    def submitted(self, peer: LocalPeer, packet: Packet) -> None:
-        """See ``local.LocalHouse``."""
-        family = self.clients if packet.sender is Sender.CLIENT else self.workers
-        if self.journal is not None:
-            self.journal.came(peer, packet, None)
-        self.ingress.hand_on(peer, packet, family, self.clock.now())
-        if self.journal is not None:
-            self.journal.done()
-        self.flusher.soon()
+    def _happened(self, event: JobEvent) -> None:
+        """Tell everybody who wants to know what happens to jobs."""
+        self.event_bus.happened(event)
+        self.accounting.happened(event)
+        if self.recording is not None:
+            self.recording.happened(event)
 
     def left_here(self, peer: LocalPeer) -> None:
         """A local peer has gone."""
         if self.locals.get(peer.name) is peer:
             del self.locals[peer.name]
             self.name_pins.release(peer.name)
-        self.lost(peer, self.clock.now())
+        self.ingress.gone(peer, self.clock.now())
         self.flusher.soon()
-
-    def has_room(self, peer: Peer) -> None:
-        """See ``router.House``."""
-        if peer.alive:
-            self.dispatcher.has_room(peer, self.clock.now())
-            self.flusher.soon()
-
-    def lost(self, peer: Peer, now: float) -> None:
-        """A connection is lost."""
-        try:
-            self.dispatcher.peer_gone(peer, now)
-            if self.journal is not None:
-                self.journal.gone(peer)  # type: ignore[arg-type]  # all of ours are recorded
-            self.name_pins.left(peer.name)
-            self.event_bus.gone(peer)
-        except Exception:
-            log.exception("the loss of %r could not be handled", peer)
-
-    def greet(self, peer: Judged, packet: Packet, now: float) -> None:
-        """The first valid message of a peer."""
-        if not self.reception.admit(peer, packet.sender):
-            return
-        if packet.sender is Sender.WORKER:
-            peer.worker = True
-            if self._disconnects is not None:
-                self._disconnects.spoke(peer.name)
-        else:
-            self.clients.greet(peer, packet, now)
 
     def _offended(self, peer: Peer, kind: str, text: str) -> None:
         """The dispatcher saw what only a broken or hostile peer does."""
-        self.ingress.invalid(peer, kind, text, self.clock.now())  # type: ignore[arg-type]  # all of ours are
+        assert isinstance(peer, RouterPeer | LocalPeer)
+        self.ingress.invalid(peer, kind, text, self.clock.now())
 
     def _sent(self) -> None:
         for router in self.routers:
@@ -392,6 +370,21 @@ class NfpBroker:
             self.dispatcher.unstored(refused, error, self.clock.now())
         self.flusher.retry()
         return [op for op in ops if getattr(op, "uuid", "") not in refused]
+
+
+def dispatch_config(settings: NfpSection) -> DispatchConfig:
+    """Make the dispatcher's limits and intervals of the settings, most of which have the same names there."""
+    names = {each.name for each in fields(DispatchConfig)} & set(settings.__struct_fields__)
+    same = {name: getattr(settings, name) for name in names}
+    return DispatchConfig(keepalive_s=settings.keepalive_ms / 1000, ahead=AHEAD, **same)
+
+
+def _explained(error: ConfigError) -> ConfigError:
+    """``error`` with what keeps two brokers on one machine apart, if it is that another one is in the way."""
+    if error.errno not in (errno.EADDRINUSE, errno.EBUSY):
+        return error
+    hint = "a second broker on one machine needs an nfp.endpoint and an nfp.base_dir of its own"
+    return ConfigError(f"{error}; {hint}", error.errno)
 
 
 def _backlog(peer: Peer) -> int:

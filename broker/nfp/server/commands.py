@@ -1,79 +1,120 @@
-"""What clients send (NFP, "NFP/Client"): OPEN, the broker's own services, and requests to services of workers."""
+"""What the commands of clients and workers lead to (NFP, "NFP/Client", "NFP/Worker").
+
+OPEN and requests to the broker's own services are answered here; all others are the dispatcher's.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker import __version__
 from broker.nfp import bodies, opening
-from broker.nfp.access import Access
-from broker.nfp.contract import FEATURES, Answer, Call, Internal, Later, Peer
+from broker.nfp.contract import FEATURES, Answer, Call, Later, Peer
 from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.frames import Packet, answer_packet
-from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect
-from broker.nfp.server.greeting import Greeting
-from broker.nfp.server.seams import Dispatch
+from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
+
+if TYPE_CHECKING:
+    from broker.nfp.access import Access
+    from broker.nfp.dispatch import Dispatcher
+    from broker.nfp.management.internal_service import InternalService
 
 log = logging.getLogger("headgate")
 _OPEN: Final = Command.OPEN
 _MMI: Final = Command.MMI
+_CLIENT: Final = Sender.CLIENT
 CLIENT_FEATURES: Final = FEATURES & {"push"}
+WORKER_FEATURES: Final = FEATURES - {"push"}
 
 
-class Clients:
-    """Acts on packets with the header NFPC01.
+class Commands:
+    """Acts on valid packets.
 
     Args:
-        dispatch: where requests to services of workers go. access: the rules. greeting: the answer to OPEN.
-        services: the broker's own.
+        dispatcher: takes what is about jobs and workers. access: the rules. services: the broker's own.
+        keepalive_ms, multiplier: the interval of KEEPALIVE, and how many of them in silence end a connection.
+        epoch: the broker's incarnation id; with another one peers begin anew.
+        refused: told the errno of each request that is refused here, before it is answered.
 
     Attributes:
         denied: requests to the broker's own services, and to the workers' management, that the rules refused.
-        refused: told the errno of each of them, before it is answered.
     """
 
     def __init__(
-        self, dispatch: Dispatch, access: Access, greeting: Greeting, services: Iterable[Internal]
+        self,
+        dispatcher: Dispatcher,
+        access: Access,
+        services: Iterable[InternalService],
+        *,
+        keepalive_ms: int,
+        multiplier: int,
+        epoch: str,
+        refused: Callable[[int], None] = unnoticed,
     ) -> None:
-        self._dispatch = dispatch
+        self._dispatcher = dispatcher
         self._access = access
-        self._greeting = greeting
         self._services = {service.name: service for service in services}
+        self._keepalive_ms = keepalive_ms
+        self._multiplier = multiplier
+        self._epoch = epoch
+        self._refused = refused
         self.denied = 0
-        self.refused: Callable[[int], None] = unnoticed
 
     def handle(self, peer: Peer, packet: Packet, now: float) -> None:
         """Act on ``packet``."""
         command, service = packet.command, packet.service
-        if command is _OPEN:
-            self._open(peer, packet, now)
+        if packet.sender is not _CLIENT:
+            if command is _OPEN:
+                self._open_worker(peer, packet, now)
+            else:
+                self._dispatcher.worker(peer, packet, now)
+        elif command is _OPEN:
+            self._open_client(peer, packet, now)
         elif service in ASKED_BY_MMI:
             self._question(peer, packet, now)
         elif command is _MMI:
             answer(peer, packet, _refusal(Code.UNKNOWN, f"{packet.service} is not managed by MMI"))
         else:
-            self._dispatch.client(peer, packet, now)
+            self._dispatcher.client(peer, packet, now)
 
     def greet(self, peer: Peer, packet: Packet, now: float) -> None:
-        """The first message of a connection: what is pushed to this client goes there from now on."""
-        if packet.command is not Command.OPEN:
+        """Have what is pushed to this client go to its new connection, of which ``packet`` is the first message."""
+        if packet.command is not _OPEN:
             peer.features = _unsaid(peer, packet)
-            self._dispatch.client_seen(peer, now)
+            self._dispatcher.client_seen(peer, now)
 
-    def broke(self, peer: Peer, packet: Packet, error: Exception) -> None:
-        """Answer 500: a client waits."""
-        if packet.command is not Command.OPEN:
+    def failed(self, peer: Peer, packet: Packet, error: Exception) -> None:
+        """Answer 500 to a client, which waits, because the broker failed at ``packet``; workers expect no answer."""
+        if packet.sender is _CLIENT and packet.command is not _OPEN:
             answer(peer, packet, _refusal(Code.ERROR, f"the broker failed: {type(error).__name__}"))
 
-    def _open(self, peer: Peer, packet: Packet, now: float) -> None:
+    # -- OPEN ----------------------------------------------------------------------------------
+
+    def _open_client(self, peer: Peer, packet: Packet, now: float) -> None:
         asked = opening.read_client(packet.body).features
         peer.features = _unsaid(peer, packet) if asked is None else asked & CLIENT_FEATURES
-        peer.send(self._greeting.answer(packet, peer.features))
-        self._dispatch.client_seen(peer, now)
+        self._answer_open(peer, packet)
+        self._dispatcher.client_seen(peer, now)
+
+    def _open_worker(self, peer: Peer, packet: Packet, now: float) -> None:
+        offer = opening.read_worker(packet.body)
+        peer.features = offer.features & WORKER_FEATURES
+        if self._dispatcher.worker_opened(peer, offer, now):
+            self._answer_open(peer, packet)
+
+    def _answer_open(self, peer: Peer, packet: Packet) -> None:
+        said = opening.BrokerOpen(
+            "headgate", __version__, self._keepalive_ms, self._multiplier, peer.features, self._epoch
+        )
+        body = opening.write(said)
+        peer.send(Packet(Sender.BROKER, Command.OPEN, dialect=packet.dialect, body=body))
+
+    # -- the broker's own services --------------------------------------------------------------
 
     def _question(self, peer: Peer, packet: Packet, now: float) -> None:
         """A request to a service that takes no jobs; by a command of jobs it is refused and does nothing.
@@ -83,7 +124,7 @@ class Clients:
         """
         asks = Command.POST if packet.dialect is Dialect.SEED else Command.MMI
         if packet.command is not asks:
-            self.refused(errno.EOPNOTSUPP)
+            self._refused(errno.EOPNOTSUPP)
             text = f"{packet.service} takes no jobs: it is asked by {asks.name}, not {packet.command.name}"
             answer(peer, packet, _refusal(Code.UNKNOWN, text))
         elif packet.service == MMI_WORKER:
@@ -101,13 +142,13 @@ class Clients:
         if refused is not None:
             answer(peer, packet, refused)
             return
-        self._dispatch.relay_mmi(peer, packet, now)
+        self._dispatcher.relay_mmi(peer, packet, now)
 
     def _denied(self, peer: Peer, service: str, task: str) -> Answer | None:
         if self._access.may_call(peer.principal, service, task):
             return None
         self.denied += 1
-        self.refused(errno.EPERM)
+        self._refused(errno.EPERM)
         return _refusal(Code.UNKNOWN, self._access.denial(peer.principal, service, task))
 
     def _ask(self, peer: Peer, packet: Packet) -> Answer | Later:

@@ -37,28 +37,35 @@ class Disconnects:
     Args:
         loop: for timers.
         send: gives an identity a message, in plain frames; False when it is not connected.
-        workers: those of the earlier run.
         patience_s: how long they are waited for: their hold time.
+
+    Attributes:
+        sent: how many were told.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         send: Callable[[bytes, list[Body]], bool],
-        workers: Iterable[WorkerSeen],
         patience_s: float,
     ) -> None:
         self._loop = loop
         self._send = send
-        self._missing = {each.name: each for each in workers if name_of(each.name.encode()) == each.name}
+        self._patience_s = patience_s
+        self._missing: dict[str, WorkerSeen] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._by_key: dict[str, list[str]] = {}
+        self._blind: deque[str] = deque()
+        self.sent = 0
+
+    def begin(self, workers: Iterable[WorkerSeen]) -> None:
+        """Tell these workers, those of the earlier run."""
+        self._missing = {each.name: each for each in workers if name_of(each.name.encode()) == each.name}
         for name, worker in self._missing.items():
             self._by_key.setdefault(worker.key, []).append(name)
-        self._blind = deque(self._by_key.pop("", ()))
-        self.sent = 0
+        self._blind.extend(self._by_key.pop("", ()))
         if self._missing:
-            self._timers[""] = loop.call_later(patience_s, self.close)
+            self._timers[""] = self._loop.call_later(self._patience_s, self.close)
         if self._blind:
             self._grope()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError
+from broker.nfp.access import Access, Key
 from broker.settings.nfp import NfpSection
 from broker.transport import curve
 from broker.transport.curve import Certificate
@@ -47,6 +48,23 @@ def prepare(section: NfpSection) -> BrokerKeys:
     owner = _own(base / "owner.key_secret", OWNER)
     _show(owner, base / "owner.key")
     return BrokerKeys(broker, owner)
+
+
+def access_of(section: NfpSection, keys: BrokerKeys) -> Access:
+    """Make the rules of the settings, with the owner's key in the base directory listed."""
+    listed = [
+        Key(entry.key, entry.name, entry.standing, entry.userid, entry.services) for entry in section.keys
+    ]
+    if keys.owner is not None:
+        listed.append(Key(keys.owner.public_key, OWNER, "owner", None, ("*",)))
+    return Access(
+        listed,
+        section.rules,
+        section.tasks,
+        unlisted=section.unlisted,
+        offer_unlisted=section.offer_unlisted,
+        results=section.results,
+    )
 
 
 def _own(path: Path, name: str) -> Certificate:

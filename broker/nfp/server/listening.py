@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.errors import ConfigError, LinkBroken
-from broker.nfp.server.door import Door
-from broker.nfp.server.ingress import Ingress
-from broker.nfp.server.router import NfpRouter, Tuning
+from broker.nfp.names import Sender
+from broker.nfp.server.router import EVERYBODY, NfpRouter, Tuning
 from broker.transport.curve import CurveServer
 from broker.transport.zeromq.address import check_free, check_secrecy, parse, resolve
 from broker.transport.zeromq.hub import hub
@@ -26,11 +25,11 @@ async def listen(broker: NfpBroker) -> None:
     curve = CurveServer(broker.keys.broker) if broker.keys.broker is not None else None
     hold_ms = settings.keepalive_ms * settings.multiplier
     tuning = Tuning(curve, settings.message_bytes_max, settings.keepalive_ms, hold_ms, broker.limits)
-    places = [(settings.endpoint, broker.ingress)]
+    places = [(settings.endpoint, EVERYBODY)]
     if settings.worker_endpoint is not None:
         # workers have requests, too: for inventory, files, others
-        places = [(settings.endpoint, _of_clients(broker)), (settings.worker_endpoint, broker.ingress)]
-    for uri, ingress in places:
+        places = [(settings.endpoint, frozenset({Sender.CLIENT})), (settings.worker_endpoint, EVERYBODY)]
+    for uri, senders in places:
         try:
             endpoint = (await resolve(parse(uri), passive=True))[0]
         except LinkBroken as error:
@@ -38,13 +37,6 @@ async def listen(broker: NfpBroker) -> None:
         check_secrecy([endpoint], curve, settings.insecure)
         if endpoint.scheme == "ipc":
             check_free(endpoint)
-        router = NfpRouter(hub(), endpoint, uri, Door(broker, ingress), broker.flusher, tuning)
-        if broker.journal is not None:
-            router.record(broker.journal, sent=broker.journal.both)
-        broker.routers.append(router)
-
-
-def _of_clients(broker: NfpBroker) -> Ingress:
-    ingress = Ingress(broker.clients, None, broker.invalid_messages, broker.greet)
-    ingress.recording = broker.journal
-    return ingress
+        broker.routers.append(
+            NfpRouter(hub(), endpoint, uri, broker.ingress, broker.flusher, tuning, senders, broker.recording)
+        )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,12 +17,11 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
-from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.invalid_messages import InvalidCount
 from broker.nfp.server.outbox import LESSER, Limits, Outbox, Waiting
 
 if TYPE_CHECKING:
-    from broker.nfp.server.recording import Recording
+    from broker.nfp.server.broker import NfpBroker
 
 log = logging.getLogger("headgate")
 _HEAD_BYTES: Final = 200
@@ -30,26 +29,6 @@ _HEAD_BYTES: Final = 200
 AGAIN_S: Final = 1.0
 """Whom the broker cut comes back after so long."""
 OnPacket = Callable[[Packet], None]
-
-
-class LocalHouse(Protocol):
-    """What a local peer asks of the broker it belongs to."""
-
-    loop: asyncio.AbstractEventLoop
-    flusher: Flusher
-    dropped: int
-    """Messages that found no room, or whose job could not be stored."""
-    recording: Recording | None
-    """What is sent is recorded there; None while nothing is."""
-
-    def submitted(self, peer: LocalPeer, packet: Packet) -> None:
-        """A packet of a local peer. Must not raise."""
-
-    def left_here(self, peer: LocalPeer) -> None:
-        """A local peer has gone."""
-
-    def has_room(self, peer: Peer) -> None:
-        """See ``router.House``."""
 
 
 class LocalPeer(Peer):
@@ -62,7 +41,7 @@ class LocalPeer(Peer):
 
     def __init__(
         self,
-        house: LocalHouse,
+        broker: NfpBroker,
         principal: Principal,
         name: str,
         on_packet: OnPacket,
@@ -82,7 +61,7 @@ class LocalPeer(Peer):
         self.transport = INPROC
         self.on_packet = on_packet
         self.on_lost: Callable[[str], None] = _nobody
-        self._house = house
+        self._broker = broker
         self._outbox: Outbox[Packet] = Outbox(limits)
         self._hungry = False
         self._out: deque[Packet] = deque()
@@ -109,13 +88,13 @@ class LocalPeer(Peer):
         if not self.alive:
             return False
         if not self._outbox.has_room(packet.command, size):
-            self._house.dropped += 1
+            self._broker.dropped += 1
             self._hungry |= packet.command not in LESSER
             return False
         self._outbox.put(Waiting(after, packet.uuid, size, packet))
-        if self._house.recording is not None:
-            self._house.recording.sent(self, packet)
-        self._house.flusher.touch(self, after)
+        if self._broker.recording is not None:
+            self._broker.recording.sent(self, packet)
+        self._broker.flusher.touch(self, after)
         return True
 
     def drop(self, uuids: Container[str]) -> int:
@@ -127,17 +106,17 @@ class LocalPeer(Peer):
         if not self.alive:
             return
         if not self._in:
-            self._house.loop.call_soon(self._hand_in)
+            self._broker.loop.call_soon(self._hand_in)
         self._in.append(packet)
 
     def flush(self) -> None:
         """Let go what may leave (see ``flusher.Sender``)."""
-        outbox, flusher = self._outbox, self._house.flusher
+        outbox, flusher = self._outbox, self._broker.flusher
         for packet in outbox.due(flusher.committed):
             self._let_go(packet)
         if self._hungry and not outbox.crowded:
             self._hungry = False
-            self._house.loop.call_soon(self._house.has_room, self)
+            self._broker.loop.call_soon(self._broker.ingress.has_room, self)
         if not len(outbox):
             return
         flusher.hold(self)
@@ -151,7 +130,7 @@ class LocalPeer(Peer):
         if self.alive:
             log.warning("%s is cut: %s", self, why)
             self.close()
-            self._house.loop.call_soon(self.on_lost, why)
+            self._broker.loop.call_soon(self.on_lost, why)
 
     def close(self) -> None:
         """Leave. Harmless twice."""
@@ -161,12 +140,12 @@ class LocalPeer(Peer):
             self._outbox.clear()
             self._out.clear()
             self._in.clear()
-            self._house.flusher.forget(self)
-            self._house.left_here(self)
+            self._broker.flusher.forget(self)
+            self._broker.left_here(self)
 
     def _let_go(self, packet: Packet) -> None:
         if not self._out:
-            self._house.loop.call_soon(self._hand_out)
+            self._broker.loop.call_soon(self._hand_out)
         self._out.append(packet)
 
     def _hand_out(self) -> None:
@@ -183,7 +162,8 @@ class LocalPeer(Peer):
         came, self._in = self._in, deque()
         for packet in came:
             if self.alive:
-                self._house.submitted(self, packet)
+                self._broker.ingress.take(self, packet, None, self._broker.clock.now())
+                self._broker.flusher.soon()
 
 
 def _nobody(why: str) -> None:

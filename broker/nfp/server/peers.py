@@ -51,6 +51,7 @@ class RouterPeer(Peer):
         invalid: the count of its invalid messages. deaf: True once it is cut: what it has sent is not handled.
         lockstep: its socket is a REQ: one answer for each request, and nothing unasked.
         greeted: True once it has said something valid.
+        senders: who may speak on its socket: clients, workers, or both.
         worker: True once it has said something as a worker.
         connected_s: monotonic, when it spoke first.
     """
@@ -76,6 +77,7 @@ class RouterPeer(Peer):
         "lockstep",
         "name",
         "principal",
+        "senders",
         "tag",
         "unsent",
         "worker",
@@ -101,6 +103,7 @@ class RouterPeer(Peer):
         self.greeted = False
         self.worker = False
         self.connected_s = router.now()
+        self.senders = router.senders
         self._router = router
         self._send: Any = router.send
         self._outbox: Outbox[list[Body]] = Outbox(router.limits)

@@ -21,7 +21,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.journal.layout import (
     CAPTURE,
@@ -46,22 +46,13 @@ from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_o
 
 if TYPE_CHECKING:
     from broker.nfp.dispatch.model import Worker
+    from broker.nfp.server.local import LocalPeer
+    from broker.nfp.server.peers import RouterPeer
 
 log = logging.getLogger("headgate")
 Wire = list[bytes] | tuple[bytes, ...]
 _KEEPALIVE: Final = Command.KEEPALIVE
 _WORKER: Final = Sender.WORKER
-
-
-class Recorded(Peer, Protocol):
-    """A peer as it is recorded."""
-
-    address: str
-    worker: bool
-
-    @property
-    def transport(self) -> int:
-        """Of ``layout``: CURVE, UNIX, PLAIN or INPROC."""
 
 
 class _Known:
@@ -83,7 +74,7 @@ class _Pending:
 
     __slots__ = ("frames", "packet", "peer", "refused", "task")
 
-    def __init__(self, peer: Recorded, packet: Packet, frames: Sequence[Body] | None) -> None:
+    def __init__(self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None) -> None:
         self.peer = peer
         self.packet = packet
         self.frames = frames
@@ -92,7 +83,7 @@ class _Pending:
 
 
 class Recording:
-    """The tap of one broker. A ``Watch``, too.
+    """The tap of one broker.
 
     Args:
         options: where to, and what. loop: for timers.
@@ -106,17 +97,13 @@ class Recording:
         self.active = False
         self.recorder: Recorder | None = None
         self._options = options
+        self._both = options.capture == "both"
         self._loop = loop
         self._known: dict[Peer, _Known] = {}
         self._pending: _Pending | None = None
         self._ration = Ration()
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def both(self) -> bool:
-        """What is sent is recorded, too."""
-        return self._options.capture == "both"
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -182,7 +169,7 @@ class Recording:
 
     # -- packets -------------------------------------------------------------------------------
 
-    def came(self, peer: Recorded, packet: Packet, frames: Sequence[Body] | None) -> None:
+    def came(self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None) -> None:
         """``packet`` of ``peer`` is going to be acted on; ``frames`` None: it never was any."""
         self.done()
         if self.active and packet.command is not _KEEPALIVE:
@@ -209,7 +196,7 @@ class Recording:
         direction = DENIED if pending.refused else IN
         self._packet(peer, known, facts, direction, pending.refused, wire_of(packet, pending.frames))
 
-    def invalid(self, peer: Recorded, kind: str, frames: Sequence[Body]) -> None:
+    def invalid(self, peer: RouterPeer | LocalPeer, kind: str, frames: Sequence[Body]) -> None:
         """``peer`` sent what is no packet; ``kind`` as of ``InvalidPacket``."""
         self.done()
         if self.active:
@@ -222,9 +209,11 @@ class Recording:
             }
             self._packet(peer, known, facts, DENIED, errno.EPROTO, [bytes(frame) for frame in frames])
 
-    def sent(self, peer: Recorded, packet: Packet, frames: Sequence[Body] | None = None) -> None:
-        """``packet`` is queued for ``peer``."""
-        if not self.active or packet.command is _KEEPALIVE:
+    def sent(
+        self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None = None
+    ) -> None:
+        """``packet`` is queued for ``peer``; recorded where what is sent is wanted, too."""
+        if not self._both or not self.active or packet.command is _KEEPALIVE:
             return
         self.done()
         known = self._of(peer, "worker" if peer.worker else "client")
@@ -235,7 +224,7 @@ class Recording:
 
     def _packet(
         self,
-        peer: Recorded,
+        peer: RouterPeer | LocalPeer,
         known: _Known,
         facts: dict[str, Any],
         direction: int,
@@ -257,7 +246,7 @@ class Recording:
     # -- what becomes of jobs --------------------------------------------------------------------
 
     def happened(self, event: JobEvent) -> None:
-        """See ``contract.Watch``."""
+        """Record what becomes of a job."""
         if not self.active:
             return
         pending = self._pending
@@ -275,7 +264,7 @@ class Recording:
         wire = worker.wire
         if not self.active or wire is None:
             return
-        peer: Recorded = wire.peer  # type: ignore[assignment]  # all of ours are
+        peer: RouterPeer | LocalPeer = wire.peer  # type: ignore[assignment]  # all of ours are
         if here:
             self.done()
             known = self._of(peer, "worker")
@@ -284,7 +273,7 @@ class Recording:
         else:
             self._down(peer, "nothing can be given to it any more")
 
-    def gone(self, peer: Recorded) -> None:
+    def gone(self, peer: RouterPeer | LocalPeer) -> None:
         """The connection of ``peer`` is lost."""
         if self.active:
             self._down(peer, "its connection ended")
@@ -302,7 +291,7 @@ class Recording:
         if owed:
             self._note(STATE, LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
 
-    def _of(self, peer: Recorded, role: str) -> _Known:
+    def _of(self, peer: RouterPeer | LocalPeer, role: str) -> _Known:
         known = self._known.get(peer)
         if known is None:
             facts = {"address": peer.address, **uid_of(peer)}
@@ -314,7 +303,7 @@ class Recording:
                 self._up(peer, known)
         return known
 
-    def _up(self, peer: Recorded, known: _Known) -> None:
+    def _up(self, peer: RouterPeer | LocalPeer, known: _Known) -> None:
         if known.up:
             return
         known.up = True
@@ -323,7 +312,7 @@ class Recording:
             facts["service"] = known.service
         self._put(STATE, LINK_UP, facts, transport=peer.transport, peer=known.number)
 
-    def _down(self, peer: Recorded, reason: str) -> None:
+    def _down(self, peer: RouterPeer | LocalPeer, reason: str) -> None:
         self.done()
         known = self._known.pop(peer, None)
         if known is None:

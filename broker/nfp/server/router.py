@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 
 from broker.errors import ConfigError
 from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp.frames import Body
-from broker.nfp.principal import Principal
+from broker.nfp.names import Sender
 from broker.nfp.server.authenticator import Authenticator
 from broker.nfp.server.connections import Connections
 from broker.nfp.server.flusher import Flusher
@@ -32,6 +32,7 @@ from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, probe, serve_curve, tune
 
 if TYPE_CHECKING:
+    from broker.nfp.server.ingress import Ingress
     from broker.nfp.server.recording import Recording
 
 log = logging.getLogger("headgate")
@@ -58,6 +59,9 @@ SILENT_PROBES: Final = 2.5
 another of its key waits."""
 
 
+EVERYBODY: Final = frozenset({Sender.CLIENT, Sender.WORKER})
+
+
 class Tuning(NamedTuple):
     """What a router is told.
 
@@ -79,28 +83,6 @@ class Tuning(NamedTuple):
         return -(-self.beat_ms // 1000)
 
 
-class House(Protocol):
-    """What a router asks of the broker it belongs to."""
-
-    def known(self, key: str) -> bool:
-        """Whether a CURVE key ("" in plaintext) is anybody."""
-
-    def arrived(self, key: str) -> None:
-        """The authenticator has let a key in."""
-
-    def welcome(self, identity: bytes, key: str, address: str) -> Principal | None:
-        """Who speaks for the first time on a connection; None: that name is not theirs."""
-
-    def handle(self, peer: RouterPeer, frames: list[Body], now: float) -> None:
-        """A message came. Must not raise."""
-
-    def gone(self, peer: RouterPeer, now: float) -> None:
-        """Its connection is lost, and everything that came over it was handled."""
-
-    def has_room(self, peer: RouterPeer) -> None:
-        """Its queue is at most half full again, after something found no room."""
-
-
 class NfpRouter:
     """The socket at one endpoint.
 
@@ -109,11 +91,19 @@ class NfpRouter:
         at_once: how many messages may leave at present without waiting for the end of the turn.
         received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed.
         stall_s: a queue that is full and stands still for so long is of a peer that does not read.
-        transport: how its peers are connected, as the journal numbers it. recording: see ``record``.
+        transport: how its peers are connected, as the journal numbers it. recording: what is sent is recorded there.
     """
 
     def __init__(
-        self, hub: Hub, endpoint: Endpoint, asked: str, house: House, flusher: Flusher, tuning: Tuning
+        self,
+        hub: Hub,
+        endpoint: Endpoint,
+        asked: str,
+        ingress: Ingress,
+        flusher: Flusher,
+        tuning: Tuning,
+        senders: frozenset[Sender] = EVERYBODY,
+        recording: Recording | None = None,
     ) -> None:
         self.flusher = flusher
         self.limits = tuning.limits
@@ -125,8 +115,9 @@ class NfpRouter:
         self.dropped = 0
         self.failed = 0
         self.transport = CURVE if tuning.curve is not None else UNIX if endpoint.scheme == "ipc" else PLAIN
-        self.recording: Recording | None = None
-        self._house = house
+        self.senders = senders
+        self.recording = recording
+        self._ingress = ingress
         self._peers: dict[bytes, RouterPeer] = {}
         self._by_fd: dict[int, RouterPeer] = {}
         self._arrived: list[tuple[RouterPeer, list[Body] | None]] = []
@@ -136,7 +127,12 @@ class NfpRouter:
         self._failures = HandshakeFailures(hub.loop, asked)
         self._failure = ""
         self.authenticator = Authenticator(
-            hub.loop, asked, known=house.known, busy=self._busy, granted=self._granted
+            hub.loop,
+            asked,
+            known=ingress.known,
+            busy=self._busy,
+            granted=self._granted,
+            turned_away=recording.turned_away if recording is not None else None,
         )
         self._hub = hub
         sock = hub.open(zmq.ROUTER)
@@ -169,18 +165,13 @@ class NfpRouter:
         except zmq.ZMQError as error:
             raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
 
-    def record(self, recording: Recording | None, *, sent: bool) -> None:
-        """Record who is turned away and, with ``sent``, what is sent; None: nothing any more."""
-        self.recording = recording if sent else None
-        self.authenticator.turned_away = None if recording is None else recording.turned_away
-
     def peers(self) -> Iterable[RouterPeer]:
         """Connections that have spoken."""
         return self._peers.values()
 
     def _granted(self, address: str, key: str) -> None:
         self.connections.granted(address, key)
-        self._house.arrived(key)
+        self._ingress.arrived(key)
 
     def _busy(self, key: str) -> bool:
         self._monitor.drain()
@@ -188,7 +179,7 @@ class NfpRouter:
 
     def has_room(self, peer: RouterPeer) -> None:
         """Say so, in a turn of its own: whoever is sending now need not expect it."""
-        self._hub.loop.call_soon(self._house.has_room, peer)
+        self._hub.loop.call_soon(self._ingress.has_room, peer)
 
     def has(self, identity: bytes) -> bool:
         """Whether somebody who spoke has this identity."""
@@ -232,20 +223,20 @@ class NfpRouter:
     def _hand_on(self, arrived: list[tuple[RouterPeer, list[Body] | None]], drained: bool) -> None:
         self.received += len(arrived)
         now = self.now()
-        house = self._house
+        ingress = self._ingress
         for peer, frames in arrived:
             if frames is None:
-                house.gone(peer, now)
+                ingress.gone(peer, now)
             elif not peer.deaf:
                 try:
-                    house.handle(peer, frames, now)
+                    ingress.handle(peer, frames, now)
                 except Exception:  # those behind it must not pay for it
                     log.exception("%s: a message of %s could not be handled", self.contact, peer)
         for peer, turns in list(self._leaving.items()) if self._leaving else ():
             self._leaving[peer] = turns + 1
             if drained or turns >= _PATIENCE_TURNS:
                 self._forget(peer)
-                house.gone(peer, now)
+                ingress.gone(peer, now)
 
     def _meet(self, head: zmq.Frame) -> RouterPeer | None:
         """The first message of a connection: who is it? None when it is not to be heard (any more)."""
@@ -259,7 +250,7 @@ class NfpRouter:
             if earlier is not None:
                 self._forget(earlier)
                 self._arrived.append((earlier, None))
-        principal = self._house.welcome(identity, key, address)
+        principal = self._ingress.authenticate(identity, key, address)
         if principal is None:
             if self.authenticator.turned_away is not None:
                 self.authenticator.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")

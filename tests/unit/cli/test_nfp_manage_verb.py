@@ -10,7 +10,7 @@ from broker.cli import exits
 from broker.cli.main import main
 from broker.nfp.client import NfpClient
 from broker.nfp.names import Command
-from tests.live.nfp import nfp_broker, ready
+from tests.live.nfp import nfp_broker, ready, workers_of
 from tests.unit.nfp.client.fake_broker import FakeBroker
 
 
@@ -35,7 +35,7 @@ def manage(live, capsys):
 def worker(live):
     with live.dealer("w1") as worker:
         worker.say(ready())
-        live.eventually(lambda: [view for view in live.broker.overview.workers() if view.name == "w1"])
+        live.eventually(lambda: [view for view in workers_of(live.broker) if view.name == "w1"])
         yield worker
 
 

@@ -190,7 +190,7 @@ class Book:
             self.closed[op.uuid] = op.closes
 
 
-class FakeWatch:
+class FakeListener:
     """Keeps what happened."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class Bench:
         self.config = config or DispatchConfig(credits=1)
         self.access = access or Access()
         self.journal = FakeJournal()
-        self.watch = FakeWatch()
+        self.listener = FakeListener()
         self.offences: list[tuple[str, str]] = []
         self.due = 0.0
         self.age_s = 0.0
@@ -223,7 +223,7 @@ class Bench:
             self.config,
             self.journal,
             self.access,
-            self.watch,
+            self.listener.happened,
             lambda peer, kind, text: self.offences.append((peer.name, kind, text)),
         )
 

@@ -64,7 +64,7 @@ def test_all_of_it_agrees(how, state):
         assert {name: figures[name] for name in HOWS.values()} == {
             name: int(name == state) for name in HOWS.values()
         }
-    events = [event for event in bench.watch.events if event.uuid == uuid]
+    events = [event for event in bench.listener.events if event.uuid == uuid]
     assert [event.state for event in events[-2:]] == [state, state]
     words = {"done": "COMPLETED"}
     assert told_of(events[-1])["status"] == words.get(state, state.upper())

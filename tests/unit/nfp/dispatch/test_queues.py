@@ -47,7 +47,7 @@ def test_a_request_for_nobody_expires(target, seed):
     got = bench.get(client, uuid)
     assert story(got) == ["408"]
     assert "60 s" in said(got[0])["error"]
-    assert bench.watch.kinds(uuid) == ["submitted", "queued", "finished", "expired"]
+    assert bench.listener.kinds(uuid) == ["submitted", "queued", "finished", "expired"]
 
 
 @pytest.mark.parametrize("target", ["any", "all", "w1"])

@@ -153,7 +153,7 @@ def test_delete_ends_what_waits(target, seed):
     assert bench.dispatcher.job(uuid, bench.now).state == "cancelled"
     got = bench.get(client, uuid)
     assert (got[0].status, said(got[0])["status"]) == (417, "CANCELLED")
-    assert bench.watch.kinds(uuid)[-1] == "cancelled"
+    assert bench.listener.kinds(uuid)[-1] == "cancelled"
     assert bench.register("w1").take() == []
 
 

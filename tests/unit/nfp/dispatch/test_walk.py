@@ -47,7 +47,7 @@ def test_what_is_written_down():
     assert (ops[0].ttl_s, ops[0].parts) == (30, ("",))
     assert ops[1] == Dispatched(uuid, "", "w1", 1)
     assert ops[2].closes == "done"
-    assert bench.watch.kinds(uuid) == ["submitted", "dispatched", "accepted", "finished", "closed"]
+    assert bench.listener.kinds(uuid) == ["submitted", "dispatched", "accepted", "finished", "closed"]
 
 
 def test_nothing_leaves_before_its_commit():

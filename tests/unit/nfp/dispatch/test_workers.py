@@ -280,7 +280,7 @@ def test_a_job_for_any_goes_to_another_worker(accepted, how):
     assert story([p for p in client.take() if p.status != 201]) == ["202[]", "202[w2]", "200"]
     assert bench.journal.of(Finished)[0].attempt == 2
     assert bench.counts.returned == 1
-    assert "returned" in bench.watch.kinds(uuid)
+    assert "returned" in bench.listener.kinds(uuid)
 
 
 @pytest.mark.parametrize(
@@ -617,7 +617,7 @@ def test_what_a_worker_calls_its_event_is_told_as_one_of_a_few_kinds(kind):
     post = the(worker.take(), POST)
     client.take()
     bench.event(worker, post, kind)
-    assert bench.watch.kinds(uuid) == ["submitted", "dispatched", "accepted", "progress"]
+    assert bench.listener.kinds(uuid) == ["submitted", "dispatched", "accepted", "progress"]
     assert said(the(client.take(), Command.EVENT))["event_type"] == kind  # its client gets it as it came
 
 

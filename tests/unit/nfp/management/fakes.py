@@ -1,14 +1,21 @@
 """A peer that notes what it is sent, and a broker that is only told about."""
 
+from types import SimpleNamespace
+
 import msgspec
 
+from broker.nfp.access import Access
 from broker.nfp.contract import Call, JobEvent
+from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
-from broker.nfp.management import Accounting, EventBus, LogBuffer, Messaging
+from broker.nfp.management import Accounting, EventBus, LogBuffer
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
+from broker.nfp.server.invalid_messages import InvalidMessages
+from broker.nfp.server.name_pins import NamePins
 from broker.nfp.targets import ANY
+from broker.settings.nfp import NfpSection
 
 OWNER = Principal("key:owner", Standing.OWNER)
 ANNA = Principal("uid:1000", Standing.USER, 1000)
@@ -86,55 +93,46 @@ def job_view(uuid="j1", holder=ANNA.holder, state="open", **more):
     return view._replace(**more)
 
 
-class FakeBroker:
-    name = "headgate"
-    epoch = "e1"
-    endpoints = ("tcp://127.0.0.1:5555",)
-    keepalive_s = 2.5
-    multiplier = 6
-    uptime_s = 3.2
-    stopping = False
-    store_state = "on"
+class FakeDispatcher:
+    """See ``dispatch.Dispatcher``: what it shows is set by hand."""
 
     def __init__(self):
-        self.security = {"curve": True, "unlisted": "user"}
-        self.event_bus = EventBus("e1")
-        self.accounting = Accounting(FakeJournal(), clock=lambda: 0.0)
-        self.log = LogBuffer()
+        self.counts = Counts()
         self.all_workers = [worker_view(), worker_view("w2", "other", "lost")]
         self.all_jobs = [job_view()]
         self.found = {}
-        self.done = []
+        self.disconnected = []
 
-    def workers(self):
+    def workers(self, now):
         return self.all_workers
 
     def services(self):
         return [ServiceView("dummy", ("w1",), 1, 0, 4, 1)]
 
-    def clients(self):
+    def clients(self, now):
         return [
             ClientView("c1", ANNA.holder, Dialect.NORFAB, True, True, 1, 2, 0.5),
             ClientView("c2", BERT.holder, Dialect.SEED, False, False, 0, 1, -1.0),
         ]
 
-    def jobs(self):
+    def jobs(self, now, *, newest_first):
+        assert newest_first
         return reversed(self.all_jobs)
 
-    def job(self, uuid):
+    def job(self, uuid, now):
         return next((job for job in self.all_jobs if job.uuid == uuid), None)
 
     def results(self, uuid):
         return [ResultView("w1", 200, body) for body in self.found.get(uuid, ())]
 
-    def messaging(self):
-        return Messaging(142, 110, 0, 0, 0)
+    def disconnect_workers(self, names, reason, now):
+        self.disconnected.append(names)
+        return list(names or ["w1", "w2"])
 
-    def counters(self):
-        return {"late": 1}
 
-    def inventory(self, *, redacted):
-        return {"workers": {"w1": {"password": "***" if redacted else "open sesame"}}}
+class FakeReader:
+    def __init__(self):
+        self.done = []
 
     def look(self, then):
         self.done.append("look")
@@ -144,12 +142,51 @@ class FakeBroker:
         self.done.append("reload")
         then({"workers": 1})
 
-    def disconnect(self, names, reason):
-        self.done.append(("disconnect", names))
-        return list(names or ["w1", "w2"])
 
-    def unpin(self, name):
-        return name == "w1"
+class FakeDatastore:
+    def whole(self, *, redacted):
+        return {"workers": {"w1": {"password": "***" if redacted else "open sesame"}}}
+
+
+class FakeBroker:
+    """See ``server.broker.NfpBroker``."""
+
+    name = "headgate"
+    epoch = "e1"
+    endpoints = ("tcp://127.0.0.1:5555",)
+    uptime_s = 3.2
+    stopping = False
+    server_key = "K" * 40
+    dropped = 0
+
+    def __init__(self):
+        self.settings = NfpSection(store=True, keepalive_ms=2500, multiplier=6)
+        self.access = Access()
+        self.clock = SimpleNamespace(now=lambda: 0.0)
+        self.event_bus = EventBus("e1")
+        self.accounting = Accounting(FakeJournal(), clock=lambda: 0.0)
+        self.log = LogBuffer()
+        self.dispatcher = FakeDispatcher()
+        self.datastore = FakeDatastore()
+        self.reader = FakeReader()
+        self.invalid_messages = InvalidMessages(10)
+        self.name_pins = NamePins(
+            FakeJournal(), lambda _: False, lambda _: frozenset(), lambda _: False, lambda *_: True
+        )
+        self.name_pins.pin("w1", "K" * 40)
+        self.store = SimpleNamespace(broken="", lost=0)
+        self.commands = SimpleNamespace(denied=1)
+        self.disconnects = SimpleNamespace(sent=0)
+        self.routers = [
+            SimpleNamespace(
+                sent=142, received=110, dropped=0, failed=0,
+                authenticator=SimpleNamespace(denied=0), connections=SimpleNamespace(cut=0),
+            )
+        ]  # fmt: skip
+        self.left = []
+
+    def peers(self):
+        return []
 
     def leave(self, *, restart, reason):
-        self.done.append(("leave", restart))
+        self.left.append(restart)

@@ -16,7 +16,7 @@ BOSS = FakePeer("boss", principal=OWNER)
 
 def broker_with(*jobs):
     broker = FakeBroker()
-    broker.all_jobs = list(jobs)
+    broker.dispatcher.all_jobs = list(jobs)
     return broker
 
 
@@ -81,7 +81,7 @@ def test_count():
 def test_show_brings_slots_attempts_and_results():
     job = job_view("a", target=Target("list", ("w1", "w2")), state="done")
     broker = broker_with(job)
-    broker.found["a"] = [b'{"w1":{"result":1}}', b"\x00\xff"]
+    broker.dispatcher.found["a"] = [b'{"w1":{"result":1}}', b"\x00\xff"]
     _, told = reply(JobService(broker), "show", uuid="a")
     assert told["target"] == "w1,w2"
     assert told["attempts"] == 2
@@ -106,7 +106,7 @@ def test_the_workers_whose_part_failed_are_told():
 def test_large_results_are_left_to_get(monkeypatch):
     monkeypatch.setattr(room, "RESULTS_MAX_BYTES", 10)
     broker = broker_with(job_view("a"))
-    broker.found["a"] = [b'"12345"', b'"67890"']
+    broker.dispatcher.found["a"] = [b'"12345"', b'"67890"']
     _, told = reply(JobService(broker), "show", uuid="a")
     assert [result.get("body") for result in told["results"]] == ["12345", None]
     assert [result["size"] for result in told["results"]] == [7, 7]
@@ -132,7 +132,9 @@ def test_a_job_of_a_key_without_userid_says_so():
     ("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)]
 )
 def test_who_may_fetch_results_may_be_shown_the_job_and_sees_it_in_no_list(rule, user, guest):
-    desk = JobService(broker_with(job_view("a", holder=ANNA.holder)), Access(results=rule))
+    broker = broker_with(job_view("a", holder=ANNA.holder))
+    broker.access = Access(results=rule)
+    jobs = JobService(broker)
     askers = FakePeer("b", principal=BERT), FakePeer("g", principal=Principal("uid:9", Standing.GUEST, 9))
-    assert [reply(desk, "show", asker, uuid="a")[0] for asker in askers] == [user, guest]
-    assert [reply(desk, "list", asker)[1]["jobs"] for asker in askers] == [[], []]
+    assert [reply(jobs, "show", asker, uuid="a")[0] for asker in askers] == [user, guest]
+    assert [reply(jobs, "list", asker)[1]["jobs"] for asker in askers] == [[], []]

@@ -115,7 +115,13 @@ def test_no_path_is_told(tmp_path):
     assert told["status"] == "active"
     assert told["endpoint"] == "tcp://127.0.0.1:5555"
     assert told["directories"] == {}
-    assert told["security"] == {"curve": True, "unlisted": "user"}
+    assert told["security"] == {
+        "curve": True,
+        "server_key": "K" * 40,
+        "unlisted": "user",
+        "offer_unlisted": True,
+        "listed_keys": 0,
+    }
 
 
 @pytest.mark.parametrize("task", ["restart", "shutdown", "disconnect", "unpin", "reload"])
@@ -126,7 +132,8 @@ def test_only_owners_tell_the_broker_what_to_do(task, principal):
         status, told = reply(MmiService(broker), task, peer, name="w1")
         assert status == 400
         assert told["error"].startswith("not allowed")
-    assert broker.done == []
+    assert broker.left == broker.dispatcher.disconnected == broker.reader.done == []
+    assert broker.name_pins.key_of("w1")
 
 
 def test_an_owner_restarts_shuts_down_and_disconnects():
@@ -137,13 +144,8 @@ def test_an_owner_restarts_shuts_down_and_disconnects():
     assert reply(mmi, "disconnect", BOSS) == (200, {"disconnected": ["w1", "w2"]})
     assert reply(mmi, "disconnect", BOSS, workers="all") == (200, {"disconnected": ["w1", "w2"]})
     assert reply(mmi, "disconnect", BOSS, workers=["w2"]) == (200, {"disconnected": ["w2"]})
-    assert broker.done == [
-        ("leave", True),
-        ("leave", False),
-        ("disconnect", None),
-        ("disconnect", None),
-        ("disconnect", ("w2",)),
-    ]
+    assert broker.left == [True, False]
+    assert broker.dispatcher.disconnected == [None, None, ("w2",)]
 
 
 def test_an_answer_that_takes_its_time_and_fails_is_an_answer(caplog):
@@ -152,7 +154,7 @@ def test_an_answer_that_takes_its_time_and_fails_is_an_answer(caplog):
     def broken(*, redacted):
         raise KeyError("bug")
 
-    broker.inventory = broken
+    broker.datastore.whole = broken
     status, told = reply(MmiService(broker), "show_broker_inventory", BOSS)
     assert (status, told["error"]) == (500, "KeyError: 'bug'")
     assert "show_broker_inventory failed" in caplog.text
@@ -165,7 +167,7 @@ def test_unpin_and_reload():
     assert reply(mmi, "unpin", BOSS)[0] == 400
     assert reply(mmi, "reload", BOSS) == (200, {"workers": 1})
 
-    broker.reload = lambda then: then(ValueError("inventory.yaml:3: no mapping"))
+    broker.reader.reload = lambda then: then(ValueError("inventory.yaml:3: no mapping"))
     status, told = reply(mmi, "reload", BOSS)
     assert status == 400
     assert "inventory.yaml:3" in told["error"]
@@ -199,7 +201,9 @@ def test_show_broker_and_services():
     _, told = reply(mmi, "show_broker", SEED)
     assert told["workers"] == {"alive": 1, "known": 2}
     assert told["events"]["sequence"] == 1
-    assert told["counters"] == {"late": 1}
+    assert told["counters"]["denied"] == 1
+    assert told["counters"]["received"] == 110
+    assert told["counters"]["jobs_late"] == 0
     assert told["store"] == "on"
     _, services = reply(mmi, "show_services", SEED)
     assert services == [
@@ -221,7 +225,9 @@ def test_the_arguments_of_logs_are_checked():
 
 def test_a_worker_with_odd_times_is_still_told():
     broker = FakeBroker()
-    broker.all_workers = [worker_view(holdtime_s=-5.0, alive_s=0.0, status="expected", resources=())]
+    broker.dispatcher.all_workers = [
+        worker_view(holdtime_s=-5.0, alive_s=0.0, status="expected", resources=())
+    ]
     _, (told,) = reply(MmiService(broker), "show_workers", DEPLOYED)
     assert (told["holdtime"], told["alive (s)"], told["resources"]) == ("0.0", "0", "")
 

@@ -49,7 +49,7 @@ class RecordingJournal:
 
 
 class RecordingDispatch:
-    """See ``seams.Dispatch``: (what was called, the peer's name, what with)."""
+    """See ``dispatch.Dispatcher``: (what was called, the peer's name, what with)."""
 
     def __init__(self):
         self.calls = []

@@ -1,4 +1,4 @@
-"""One ROUTER of the broker in a running loop, with a scripted house behind it and raw ZeroMQ peers in front."""
+"""One ROUTER of the broker in a running loop, with a scripted ingress behind it and raw ZeroMQ peers in front."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ SERVER = curve.generate()
 KEY, OTHER = curve.generate(), curve.generate()
 
 
-class ScriptedHouse:
+class ScriptedIngress:
     """Lets everybody in but ``strangers``, and writes down what happens."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class ScriptedHouse:
     def arrived(self, key: str) -> None:
         self.arrivals.append(key)
 
-    def welcome(self, identity: bytes, key: str, address: str) -> Principal | None:
+    def authenticate(self, identity: bytes, key: str, address: str) -> Principal | None:
         return None if (identity, key) in self.foreign else Principal(f"key:{key}", key=key)
 
     def handle(self, peer, frames, now) -> None:
@@ -60,11 +60,11 @@ class ScriptedHouse:
 
 
 class Stage:
-    """The router and its house; ``committed`` and ``broken`` are the store's."""
+    """The router and its ingress; ``committed`` and ``broken`` are the store's."""
 
     def __init__(self, uri: str, certificate: Certificate | None, limits: Limits, beat_ms: int) -> None:
         loop = asyncio.get_running_loop()
-        self.house = ScriptedHouse()
+        self.ingress = ScriptedIngress()
         self.broken = ""
         self.flusher = Flusher(
             loop,
@@ -75,7 +75,7 @@ class Stage:
         )
         server = CurveServer(certificate) if certificate is not None else None
         tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)
-        self.router = NfpRouter(hub(), parse(uri), uri, self.house, self.flusher, tuning)
+        self.router = NfpRouter(hub(), parse(uri), uri, self.ingress, self.flusher, tuning)
         self.context = zmq.Context()
         self.secret = certificate is not None
 

@@ -7,10 +7,21 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
+from broker.nfp.management.counters import counters
 from broker.nfp.names import EVENTS, MMI_BROKER, Command, Sender
 from broker.nfp.server import name_pins
 from broker.nfp.store import thread as store_thread
-from tests.live.nfp import LiveBroker, keepalive, nfp_broker, ready, reply, request, section
+from tests.live.nfp import (
+    LiveBroker,
+    clients_of,
+    keepalive,
+    nfp_broker,
+    ready,
+    reply,
+    request,
+    section,
+    workers_of,
+)
 
 POST, GET, RESPONSE = Command.POST, Command.GET, Command.RESPONSE
 MIB = 1 << 20
@@ -22,7 +33,7 @@ def opened(features: str = "push") -> Packet:
 
 
 def registered(live, *names: str) -> None:
-    live.eventually(lambda: {view.name for view in live.broker.overview.workers()} >= set(names))
+    live.eventually(lambda: {view.name for view in workers_of(live.broker)} >= set(names))
 
 
 def results(client, many: int) -> list[str]:
@@ -44,10 +55,10 @@ def test_who_comes_back_gets_all_it_is_owed_though_it_is_more_than_its_queue_hol
             for uuid in uuids:
                 client.say(request(POST, uuid))
             live.eventually(lambda: live.broker.dispatcher.job("u5", 0.0))
-        live.eventually(lambda: not any(view.present for view in live.broker.overview.clients()))
+        live.eventually(lambda: not any(view.present for view in clients_of(live.broker)))
         for _ in uuids:
             worker.say(reply(worker.until(lambda packet: packet.command is POST), 200, BIG))
-        live.eventually(lambda: len(live.broker.overview.results("u5")) == 1)
+        live.eventually(lambda: len(live.broker.dispatcher.results("u5")) == 1)
         with live.dealer("c1") as client:
             client.say(opened())
             assert sorted(set(results(client, 6))) == uuids
@@ -63,7 +74,7 @@ def test_a_get_for_more_than_the_queue_holds_is_answered(rundir):
         client.say(request(POST, "u1", target="all"))
         for worker in workers:
             worker.say(reply(worker.until(lambda packet: packet.command is POST), 200, BIG))
-        live.eventually(lambda: len(live.broker.overview.results("u1")) == 4)
+        live.eventually(lambda: len(live.broker.dispatcher.results("u1")) == 4)
         assert results(client, 4) == ["u1"] * 4  # pushed: a deployed worker would have announced them
         client.say(request(GET, "u1", target="all"))
         assert results(client, 4) == ["u1"] * 4
@@ -78,7 +89,7 @@ def test_names_of_workers_are_written_down_and_those_of_clients_are_not(rundir):
             client.say(request(GET, "none"))
             own.say(request(GET, "none"))
             live.eventually(lambda: (len(live.broker.name_pins), live.broker.name_pins.passing) == (2, 1))
-            assert live.broker.overview.counters()["pins_in_memory"] == 1
+            assert counters(live.broker)["pins_in_memory"] == 1
         live.eventually(lambda: live.broker.name_pins.passing == 0)
         assert live.call(lambda: live.broker.name_pins.key_of("w1")) == live.certificate("w1").public_key
     with nfp_broker(rundir, files="") as live:
@@ -96,15 +107,15 @@ def test_a_name_too_many_is_refused_and_nothing_of_it_is_acted_upon(rundir, monk
             registered(live, "w1", "w2")
             with live.dealer("w3", key=key, RECONNECT_IVL=-1) as three:
                 three.say(ready())
-                live.eventually(lambda: live.broker.overview.counters()["names_refused"])
-                assert {view.name for view in live.call(live.broker.overview.workers)} == {"w1", "w2"}
+                live.eventually(lambda: counters(live.broker)["names_refused"])
+                assert {view.name for view in live.call(lambda: workers_of(live.broker))} == {"w1", "w2"}
 
 
 def test_what_the_rules_refused_is_counted_where_owners_see_it(rundir):
     with nfp_broker(rundir, files="") as live, live.dealer("c1") as client:
         client.say(request(Command.MMI, "u1", service=MMI_BROKER, body=b'{"task":"shutdown"}'))
         assert client.hear().status == 400
-        assert live.broker.overview.counters()["denied"] == 1
+        assert counters(live.broker)["denied"] == 1
 
 
 def test_a_disk_that_hangs_refuses_new_jobs_and_nobody_seems_dead(rundir, monkeypatch):
@@ -132,7 +143,7 @@ def test_a_disk_that_hangs_refuses_new_jobs_and_nobody_seems_dead(rundir, monkey
                 worker.recv()[2] == b"0x02"
             )  # KEEPALIVE overtakes the POST, long before the disk counts as hanging
             live.eventually(lambda: live.broker.store.broken)
-            assert "has not answered" in live.broker.overview.store_state
+            assert "has not answered" in live.broker.store.broken
             client.say(request(POST, "u2"))
             refused = client.until(lambda packet: packet.uuid == "u2")
             assert (refused.status, b"has not answered" in refused.data) == (500, True)

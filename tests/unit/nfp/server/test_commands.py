@@ -1,5 +1,7 @@
 """Ingress, commands of clients and workers: what is answered here, what is handed on, what is dropped."""
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
@@ -7,15 +9,17 @@ from broker.nfp import opening
 from broker.nfp.access import Access, Rule
 from broker.nfp.contract import Answer
 from broker.nfp.frames import Packet, encode
+from broker.nfp.management import EventBus
 from broker.nfp.names import MMI_BROKER, MMI_WORKER, SEED_CODES, SID, Command, Dialect, Sender
 from broker.nfp.principal import Standing
-from broker.nfp.server.commands import Clients
-from broker.nfp.server.greeting import Greeting
+from broker.nfp.server.commands import Commands
+from broker.nfp.server.disconnects import Disconnects
 from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.invalid_messages import InvalidMessages
-from broker.nfp.server.workers import Workers
+from broker.nfp.server.name_pins import NamePins
+from broker.nfp.server.router import EVERYBODY
 from tests.live.nfp import keepalive, ready, request
-from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingPeer
+from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingJournal, RecordingPeer
 
 BOTH = (Dialect.SEED, Dialect.NORFAB)
 
@@ -34,21 +38,36 @@ class Service:
 
 
 class Setting:
-    def __init__(self, access=None, service=None, *, clients=True, workers=True):
+    def __init__(self, access=None, service=None, senders=EVERYBODY, greeted=True):
         self.dispatch = RecordingDispatch()
         self.service = service or Service()
         self.invalid_messages = InvalidMessages(2)
-        greeting = Greeting(1000, 3, "e1")
-        self.clients = Clients(self.dispatch, access or Access(), greeting, [self.service])
-        self.workers = Workers(self.dispatch, greeting)
-        self.greeted = []
+        access = access or Access()
+        opened = {"keepalive_ms": 1000, "multiplier": 3, "epoch": "e1"}
+        self.commands = Commands(self.dispatch, access, [self.service], **opened)
+        loop = SimpleNamespace(time=lambda: 1.0)
+        self.pins = NamePins(
+            RecordingJournal(),
+            lambda name: False,
+            access.keys_of,
+            access.is_listed,
+            lambda *_: False,
+            loop.time,
+        )
         self.ingress = Ingress(
-            self.clients if clients else None,
-            self.workers if workers else None,
-            self.invalid_messages,
-            lambda peer, packet, now: self.greeted.append(peer.name),
+            self.commands,
+            access=access,
+            name_pins=self.pins,
+            dispatcher=self.dispatch,
+            event_bus=EventBus("e1"),
+            invalid_messages=self.invalid_messages,
+            disconnects=Disconnects(loop, lambda *_: False, 1.0),
+            flusher=None,
+            in_use=lambda name: False,
         )
         self.peer = RecordingPeer()
+        self.peer.senders = senders
+        self.peer.greeted = greeted
 
     def say(self, packet):
         self.peer.sent.clear()
@@ -58,12 +77,12 @@ class Setting:
 
 @pytest.mark.parametrize("dialect", BOTH)
 def test_requests_go_to_the_dispatcher(dialect):
-    on = Setting()
+    on = Setting(greeted=False)
     for command in (Command.POST, Command.GET, Command.DELETE):
         assert on.say(request(command, "u", dialect=dialect)) == []
-    assert on.dispatch.names == ["client"] * 3
+    assert on.dispatch.names == ["client_seen", *["client"] * 3]
     assert on.peer.dialect is dialect
-    assert on.greeted == ["c1"]
+    assert on.pins.key_of("c1") == "K"
 
 
 def test_deployed_commands_go_there_too():
@@ -152,7 +171,7 @@ def test_rules_hold_for_the_brokers_own_services():
     assert (
         on.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"show_broker"}'))[0].status == 400
     )
-    assert on.clients.denied == 2
+    assert on.commands.denied == 2
     assert not on.service.calls
     allowed = Setting(Access(rules=[Rule(tasks=("shutdown",))]))
     assert (
@@ -185,7 +204,7 @@ def test_workers_are_managed_by_whom_the_rules_let(command, dialect, standing, t
     both = [(Command.RESPONSE, 400), (Command.MMI, 400)]
     said = [] if passed else both if dialect is Dialect.NORFAB else both[:1]
     assert [(answer.command, answer.status) for answer in answers] == said
-    assert on.clients.denied == (not passed)
+    assert on.commands.denied == (not passed)
 
 
 def test_a_rule_lets_users_end_workers():
@@ -270,17 +289,17 @@ def test_a_peer_that_cannot_be_told_of_a_failure_costs_nobody_else_either(caplog
     ],
 )
 def test_invalid_messages_are_dropped_and_counted(frames, kind):
-    on = Setting()
+    on = Setting(greeted=False)
     on.ingress.handle(on.peer, frames, 1.0)
     assert on.invalid_messages.by_kind == {kind: 1}
-    assert (on.peer.sent, on.dispatch.calls, on.greeted) == ([], [], [])
+    assert (on.peer.sent, on.dispatch.calls, on.peer.greeted) == ([], [], False)
     for _ in range(2):
         on.ingress.handle(on.peer, frames, 1.0)
     assert len(on.peer.cuts) == 1
 
 
 def test_each_of_two_sockets_has_its_own_commands():
-    for_clients, for_workers = Setting(workers=False), Setting(clients=False)
+    for_clients, for_workers = Setting(senders={Sender.CLIENT}), Setting(senders={Sender.WORKER})
     for_clients.say(ready())
     for_workers.say(request(Command.POST, "u"))
     for on in (for_clients, for_workers):

@@ -24,7 +24,8 @@ def test_each_is_told_in_its_dialect_until_it_speaks(monkeypatch):
                 sent.append((identity, decode(frames)))
             return identity in there
 
-        disconnects = Disconnects(asyncio.get_running_loop(), send, WORKERS, 5.0)
+        disconnects = Disconnects(asyncio.get_running_loop(), send, 5.0)
+        disconnects.begin(WORKERS)
         await asyncio.sleep(0.05)
         assert sent == []
         there.update((b"w1", b"w2"))
@@ -54,7 +55,8 @@ def test_it_ends_after_a_hold_time(monkeypatch):
             tried.append(identity)
             return False
 
-        disconnects = Disconnects(asyncio.get_running_loop(), send, WORKERS, 0.5)
+        disconnects = Disconnects(asyncio.get_running_loop(), send, 0.5)
+        disconnects.begin(WORKERS)
         await until(lambda: disconnects.missing == [])
         assert len(tried) >= 4
         count = len(tried)
@@ -67,7 +69,8 @@ def test_it_ends_after_a_hold_time(monkeypatch):
 def test_names_that_are_no_identities_are_left_out():
     async def story():
         odd = [WorkerSeen("\x07bell", "svc", Dialect.NORFAB, "")]
-        disconnects = Disconnects(asyncio.get_running_loop(), lambda identity, frames: True, odd, 1.0)
+        disconnects = Disconnects(asyncio.get_running_loop(), lambda identity, frames: True, 1.0)
+        disconnects.begin(odd)
         assert disconnects.missing == []
         disconnects.close()
 
@@ -86,7 +89,8 @@ def test_whose_key_is_known_is_tried_once_it_is_back(monkeypatch):
             tried.append(identity)
             return len(tried) > 3
 
-        disconnects = Disconnects(asyncio.get_running_loop(), send, workers, 5.0)
+        disconnects = Disconnects(asyncio.get_running_loop(), send, 5.0)
+        disconnects.begin(workers)
         await asyncio.sleep(0.05)
         assert tried == []
         disconnects.arrived("K1")

@@ -7,7 +7,7 @@ import msgspec
 from broker.nfp.names import MMI_WORKER, Command, Sender
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.server import files_worker, local, process
-from tests.live.nfp import request, running, section
+from tests.live.nfp import request, running, section, workers_of
 from tests.unit.nfp.server.stage import until
 
 NAMES = {"broker-files", "broker-fss"}
@@ -15,7 +15,7 @@ OWNER = Principal("key:O", Standing.OWNER)
 
 
 def alive(broker) -> set[str]:
-    return {view.name for view in broker.overview.workers() if view.status == "alive"}
+    return {view.name for view in workers_of(broker) if view.status == "alive"}
 
 
 async def managed(broker, task: str) -> dict:

@@ -72,7 +72,7 @@ def test_a_peer_that_fails_for_ever_is_told_once(lines):
             on.secret = True
             friend = on.dealer(b"w1", KEY)
             friend.send_multipart([b"", b"hello"])
-            await until(lambda: on.house.messages("w1") == [b"hello"])
+            await until(lambda: on.ingress.messages("w1") == [b"hello"])
             assert 1 <= len(lines()) <= 2, "its address, or that it could not be told"
             assert all("127.0.0.1" in line or LEFT in line for line in lines())
 

@@ -7,7 +7,7 @@ import pytest
 from broker.errors import ConfigError, LinkClosed
 from broker.nfp.names import Command, Sender
 from broker.nfp.principal import of_flux
-from tests.live.nfp import ready, reply, request, running, section
+from tests.live.nfp import ready, reply, request, running, section, workers_of
 from tests.unit.nfp.server.stage import until
 
 HOLDER = of_flux(1000, 2)
@@ -81,9 +81,9 @@ def test_names_here_are_nobody_elses(rundir):
             peer = broker.local_peer(HOLDER, "here", print)
             with pytest.raises(ConfigError, match="here"):
                 broker.local_peer(HOLDER, "here", print)
-            assert broker.welcome(b"here", "K" * 40, "1.2.3.4") is None
+            assert broker.ingress.authenticate(b"here", "K" * 40, "1.2.3.4") is None
             peer.close()
-            assert broker.welcome(b"here", "K" * 40, "1.2.3.4") is not None
+            assert broker.ingress.authenticate(b"here", "K" * 40, "1.2.3.4") is not None
 
     asyncio.run(story())
 
@@ -112,8 +112,8 @@ def test_a_channel_opens_and_carries(rundir):
             await until(lambda: receiver.log)
             assert receiver.log[0][1]["broker"] == "headgate"
             assert channel.send(ready())
-            await until(lambda: [one for one in broker.overview.workers() if one.name == "here"])
-            (view,) = broker.overview.workers()
+            await until(lambda: [one for one in workers_of(broker) if one.name == "here"])
+            (view,) = workers_of(broker)
             assert (view.credits, view.features) == (2, {"jobs"})
             await channel.writable()
             await channel.close()

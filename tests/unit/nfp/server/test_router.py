@@ -25,12 +25,12 @@ def event(size: int, uuid: str = "u", command: Command = Command.EVENT) -> Packe
 def test_a_message_comes_from_somebody_and_the_answer_goes_there():
     async def story():
         async with stage() as on:
-            on.house.on_message = lambda peer, frames: peer.send(event(3))
+            on.ingress.on_message = lambda peer, frames: peer.send(event(3))
             with on.dealer(b"w1") as peer:
                 peer.send_multipart(HELLO)
                 frames = await received(peer)
                 assert frames[1:3] == [b"NFPB01", b"0x08"]
-                (found,) = on.house.peers
+                (found,) = on.ingress.peers
                 assert (found.name, found.principal.key) == ("w1", KEY.public_key)
                 assert on.router.sent == on.router.received == 1
 
@@ -41,7 +41,7 @@ def test_large_bodies_are_passed_on_as_they_came():
     async def story():
         async with stage() as on:
             bodies = []
-            on.house.on_message = lambda peer, frames: (
+            on.ingress.on_message = lambda peer, frames: (
                 bodies.append(frames[-1]),
                 peer.send(
                     Packet(Sender.BROKER, Command.STREAM, service="s", uuid="u", status=200, body=frames[-1])
@@ -61,8 +61,8 @@ def test_endless_frames_are_not_kept():
         async with stage() as on:
             with on.dealer(b"w1") as peer:
                 peer.send_multipart([b"x"] * 1000)
-                await until(lambda: on.house.came)
-                assert len(on.house.came[0][1]) == FRAMES_MAX
+                await until(lambda: on.ingress.came)
+                assert len(on.ingress.came[0][1]) == FRAMES_MAX
 
     asyncio.run(story())
 
@@ -70,15 +70,15 @@ def test_endless_frames_are_not_kept():
 def test_a_refused_name_is_cut_and_nothing_is_sent_to_it():
     async def story():
         async with stage() as on:
-            on.house.foreign.add((b"w1", OTHER.public_key))
+            on.ingress.foreign.add((b"w1", OTHER.public_key))
             with on.dealer(b"w1", OTHER, RECONNECT_IVL=-1) as thief:
                 thief.send_multipart(HELLO)
                 await until(lambda: on.router._gone and not on.router.connections._seen)
-                assert not on.house.came
+                assert not on.ingress.came
             with on.dealer(b"w1") as owner:
                 owner.send_multipart(HELLO)
-                await until(lambda: on.house.came)
-                assert on.house.peers[0].principal.key == KEY.public_key
+                await until(lambda: on.ingress.came)
+                assert on.ingress.peers[0].principal.key == KEY.public_key
 
     asyncio.run(story())
 
@@ -90,20 +90,20 @@ def test_what_was_queued_for_a_name_never_reaches_another_key():
         async with stage() as on:
             with on.dealer(b"w1") as owner:
                 owner.send_multipart(HELLO)
-                await until(lambda: on.house.peers)
-            (peer,) = on.house.peers
+                await until(lambda: on.ingress.peers)
+            (peer,) = on.ingress.peers
             with on.dealer(b"w1", OTHER) as thief:
                 for _ in range(40):
                     peer.send(event(100))
                     await asyncio.sleep(0.005)
-                await until(lambda: on.house.ended == ["w1"])
+                await until(lambda: on.ingress.ended == ["w1"])
                 assert not peer.alive
                 assert peer.send(event(1)) is False
                 assert thief.poll(200) == 0
-            while len(on.house.peers) < 2:  # libzmq ignores for good who came while it still held the name
+            while len(on.ingress.peers) < 2:  # libzmq ignores for good who came while it still held the name
                 with on.dealer(b"w1", OTHER) as late, contextlib.suppress(TimeoutError):
                     late.send_multipart(HELLO)
-                    await until(lambda: len(on.house.peers) == 2, 1.0)
+                    await until(lambda: len(on.ingress.peers) == 2, 1.0)
 
     asyncio.run(story())
 
@@ -111,11 +111,11 @@ def test_what_was_queued_for_a_name_never_reaches_another_key():
 def test_unlisted_keys_stay_outside():
     async def story():
         async with stage() as on:
-            on.house.strangers.add(OTHER.public_key)
+            on.ingress.strangers.add(OTHER.public_key)
             with on.dealer(b"w1", OTHER) as stranger:
                 stranger.send_multipart(HELLO)
                 await until(lambda: on.router.authenticator.denied)
-                assert not on.house.came
+                assert not on.ingress.came
 
     asyncio.run(story())
 
@@ -126,8 +126,8 @@ def test_a_peer_ends_after_its_last_message():
             with on.dealer(b"w1", LINGER=1000) as peer:
                 for number in range(500):
                     peer.send_multipart([b"", b"%d" % number])
-            await until(lambda: on.house.ended)
-            assert on.house.messages("w1") == [b"%d" % number for number in range(500)]
+            await until(lambda: on.ingress.ended)
+            assert on.ingress.messages("w1") == [b"%d" % number for number in range(500)]
             assert not list(on.router.peers())
 
     asyncio.run(story())
@@ -139,9 +139,9 @@ def test_the_same_name_again_is_a_new_peer():
             for count in range(1, 6):
                 with on.dealer(b"w1") as peer:
                     peer.send_multipart([b"", b"%d" % count])
-                    await until(lambda count=count: len(on.house.peers) == count)
-            await until(lambda: len(on.house.ended) == 5)
-            assert len({peer.tag for peer in on.house.peers}) == 5
+                    await until(lambda count=count: len(on.ingress.peers) == count)
+            await until(lambda: len(on.ingress.ended) == 5)
+            assert len({peer.tag for peer in on.ingress.peers}) == 5
 
     asyncio.run(story())
 
@@ -155,18 +155,18 @@ def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_end
             with on.dealer(b"w1") as second, on.dealer(b"w1") as first:
                 first.send_multipart([b"", b"first"])
                 second.send_multipart([b"", b"lost"])
-                await until(lambda: on.house.came)
-                names = [bytes(frames[-1]) for _, frames in on.house.came]
+                await until(lambda: on.ingress.came)
+                names = [bytes(frames[-1]) for _, frames in on.ingress.came]
                 winner, loser = (first, second) if names == [b"first"] else (second, first)
                 await until(
                     lambda: [s.key for s in on.router.connections._seen.values()] == [KEY.public_key] * 2
                 )  # the loser is in, and ignored
                 winner.close()
-                await until(lambda: on.house.ended)
+                await until(lambda: on.ingress.ended)
 
                 def heard() -> bool:
                     loser.send_multipart([b"", b"again"])
-                    return b"again" in on.house.messages("w1")
+                    return b"again" in on.ingress.messages("w1")
 
                 await until(heard)
             assert on.router.connections.cut >= 1
@@ -183,9 +183,9 @@ def test_a_dead_connection_makes_room_for_a_new_one_of_its_key(monkeypatch):
             monkeypatch.setattr(connections, "CHECK_S", 0.1)
             with on.dealer(b"w1") as first:
                 first.send_multipart([b"", b"first"])
-                await until(lambda: on.house.came)
+                await until(lambda: on.ingress.came)
                 with on.dealer(b"w1"):
-                    await until(lambda: on.house.ended)
+                    await until(lambda: on.ingress.ended)
 
     asyncio.run(story())
 
@@ -193,12 +193,12 @@ def test_a_dead_connection_makes_room_for_a_new_one_of_its_key(monkeypatch):
 def test_a_cut_peer_is_not_heard_any_more():
     async def story():
         async with stage() as on:
-            on.house.on_message = lambda peer, frames: peer.cut("enough")
+            on.ingress.on_message = lambda peer, frames: peer.cut("enough")
             with on.dealer(b"w1", RECONNECT_IVL=-1) as peer:
                 for _ in range(50):
                     peer.send_multipart(HELLO)
-                await until(lambda: on.house.ended)
-                assert len(on.house.came) == 1
+                await until(lambda: on.ingress.ended)
+                assert len(on.ingress.came) == 1
 
     asyncio.run(story())
 
@@ -208,8 +208,8 @@ def test_messages_wait_for_their_commit_and_keep_their_order():
         async with stage() as on:
             with on.dealer(b"w1") as sock:
                 sock.send_multipart(HELLO)
-                await until(lambda: on.house.peers)
-                (peer,) = on.house.peers
+                await until(lambda: on.ingress.peers)
+                (peer,) = on.ingress.peers
                 peer.send(event(1))
                 peer.send(event(2), after=7)
                 peer.send(event(3))
@@ -236,9 +236,9 @@ def test_what_waits_for_nothing_leaves_within_the_turn_and_overtakes_nobody(monk
                 peer.send(event(2), after=7)
                 peer.send(event(3))
                 waited.append(peer.waiting[0])
-                on.house.on_message = lambda peer, frames: None
+                on.ingress.on_message = lambda peer, frames: None
 
-            on.house.on_message = answer
+            on.ingress.on_message = answer
             with on.dealer(b"w1") as sock, on.dealer(b"w2", OTHER) as other:
                 sock.send_multipart(HELLO)
                 assert len((await received(sock))[-1]) == 1
@@ -246,7 +246,7 @@ def test_what_waits_for_nothing_leaves_within_the_turn_and_overtakes_nobody(monk
                 assert sock.poll(100) == 0
                 on.flusher.commit_done(7)
                 assert [len((await received(sock))[-1]) for _ in range(2)] == [2, 3]
-                on.house.on_message = lambda peer, frames: [
+                on.ingress.on_message = lambda peer, frames: [
                     (peer.send(event(number)), waited.append(peer.waiting[0])) for number in range(1, 5)
                 ]
                 other.send_multipart(HELLO)
@@ -261,8 +261,8 @@ def test_while_nothing_can_be_stored_other_jobs_overtake():
         async with stage() as on:
             with on.dealer(b"w1") as sock:
                 sock.send_multipart(HELLO)
-                await until(lambda: on.house.peers)
-                (peer,) = on.house.peers
+                await until(lambda: on.ingress.peers)
+                (peer,) = on.ingress.peers
                 peer.send(event(1, "old"), after=9)
                 peer.send(event(2, "old"))
                 peer.send(event(3, "full"))
@@ -286,8 +286,8 @@ def test_a_peer_that_does_not_read_loses_events_and_is_cut_before_results_are_lo
             with on.dealer(b"slow", RCVHWM=1) as sock, on.dealer(b"quick") as quick:
                 sock.send_multipart(HELLO)
                 quick.send_multipart(HELLO)
-                await until(lambda: len(on.house.peers) == 2)
-                slow, other = sorted(on.house.peers, key=lambda peer: peer.name, reverse=True)
+                await until(lambda: len(on.ingress.peers) == 2)
+                slow, other = sorted(on.ingress.peers, key=lambda peer: peer.name, reverse=True)
                 while slow.send(event(30_000)):
                     await asyncio.sleep(0)
                 assert slow.waiting[1] <= 0.75 * (1 << 20)
@@ -299,7 +299,7 @@ def test_a_peer_that_does_not_read_loses_events_and_is_cut_before_results_are_lo
                 assert slow.alive  # it may just be slow
                 on.router.stall_s = 0.1
                 await until(lambda: not slow.send(event(30_000, command=Command.RESPONSE)) and not slow.alive)
-                await until(lambda: on.house.ended == ["slow"])
+                await until(lambda: on.ingress.ended == ["slow"])
                 assert on.router.dropped > 20
 
     asyncio.run(story())
@@ -311,7 +311,7 @@ def test_a_peer_that_reads_gets_more_in_one_turn_than_its_queue_holds():
     async def story():
         async with stage(limits=Limits(1 << 20, 100)) as on:
             results = []
-            on.house.on_message = lambda peer, frames: results.extend(
+            on.ingress.on_message = lambda peer, frames: results.extend(
                 peer.send(event(300_000 + number, command=Command.RESPONSE)) for number in range(10)
             )
             with on.dealer(b"c1") as peer:
@@ -329,8 +329,8 @@ def test_who_waits_for_the_disk_is_not_cut_and_is_told_when_there_is_room():
             on.router.stall_s = 0.0
             with on.dealer(b"c1") as sock:
                 sock.send_multipart(HELLO)
-                await until(lambda: on.house.peers)
-                (peer,) = on.house.peers
+                await until(lambda: on.ingress.peers)
+                (peer,) = on.ingress.peers
                 while peer.send(event(300_000, command=Command.RESPONSE), after=1):
                     pass
                 for _ in range(3):
@@ -338,9 +338,9 @@ def test_who_waits_for_the_disk_is_not_cut_and_is_told_when_there_is_room():
                     await asyncio.sleep(0.01)
                 assert peer.alive
                 assert not peer.roomy()
-                assert on.house.relieved == []
+                assert on.ingress.relieved == []
                 on.flusher.commit_done(1)
-                await until(lambda: on.house.relieved == ["c1"])
+                await until(lambda: on.ingress.relieved == ["c1"])
                 assert peer.roomy()
                 for _ in range(3):
                     await received(sock)
@@ -353,12 +353,12 @@ def test_a_peer_that_is_lost_tells_what_it_was_not_sent():
         async with stage() as on:
             with on.dealer(b"c1") as sock:
                 sock.send_multipart(HELLO)
-                await until(lambda: on.house.peers)
-                (peer,) = on.house.peers
+                await until(lambda: on.ingress.peers)
+                (peer,) = on.ingress.peers
                 peer.send(event(3, "left"))
                 await received(sock)
                 peer.send(event(3, "kept", Command.RESPONSE), after=1)
-            await until(lambda: on.house.ended)
+            await until(lambda: on.ingress.ended)
             assert peer.unsent == {"kept"}
 
     asyncio.run(story())
@@ -369,8 +369,8 @@ def test_keepalive_does_not_wait_for_the_disk():
         async with stage() as on:
             with on.dealer(b"w1") as sock:
                 sock.send_multipart(HELLO)
-                await until(lambda: on.house.peers)
-                (peer,) = on.house.peers
+                await until(lambda: on.ingress.peers)
+                (peer,) = on.ingress.peers
                 for uuid in ("u1", "u2"):
                     peer.send(event(3, uuid, Command.RESPONSE), after=1)
                 peer.send(Packet(Sender.BROKER, Command.KEEPALIVE, service="svc"))
@@ -411,11 +411,11 @@ def test_a_message_that_breaks_the_house_costs_no_other_message(caplog):
                 raise ValueError("it broke")
 
         async with stage() as on:
-            on.house.on_message = broken
+            on.ingress.on_message = broken
             with on.dealer(b"w1") as sock:
                 for part in (b"poison", b"behind"):
                     sock.send_multipart([b"", part])
-                await until(lambda: on.house.messages("w1") == [b"poison", b"behind"])
+                await until(lambda: on.ingress.messages("w1") == [b"poison", b"behind"])
         assert "could not be handled" in caplog.text
 
     asyncio.run(story())
@@ -427,8 +427,8 @@ def test_a_full_peer_gets_the_rest_when_it_reads():
         async with stage(limits=Limits(16 << 20, 10_000)) as on:
             with on.dealer(b"slow", RCVHWM=1, RCVBUF=1 << 16) as sock:
                 sock.send_multipart(HELLO)
-                await until(lambda: on.house.peers)
-                (peer,) = on.house.peers
+                await until(lambda: on.ingress.peers)
+                (peer,) = on.ingress.peers
                 for number in range(1000):  # more than the kernel takes
                     assert peer.send(event(10_000 + number % 7))
                 await until(lambda: on.router.pump.waiting)
@@ -445,9 +445,9 @@ def test_a_frame_beyond_the_cap_ends_the_connection():
         async with stage() as on:
             with on.dealer(b"w1", RECONNECT_IVL=-1) as peer:
                 peer.send_multipart(HELLO)
-                await until(lambda: on.house.came)
+                await until(lambda: on.ingress.came)
                 peer.send_multipart([b"", bytes((1 << 20) + 1)])
-                await until(lambda: on.house.ended)
+                await until(lambda: on.ingress.ended)
 
     asyncio.run(story())
 
@@ -460,7 +460,7 @@ def test_an_unproven_send_reaches_who_has_not_spoken_and_nobody_else():
                 await until(lambda: on.router.send_unproven(b"w1", [b"", b"x"]))
                 assert await received(sock) == [b"", b"x"]
                 sock.send_multipart(HELLO)
-                await until(lambda: on.house.came)
+                await until(lambda: on.ingress.came)
                 assert on.router.send_unproven(b"w1", [b"", b"x"]) is False
 
     asyncio.run(story())
@@ -471,8 +471,8 @@ def test_ipc(rundir):
         async with stage(uri=f"ipc://{rundir}/nfp") as on:
             with on.dealer(b"w1") as peer:
                 peer.send_multipart(HELLO)
-                await until(lambda: on.house.came)
-            await until(lambda: on.house.ended)
+                await until(lambda: on.ingress.came)
+            await until(lambda: on.ingress.ended)
         assert not (rundir / "nfp").exists()
 
     asyncio.run(story())

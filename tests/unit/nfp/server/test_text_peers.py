@@ -6,7 +6,7 @@ import os
 import pytest
 
 from broker.nfp.names import EVENTS, FILESHARING, FSS, JOBS, MMI_BROKER, MMI_WORKER, Command
-from tests.live.nfp import nfp_broker
+from tests.live.nfp import clients_of, nfp_broker, workers_of
 
 CLIENT, WORKER = b"NFPC01", b"NFPW01"
 OPEN, READY, POST, RESPONSE, GET, DELETE, EVENT = (bytes((number,)) for number in (0, 1, 4, 5, 6, 7, 8))
@@ -46,7 +46,7 @@ def live(rundir):
 def worker(live):
     with live.dealer("w1") as worker:
         worker.send(WORKER, READY, b"net")
-        live.eventually(lambda: "w1" in {view.name for view in live.broker.overview.workers()})
+        live.eventually(lambda: "w1" in {view.name for view in workers_of(live.broker)})
         yield worker
 
 
@@ -122,7 +122,7 @@ def test_show_clients_lists_who_has_said_open(live):
         asks(client, POST, "m1", {"task": "show_clients"}, MMI_BROKER)
         (shown,) = json.loads(answered(client)[1])
         assert (shown["name"], shown["present"], shown["jobs"]) == ("c1", True, 0)
-    live.eventually(lambda: not live.broker.overview.clients())
+    live.eventually(lambda: not clients_of(live.broker))
 
 
 def test_an_event_on_a_topic_goes_to_its_subscribers(live, worker):
@@ -150,7 +150,7 @@ def test_get_and_delete_of_a_question_do_not_ask_it_again(live, worker, service,
         if service == MMI_BROKER:
             assert worker.until(lambda packet: packet.command is Command.DISCONNECT)
             worker.send(WORKER, READY, b"net")
-            live.eventually(lambda: "w1" in {view.name for view in live.broker.overview.workers()})
+            live.eventually(lambda: "w1" in {view.name for view in workers_of(live.broker)})
         asks(client, command, "m1", {"task": "disconnect"}, service)
         status, body = answered(client)
         assert (status, b"takes no jobs" in body) == (400, True)

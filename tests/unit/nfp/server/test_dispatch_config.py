@@ -5,7 +5,7 @@ from dataclasses import fields
 import msgspec
 
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.server.config import AHEAD, dispatch_config
+from broker.nfp.server.broker import AHEAD, dispatch_config
 from broker.settings.nfp import NfpSection
 
 
