@@ -31,6 +31,9 @@ STATUS_WORDS: Final = {DONE: "COMPLETED", FAILED: "FAILED", EXPIRED: "EXPIRED", 
 """The same as the protocol's bodies and the journal say it."""
 
 
+_TRACEBACK: Final = "Traceback (most recent call last)"
+
+
 def part_state(status: int, body: Body) -> str:
     """Return how one worker's part of a job ended, by its recorded result.
 
@@ -54,6 +57,44 @@ def job_state(parts: Iterable[str]) -> str:
     """
     found = set(parts)
     return next((state for state in (FAILED, EXPIRED, CANCELLED) if state in found), DONE)
+
+
+class Explained(NamedTuple):
+    """A recorded result as people read it."""
+
+    result: Any = None
+    """What the task returned, or what a peer of the protocol's text sent."""
+    error: str = ""
+    """What went wrong, in short; "" for what is done."""
+    traceback: str = ""
+    """Of a task that raised; "" when there is none."""
+
+
+def explain(status: int, body: Body) -> Explained:
+    r"""Return what the recorded result of one worker's part says.
+
+    >>> explain(200, b'{"w1": {"result": 7, "failed": false}}').result
+    7
+    >>> explain(200, b'{"w1": {"failed": true, "errors": ["Traceback (most recent call last):\\nOSError: no"]}}').error
+    'OSError: no'
+    >>> explain(408, b'{"error": "no result within 5 s"}').error
+    'no result within 5 s'
+    """
+    value = read_any(body)
+    said = value if isinstance(value, dict) else {}
+    inner = next(iter(said.values())) if len(said) == 1 else None
+    inner = inner if isinstance(inner, dict) else {}
+    if status == Code.OK and not says_failed(body):
+        text = bytes(body or b"").decode("utf-8", "replace") if value is None else value
+        return Explained(inner.get("result") if "failed" in inner else text)
+    errors = inner.get("errors")
+    texts = [_text(each) for each in errors if each] if isinstance(errors, list) else []
+    traceback = next((text for text in texts if _TRACEBACK in text), "")
+    if traceback:
+        error = traceback.strip().rsplit("\n", 1)[-1]
+    else:
+        error = "\n".join(texts) or ("it does not say why" if inner else error_text(status, said))
+    return Explained(inner.get("result"), error, traceback)
 
 
 class Failure(NamedTuple):

@@ -11,7 +11,7 @@ call (``Assignment.settle``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
@@ -32,6 +32,7 @@ from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.restore import Restore
 from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.state import Offended, State, ignore
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.frames import Packet
@@ -256,12 +257,9 @@ class Dispatcher:
         """Everybody who is there and has spoken, or has a job that is remembered."""
         return [listing.client_view(client, now) for client in self._state.clients]
 
-    def jobs(self, now: float, *, newest_first: bool = False) -> Iterator[JobView]:
-        """Every job, oldest first unless ``newest_first``; to be read before anything else happens."""
-        ttl_s = self._state.config.result_ttl_s
-        orders = self._state.orders.values()
-        for order in reversed(orders) if newest_first else orders:
-            yield listing.job_view(order, ttl_s, now)
+    def search(self, which: JobFilter, may_see: Callable[[str], bool], limit: int, now: float) -> JobSearch:
+        """Jobs that people look for; whoever asks has it take its steps."""
+        return JobSearch(self._state, which, may_see, limit, now)
 
     def job(self, uuid: str, now: float) -> JobView | None:
         """One job; None when it is not known."""

@@ -85,13 +85,23 @@ def job_view(order: Order, result_ttl_s: float, now: float) -> JobView:
         max(0.0, until - now),
         tuple(part.run.worker.name for part in parts if part.asked is not None and part.run is not None),
         tuple(slot_view(part) for part in parts),
+        (order.closed_at if order.state != OPEN else now) - order.added_at,
+        order.body,
     )
 
 
 def slot_view(part: Part) -> SlotView:
     """One worker's part of a job."""
-    worker = part.run.worker.name if part.run is not None else part.worker or next(reversed(part.given), "")
-    return SlotView(part.name, worker, part.attempt, part.state, part.status, len(part.body), part.ended)
+    return SlotView(
+        part.name, part_worker(part), part.attempt, part.state, part.status, len(part.body), part.ended
+    )
+
+
+def part_worker(part: Part) -> str:
+    """Who has a part, had it last or finished it; "" when nobody yet."""
+    if part.run is not None:
+        return part.run.worker.name
+    return part.worker or next(reversed(part.given), "")
 
 
 def result_views(order: Order) -> list[ResultView]:

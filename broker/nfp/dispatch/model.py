@@ -35,6 +35,9 @@ ORDER_BYTES: Final = 1536
 PART_BYTES: Final = 512
 """The same of a part; a queue of its own for each name is not in it."""
 
+BODY_KEPT_BYTES: Final = 2048
+"""A closed job keeps a body of up to so many bytes: people want to know its arguments."""
+
 ALIVE: Final = "alive"
 LOST: Final = "lost"
 EXPECTED: Final = "expected"
@@ -50,7 +53,7 @@ class Order:
         waiting: parts that wait.
         told: the client was told that it is dispatched (202).
         owner: for any: the worker the client was told of, "" before.
-        body: b"" once it is closed.
+        body: b"" once it is closed, when it is longer than ``BODY_KEPT_BYTES``.
         size: bytes it costs: its body, its recorded results, ``ORDER_BYTES``, and ``PART_BYTES`` for each part.
         after: the commit that makes the job durable.
     """
@@ -118,10 +121,12 @@ class Order:
         return render(self.target, array=True)
 
     def drop_body(self) -> None:
-        """Nobody is given the job any more: what is kept of the body tells only whether another one is the same.
+        """Nobody is given the job any more: of a long body only what tells whether another one is the same is kept.
 
         Only whose job it is may ask, so that the hash need not withstand anybody: it is the quickest there is.
         """
+        if len(self.body) <= BODY_KEPT_BYTES:
+            return
         self._digest = (len(self.body), hash(self.body))
         self.size -= len(self.body)
         self.body = b""

@@ -110,6 +110,10 @@ class JobView(NamedTuple):
     asked: tuple[str, ...]
     """Workers that wait for input from the client."""
     slots: tuple[SlotView, ...]
+    took_s: float = 0.0
+    """From its submission to its end, or until now."""
+    body: bytes = b""
+    """As it was submitted; b"" of a closed job when it is longer than ``model.BODY_KEPT_BYTES``."""
 
 
 class ResultView(NamedTuple):

@@ -3,31 +3,40 @@
 
 Tasks, all by keyword, every field but ``show``'s may be left out:
 
-``list``   service, task, state, worker, client, holder, limit (100) -> {"jobs": [job], "more"}, the newest first
+``list``   service, task, state, worker, client, holder, text, since, until, limit (100)
+           -> {"jobs": [job], "total", "more"}, the newest first
 ``show``   uuid, results (true) -> the job with "slots" and "results"
 ``count``  as list, without limit -> {"total", "states": {state: n}, "services": {service: n}, "more"}
 
+``state`` may be several, ``text`` is looked for in ids, arguments and errors, ``since`` and ``until`` are of the
+submission, in seconds since 1970. ``total`` counts all jobs that are meant, ``more`` says that not all are there.
+
 A job: {"uuid", "service", "task", "target", "holder", "userid", "client", "state", "age_s", "remaining_s", "workers",
-"attempts", "asked", "failed"}. ``more`` is true when there may be further ones, ``userid`` null for a job of a key that
-stands for none. ``failed`` are the workers whose part failed. States are those of ``outcome``, and open.
+"attempts", "asked", "failed", "submitted", "took_s", "arguments", "result", "error"}. ``userid`` is null for a job of a
+key that stands for none. ``failed`` are the workers whose part failed. States are those of ``outcome``, and open.
+``arguments`` are {"args", "kwargs"}, null when they are too long to be kept; ``result`` and ``error`` are texts, in
+short. A slot of ``show`` has its ``result``, ``error`` and ``traceback`` in full.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from broker.nesting import read_json
 from broker.nfp.contract import Call
+from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.views import JobView, ResultView
-from broker.nfp.management.internal_service import InternalService, Refused, number, text
+from broker.nfp.management.internal_service import Deferred, InternalService, Refused, number, text, words
 from broker.nfp.names import JOBS
-from broker.nfp.outcome import END_STATES, FAILED
+from broker.nfp.opening import read_any
+from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain, part_state
 from broker.nfp.principal import Standing, told_userid
 from broker.nfp.targets import render
 
@@ -36,10 +45,12 @@ if TYPE_CHECKING:
 
 LIST_MAX: Final = 1000
 """Jobs in one answer."""
-LOOKED_AT_MAX: Final = 10_000
-"""Jobs one request looks at, the newest ones: the loop has others to serve."""
 RESULTS_MAX_BYTES: Final = 4 << 20
 """Results told with a job; larger ones are fetched with GET."""
+EXPLAINED_MAX_BYTES: Final = 64 << 10
+"""A longer result or body is told by its size only."""
+IN_SHORT_CHARS: Final = 500
+"""Of results and errors in a list."""
 STATES: Final = ("open", *END_STATES)
 
 
@@ -57,28 +68,22 @@ class JobService(InternalService):
             },
         )
 
-    def _list(self, call: Call) -> dict[str, Any]:
+    def _list(self, call: Call) -> Any:
         limit = number(call, "limit", 100, 1, LIST_MAX)
-        newest = _Newest(self._broker)
-        found = list(islice(_matching(call, newest), limit + 1))
-        return {
-            "jobs": [shown(job) for job in found[:limit]],
-            "more": len(found) > limit or newest.more,
-        }
+        return self._search(call, limit, self._listed)
 
-    def _count(self, call: Call) -> dict[str, Any]:
-        states: Counter[str] = Counter()
-        services: Counter[str] = Counter()
-        newest = _Newest(self._broker)
-        for job in _matching(call, newest):
-            states[job.state] += 1
-            services[job.service] += 1
-        return {
-            "total": states.total(),
-            "states": dict(states),
-            "services": dict(services),
-            "more": newest.more,
-        }
+    def _listed(self, search: JobSearch) -> dict[str, Any]:
+        results = self._broker.dispatcher.results
+        jobs = [{**shown(job), **described(job, results(job.uuid))} for job in search.found]
+        return {"jobs": jobs, "total": search.total, "more": search.total > len(jobs)}
+
+    def _count(self, call: Call) -> Any:
+        return self._search(call, 0, _counted)
+
+    def _search(self, call: Call, limit: int, told: Callable[[JobSearch], dict[str, Any]]) -> Any:
+        may_see, now = call.peer.principal.may_see, self._broker.clock.now()
+        search = self._broker.dispatcher.search(_filter(call), may_see, limit, now)
+        return Deferred(partial(_go_on, search), told) if search.step() else told(search)
 
     def _show(self, call: Call) -> dict[str, Any]:
         uuid = text(call, "uuid")
@@ -86,42 +91,75 @@ class JobService(InternalService):
         job = dispatcher.job(uuid, self._broker.clock.now()) if uuid else None
         if job is None or not self._broker.access.may_read(call.peer.principal, job.holder):
             raise Refused(f"job {uuid[:64]!r} is not known")  # somebody else's is no more known than none
-        told = shown(job)
-        told["slots"] = [slot._asdict() for slot in job.slots]
-        if call.kwargs.get("results", True):
-            told["results"] = _results(dispatcher.results(uuid))
+        results = dispatcher.results(uuid)
+        told = {**shown(job), **described(job, results)}
+        wanted = bool(call.kwargs.get("results", True))
+        told["slots"] = explained_slots(job, results if wanted else [])
+        if wanted:
+            told["results"] = _results(results)
         return told
 
 
-class _Newest:
-    """The newest jobs; ``more`` once there turned out to be older ones that are not looked at."""
+def _go_on(search: JobSearch, then: Callable[[JobSearch], None]) -> None:
+    """Search on, a slice each turn of the loop, and call ``then`` at the end."""
+    loop = asyncio.get_running_loop()
 
-    def __init__(self, broker: NfpBroker) -> None:
-        self._jobs = broker.dispatcher.jobs(broker.clock.now(), newest_first=True)
-        self.more = False
+    def step() -> None:
+        if search.step():
+            loop.call_soon(step)
+        else:
+            then(search)
 
-    def __iter__(self) -> Iterator[JobView]:
-        yield from islice(self._jobs, LOOKED_AT_MAX)
-        self.more = next(self._jobs, None) is not None
+    loop.call_soon(step)
 
 
-def _matching(call: Call, jobs: Iterable[JobView]) -> Iterator[JobView]:
-    state, holder, worker = text(call, "state"), text(call, "holder"), text(call, "worker")
-    if state and state not in STATES:
-        raise Refused(f"state {state[:64]!r}, expected one of {', '.join(STATES)}")
-    service, task, client = text(call, "service"), text(call, "task"), text(call, "client")
-    may_see = call.peer.principal.may_see
-    for job in jobs:
-        if (
-            may_see(job.holder)
-            and service in ("", "all", job.service)
-            and task in ("", job.task)
-            and state in ("", job.state)
-            and client in ("", job.client)
-            and holder in ("", job.holder)
-            and (not worker or any(slot.worker == worker for slot in job.slots))
-        ):
-            yield job
+def _counted(search: JobSearch) -> dict[str, Any]:
+    return {
+        "total": search.total,
+        "states": dict(search.states),
+        "services": dict(search.services),
+        "more": False,
+    }
+
+
+def _filter(call: Call) -> JobFilter:
+    names = ("service", "task", "worker", "client", "holder", "text")
+    since, until = (_moment(call, name) for name in ("since", "until"))
+    try:
+        states = chosen_states(words(call, "state"))
+        return job_filter(states, since, until, **{name: text(call, name) for name in names})
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def _moment(call: Call, name: str) -> float | None:
+    value = call.kwargs.get(name)
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise Refused(f"{name} is {value!r:.64}, expected seconds since 1970")
+
+
+def chosen_states(names: Iterable[str]) -> frozenset[str]:
+    """Return the states that somebody named.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    states = frozenset(names)
+    if wrong := sorted(states.difference(STATES)):
+        raise ValueError(f"state {wrong[0][:64]!r}, expected one of {', '.join(STATES)}")
+    return states
+
+
+def job_filter(states: frozenset[str], since: float | None, until: float | None, **more: str) -> JobFilter:
+    """Return a filter; ``since`` and ``until`` are wall clock seconds."""
+    now = time.time()
+    return JobFilter(
+        states=states,
+        since_s=now - since if since is not None else None,
+        until_s=now - until if until is not None else None,
+        **more,
+    )
 
 
 def shown(job: JobView) -> dict[str, Any]:
@@ -147,6 +185,65 @@ def shown(job: JobView) -> dict[str, Any]:
 def failed_workers(job: JobView) -> list[str]:
     """Return the workers whose part of it failed."""
     return [slot.worker or slot.slot for slot in job.slots if slot.ended == FAILED]
+
+
+def described(job: JobView, results: list[ResultView]) -> dict[str, Any]:
+    """Return what a list says of a job besides ``shown``: when, how long, its arguments, and how it went, in short."""
+    said = [(result, _explain(result)) for result in results]
+    named = len(job.slots) > 1
+    return {
+        "submitted": round(time.time() - job.age_s, 3),
+        "took_s": round(job.took_s, 3),
+        "arguments": arguments_of(job.body),
+        "result": _in_short(
+            _line(one.worker, _written(told.result), named) for one, told in said if not told.error
+        ),
+        "error": _in_short(_line(one.worker, told.error, named) for one, told in said if told.error),
+    }
+
+
+def _explain(result: ResultView) -> Explained:
+    if len(result.body) > EXPLAINED_MAX_BYTES:
+        failed = part_state(result.status, result.body) != DONE
+        return Explained(
+            f"({len(result.body)} bytes)", "failed; the result is too long to be shown" if failed else ""
+        )
+    return explain(result.status, result.body)
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _line(worker: str, said: str, named: bool) -> str:
+    return f"{worker}: {said}" if named else said
+
+
+def _in_short(lines: Iterable[str]) -> str:
+    said = "\n".join(lines)
+    return said if len(said) <= IN_SHORT_CHARS else f"{said[: IN_SHORT_CHARS - 1]}…"
+
+
+def arguments_of(body: bytes) -> Any:
+    """Return ``{"args", "kwargs"}`` of a job's body, its text when it is no JSON object; None when it is not known."""
+    if not body or len(body) > EXPLAINED_MAX_BYTES:
+        return None
+    said = read_any(body)
+    if not isinstance(said, dict):
+        return body.decode("utf-8", "replace")
+    return {"args": said.get("args") or [], "kwargs": said.get("kwargs") or {}}
+
+
+def explained_slots(job: JobView, results: list[ResultView]) -> list[dict[str, Any]]:
+    """Return the parts of a job; those with a result of ``results`` say ``result``, ``error`` and ``traceback``."""
+    told = []
+    left = iter(results)
+    for slot in job.slots:
+        line: dict[str, Any] = slot._asdict()
+        if slot.ended and (result := next(left, None)) is not None:
+            line |= _explain(result)._asdict()
+        told.append(line)
+    return told
 
 
 def _results(results: list[ResultView]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from broker.nfp.contract import Peer
+from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
@@ -44,7 +45,9 @@ class Views(Protocol):
 
     def workers(self, now: float) -> list[WorkerView]: ...  # noqa: D102
     def services(self) -> list[ServiceView]: ...  # noqa: D102
-    def jobs(self, now: float, *, newest_first: bool = False) -> Iterator[JobView]: ...  # noqa: D102
+    def search(  # noqa: D102
+        self, which: JobFilter, may_see: Callable[[str], bool], limit: int, now: float
+    ) -> JobSearch: ...
     def job(self, uuid: str, now: float) -> JobView | None: ...  # noqa: D102
     def results(self, uuid: str) -> list[ResultView]: ...  # noqa: D102
     def may_read(self, principal: Principal, holder: str) -> bool: ...  # noqa: D102

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,7 +14,9 @@ from broker.client.request import Request
 from broker.errors import RpcError
 from broker.nfp import bodies
 from broker.nfp.contract import JobEvent
+from broker.nfp.dispatch.search import JobSearch
 from broker.nfp.dispatch.views import JobView
+from broker.nfp.management.jobs import described, explained_slots
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command
 from broker.nfp.principal import Principal, of_flux
 from broker.nfp.service.callers import Broker, Caller, Callers
@@ -245,18 +247,27 @@ class Handlers:
     async def jobs_list(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.list``."""
         which = read(WhichJobs, request.payload)
-        return listed(self._newest(), which, _principal(request))
+        return listed(await self._search(request, which, which.limit), self._broker.dispatcher.results)
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
-        return job_row(self._job_of(request, results=True)[1])
+        view = self._job_of(request, results=True)[1]
+        results = self._broker.dispatcher.results(view.uuid)
+        return {**job_row(view), **described(view, results), "slots": explained_slots(view, results)}
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
-        return counted(self._newest(), _principal(request))
+        return counted(await self._search(request, read(WhichJobs, request.payload), 0))
 
-    def _newest(self) -> Iterator[JobView]:
-        return self._broker.dispatcher.jobs(_now(), newest_first=True)
+    async def _search(self, request: Request, which: WhichJobs, limit: int) -> JobSearch:
+        principal = _principal(request)
+        dispatcher = self._broker.dispatcher
+        search = dispatcher.search(which.filter(principal), principal.may_see, limit, _now())
+        left = search.step()
+        while left:
+            await asyncio.sleep(0)
+            left = search.step()
+        return search
 
     async def services_list(self, _request: Request) -> dict[str, Any]:
         """``nfp.services.list``."""

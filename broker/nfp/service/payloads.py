@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from broker.errors import ProtocolError, RpcError
-from broker.nfp.dispatch.views import JobView, ServiceView, WorkerView
-from broker.nfp.management.jobs import failed_workers
+from broker.nfp.dispatch.search import JobFilter, JobSearch
+from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.management.jobs import STATES, chosen_states, described, failed_workers, job_filter
 from broker.nfp.names import NAME_BYTES_MAX, Code
 from broker.nfp.principal import Principal, Standing, told_userid
 from broker.nfp.targets import Target, parse, render
@@ -19,8 +20,6 @@ from broker.wire.payload import decode_json
 SERVICE: Final = "nfp"
 LIST_MAX: Final = 1000
 """Jobs in one answer: some hundred KiB."""
-LOOKED_AT_MAX: Final = 10_000
-"""Jobs one request looks at, the newest ones: the loop has others to serve."""
 
 T = TypeVar("T")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
@@ -60,12 +59,41 @@ class JobAnswer(OneJob, forbid_unknown_fields=True, kw_only=True):
 
 
 class WhichJobs(msgspec.Struct, forbid_unknown_fields=True):
-    """Payload of ``nfp.jobs.list``."""
+    """Payload of ``nfp.jobs.list``, and without ``limit`` of ``nfp.jobs.count``; see ``dispatch.search.JobFilter``."""
 
-    state: str = ""
+    state: str | list[str] = ""
     service: str = ""
+    task: str = ""
+    worker: str = ""
+    client: str = ""
+    text: str = ""
+    since: float | None = None
+    until: float | None = None
     mine: bool = False
     limit: Annotated[int, msgspec.Meta(ge=1, le=LIST_MAX)] = 100
+
+    def filter(self, principal: Principal) -> JobFilter:
+        """Return what is looked for.
+
+        Raises:
+            RpcError: EINVAL, a state is none.
+        """
+        states = self.state.split(",") if isinstance(self.state, str) else self.state
+        try:
+            chosen = chosen_states(state.strip() for state in states if state.strip())
+        except ValueError as error:
+            raise RpcError(errno.EINVAL, str(error)) from None
+        return job_filter(
+            chosen,
+            self.since,
+            self.until,
+            service=self.service,
+            task=self.task,
+            worker=self.worker,
+            client=self.client,
+            text=self.text,
+            holder=principal.holder if self.mine else "",
+        )
 
 
 class WhichWorkers(msgspec.Struct, forbid_unknown_fields=True):
@@ -154,6 +182,10 @@ def errnum_of(status: int, text: str) -> int:
 # ---------------------------------------------------------------- views
 
 
+Results = Callable[[str], list[ResultView]]
+"""The recorded results of a job."""
+
+
 def job_row(view: JobView) -> dict[str, Any]:
     """A job for people and dashboards; ``failed`` are the workers whose part failed."""
     return {
@@ -173,31 +205,15 @@ def job_row(view: JobView) -> dict[str, Any]:
     }
 
 
-def listed(newest: Iterable[JobView], which: WhichJobs, principal: Principal) -> dict[str, Any]:
-    """Those of ``newest`` (newest first) that ``principal`` may see; ``more``: there may be further ones."""
-    found: list[dict[str, Any]] = []
-    for number, view in enumerate(newest):
-        if number == LOOKED_AT_MAX or len(found) == which.limit:
-            return {"jobs": found, "more": True}
-        if (
-            principal.may_see(view.holder)
-            and (not which.mine or view.holder == principal.holder)
-            and (not which.state or view.state == which.state)
-            and (not which.service or view.service == which.service)
-        ):
-            found.append(job_row(view))
-    return {"jobs": found, "more": False}
+def listed(search: JobSearch, results: Results) -> dict[str, Any]:
+    """What a search found; ``more``: there are further ones, ``total`` in all."""
+    jobs = [{**job_row(view), **described(view, results(view.uuid))} for view in search.found]
+    return {"jobs": jobs, "total": search.total, "more": search.total > len(jobs)}
 
 
-def counted(newest: Iterable[JobView], principal: Principal) -> dict[str, Any]:
-    """How many of ``newest`` are in which state, of those ``principal`` may see; ``more`` as above."""
-    counts = dict.fromkeys(("open", "done", "failed", "cancelled", "expired"), 0)
-    for number, view in enumerate(newest):
-        if number == LOOKED_AT_MAX:
-            return {**counts, "more": True}
-        if principal.may_see(view.holder):
-            counts[view.state] = counts.get(view.state, 0) + 1
-    return {**counts, "more": False}
+def counted(search: JobSearch) -> dict[str, Any]:
+    """How many are in which state."""
+    return {**{state: search.states[state] for state in STATES}, "more": False}
 
 
 def service_row(view: ServiceView) -> dict[str, Any]:

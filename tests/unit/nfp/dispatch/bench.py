@@ -9,7 +9,8 @@ from typing import Any
 from broker.nfp.access import Access
 from broker.nfp.bodies import HeldJob, WorkerOpen
 from broker.nfp.contract import JobEvent
-from broker.nfp.dispatch import DispatchConfig, Dispatcher
+from broker.nfp.dispatch import DispatchConfig, Dispatcher, JobView
+from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.frames import Packet, decode, encode, status_text
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Principal, Standing
@@ -252,6 +253,13 @@ class Bench:
         self.dispatcher.was_read(uuids, [book.row(uuid, self.age_s) for uuid in uuids], self.now)
         self.end_turn()
         return bool(uuids)
+
+    def jobs(self) -> list[JobView]:
+        """All of them, the oldest first."""
+        search = self.dispatcher.search(JobFilter(), lambda holder: True, 10_000, self.now)
+        while search.step():
+            pass
+        return search.found[::-1]
 
     def end_turn(self) -> None:
         self.due = self.dispatcher.tick(self.now)

@@ -69,7 +69,7 @@ def test_new_jobs_run_meanwhile_and_all_stand_in_order_in_the_end(monkeypatch):
     bench.age_s = 2.0
     while bench.recall():
         pass
-    listed = [view.uuid for view in bench.dispatcher.jobs(bench.now)]
+    listed = [view.uuid for view in bench.jobs()]
     assert (listed[0], listed[-1]) == (uuids[0], uuids[3])
     ended = [job.closed_at for job in bench.dispatcher._state.closed]
     assert ended == sorted(ended)
@@ -131,7 +131,7 @@ def test_what_there_is_no_room_for_is_forgotten(config):
     uuids = finished(bench, 5)
     bench.config = config
     bench.restart()
-    assert [view.uuid for view in bench.dispatcher.jobs(bench.now)] == uuids[3:]
+    assert [view.uuid for view in bench.jobs()] == uuids[3:]
     assert {op.uuid for op in bench.journal.of(Forgotten)} == set(uuids[:3])
     assert sorted(bench.journal.snapshot().closed) == uuids[3:]
     assert bench.dispatcher.clients(bench.now)[0].kept == 2

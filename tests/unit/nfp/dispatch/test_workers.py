@@ -666,7 +666,7 @@ def test_views():
     assert (service.alive, service.idle, service.queued, service.running) == (1, 0, 1, 1)
     about = bench.dispatcher.clients(bench.now)[0]
     assert (about.name, about.holder, about.jobs) == ("c1", "key:A", 2)
-    first, second = bench.dispatcher.jobs(bench.now)
+    first, second = bench.jobs()
     assert [first.slots[0].state, second.slots[0].state] == ["accepted", "waiting"]
     assert (first.task, first.client, first.state) == ("ping", "c1", "open")
     assert bench.dispatcher.may_read(client.principal, first.holder)

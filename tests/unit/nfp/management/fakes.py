@@ -16,6 +16,7 @@ from broker.nfp.server.invalid_messages import InvalidMessages
 from broker.nfp.server.name_pins import NamePins
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
+from tests.unit.nfp.found import Found
 
 OWNER = Principal("key:owner", Standing.OWNER)
 ANNA = Principal("uid:1000", Standing.USER, 1000)
@@ -115,9 +116,9 @@ class FakeDispatcher:
             ClientView("c2", BERT.holder, Dialect.SEED, False, False, 0, 1, -1.0),
         ]
 
-    def jobs(self, now, *, newest_first):
-        assert newest_first
-        return reversed(self.all_jobs)
+    def search(self, which, may_see, limit, now):
+        self.searched = Found(self.all_jobs, which, may_see, limit)
+        return self.searched
 
     def job(self, uuid, now):
         return next((job for job in self.all_jobs if job.uuid == uuid), None)

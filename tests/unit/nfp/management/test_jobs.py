@@ -1,15 +1,21 @@
 """``jobs.service.broker``."""
 
+import asyncio
+import json
+
 import pytest
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
-from broker.nfp.dispatch.views import SlotView
+from broker.nfp.contract import Answer
+from broker.nfp.dispatch.search import JobFilter
+from broker.nfp.dispatch.views import ResultView, SlotView
 from broker.nfp.management import jobs as room
 from broker.nfp.management.jobs import JobService
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import Target
-from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, job_view, reply
+from tests.unit.nfp.found import Found
+from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, asked, job_view, reply
 
 BOSS = FakePeer("boss", principal=OWNER)
 
@@ -31,24 +37,25 @@ def test_a_user_sees_their_own_the_newest_first_and_an_owner_all():
     assert uuids(reply(JobService(broker), "list", holder=BERT.holder)[1]) == []
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        ({"service": "s1"}, ["a"]),
-        ({"service": "all"}, ["b", "a"]),
-        ({"state": "done"}, ["b"]),
-        ({"task": "ping", "state": "open"}, ["a"]),
-        ({"worker": "w9"}, ["b"]),
-        ({"client": "c2"}, ["b"]),
-        ({"client": "c3"}, []),
-    ],
-)
-def test_filters(asked, found):
-    slot = SlotView("", "w9", 1, "final", 200, 4)
-    broker = broker_with(
-        job_view("a", service="s1"), job_view("b", service="s2", state="done", client="c2", slots=(slot,))
+def test_what_is_asked_for_is_what_is_looked_for(monkeypatch):
+    monkeypatch.setattr(room.time, "time", lambda: 1000.0)
+    broker = broker_with()
+    texts = {name: name[0] for name in ("service", "task", "worker", "client", "holder", "text")}
+    reply(JobService(broker), "list", state="failed, open", since=900, until=990.5, **texts)
+    assert broker.dispatcher.searched.which == JobFilter(
+        states=frozenset({"failed", "open"}), since_s=100.0, until_s=9.5, **texts
     )
-    assert uuids(reply(JobService(broker), "list", **asked)[1]) == found
+    reply(JobService(broker), "count", state=["done"])
+    assert broker.dispatcher.searched.which == JobFilter(states=frozenset({"done"}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"state": "odd"}, {"state": ["done", "odd"]}, {"since": "noon"}, {"until": True}, {"text": 7}]
+)
+@pytest.mark.parametrize("task", ["list", "count"])
+def test_a_filter_that_makes_no_sense_is_refused(task, wrong):
+    status, told = reply(JobService(broker_with()), task, **wrong)
+    assert (status, next(iter(wrong)) in told["error"]) == (400, True)
 
 
 def test_the_limit_and_whether_there_are_more():
@@ -57,16 +64,23 @@ def test_the_limit_and_whether_there_are_more():
     assert reply(jobs, "list", limit=5)[1]["more"] is False
     told = reply(jobs, "list", limit=4)[1]
     assert (uuids(told), told["more"]) == (["j4", "j3", "j2", "j1"], True)
+    assert told["total"] == 5
     for wrong in (0, -1, "3", 10**6, True, 1.5):
         assert reply(jobs, "list", limit=wrong)[0] == 400
 
 
-def test_one_request_looks_at_a_bounded_number(monkeypatch):
-    monkeypatch.setattr(room, "LOOKED_AT_MAX", 3)
-    broker = broker_with(*(job_view(f"j{number}", holder=BERT.holder) for number in range(5)))
-    assert reply(JobService(broker), "list")[1] == {"jobs": [], "more": True}
-    told = reply(JobService(broker), "count", BOSS)[1]
-    assert (told["total"], told["more"]) == (3, True)
+async def test_a_search_of_several_slices_lets_the_loop_do_something_else():
+    broker = broker_with(job_view("a"))
+    broker.dispatcher.search = lambda which, may_see, limit, now: Found(
+        broker.dispatcher.all_jobs, which, may_see, limit, slices=3
+    )
+    service = JobService(broker)
+    later = service.call(asked(service, "list", None, "u1", {}))
+    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    later(answered.set_result)
+    assert not answered.done()
+    answer = await answered
+    assert uuids(json.loads(answer.body)) == ["a"]
 
 
 def test_count():
@@ -138,3 +152,47 @@ def test_who_may_fetch_results_may_be_shown_the_job_and_sees_it_in_no_list(rule,
     askers = FakePeer("b", principal=BERT), FakePeer("g", principal=Principal("uid:9", Standing.GUEST, 9))
     assert [reply(jobs, "show", asker, uuid="a")[0] for asker in askers] == [user, guest]
     assert [reply(jobs, "list", asker)[1]["jobs"] for asker in askers] == [[], []]
+
+
+TRACE = "Traceback (most recent call last):\n  File x\nValueError: no such device"
+
+
+def test_a_list_shows_arguments_result_and_error_in_short():
+    slots = tuple(
+        SlotView(name, name, 1, "final", 200, 4, end) for name, end in (("w1", "done"), ("w2", "failed"))
+    )
+    body = b'{"task":"ping","args":[1],"kwargs":{"device":"r1"},"timeout":5}'
+    broker = broker_with(job_view("a", slots=slots, state="failed", body=body, took_s=1.25))
+    long = {"w1": {"result": ["x" * 2000], "failed": False}}
+    failed = {"w2": {"result": None, "failed": True, "errors": [TRACE]}}
+    broker.dispatcher.results = lambda uuid: [
+        ResultView(name, 200, json.dumps(said).encode()) for name, said in (("w1", long), ("w2", failed))
+    ]
+    (job,) = reply(JobService(broker), "list")[1]["jobs"]
+    assert job["arguments"] == {"args": [1], "kwargs": {"device": "r1"}}
+    assert (job["took_s"], job["error"]) == (1.25, "w2: ValueError: no such device")
+    assert (job["result"][:9], len(job["result"])) == ('w1: ["xxx', room.IN_SHORT_CHARS)
+    first, second = reply(JobService(broker), "show", uuid="a")[1]["slots"]
+    assert (first["result"], first["error"], first["traceback"]) == (["x" * 2000], "", "")
+    assert (second["result"], second["error"], second["traceback"]) == (
+        None,
+        "ValueError: no such device",
+        TRACE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [(b"", None), (b"plain text", "plain text"), (b'{"task":"t"}', {"args": [], "kwargs": {}})],
+)
+def test_arguments_of_any_body(body, arguments):
+    assert room.arguments_of(body) == arguments
+
+
+def test_what_is_long_is_told_by_its_size(monkeypatch):
+    monkeypatch.setattr(room, "EXPLAINED_MAX_BYTES", 10)
+    slot = SlotView("", "w1", 1, "final", 200, 4, "failed")
+    broker = broker_with(job_view("a", slots=(slot,), body=b"x" * 11))
+    broker.dispatcher.found["a"] = [json.dumps({"w1": {"failed": True, "errors": [TRACE]}}).encode()]
+    (job,) = reply(JobService(broker), "list")[1]["jobs"]
+    assert (job["arguments"], job["error"]) == (None, "failed; the result is too long to be shown")

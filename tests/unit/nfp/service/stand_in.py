@@ -16,6 +16,7 @@ from broker.nfp.service.flux_service import EVERYBODY
 from broker.nfp.service.handlers import Handlers
 from broker.nfp.targets import ALL
 from tests.unit.client.peer import talk
+from tests.unit.nfp.found import Found
 
 
 def job_view(uuid, *slots, holder="uid:7", client="", state="open", target=ALL, userid=7):
@@ -72,9 +73,8 @@ class FakeBroker:
     def services(self):
         return []
 
-    def jobs(self, now, *, newest_first=False):
-        assert newest_first
-        return reversed(self.known.values())
+    def search(self, which, may_see, limit, now):
+        return Found(list(self.known.values()), which, may_see, limit, slices=2)
 
     def job(self, uuid, now):
         return self.known.get(uuid)

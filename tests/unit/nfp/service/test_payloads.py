@@ -1,38 +1,34 @@
-"""Views for people: what is listed, how far one request looks, what whom a worker's row tells."""
+"""Views for people: what is listed, what is looked for, what whom a worker's row tells."""
 
+import pytest
+
+from broker.errors import RpcError
 from broker.identity import USERID_UNKNOWN
+from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.dispatch.views import SlotView, WorkerView
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.service.payloads import LOOKED_AT_MAX, WhichJobs, asked, counted, job_row, listed, worker_row
+from broker.nfp.service.payloads import WhichJobs, asked, job_row, listed, read, worker_row
+from tests.unit.nfp.found import Found
 from tests.unit.nfp.service.stand_in import job_view
 
 ME = Principal("uid:7", Standing.USER, 7)
 
 
-def newest(count, **about):
-    return (job_view(f"u{number}", **about) for number in range(count, 0, -1))
+def test_a_list_says_how_many_there_are():
+    views = [job_view(f"u{number}") for number in range(5)]
+    told = listed(Found(views, WhichJobs().filter(ME), ME.may_see, 2), lambda uuid: [])
+    assert ([row["uuid"] for row in told["jobs"]], told["total"], told["more"]) == (["u4", "u3"], 5, True)
 
 
-def test_a_list_has_an_end_and_says_whether_there_is_more():
-    found = listed(newest(5), WhichJobs(limit=2), ME)
-    assert ([row["uuid"] for row in found["jobs"]], found["more"]) == (["u5", "u4"], True)
-    assert listed(newest(2), WhichJobs(limit=2), ME)["more"] is False
-
-
-def test_nobody_has_all_jobs_looked_at():
-    looked = 0
-
-    def endless():
-        nonlocal looked
-        while True:
-            looked += 1
-            yield job_view("u", holder="uid:8")
-
-    assert listed(endless(), WhichJobs(), ME) == {"jobs": [], "more": True}
-    assert looked == LOOKED_AT_MAX + 1
-    assert counted(endless(), ME)["more"] is True
+def test_what_is_looked_for(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 100.0)
+    which = read(WhichJobs, b'{"state": "failed,open", "text": "r1", "since": 40, "mine": true}\0')
+    states = frozenset({"failed", "open"})
+    assert which.filter(ME) == JobFilter(states=states, text="r1", since_s=60.0, holder="uid:7")
+    with pytest.raises(RpcError, match="state 'odd'"):
+        WhichJobs(state=["odd"]).filter(ME)
 
 
 def test_a_service_may_have_periods_and_the_last_word_is_the_task():
@@ -66,4 +62,3 @@ def test_a_job_whose_task_failed_says_so():
     slot = SlotView("", "w1", 1, "final", 200, 4, "failed")
     view = job_view("u1", state="failed")._replace(slots=(slot,))
     assert job_row(view)["failed"] == ["w1"]
-    assert listed([view], WhichJobs(state="failed"), ME)["jobs"][0]["failed"] == ["w1"]

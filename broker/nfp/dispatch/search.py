@@ -1,0 +1,117 @@
+"""Jobs that people look for: filters and a text, the newest job first, a slice at a time.
+
+A broker keeps tens of thousands of jobs and has others to serve meanwhile: ``JobSearch.step`` looks at ``SLICE`` of
+them, and whoever searches lets the loop do something else in between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from broker.nfp.dispatch.listing import job_view, part_worker
+from broker.nfp.dispatch.model import Order, Part
+from broker.nfp.dispatch.state import State
+from broker.nfp.dispatch.views import JobView
+from broker.nfp.outcome import DONE
+
+SLICE: Final = 500
+"""Jobs looked at in one go: about a millisecond, five when a text is looked for."""
+
+
+class JobFilter(NamedTuple):
+    """Which jobs are meant; what is empty, or None, excludes none."""
+
+    service: str = ""
+    """"all" excludes none, too."""
+    task: str = ""
+    states: frozenset[str] = frozenset()
+    worker: str = ""
+    """Who has a part of it, had it last, or is the one it is for."""
+    client: str = ""
+    holder: str = ""
+    text: str = ""
+    """What its id, its arguments or one of its errors contains, whatever the case of ASCII letters."""
+    since_s: float | None = None
+    """Submitted then or later: seconds ago."""
+    until_s: float | None = None
+    """Submitted earlier than that: seconds ago."""
+
+
+class JobSearch:
+    """One search.
+
+    Args:
+        state: the dispatcher's. which: what is looked for. may_see: whether the searcher may see jobs of a holder.
+        limit: how many are returned. now: as of the dispatcher.
+
+    Attributes:
+        found: the first ``limit``, the newest first.
+        total: how many there are.
+        states, services: how many of each.
+    """
+
+    def __init__(
+        self, state: State, which: JobFilter, may_see: Callable[[str], bool], limit: int, now: float
+    ) -> None:
+        self.found: list[JobView] = []
+        self.total = 0
+        self.states: Counter[str] = Counter()
+        self.services: Counter[str] = Counter()
+        self._state = state
+        self._uuids = list(state.orders)
+        self._which = which
+        self._may_see = may_see
+        self._limit = limit
+        self._now = now
+        self._needles = _needles(which.text)
+        self._from = now - which.since_s if which.since_s is not None else None
+        self._to = now - which.until_s if which.until_s is not None else None
+
+    def step(self) -> bool:
+        """Look at some more jobs; False when there are none left. Those that come meanwhile are not looked at."""
+        orders, uuids = self._state.orders, self._uuids
+        for _ in range(min(SLICE, len(uuids))):
+            order = orders.get(uuids.pop())  # None: it was forgotten meanwhile
+            if order is not None and self._is_meant(order):
+                self._count(order)
+        return bool(uuids)
+
+    def _count(self, order: Order) -> None:
+        self.total += 1
+        self.states[order.state] += 1
+        self.services[order.service] += 1
+        if len(self.found) < self._limit:
+            self.found.append(job_view(order, self._state.config.result_ttl_s, self._now))
+
+    def _is_meant(self, order: Order) -> bool:
+        which = self._which
+        return (
+            which.service in ("", "all", order.service)
+            and which.task in ("", order.task)
+            and (not which.states or order.state in which.states)
+            and which.client in ("", order.client.name)
+            and which.holder in ("", order.holder)
+            and (self._from is None or order.added_at >= self._from)
+            and (self._to is None or order.added_at < self._to)
+            and self._may_see(order.holder)
+            and (not which.worker or which.worker in map(_whose, order.parts.values()))
+            and (not self._needles or self._says(order))
+        )
+
+    def _says(self, order: Order) -> bool:
+        places = [order.uuid.encode(), order.body]
+        places += (part.body for part in order.parts.values() if part.ended not in ("", DONE))
+        return any(needle in place.lower() for place in places for needle in self._needles)
+
+
+def _whose(part: Part) -> str:
+    return part_worker(part) or part.name
+
+
+def _needles(text: str) -> list[bytes]:
+    """``text`` as JSON may have written it: with and without escapes for what is not ASCII."""
+    written = {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+    return [each.encode().lower() for each in sorted(written)] if text else []
