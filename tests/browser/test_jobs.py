@@ -65,12 +65,12 @@ def test_without_an_nfp_broker_there_is_no_tab(look):
 def test_services_and_workers_with_their_load(look, nfp):
     page = jobs(look, hurried=True)
     row = page.locator("#panel-jobs section:has-text('Workers') tr:has-text('lab-1')")
-    eventually(lambda: "alive" in row.text_content() and "0 of 1" in row.text_content())
+    eventually(lambda: "alive" in row.text_content() and "0 of 5" in row.text_content())
     service = page.locator("#panel-jobs section:has-text('Services') tr:has-text('lab')").first
     assert service.is_visible()
     with copying(look, nfp):
-        hurry(page, lambda: "1 of 1" in row.text_content())
-    hurry(page, lambda: "0 of 1" in row.text_content())
+        hurry(page, lambda: "1 of 5" in row.text_content())
+    hurry(page, lambda: "0 of 5" in row.text_content())
 
 
 def test_a_bar_moves_with_the_events_of_its_job(look, nfp):
@@ -86,7 +86,7 @@ def test_a_bar_moves_with_the_events_of_its_job(look, nfp):
         gate.touch()
         over = page.locator(f'.job[data-uuid="{uuid}"][data-mood=ok]')
         over.wait_for()
-        assert (over.locator("progress").get_attribute("value"), over.locator("button").is_hidden()) == (
+        assert (over.locator("progress").get_attribute("value"), over.locator(".job-end").is_hidden()) == (
             "1.000",
             True,
         )
@@ -111,9 +111,9 @@ def test_a_job_is_cancelled_with_two_presses(look, nfp):
         job = page.locator(".job:has-text('running')")
         job.wait_for()
         uuid = job.get_attribute("data-uuid")
-        job.locator("button").click()
-        assert job.locator("button").text_content() == "Sure?"
-        job.locator("button").click()
+        job.locator(".job-end").click()
+        assert job.locator(".job-end").text_content() == "Sure?"
+        job.locator(".job-end").click()
         page.wait_for_selector(f'.job[data-uuid="{uuid}"][data-mood=muted]:has-text("cancelled")')
 
 
@@ -127,11 +127,54 @@ def test_a_job_whose_task_failed_is_not_shown_as_done(look, nfp):
 
 
 @pytest.mark.patient
+def test_a_failed_job_shows_arguments_error_and_traceback(look, nfp):
+    page = jobs(look, hurried=True)
+    answer = look.rpc("nfp.lab.fail", {"kwargs": {"device": "r-17"}, "timeout": 60})
+    job = page.locator(f'.job[data-uuid="{answer["uuid"]}"]')
+    hurry(page, lambda: "ValueError: no such device r-17" in ((job.count() and job.text_content()) or ""))
+    assert 'device="r-17"' in job.text_content()
+    job.locator(".job-what").click()
+    page.wait_for_selector(".job-traceback")
+    detail = page.text_content(".job-detail")
+    assert answer["uuid"] in detail
+    assert "lab-1 · failed" in detail
+    assert "Traceback (most recent call last)" in page.text_content(".job-traceback")
+    failed = page.locator("#panel-jobs section:has-text('Workers') tr:has-text('lab-1') td[data-name=failed]")
+    hurry(page, lambda: int(failed.text_content()) >= 1)
+    job.locator(".job-what").click()
+    assert page.locator(".job-detail").count() == 0
+
+
+@pytest.mark.patient
+def test_the_list_is_searched_and_filtered(look, nfp):
+    page = jobs(look, hurried=True)
+    good = look.rpc("nfp.lab.ping", {"kwargs": {"n": 4711}, "timeout": 60})["uuid"]
+    bad = look.rpc("nfp.lab.fail", {"kwargs": {"device": "r-4711"}, "timeout": 60})["uuid"]
+
+    def listed():
+        return page.locator(".job").evaluate_all("all => all.map((each) => each.dataset.uuid)")
+
+    form = page.get_by_role("search", name="Jobs")
+    form.get_by_label("Text in id, arguments or error").fill("4711")
+    hurry(page, lambda: sorted(listed()) == sorted([good, bad]))
+    form.get_by_label("State", exact=True).select_option("failed")
+    hurry(page, lambda: listed(), [bad])
+    form.get_by_label("Service", exact=True).select_option("lab")
+    form.get_by_label("Worker", exact=True).select_option("lab-1")
+    form.get_by_label("Task", exact=True).fill("ping")
+    hurry(page, lambda: listed(), [])
+    assert page.locator(".empty:has-text('No job is like that.')").is_visible()
+
+
+@pytest.mark.patient
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_readable_in_both_themes_and_fits_a_phone(look, nfp, scheme):
+    look.rpc("nfp.lab.fail", {"kwargs": {"device": "x" * 200}, "timeout": 60})
     with copying(look, nfp):
         page = jobs(look, color_scheme=scheme)
         page.wait_for_selector(".job:has-text('running')")
+        page.locator(".job:has-text('lab fail') .job-what").first.click()
+        page.wait_for_selector(".job-traceback")
         assert page.evaluate(CONTRAST) == []
         page.set_viewport_size({"width": 390, "height": 844})
         page.wait_for_timeout(300)

@@ -34,8 +34,8 @@ def ping(n=1):
     return n
 
 @worker.task
-def fail():
-    raise ValueError("no such device")
+def fail(device=""):
+    raise ValueError(f"no such device {device}".strip())
 
 @worker.task
 def reboot():

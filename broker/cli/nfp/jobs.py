@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
+from broker.cli.journal.given import clock, moment_ns
 from broker.cli.nfp.run import until_done
 from broker.cli.nfp.session import connected, short
-from broker.cli.screen import Screen, duration
+from broker.cli.screen import Screen, compact, duration
 from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.names import JOBS
+from broker.nfp.outcome import END_STATES
 
 EXAMPLES = (
     "headgate nfp jobs                          the newest ones: yours; for an owner all",
     "headgate nfp jobs list --state open --service dummy",
-    "headgate nfp jobs show 5f0c...             who ran it, how often it was given out",
+    "headgate nfp jobs list --state failed --since 1h --text 'no such device'",
+    "headgate nfp jobs show 5f0c...             its arguments, who ran it, result, error, traceback",
     "headgate nfp jobs result 5f0c...           wait for its results and print them",
     "headgate nfp jobs cancel 5f0c...",
 )
-JOB_HEADS: Final = ("id", "service", "task", "target", "state", "age", "workers", "client")
+JOB_HEADS: Final = (
+    "id",
+    "service",
+    "task",
+    "target",
+    "state",
+    "age",
+    "took",
+    "workers",
+    "client",
+    "arguments",
+    "result or error",
+)
+NARROW_HEADS: Final = ("id", "task", "state", "age", "workers", "result or error")
+WIDE_COLUMNS: Final = 160
+"""Of a terminal that has room for all of ``JOB_HEADS``."""
+STATES: Final = ("open", *END_STATES)
 STYLES: Final = {"open": "yellow", "done": "green", "failed": "red", "expired": "red", "cancelled": "dim"}
 
 app = options.application("nfp jobs")
@@ -50,23 +70,63 @@ async def list_(
     service: Annotated[str, typer.Option("--service", "-s", metavar="NAME", help="Of this service.")] = "",
     task: Annotated[str, typer.Option("--task", metavar="NAME", help="With this task.")] = "",
     state: Annotated[
-        str, typer.Option("--state", metavar="STATE", help="open, done, failed, cancelled or expired.")
+        str,
+        typer.Option(
+            "--state", metavar="STATE", help=f"{', '.join(STATES)}; several with commas: failed,expired."
+        ),
     ] = "",
     worker: Annotated[str, typer.Option("--worker", metavar="NAME", help="Given to this worker.")] = "",
+    of: Annotated[str, typer.Option("--client", metavar="NAME", help="Submitted by this client.")] = "",
+    text: Annotated[
+        str, typer.Option("--text", metavar="TEXT", help="With this in the id, the arguments or an error.")
+    ] = "",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Submitted from 2026-01-31T12:00 (UTC), or 10m ago."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Submitted before this time.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
 ) -> int:
-    """List jobs, the newest first."""
-    found = await client.jobs(service=service, task=task, state=state, worker=worker, limit=limit)
+    """List jobs, the newest first: what was asked, how long it took, and how it ended.
+
+    How many more there are is told on stderr.
+    """
+    wanted: dict[str, Any] = {"service": service, "task": task, "state": state, "worker": worker}
+    wanted |= {"client": of, "text": text}
+    for name, word in (("since", since), ("until", until)):
+        moment = moment_ns(word, f"--{name}")
+        if moment is not None:
+            wanted[name] = moment / 1e9
+    asked = {name: value for name, value in wanted.items() if value != ""}
+    told = await client.mmi("list", service=JOBS, kwargs={**asked, "limit": limit})
+    found = told["jobs"]
     if screen.as_json:
         screen.records(JOB_HEADS, found, [])
     else:
-        rows = [job_row(job) for job in found]
-        screen.table(JOB_HEADS, rows, lambda row: STYLES.get(row[4].split()[-1], ""))
+        show_jobs(screen, found)
+    more = told.get("total", len(found)) - len(found)
+    if more > 0:
+        print(f"{more} more; --limit shows up to 1000", file=sys.stderr)
     return OK
 
 
-def job_row(job: dict[str, Any]) -> tuple[str, ...]:
+def show_jobs(screen: Screen, jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of jobs, on a narrow terminal one of the columns that matter most."""
+    heads = JOB_HEADS if not screen.rich or screen.console.width >= WIDE_COLUMNS else NARROW_HEADS
+    rows = [dict(zip(JOB_HEADS, job_row(job), strict=True)) for job in jobs]
+    states = {row["id"]: row["state"] for row in rows}
+    screen.table(
+        heads,
+        [tuple(row[head] for head in heads) for row in rows],
+        lambda cells: STYLES.get(states[cells[0]].split()[-1], ""),
+    )
+
+
+def job_row(job: Mapping[str, Any]) -> tuple[str, ...]:
     """A row under ``JOB_HEADS``."""
+    took = job.get("took_s")
     return (
         str(job["uuid"]),
         str(job["service"]),
@@ -74,12 +134,23 @@ def job_row(job: dict[str, Any]) -> tuple[str, ...]:
         short(job["target"], 30),
         _state(job),
         duration(float(job["age_s"])),
+        duration(float(took)) if took is not None else "",
         short(", ".join(worker for worker in job["workers"] if worker), 40),
         short(job["client"], 30),
+        short(_arguments(job.get("arguments")), 50),
+        short(" ".join(str(job.get("error") or job.get("result") or "").split()), 70),
     )
 
 
-def _state(job: dict[str, Any]) -> str:
+def _arguments(said: Any) -> str:
+    """As they would be written in a call: ``1, device="r1"``."""
+    if not isinstance(said, dict):
+        return str(said or "")
+    named = [f"{name}={compact(value)}" for name, value in said["kwargs"].items()]
+    return ", ".join([*map(compact, said["args"]), *named])
+
+
+def _state(job: Mapping[str, Any]) -> str:
     """In a few words, the state last; of a job of several workers, how many failed."""
     if job.get("asked"):
         return f"{job['state']} (asks)"
@@ -94,8 +165,8 @@ async def show(
     screen: Screen,
     uuid: Uuid,
 ) -> int:
-    """Print what the broker knows about a job, without its results."""
-    told = await client.mmi("show", service=JOBS, kwargs={"uuid": uuid, "results": False})
+    """Print what the broker knows about a job: who asked for what, who ran it, results, errors and tracebacks."""
+    told = await client.mmi("show", service=JOBS, kwargs={"uuid": uuid})
     if screen.as_json:
         screen.value(told)
     else:
@@ -104,20 +175,42 @@ async def show(
 
 
 def _show(screen: Screen, told: dict[str, Any]) -> None:
-    plain = {label: value for label, value in told.items() if label not in ("slots", "workers")}
-    screen.table(("job", ""), [(label, short(value)) for label, value in plain.items()])
+    apart = ("slots", "workers", "results", "result", "error", "arguments")
+    plain = {label: value for label, value in told.items() if label not in apart}
+    if told.get("submitted") is not None:
+        plain["submitted"] = clock(int(told["submitted"] * 1e9))
+    plain["arguments"] = _arguments(told.get("arguments"))
+    screen.table(("job", ""), [(label, short(value, 500)) for label, value in plain.items()])
     heads = ("worker", "state", "attempt", "status", "bytes")
+    slots = told.get("slots") or ()
     rows = [
         (
-            slot["worker"] or slot["slot"] or "(any)",
-            slot["state"],
+            _who(slot),
+            slot.get("ended") or slot["state"],
             str(slot["attempt"]),
             str(slot["status"] or ""),
             str(slot["size"]),
         )
-        for slot in told.get("slots") or ()
+        for slot in slots
     ]
     screen.table(heads, rows)
+    for slot in slots:
+        _show_end(screen, slot)
+
+
+def _who(slot: Mapping[str, Any]) -> str:
+    return str(slot["worker"] or slot["slot"] or "(any)")
+
+
+def _show_end(screen: Screen, slot: Mapping[str, Any]) -> None:
+    """The result of one worker, what went wrong, and where."""
+    result, error, traceback = (slot.get(name) for name in ("result", "error", "traceback"))
+    if error:
+        screen.line(f"{_who(slot)}: {slot['ended']}: {error}", "red")
+    if traceback:
+        screen.line(str(traceback).rstrip())
+    if result is not None:
+        screen.line(f"{_who(slot)}: {result if isinstance(result, str) else compact(result)}")
 
 
 @app.command("result")

@@ -16,9 +16,10 @@ Topics, payloads JSON objects; who calls is what the broker stamped (``principal
                            "cancel_with_caller": false}
     nfp.run               the same with {"service", "task"} in the payload: for tasks called cancel or disconnect, and
                           for the services jobs, services and workers
-    nfp.jobs.list         {"state", "service", "mine", "limit": 100}: the latest jobs that the caller may see
-    nfp.jobs.show         {"uuid"}; here and there ``failed`` names the workers whose task failed
-    nfp.jobs.count        {}: how many of each state
+    nfp.jobs.list         {"state", "service", "task", "worker", "client", "text", "since", "until", "mine",
+                          "limit": 100}: the latest jobs that the caller may see; ``total`` says how many there are
+    nfp.jobs.show         {"uuid"}: with result, error and traceback of each worker
+    nfp.jobs.count        as list: how many of each state
     nfp.jobs.result       {"uuid"}: the results so far
     nfp.jobs.attach       {"uuid"}: events from now on and all results, as if it were submitted here
     nfp.jobs.cancel       {"uuid"}

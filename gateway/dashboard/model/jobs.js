@@ -13,10 +13,19 @@ const OVER = new Set(['done', 'failed', 'cancelled', 'expired']);
  * @property {string} task
  * @property {string} state      queued, running, waiting (for input), done, failed, cancelled or expired
  * @property {number} since      when it came, ms
- * @property {string} message    what was said last
+ * @property {string} message    what was said last; of a job that is over, its error or result in short
+ * @property {string} given      its arguments, in short
+ * @property {number} took       seconds from its submission to its end, NaN while nobody said
  * @property {Map<string, {over: boolean, ended: string, share: number}>} parts  by worker; `ended` is done, failed, expired
  *   or cancelled, "" before; `share` is what of it is done
  */
+
+/** Arguments as they would stand in a call. @param {{args: any[], kwargs: object}|string|null} said */
+export function givenOf(said) {
+  if (!said || typeof said === 'string') return said ?? '';
+  const named = Object.entries(said.kwargs).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
+  return [...said.args.map((value) => JSON.stringify(value)), ...named].join(', ');
+}
 
 /** How far a worker says it is: `job.progress("text", done=3, total=10)`, or `progress=0.3`. */
 export function shareOf(extras) {
@@ -61,12 +70,20 @@ export class Jobs {
         if (name) this.#part(job, name, slot.state === 'final', slot.ended);
       }
       const started = row.slots.some(({ state }) => state !== 'waiting');
+      job.given = givenOf(row.arguments).slice(0, 300);
+      job.took = row.took_s ?? NaN;
+      if (row.error || row.result) job.message = row.error || row.result;
       job.state = row.state !== 'open' ? row.state : row.asked.length ? 'waiting' : started ? 'running' : 'queued';
     }
   }
 
-  /** An event. @param {object} said  its payload */
-  happened(said) {
+  /**
+   * An event.
+   * @param {object} said  its payload
+   * @param {boolean} [listed]  only of a job that is in the list
+   */
+  happened(said, listed = false) {
+    if (listed && !this.#jobs.has(said.uuid)) return;
     const job = this.#job(said.uuid, said.service, said.task, (said.time ?? Date.now() / 1000) * 1000);
     const spoken = said.event ?? {};
     if (isOver(job)) return;
@@ -87,7 +104,7 @@ export class Jobs {
   #job(uuid, service, task, since) {
     let job = this.#jobs.get(uuid);
     if (!job) {
-      job = { uuid, id: uuid, service, task, since, state: 'queued', message: '', parts: new Map() };
+      job = { uuid, id: uuid, service, task, since, state: 'queued', message: '', given: '', took: NaN, parts: new Map() };
       this.#jobs.set(uuid, job);
       if (this.#jobs.size > KEPT) this.#jobs.delete(this.#jobs.keys().next().value);
     }

@@ -10,12 +10,16 @@ import { duration, short } from '../lib/format.js';
 import { Table } from '../lib/table.js';
 import { isDenied } from '../model/access.js';
 import { isOver, Jobs as Model, shareDone } from '../model/jobs.js';
+import { detailOf } from './jobdetail.js';
+import { JobFilter } from './jobfilter.js';
 
 const EVERY_MS = 2000;
 const ABSENT_MS = 5000;
 const SHOWN = 100;
 const RECALLED = 1000;
 const EVENTS = 'nfp.events.service.broker.read';
+const NONE = 'No jobs: have a task run with headgate nfp run SERVICE TASK.';
+const NONE_FOUND = 'No job is like that.';
 const MOODS = { done: 'ok', failed: 'bad', cancelled: 'muted', expired: 'bad', waiting: 'warn' };
 const WORDS = { waiting: 'waits for input' };
 
@@ -26,6 +30,8 @@ export class Jobs {
   #watching = false;
   #subscription = null;
   #dirty = false;
+  #wanted = {};
+  #open = null;
 
   /** @param {(there: boolean, open: number) => void} onthere  whether there is an NFP broker, and its open jobs */
   constructor(onthere) {
@@ -33,8 +39,11 @@ export class Jobs {
     this.there = false;
     this.model = new Model();
     this.list = h('ul', { class: 'job-list', 'aria-label': 'Jobs' });
-    this.empty = h('p', { class: 'empty', text: 'No jobs: have a task run with headgate nfp run SERVICE TASK.' });
+    this.empty = h('p', { class: 'empty', text: NONE });
     this.notice = h('p', { class: 'needs', hidden: true });
+    this.more = h('p', { class: 'empty', role: 'status', hidden: true });
+    this.filter = new JobFilter(() => this.#round());
+    this.detail = h('div', { class: 'job-detail' });
     this.services = new Table('Services', [
       { name: 'service', text: (row) => row.name },
       { name: 'workers', number: true, text: (row) => short(row.alive), mood: (row) => (row.alive ? null : 'warn') },
@@ -50,10 +59,12 @@ export class Jobs {
       { name: 'waiting', number: true, text: (row) => short(row.waiting) },
       { name: 'done', number: true, text: (row) => short(row.done) },
       { name: 'failed', number: true, text: (row) => short(row.failed), mood: (row) => (row.failed ? 'bad' : null) },
+      { name: 'expired', number: true, text: (row) => short(row.expired), mood: (row) => (row.expired ? 'bad' : null) },
+      { name: 'cancelled', number: true, text: (row) => short(row.cancelled) },
       { name: 'since', number: true, text: (row) => (row.alive ? duration(row.alive) : '–') },
     ], 'No workers.');
     this.element = h('div', { class: 'jobs' },
-      h('section', { class: 'job-part' }, h('h3', { text: 'Jobs' }), this.notice, this.list, this.empty),
+      h('section', { class: 'job-part' }, h('h3', { text: 'Jobs' }), this.filter.element, this.notice, this.list, this.empty, this.more),
       h('div', { class: 'job-side' }, this.services.element, this.workers.element));
   }
 
@@ -106,16 +117,21 @@ export class Jobs {
     }
     const { services } = await client.rpc('nfp.services.list');
     const fresh = await this.#listen(client);
-    const [{ workers }, { jobs }] = await Promise.all([
-      client.rpc('nfp.workers.list'), client.rpc('nfp.jobs.list', { limit: SHOWN }),
+    const wanted = this.filter.wanted;
+    const [{ workers }, { jobs, total }] = await Promise.all([
+      client.rpc('nfp.workers.list'), client.rpc('nfp.jobs.list', { ...wanted, limit: SHOWN }),
     ]);
     if (client !== this.#client) return;
     this.#say('');
     this.there = true;
     this.services.draw(services);
     this.workers.draw(workers);
+    this.#wanted = wanted;
+    this.filter.offer(services.map(({ name }) => name), workers.map(({ name }) => name));
     this.model.listed(jobs);
+    this.#count((total ?? jobs.length) - jobs.length);
     this.#draw();
+    await this.#look(client);
     if (fresh) await this.#recall(client).catch(() => {}); // only the past is missing then
   }
 
@@ -137,7 +153,7 @@ export class Jobs {
     if (this.#subscription || await this.#access.refusal('subscribe', 'nfp.job.')) return false;
     this.#subscription = await client.subscribe('nfp.job.', ({ payload }) => {
       if (client !== this.#client || typeof payload?.uuid !== 'string') return;
-      this.model.happened(payload);
+      this.model.happened(payload, Object.keys(this.#wanted).length > 0);
       this.#soon();
     });
     return true;
@@ -153,6 +169,12 @@ export class Jobs {
     this.notice.hidden = !text;
   }
 
+  /** How many there are beyond those that are shown. */
+  #count(more) {
+    say(this.more, `${more} more`);
+    this.more.hidden = more <= 0;
+  }
+
   /** Draw once a frame at most, and only what is looked at. */
   #soon() {
     if (this.#dirty) return;
@@ -165,14 +187,16 @@ export class Jobs {
     this.onthere(this.there, jobs.filter((job) => !isOver(job)).length);
     if (!this.#watching) return;
     this.empty.hidden = jobs.length > 0;
+    say(this.empty, Object.keys(this.#wanted).length ? NONE_FOUND : NONE);
     keep(this.list, jobs, () => this.#row(), (element, job) => this.#fill(element, job));
   }
 
   #row() {
     const parts = {
-      what: h('b', { class: 'job-what' }), state: h('span', { class: 'job-state' }), bar: h('progress', { max: 1 }),
+      what: h('button', { type: 'button', class: 'job-what', 'aria-expanded': 'false', onclick: () => this.#toggle(row.uuid) },
+        h('b'), h('span', { class: 'job-given' })), state: h('span', { class: 'job-state' }), bar: h('progress', { max: 1 }),
       message: h('span', { class: 'job-message' }), who: h('span', { class: 'job-who' }),
-      end: h('button', { type: 'button', class: 'small', onclick: (event) => this.#cancel(row, event.currentTarget) }, 'Cancel'),
+      end: h('button', { type: 'button', class: 'small job-end', onclick: (event) => this.#cancel(row, event.currentTarget) }, 'Cancel'),
     };
     const row = h('li', { class: 'job' }, Object.values(parts));
     row.parts = parts;
@@ -185,8 +209,11 @@ export class Jobs {
     row.uuid = job.uuid;
     mark(row, 'data-uuid', job.uuid);
     mark(row, 'data-mood', MOODS[job.state] ?? null);
-    say(what, `${job.service} ${job.task}`.trim());
+    const [name, given] = what.children;
+    say(name, `${job.service} ${job.task}`.trim());
+    say(given, job.given);
     mark(what, 'title', job.uuid);
+    this.#unfold(row, job.uuid === this.#open);
     say(state, WORDS[job.state] ?? job.state);
     const share = job.state === 'queued' ? 0 : shareDone(job);
     mark(bar, 'value', Number.isFinite(share) ? share.toFixed(3) : null);
@@ -195,10 +222,43 @@ export class Jobs {
     const names = [...job.parts.keys()];
     const over = [...job.parts.values()].filter((part) => part.over).length;
     const by = names.length > 1 ? `${over} of ${names.length} workers` : names[0];
-    say(who, [by, duration(Math.max(0, Date.now() - job.since) / 1000)].filter(Boolean).join(' · '));
+    const age = duration(Math.max(0, Date.now() - job.since) / 1000);
+    const took = isOver(job) && Number.isFinite(job.took) ? `took ${job.took.toFixed(job.took < 10 ? 2 : 0)} s` : '';
+    say(who, [by, `${age} ago`, took, job.uuid.slice(0, 8)].filter(Boolean).join(' · '));
     mark(who, 'title', names.join(', '));
     end.hidden = isOver(job);
     mark(end, 'aria-label', `Cancel ${job.service} ${job.task}`);
+  }
+
+  // -- one job in full --------------------------------------------------------------------------
+
+  #toggle(uuid) {
+    this.#open = this.#open === uuid ? null : uuid;
+    this.detail.replaceChildren();
+    this.#draw();
+    if (this.#client) this.#look(this.#client);
+  }
+
+  /** The detail stands in the row of its job, wherever that is. */
+  #unfold(row, open) {
+    mark(row.parts.what, 'aria-expanded', String(open));
+    if (open && this.detail.parentElement !== row) row.append(this.detail);
+    else if (!open && this.detail.parentElement === row) this.detail.remove();
+  }
+
+  async #look(client) {
+    const uuid = this.#open;
+    if (!uuid || (this.detail.dataset.uuid === uuid && this.detail.dataset.over && this.detail.hasChildNodes())) return;
+    try {
+      const job = await client.rpc('nfp.jobs.show', { uuid });
+      if (client !== this.#client || uuid !== this.#open) return;
+      this.detail.replaceChildren(...detailOf(job));
+      mark(this.detail, 'data-over', job.state !== 'open');
+    } catch (error) {
+      if (uuid === this.#open) this.detail.replaceChildren(h('p', { class: 'needs', text: error.message }));
+      mark(this.detail, 'data-over', false);
+    }
+    this.detail.dataset.uuid = uuid;
   }
 
   #calm(button) {

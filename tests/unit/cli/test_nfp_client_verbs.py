@@ -266,7 +266,7 @@ def test_jobs(ours, capsys):
     capsys.readouterr()
     assert nfp("jobs") == 0
     told = lines(capsys)
-    assert told[0].split() == ["id", "service", "task", "target", "state", "age", "workers", "client"]
+    assert told[0].split()[:8] == ["id", "service", "task", "target", "state", "age", "took", "workers"]
     assert told[1].split()[:5] == ["done", "dummy", "ping", "all", "done"]
     assert nfp("jobs", "list", "--json") == 0
     assert [job["state"] for job in values(capsys)] == ["done", "open"]
@@ -284,6 +284,30 @@ def test_a_job_whose_task_failed_is_not_shown_as_done(target, state, ours, capsy
     assert f" {state} " in lines(capsys)[1]
     assert nfp("jobs", "--json") == 0
     assert values(capsys)[0]["failed"] == target.split(",")
+
+
+def test_a_list_shows_what_was_asked_and_how_it_ended(ours, capsys):
+    assert nfp("run", "dummy", "fail", "-k", "device=r1") == exits.FAILED
+    capsys.readouterr()
+    assert nfp("jobs") == 0
+    assert 'device="r1"  ValueError: no such device' in lines(capsys)[1]
+    (uuid,) = ours.jobs
+    assert nfp("jobs", "show", uuid) == 0
+    told = "\n".join(lines(capsys))
+    assert "w1: failed: ValueError: no such device\nTraceback (most recent call last):" in told
+
+
+def test_jobs_are_filtered_by_the_broker_and_more_are_told(ours, capsys):
+    ours.total = 7
+    words = ("--state", "failed,expired", "--text", "r1", "--client", "c", "--worker", "w1", "--limit", "3")
+    assert nfp("jobs", "list", *words, "--since", "2026-01-31T12:00") == 0
+    assert ours.listed == {
+        "state": "failed,expired", "text": "r1", "client": "c", "worker": "w1", "limit": 3,
+        "since": 1769860800.0,
+    }  # fmt: skip
+    assert "7 more" in capsys.readouterr().err
+    assert nfp("jobs", "--since", "noon") == exits.USAGE
+    assert "--since 'noon': expected a time" in capsys.readouterr().err
 
 
 def test_cancel(ours, capsys):

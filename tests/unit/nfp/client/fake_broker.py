@@ -45,6 +45,8 @@ class FakeBroker:
         self.seen = []
         self.ignore = 0
         self.jobs = {}
+        self.total = 0
+        self.listed = {}
         self.events = []
         self.subscriptions = []
         self.inputs = {}
@@ -314,8 +316,9 @@ class FakeBroker:
 
     def _job_task(self, task, kwargs):
         if task == "list":
+            self.listed = kwargs
             jobs = [self._shown(uuid) for uuid in self.jobs]
-            return 200, {"jobs": jobs, "more": False}
+            return 200, {"jobs": jobs, "total": self.total or len(jobs), "more": False}
         if kwargs["uuid"] not in self.jobs:
             return 400, {"error": f"job {kwargs['uuid']!r} is not known"}
         return 200, self._shown(kwargs["uuid"])
@@ -338,6 +341,25 @@ class FakeBroker:
             "attempts": 1,
             "asked": [],
             "userid": 0,
+            "took_s": 0.5,
+            "arguments": {"args": job.get("args", []), "kwargs": job.get("kwargs", {})},
+            "result": "" if failed else "1",
+            "error": "ValueError: no such device" if failed else "",
+            "slots": [
+                {
+                    "slot": worker,
+                    "worker": worker,
+                    "attempt": 1,
+                    "state": "final",
+                    "status": 200,
+                    "size": 7,
+                    "ended": "failed" if worker in failed else "done",
+                    "result": None,
+                    "error": "ValueError: no such device" if worker in failed else "",
+                    "traceback": "Traceback (most recent call last):" if worker in failed else "",
+                }
+                for worker in job["results"]
+            ],
         }
 
     def publish(self, kind, uuid="u", service="dummy", worker="w1"):
