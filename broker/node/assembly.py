@@ -27,7 +27,7 @@ from broker.node.keepalive import Keepalives
 from broker.node.keyring import Keyring
 from broker.node.lifecycle import Lifecycle
 from broker.node.listening import Listeners
-from broker.node.metrics import MetricsListener, render, samples
+from broker.node.metrics import MetricsListener, Sample, render, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
 from broker.node.rundir import make_rundir
@@ -79,6 +79,9 @@ class Node:
 
     Raises:
         ConfigError: what the settings ask for cannot be done here.
+
+    Attributes:
+        more_samples: what runs beside it adds to its figures by these.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -117,6 +120,7 @@ class Node:
         )
         self.keyring = Keyring(settings)
         self.access = access_of(settings, self.owner)
+        self.more_samples: list[Callable[[], list[Sample]]] = []
         self.doorways: list[Doorway] = []
         self.doorway = self._doorway(self.options)
         self.must_exit: Callable[[str], object] = _log_only

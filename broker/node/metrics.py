@@ -109,6 +109,7 @@ def samples(node: Node) -> list[Sample]:
         ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
         ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
         *(journal_samples(node.capture) if node.capture is not None else ()),
+        *(sample for more in node.more_samples for sample in more()),
     ]
 
 

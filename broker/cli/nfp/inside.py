@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
     from broker.nfp.service import FluxService
     from broker.node.assembly import Node
+    from broker.node.metrics import Sample
 
 log = logging.getLogger("headgate")
 WRITER: Final = "nfp"
@@ -63,6 +64,30 @@ class Wing:
             self._keeping = None
         await self._end("the broker stops")
 
+    def samples(self) -> list[Sample]:
+        """What it adds to the figures of rank 0; nothing while it is not there."""
+        if self.broker is None:
+            return []
+        from broker.nfp.outcome import END_STATES
+
+        counts, services = self.broker.dispatcher.counts.as_dict(), self.broker.dispatcher.services()
+        found: list[Sample] = [
+            ("nfp_submitted_jobs_total", "counter", "Jobs accepted.", [({}, float(counts["submitted"]))]),
+            (
+                "nfp_ended_jobs_total",
+                "counter",
+                "Jobs that ended, by how they ended.",
+                [({"state": state}, float(counts[state])) for state in END_STATES],
+            ),
+        ]
+        for name, text, number in (
+            ("workers", "Workers that are there.", sum(each.alive for each in services)),
+            ("queued_requests", "Requests that wait for any worker.", sum(each.queued for each in services)),
+            ("running_requests", "Requests that workers have.", sum(each.running for each in services)),
+        ):
+            found.append((f"nfp_{name}", "gauge", text, [({}, float(number))]))
+        return found
+
     async def _begin(self) -> None:
         from broker.nfp.server.broker import NfpBroker
         from broker.nfp.service import FluxService
@@ -105,6 +130,7 @@ async def beside(node: Node) -> AsyncIterator[Wing | None]:
     if wing is None:
         yield None
         return
+    node.more_samples.append(wing.samples)
     await wing.start()
     try:
         yield wing
