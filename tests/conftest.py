@@ -46,11 +46,13 @@ settings.register_profile(
 )
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there are no workers
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return two workers a core, for most tests wait rather than compute."""
     return min(2 * len(os.sched_getaffinity(0)), 16)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real
     peers for minutes, and those with one Spark session, which takes a gigabyte. A file whose fixture has several ways
