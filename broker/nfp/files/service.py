@@ -1,8 +1,12 @@
-"""The file service as a worker: ``filesharing`` as deployed NorFab names it, and the text's ``fss.service.broker``.
+"""The file service: ``filesharing`` as deployed NorFab names it, and the text's ``fss.service.broker``.
 
 Tasks as deployed: ``list_files(url)``, ``walk(url)``, ``file_details(url | [urls])`` and ``fetch_file(url, chunk_size,
 offset, chunk_timeout)``, which has a ``length``, too. The broker runs both services in its own process over channels
 without a socket; the same runs as a worker of its own elsewhere, next to the files it shares.
+
+A transfer (NFP.md of the deployed service): the first chunk is streamed at once; each ``{"offset": n}`` the client
+sends asks for one more, so it decides how much is under way; chunks carry no offset and stay in the order they were
+asked for. A transfer is over when the end of the file was streamed. It may begin at any offset: so one resumes it.
 """
 
 from __future__ import annotations
@@ -10,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.nfp.files.sharing import CHUNK_BYTES, CHUNK_TIMEOUT_S, Outcome, Sharing
-from broker.nfp.files.tree import DENY_DEFAULT, FILE_MAX_BYTES, Tree
+from broker.nfp.files.reading import Changed, Digests, Reading
+from broker.nfp.files.tree import DENY_DEFAULT, FILE_MAX_BYTES, Missing, TooLarge, Tree
 from broker.nfp.names import FILESHARING, FSS
+from broker.nfp.urls import Unsafe, names_of
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.results import Result
 from broker.nfp.worker.threads import Threads
@@ -24,6 +30,15 @@ if TYPE_CHECKING:
     from broker.nfp.peer.channel import Channel
 
 T = TypeVar("T")
+CHUNK_BYTES: Final = 256_000
+"""As deployed NorFab's clients ask."""
+CHUNK_MAX_BYTES: Final = 8 << 20
+"""A larger one would hold up everything else on the connection."""
+CHUNK_TIMEOUT_S: Final = 5.0
+CHUNK_TIMEOUT_MAX_S: Final = 60.0
+"""How long a silent client may keep a file open."""
+URLS_MAX: Final = 1000
+"""Files in one ``file_details``."""
 DISK_THREADS: Final = 4
 """Reads at a time: digests of large files take long, and others want their chunks meanwhile."""
 TRANSFERS_MAX: Final = 64
@@ -51,7 +66,7 @@ class FileService:
         file_max_bytes: int = FILE_MAX_BYTES,
     ) -> None:
         self.tree = Tree(root, deny=deny, own=own, file_max_bytes=file_max_bytes)
-        self.sharing = Sharing(self.tree, self._disk)
+        self.digests = Digests()
         self._threads: Threads | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -65,7 +80,10 @@ class FileService:
         self.tree.close()
 
     def _disk(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Threads belong to the loop that runs now: a worker that starts anew may bring another."""
+        """Call what waits for a disk in a thread.
+
+        Threads belong to the loop that runs now: a worker that starts anew may bring another.
+        """
         loop = asyncio.get_running_loop()
         if self._threads is None or self._loop is not loop:
             if self._threads is not None:
@@ -73,19 +91,76 @@ class FileService:
             self._threads, self._loop = Threads("files", DISK_THREADS, loop), loop
         return self._threads.run(function)
 
-    # -- tasks ------------------------------------------------------------------------------------
+    # -- tasks: listings --------------------------------------------------------------------------
 
     async def list_files(self, url: str) -> Result:
         """List the files and folders in a shared folder."""
-        return _result(await self.sharing.list_files(url))
+        return await self._listed(lambda: self.tree.list_folder(names_of(url)))
 
     async def walk(self, url: str) -> Result:
         """List the URLs of all files below a shared folder."""
-        return _result(await self.sharing.walk(url))
+        return await self._listed(lambda: self.tree.walk(names_of(url)))
+
+    async def _listed(self, listing: Callable[[], list[str]]) -> Result:
+        try:
+            return Result(result=await self._disk(listing))
+        except Missing:
+            return _failed("Directory Not Found")
+        except Unsafe as error:
+            return _failed(str(error))
+        except OSError as error:
+            return _failed(_said(error))
+
+    # -- tasks: details ---------------------------------------------------------------------------
 
     async def file_details(self, job: JobContext, url: str | list[str]) -> Result:
         """Tell size, MD5 and SHA-256 of one shared file or of several."""
-        return _result(await self.sharing.file_details(url, lambda: self._closed or job.cancelled))
+
+        def stop() -> bool:
+            return self._closed or job.cancelled
+
+        if isinstance(url, str):
+            return await self._details(url, stop)
+        if not _texts(url):
+            return _failed("url is neither a text nor a list of texts")
+        if len(url) > URLS_MAX:
+            return _failed(f"{len(url)} URLs, expected at most {URLS_MAX}")
+        found = {one: await self._details(one, stop) for one in dict.fromkeys(url)}
+        # a list as such never fails: each entry says so itself
+        return Result(
+            result={
+                one: {"result": each.result, "failed": each.failed, "errors": each.errors}
+                for one, each in found.items()
+            },
+            errors=[error for each in found.values() for error in each.errors],
+        )
+
+    async def _details(self, url: str, stop: Callable[[], bool]) -> Result:
+        """Those of one file: {"md5hash", "sha256", "size_bytes", "exists"}; ``stop``, asked in between, gives up."""
+        absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
+        try:
+            return Result(result=await self._disk(lambda: self._digested(url, stop)))
+        except Missing:
+            return _failed(f"'{url}' file not found", absent)
+        except Unsafe as error:
+            return _failed(str(error), absent)
+        except OSError as error:
+            return _failed(f"'{url}' {_said(error)}", absent)
+
+    def _digested(self, url: str, stop: Callable[[], bool]) -> dict[str, Any]:
+        opened = self.tree.open_file(names_of(url))
+        try:
+            digest = self.digests.of(opened, stop)
+        finally:
+            os.close(opened.fd)
+        return {
+            "md5hash": digest.md5,
+            "sha256": digest.sha256,
+            "size_bytes": digest.size_bytes,
+            "exists": True,
+        }
+
+    # -- tasks: transfers -------------------------------------------------------------------------
 
     async def fetch_file(
         self,
@@ -100,10 +175,45 @@ class FileService:
 
         The broker gives a client of the text, which has no STREAM, all of it as the result: ``length`` bytes at most.
         """
-        outcome = await self.sharing.fetch_file(
-            job, url, chunk_size=chunk_size, offset=offset, chunk_timeout=chunk_timeout, length=length
-        )
-        return _result(outcome)
+        if wrong := _wrong(chunk_size, offset, chunk_timeout, length):
+            return _failed(wrong)
+        try:
+            reading = Reading(self.tree, names_of(url))
+        except Unsafe as error:
+            return _failed(str(error))
+        try:
+            size = await self._disk(reading.open)
+            if length:
+                size = min(size, offset + length)
+            return await self._streamed(job, reading, size, chunk_size, offset, chunk_timeout)
+        except Missing:
+            return _failed(f"'{url}' file not found")
+        except OSError as error:
+            return _failed(f"'{url}' {_said(error)}")
+        finally:
+            reading.close()
+
+    async def _streamed(
+        self, job: JobContext, reading: Reading, size: int, chunk_size: int, offset: int, timeout_s: float
+    ) -> Result:
+        """Stream from ``offset`` on, and wait at most ``timeout_s`` for each next one; True once the end has left."""
+        while True:
+            length = min(chunk_size, size - offset)
+            if length > 0:
+                chunk = await self._disk(partial(reading.read, offset, length))
+                if len(chunk) < length:
+                    raise Changed("the file became shorter while it was read")
+                await job.stream(chunk)
+            if offset + length >= size or length <= 0:
+                break
+            wanted = await job.next_offset(min(timeout_s, CHUNK_TIMEOUT_MAX_S))
+            if wanted is None:
+                return _failed(f"{timeout_s:g} s without a request for the next chunk")
+            if wanted < 0:
+                return _failed(f"offset {wanted}, expected 0 or more")
+            offset = wanted
+        await self._disk(reading.unchanged)
+        return Result(result=True)
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -124,5 +234,29 @@ class FileService:
         return [self.worker(service, name=name, channel=channel(name)) for service, name in LOCAL]
 
 
-def _result(outcome: Outcome) -> Result:
-    return Result(result=outcome.result, failed=outcome.failed, errors=list(outcome.errors))
+def _failed(text: str, result: Any = None) -> Result:
+    return Result(result=result, failed=True, errors=[text])
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _wrong(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) -> str:
+    """What is wrong with the arguments of a fetch, or ""."""
+    if type(chunk_size) is not int or not 1 <= chunk_size <= CHUNK_MAX_BYTES:
+        return f"chunk_size {str(chunk_size)[:32]}, expected 1 to {CHUNK_MAX_BYTES}"
+    if type(offset) is not int or not 0 <= offset < 1 << 62:
+        return f"offset {str(offset)[:32]}, expected 0 or more"
+    if type(length) is not int or not 0 <= length < 1 << 62:
+        return f"length {str(length)[:32]}, expected 0 or more"
+    if isinstance(chunk_timeout, bool) or not isinstance(chunk_timeout, int | float) or not chunk_timeout > 0:
+        return f"chunk_timeout {str(chunk_timeout)[:32]}, expected seconds above 0"
+    return ""
+
+
+def _said(error: OSError) -> str:
+    """What an error says, without the path that it names."""
+    if isinstance(error, Changed | TooLarge | InterruptedError):
+        return error.strerror or str(error)
+    return error.strerror or type(error).__name__

@@ -12,8 +12,7 @@ A YAML file as deployed NorFab reads it, rendered by Jinja2 in a sandbox with ``
 Rooms::
 
     reading      YAML -> plain JSON values: limits, aliases, duplicates; errors with file and line
-    merging      mappings into one
-    redaction    what those may see who may not see values
+    mappings     mappings into one; what those may see who may not see values
     datastore    the file and those it names: loading, reloading, one worker's merged mapping
     reader       that in a thread, for a broker with others to answer
     topology     what the inventory wants to be started
@@ -21,8 +20,8 @@ Rooms::
 """
 
 from broker.nfp.inventory.datastore import Datastore
+from broker.nfp.inventory.mappings import redacted
 from broker.nfp.inventory.reader import Reader
-from broker.nfp.inventory.redaction import redacted
 from broker.nfp.inventory.service import InventoryService
 from broker.nfp.inventory.topology import Topology, TopologyWorker, read_topology
 

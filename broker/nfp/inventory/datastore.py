@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.errors import ConfigError
-from broker.nfp.inventory.merging import copied, merged
+from broker.nfp.inventory.mappings import copied, merged
+from broker.nfp.inventory.mappings import redacted as without_secrets
 from broker.nfp.inventory.reading import EMPTY, Document, Source, read
-from broker.nfp.inventory.redaction import redacted as without_secrets
 from broker.nfp.rendering import render
 
 log = logging.getLogger("headgate")

@@ -80,7 +80,9 @@ def read(text: str, source: Source) -> Document:
         root = loader.get_single_node()
         notes: list[str] = []
         if root is not None:
-            _Weighing(source, notes.append).weigh(root, 1)
+            weighing = _Weighing(source, notes.append)
+            weighing.weigh(root, 1)
+            loader.keys = weighing.keys
         raw = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as error:
         raise _of_yaml(error, text, source) from error
@@ -90,8 +92,8 @@ def read(text: str, source: Source) -> Document:
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
-        raise source.fault(1, f"saw {_kind(raw)}, expected a mapping")
-    return Document(_Plain(root, source).mapping(raw, ()), root, source, tuple(notes[:NOTES_MAX]))
+        raise source.fault(1, f"saw of type {type(raw).__name__}, expected a mapping")
+    return Document(_plain(raw), root, source, tuple(notes[:NOTES_MAX]))
 
 
 def _of_yaml(error: yaml.YAMLError, text: str, source: Source) -> ConfigError:
@@ -109,13 +111,20 @@ def _of_yaml(error: yaml.YAMLError, text: str, source: Source) -> ConfigError:
 
 @cache
 def _loader() -> Any:
-    """The safe loader, the one in C where PyYAML has it; a scalar that is no value tells its line."""
+    """The safe loader, the one in C where PyYAML has it; a scalar that is no value of ours tells its line."""
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        keys: frozenset[int] | set[int] = frozenset()
+        """Nodes that are keys of mappings, which become texts."""
+
         def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
             try:
-                return super().construct_object(node, deep=deep)
+                value = super().construct_object(node, deep=deep)
+                bits = value.bit_length() if isinstance(value, int) else 0
+                if bits > INTEGER_BITS_MAX and id(node) not in self.keys:
+                    raise ValueError(f"a number of {bits} bits, expected at most {INTEGER_BITS_MAX}")
+                return value
             except (ValueError, OverflowError, TypeError) as error:
                 raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
 
@@ -156,6 +165,8 @@ class _Weighing:
         self._note = note
         self._known: dict[int, _Weight] = {}
         self._above: set[int] = set()
+        self.keys: set[int] = set()
+        """Of the nodes that are keys of mappings."""
 
     def weigh(self, node: yaml.Node, depth: int) -> _Weight:
         known = self._known.get(id(node))
@@ -188,43 +199,25 @@ class _Weighing:
         if not node.value or not isinstance(node.value[0], tuple):
             return list(node.value)
         keys: dict[str, int] = {}
+        self.keys.update(id(key) for key, _ in node.value)
         for key, _ in node.value:
             if isinstance(key.value, str) and key.value != "<<":
                 line = _line_of(key)
                 if key.value in keys:
-                    said = f"{_shown(key.value)} again, first in line {keys[key.value]}: the last one counts"
+                    said = f"{key.value[:SHOWN_CHARS]!r} again, first in line {keys[key.value]}: the last one counts"
                     self._note(str(self._source.fault(line, said)))
                 keys.setdefault(key.value, line)
         return [child for pair in node.value for child in pair]
 
 
-class _Plain:
-    """Makes values plain; ``path`` is where they are."""
-
-    def __init__(self, root: Any, source: Source) -> None:
-        self._root = root
-        self._source = source
-
-    def mapping(self, raw: dict[Any, Any], path: Path) -> dict[str, Any]:
-        return {(name := _key(key)): self.value(below, (*path, name)) for key, below in raw.items()}
-
-    def value(self, raw: Any, path: Path) -> Any:
-        if isinstance(raw, dict):
-            return self.mapping(raw, path)
-        if isinstance(raw, (list, tuple)):
-            return [self.value(below, (*path, at)) for at, below in enumerate(raw)]
-        if isinstance(raw, set):
-            return sorted((self.value(below, path) for below in raw), key=str)
-        if isinstance(raw, int) and raw.bit_length() > INTEGER_BITS_MAX:
-            raise self._fault(
-                path, f"a number of {raw.bit_length()} bits, expected at most {INTEGER_BITS_MAX}"
-            )
-        if isinstance(raw, float) and not math.isfinite(raw):
-            return None
-        return _scalar(raw)
-
-    def _fault(self, path: Path, text: str) -> ConfigError:
-        return self._source.fault(_line_at(self._root, path), text)
+def _plain(raw: Any) -> Any:
+    if isinstance(raw, dict):
+        return {_key(key): _plain(below) for key, below in raw.items()}
+    if isinstance(raw, (list, tuple)):
+        return [_plain(below) for below in raw]
+    if isinstance(raw, set):
+        return sorted((_plain(below) for below in raw), key=str)
+    return None if isinstance(raw, float) and not math.isfinite(raw) else _scalar(raw)
 
 
 def _key(raw: Any) -> str:
@@ -243,31 +236,14 @@ def _line_at(node: Any, path: Path) -> int:
     """The line of what is at ``path``, or of the deepest there is above it."""
     line = 1 if node is None else _line_of(node)
     for step in path:
-        node, line = _step(node, step, line)
-        if node is None:
+        below = node.value if node is not None and isinstance(node.value, list) else []
+        found = [pair for pair in below if isinstance(pair, tuple) and pair[0].value == step]
+        if found:
+            key, node = found[0]
+            line = _line_of(key)
+        elif isinstance(step, int) and step < len(below) and not isinstance(below[step], tuple):
+            node = below[step]
+            line = _line_of(node)
+        else:
             break
     return line
-
-
-def _step(node: Any, step: str | int, line: int) -> tuple[Any, int]:
-    if isinstance(step, int):
-        if (
-            isinstance(node.value, list)
-            and step < len(node.value)
-            and not isinstance(node.value[step], tuple)
-        ):
-            return node.value[step], _line_of(node.value[step])
-        return None, line
-    pairs = node.value if isinstance(node.value, list) else []
-    for pair in pairs:
-        if isinstance(pair, tuple) and pair[0].value == step:
-            return pair[1], _line_of(pair[0])
-    return None, line
-
-
-def _kind(raw: Any) -> str:
-    return f"of type {type(raw).__name__}"
-
-
-def _shown(text: str) -> str:
-    return repr(text[:SHOWN_CHARS])

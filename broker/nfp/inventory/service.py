@@ -12,7 +12,7 @@ from typing import Any
 from broker.nfp.access import OTHERS, Access
 from broker.nfp.contract import Call, Peer
 from broker.nfp.inventory.datastore import Datastore
-from broker.nfp.inventory.redaction import redacted
+from broker.nfp.inventory.mappings import redacted
 from broker.nfp.management.internal_service import Deferred, InternalService, Refused, text
 from broker.nfp.names import CLIENT_OF_WORKER, NAME_BYTES_MAX, SID
 from broker.nfp.principal import Principal, Standing

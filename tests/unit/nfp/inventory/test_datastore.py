@@ -301,6 +301,15 @@ def test_double_keys_are_told_and_the_last_counts(write: Write, caplog: pytest.L
     assert found.get_inventory("w") == {"hosts": {"a": 3, "b": 2}}
 
 
+def test_a_long_number_is_a_key_and_no_value(write: Write) -> None:
+    number = 10**25
+    found = opened(write(f"workers:\n  w:\n  - {number}: serial"))
+    assert found.get_inventory("w") == {str(number): "serial"}
+    assert ":3: a number of 84 bits, expected at most 63" in fault(
+        write(f"workers:\n  w:\n  - serial: {number}")
+    )
+
+
 # -- limits ---------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.nfp.inventory import redacted
-from broker.nfp.inventory.redaction import HIDDEN
+from broker.nfp.inventory.mappings import HIDDEN
 
 SECRET = (
     "password", "db_password", "Passwd", "passphrase", "enable_secret", "token", "apiToken", "snmp_community",

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.nfp.inventory.merging import merged
+from broker.nfp.inventory.mappings import merged
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 2), st.sampled_from((0.0, 1.0, 1.5, "", "a", "b"))

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from broker.nfp.files.sharing import CHUNK_MAX_BYTES, URLS_MAX, Sharing
-from broker.nfp.files.tree import Tree
+from broker.nfp.files.service import CHUNK_MAX_BYTES, URLS_MAX, FileService
 
 DATA = os.urandom(1000)
 
@@ -23,13 +22,9 @@ def root(tmp_path):
 
 @pytest.fixture
 def sharing(root):
-    tree = Tree(root, file_max_bytes=5000)
-
-    async def disk(function):
-        return await asyncio.to_thread(function)
-
-    yield Sharing(tree, disk)
-    tree.close()
+    service = FileService(root, file_max_bytes=5000)
+    yield service
+    service.close()
 
 
 class Client:
@@ -38,6 +33,7 @@ class Client:
     def __init__(self, *offsets, after=None):
         self.offsets = list(offsets)
         self.after = after
+        self.cancelled = False
         self.chunks = []
         self.waited = []
 
@@ -86,7 +82,7 @@ def test_a_client_that_asks_for_nothing_more_ends_it(sharing):
     client = Client()
     outcome = fetch(sharing, client, chunk_size=100, chunk_timeout=0.5)
     assert outcome.failed
-    assert outcome.errors == ("0.5 s without a request for the next chunk",)
+    assert outcome.errors == ["0.5 s without a request for the next chunk"]
     assert client.waited == [0.5]
     client = Client()
     fetch(sharing, client, chunk_size=100, chunk_timeout=10**6)
@@ -118,7 +114,7 @@ def test_wrong_arguments_are_told(sharing, wrong):
 
 
 def test_a_negative_credit_ends_it(sharing):
-    assert fetch(sharing, Client(-5), chunk_size=10).errors == ("offset -5, expected 0 or more",)
+    assert fetch(sharing, Client(-5), chunk_size=10).errors == ["offset -5, expected 0 or more"]
 
 
 def test_a_file_that_changes_meanwhile_is_told(sharing, root):
@@ -159,15 +155,13 @@ def test_no_descriptor_is_left_when_a_transfer_is_cancelled(sharing):
         assert len(os.listdir("/proc/self/fd")) == before
 
     async def warm():
-        await asyncio.to_thread(int)
+        await sharing._disk(int)
         await scenario()
 
     asyncio.run(warm())
 
 
-def test_a_transfer_cancelled_while_a_thread_opens_the_file_leaves_nothing(root):
-    tree = Tree(root)
-
+def test_a_transfer_cancelled_while_a_thread_opens_the_file_leaves_nothing(sharing, monkeypatch):
     async def scenario():
         pending = []
 
@@ -175,7 +169,7 @@ def test_a_transfer_cancelled_while_a_thread_opens_the_file_leaves_nothing(root)
             pending.append(function)
             await asyncio.Event().wait()
 
-        sharing = Sharing(tree, disk)
+        monkeypatch.setattr(sharing, "_disk", disk)
         before = len(os.listdir("/proc/self/fd"))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(sharing.fetch_file(Client(), "nf://a.txt"))
@@ -186,11 +180,10 @@ def test_a_transfer_cancelled_while_a_thread_opens_the_file_leaves_nothing(root)
         assert len(os.listdir("/proc/self/fd")) == before
 
     asyncio.run(scenario())
-    tree.close()
 
 
 def test_details_of_one_and_of_many(sharing):
-    outcome = asyncio.run(sharing.file_details("nf://a.txt"))
+    outcome = asyncio.run(sharing.file_details(Client(), "nf://a.txt"))
     data = b"hello norfab\n"
     details = {
         "md5hash": hashlib.md5(data).hexdigest(),
@@ -199,7 +192,9 @@ def test_details_of_one_and_of_many(sharing):
         "exists": True,
     }
     assert outcome.result == details
-    outcome = asyncio.run(sharing.file_details(["nf://a.txt", "nf://none", "nf://../x", "nf://a.txt"]))
+    outcome = asyncio.run(
+        sharing.file_details(Client(), ["nf://a.txt", "nf://none", "nf://../x", "nf://a.txt"])
+    )
     assert not outcome.failed  # each entry says so itself
     assert outcome.result["nf://a.txt"] == {"result": details, "failed": False, "errors": []}
     absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
@@ -208,20 +203,22 @@ def test_details_of_one_and_of_many(sharing):
     }  # fmt: skip
     assert outcome.result["nf://../x"]["failed"]
     assert len(outcome.errors) == 2
-    assert asyncio.run(sharing.file_details([])).result == {}
+    assert asyncio.run(sharing.file_details(Client(), [])).result == {}
 
 
 def test_details_are_bounded(sharing, root):
     (root / "huge").write_bytes(b"x" * 6000)
-    outcome = asyncio.run(sharing.file_details("nf://huge"))
+    outcome = asyncio.run(sharing.file_details(Client(), "nf://huge"))
     assert outcome.failed
     assert "at most 5000" in outcome.errors[0]
     for wrong in (None, 5, ["nf://a", 5], {"url": 1}, ["nf://a"] * (URLS_MAX + 1)):
-        assert asyncio.run(sharing.file_details(wrong)).failed
+        assert asyncio.run(sharing.file_details(Client(), wrong)).failed
 
 
 def test_details_stop_when_the_job_is_cancelled(sharing):
-    outcome = asyncio.run(sharing.file_details("nf://a.txt", stop=lambda: True))
+    cancelled = Client()
+    cancelled.cancelled = True
+    outcome = asyncio.run(sharing.file_details(cancelled, "nf://a.txt"))
     assert outcome.failed
     assert "cancelled" in outcome.errors[0]
 
@@ -231,7 +228,7 @@ def test_listings(sharing):
     assert asyncio.run(sharing.walk("nf://")).result == ["nf://a.txt", "nf://empty", "nf://sub/big.bin"]
     assert asyncio.run(sharing.walk("nf://sub")).result == ["nf://sub/big.bin"]
     for task in (sharing.list_files, sharing.walk):
-        assert asyncio.run(task("nf://none")).errors == ("Directory Not Found",)
+        assert asyncio.run(task("nf://none")).errors == ["Directory Not Found"]
         assert asyncio.run(task("nf://a.txt")).failed
         assert asyncio.run(task("nf://..")).failed
         assert asyncio.run(task(None)).failed
