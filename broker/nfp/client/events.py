@@ -55,7 +55,7 @@ class Event(NamedTuple):
 class EventBuffer(Generic[Item]):
     """The last ``max_msgs`` items, at most ``max_bytes`` of them."""
 
-    __slots__ = ("_bytes", "_ended", "_first", "_items", "_max_bytes", "_max_msgs", "_waiters")
+    __slots__ = ("_bytes", "_changed", "_ended", "_first", "_items", "_max_bytes", "_max_msgs")
 
     def __init__(self, max_msgs: int, max_bytes: int) -> None:
         self._items: deque[tuple[Item, int]] = deque()
@@ -64,7 +64,7 @@ class EventBuffer(Generic[Item]):
         self._max_msgs = max_msgs
         self._max_bytes = max_bytes
         self._ended: Exception | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
 
     def put(self, item: Item, size: int = 0) -> None:
         """Add ``item`` of ``size`` bytes; the oldest make room. Nothing is added after the end."""
@@ -104,15 +104,11 @@ class EventBuffer(Generic[Item]):
 
     async def changed(self) -> None:
         """Wait for an item or the end."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
+        await self._changed.wait()
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changed.set()  # wakes who waits now; the next to wait do so for what comes next
+        self._changed = asyncio.Event()
 
 
 class EventReader(Generic[Item]):
@@ -148,14 +144,14 @@ class ByteStream:
         dropped: chunks that did not fit; the stream ended with Overrun in front of the first.
     """
 
-    __slots__ = ("_bytes", "_chunks", "_ended", "_max_bytes", "_waiter", "dropped")
+    __slots__ = ("_bytes", "_changed", "_chunks", "_ended", "_max_bytes", "dropped")
 
     def __init__(self, max_bytes: int) -> None:
         self._chunks: deque[bytes] = deque()
         self._bytes = 0
         self._max_bytes = max_bytes
         self._ended: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
         self.dropped = 0
 
     def put(self, chunk: bytes) -> None:
@@ -169,13 +165,13 @@ class ByteStream:
         else:
             self._chunks.append(chunk)
             self._bytes += len(chunk)
-            self._wake()
+            self._changed.set()
 
     def finish(self, end: Exception | None = None) -> None:
         """Nothing more comes; the first end counts."""
         if self._ended is None:
             self._ended = end or StopAsyncIteration()
-            self._wake()
+            self._changed.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -184,12 +180,8 @@ class ByteStream:
         while not self._chunks:
             if self._ended is not None:
                 raise self._ended
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            self._changed.clear()
+            await self._changed.wait()
         chunk = self._chunks.popleft()
         self._bytes -= len(chunk)
         return chunk
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

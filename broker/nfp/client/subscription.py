@@ -81,9 +81,8 @@ class Subscription:
 
     def take(self, event: Event, size: int) -> None:
         """An event that came live."""
-        if event.sequence is not None and event.sequence < self.next:
-            return
-        if not self.wants(event):
+        known = event.sequence is not None and event.sequence < self.next
+        if known or not self.wants(event):
             return
         if self._early is not None:
             self._early.append(event)
@@ -189,22 +188,12 @@ class Subscriptions:
         self._ident = str(answer.get("subscription") or "")
         epoch = str(answer.get("epoch") or "")
         if epoch != self._epoch:
-            self._renumbered(bool(self._epoch))
+            for subscription in self._all if self._epoch else ():
+                subscription.next = 0  # another broker, or the same started anew: numbers begin again
             self._epoch, self._last = epoch, int(answer.get("since") or 0)
-        self._tell_gap(answer.get("gap"))
+        for gap in gap_of(answer):
+            self._give(gap, 0)
         return int(answer.get("sequence") or 0)
-
-    def _renumbered(self, known: bool) -> None:
-        """Another broker, or the same started anew: numbers begin again."""
-        if known:
-            for subscription in self._all:
-                subscription.next = 0
-
-    def _tell_gap(self, gap: Any) -> None:
-        if isinstance(gap, dict):
-            first, last = int(gap.get("first") or 0), int(gap.get("last") or 0)
-            lost = last - first + 1 if last else 0
-            self._give(Event(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost), 0)
 
     def _union(self) -> dict[str, Any]:
         uuids = {one.uuid for one in self._all}
@@ -228,10 +217,7 @@ class Subscriptions:
         at = since
         while at < until:
             answer = await self._ask(EVENTS, "read", {**wish, "since": at, "limit": PAGE})
-            gap = answer.get("gap")
-            if isinstance(gap, dict):
-                lost = max(0, int(gap.get("last") or 0) - int(gap.get("first") or 0) + 1)
-                found.append(Event(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost))
+            found += gap_of(answer)
             events = [event_of(event) for event in answer.get("events") or ()]
             found += [event for event in events if event.sequence is not None and event.sequence <= until]
             if int(answer.get("next") or 0) <= at:
@@ -264,6 +250,16 @@ class Subscriptions:
         """The client is closed."""
         for subscription in self._all:
             subscription.finish(error)
+
+
+def gap_of(answer: Mapping[str, Any]) -> list[Event]:
+    """The gap that an answer tells: events that the broker has no more; [] when there is none."""
+    gap = answer.get("gap")
+    if not isinstance(gap, dict):
+        return []
+    first, last = int(gap.get("first") or 0), int(gap.get("last") or 0)
+    lost = max(0, last - first + 1) if last else 0
+    return [Event(GAP, message=str(gap.get("reason") or ""), body=gap, lost=lost)]
 
 
 def event_of(said: dict[str, Any]) -> Event:
