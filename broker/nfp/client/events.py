@@ -1,6 +1,6 @@
 """What happens to jobs, kept for readers: bounded, so that nobody who does not read makes the client grow.
 
-Concurrency: one event loop. An EventBuffer has any number of readers, each at its own place; a ByteStream has one.
+Concurrency: one event loop. A RecentEvents has any number of readers, each at its own place; a ByteStream has one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Event(NamedTuple):
         return asked if isinstance(asked, dict) else {}
 
 
-class EventBuffer(Generic[Item]):
+class RecentEvents(Generic[Item]):
     """The last ``max_msgs`` items, at most ``max_bytes`` of them."""
 
     __slots__ = ("_bytes", "_changed", "_ended", "_first", "_items", "_max_bytes", "_max_msgs")
@@ -120,7 +120,7 @@ class EventReader(Generic[Item]):
 
     __slots__ = ("_buffer", "_next", "lost")
 
-    def __init__(self, buffer: EventBuffer[Item], start: int) -> None:
+    def __init__(self, buffer: RecentEvents[Item], start: int) -> None:
         self._buffer = buffer
         self._next = start
         self.lost = 0

@@ -15,7 +15,7 @@ import msgspec
 
 from broker.errors import LinkClosed
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout, TaskFailed
-from broker.nfp.client.events import ByteStream, Event, EventBuffer, EventReader
+from broker.nfp.client.events import ByteStream, Event, EventReader, RecentEvents
 from broker.nfp.names import Code, Command
 from broker.nfp.opening import read_object
 from broker.nfp.outcome import Outcome
@@ -89,7 +89,7 @@ class Job:
         self.heard = 0.0
         self.outcome = Outcome(submission.service, submission.target)
         self._owner = owner
-        self._buffer: EventBuffer[Event] = EventBuffer(limits.events_msgs, limits.events_bytes)
+        self._buffer: RecentEvents[Event] = RecentEvents(limits.events_msgs, limits.events_bytes)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._known = asyncio.Event()
         self._error: Exception | None = None

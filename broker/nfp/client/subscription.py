@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from broker.nfp.client.errors import RequestFailed
-from broker.nfp.client.events import Event, EventBuffer
+from broker.nfp.client.events import Event, RecentEvents
 from broker.nfp.names import EVENTS
 from broker.nfp.opening import read_object
 
@@ -45,7 +45,9 @@ class Subscription:
         self.since = since
         self.next = 0
         self._hub = hub
-        self._buffer: EventBuffer[Event] = EventBuffer(hub.limits.subscription_msgs, hub.limits.stream_bytes)
+        self._buffer: RecentEvents[Event] = RecentEvents(
+            hub.limits.subscription_msgs, hub.limits.stream_bytes
+        )
         self._reader = self._buffer.reader()
         self._early: list[Event] | None = None
 

@@ -14,6 +14,9 @@ and ``norfab.core.client`` are then these classes. Names, arguments and what com
 - A job for a service without workers waits for one until its timeout, where NorFab's broker refuses it at once.
 - A client's name is in use once at a time on a machine; a second one of the name is a ConfigError.
 - Keys that do not fit raise LinkRefused at once.
+- ``nf://`` is the folder of the topology's filesharing worker; without one, ``files`` of the broker's own folder, not
+  the whole folder of the inventory.
+- Workers of the topology that are NorFab's own are run by the interpreter that ``$NORFAB_PYTHON`` names.
 - Our own things are elsewhere: keys and jobs in ``peer.keys.default_base_dir()``. Fetched files are where NorFab has
   them, in ``__norfab__/files/client/NAME/fetchedfiles`` beside the inventory.
 

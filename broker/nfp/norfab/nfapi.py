@@ -175,7 +175,10 @@ class _Topology:
         if not self._up.wait(patience_s) or self._process.poll() is not None:
             self.stop()
             said = "\n".join(self._said) or f"not there within {patience_s:g} s"
-            raise ConfigError(f"the broker and the workers of the inventory could not be started: {said}")
+            hint = f" ({PYTHON} in the environment is --norfab)" if "--norfab" in said else ""
+            raise ConfigError(
+                f"the broker and the workers of the inventory could not be started: {said}{hint}"
+            )
 
     def _read(self) -> None:
         """Hear what it says: JSON objects, and plain text where it could not even begin."""

@@ -54,7 +54,7 @@ class Connection:
     """
 
     def __init__(
-        self, hub: Hub, endpoint: Endpoint, identity: bytes, curve: CurveClient | None, session: Session
+        self, hub: Hub, endpoint: Endpoint, identity: bytes, curve: CurveClient | None, session: BrokerSession
     ) -> None:
         self._hub = hub
         self._session = session
@@ -195,17 +195,17 @@ class SessionOwner(Protocol):
     name: str
     traffic: Traffic
 
-    def begun(self, session: Session, opened: dict[str, Any] | None) -> None:
+    def begun(self, session: BrokerSession, opened: dict[str, Any] | None) -> None:
         """It begins; ``send`` takes packets from now on."""
 
-    def answered(self, session: Session) -> None:
+    def answered(self, session: BrokerSession) -> None:
         """The broker answered OPEN."""
 
     def roomy(self) -> None:
         """The outbox has become shorter."""
 
 
-class Session:
+class BrokerSession:
     """What is said over one connection, from OPEN to its loss.
 
     Attributes:

@@ -25,7 +25,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer.brokers import Brokers, ConnectFailures
 from broker.nfp.peer.channel import Receiver, Traffic
-from broker.nfp.peer.connection import Connection, Session
+from broker.nfp.peer.connection import BrokerSession, Connection
 from broker.nfp.peer.keys import check_name
 from broker.transport.curve import Certificate, CurveClient
 from broker.transport.zeromq.address import check_secrecy, parse, resolve
@@ -91,7 +91,7 @@ class DealerChannel:
         self._refusing: set[str] = set()
         self._answering: set[str] = set()
         self._unanswered = 0
-        self._session: Session | None = None
+        self._session: BrokerSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._room = asyncio.Event()
@@ -171,7 +171,7 @@ class DealerChannel:
         self._brokers.reached(asyncio.get_running_loop().time())
         await self._run_session(session, open_body)
 
-    async def _dial(self, receiver: Receiver) -> Session:
+    async def _dial(self, receiver: Receiver) -> BrokerSession:
         """A connection whose handshake is over; every address that the name has now is tried, in order.
 
         Raises:
@@ -183,7 +183,7 @@ class DealerChannel:
         check_secrecy(endpoints, curve, self._insecure)
         error: LinkError = LinkBroken(f"{broker}: the name has no address")
         for endpoint in endpoints:
-            session = Session(self, receiver, broker)
+            session = BrokerSession(self, receiver, broker)
             connection = Connection(hub(), endpoint, self.name.encode(), curve, session)
             session.connection = connection
             try:
@@ -213,7 +213,7 @@ class DealerChannel:
         if hopeless and self._refused is not None:
             self._refused(LinkRefused(self.trouble, errno.EACCES))
 
-    async def _run_session(self, session: Session, open_body: Callable[[], dict[str, Any]]) -> None:
+    async def _run_session(self, session: BrokerSession, open_body: Callable[[], dict[str, Any]]) -> None:
         """One session, from OPEN to its loss."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -233,7 +233,7 @@ class DealerChannel:
             log.info("%s: lost the broker %s: %s", self.name, session.broker, session.why)
             session.tell_lost()
 
-    def _unopened(self, session: Session) -> None:
+    def _unopened(self, session: BrokerSession) -> None:
         """The broker has not answered OPEN in time."""
         if session.begun:
             return
@@ -247,7 +247,7 @@ class DealerChannel:
 
     # -- connection.SessionOwner ------------------------------------------------------------------
 
-    def begun(self, session: Session, opened: dict[str, Any] | None) -> None:
+    def begun(self, session: BrokerSession, opened: dict[str, Any] | None) -> None:
         """A session begins; ``send`` takes packets from now on."""
         self.trouble = ""
         self.traffic.connections += 1
@@ -256,7 +256,7 @@ class DealerChannel:
             "%s: talks to the broker %s%s", self.name, session.broker, "" if opened else ", without OPEN"
         )
 
-    def answered(self, session: Session) -> None:
+    def answered(self, session: BrokerSession) -> None:
         """The broker answered OPEN."""
         self._answering.add(session.broker)
         self._unanswered = 0
