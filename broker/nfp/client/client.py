@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
-from broker.errors import LinkClosed, LinkRefused
+from broker.errors import ConfigError, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.fetching import Fetched, Fetching, Place
@@ -25,7 +25,7 @@ from broker.nfp.client.store import ClientStore
 from broker.nfp.client.subscription import Subscription, Subscriptions
 from broker.nfp.client.tracker import JobTracker
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
-from broker.nfp.names import ASKED_BY_MMI, FILESHARING, JOBS, MMI_BROKER, SID, Sender
+from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Sender
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
@@ -108,17 +108,22 @@ class NfpClient:
                 insecure=insecure,
                 refused=self._refused,
             )
-        folder = self.state_dir or default_base_dir()
-        self.store_path = peer_file(folder, name, ".db") if name and store else None
+        self.store_path = self._store_file() if name and store else None
         self._store: ClientStore | None = None
         self._requests = MmiRequests(self._channel)
         self._mmi_jobs = MmiJobs(self._requests, self.limits)
         self._subscriptions = Subscriptions(self._ask_events, self.limits)
         self._fetching = Fetching(
-            self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd(), FILESHARING
+            self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd()
         )
         self._tracker: JobTracker | None = None
         self._receiver = ClientReceiver(self._channel, self._requests, self._subscriptions)
+
+    def _store_file(self) -> Path:
+        try:
+            return peer_file(self.state_dir or default_base_dir(), self.name, ".db")
+        except ConfigError as error:
+            raise ConfigError(f"{error}; store=False keeps no jobs on disk", error.errno) from error
 
     # -- life -------------------------------------------------------------------------------------
 

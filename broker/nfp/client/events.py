@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 from broker.errors import Overrun
 
-Item = TypeVar("Item")
 CHARGE_BYTES: Final = 256
-"""Counted for each item on top of its own bytes: what it weighs in memory at least."""
+"""Counted for each event on top of its own bytes: what it weighs in memory at least."""
 
 
 class Event(NamedTuple):
@@ -52,75 +51,87 @@ class Event(NamedTuple):
         return asked if isinstance(asked, dict) else {}
 
 
-class RecentEvents(Generic[Item]):
-    """The last ``max_msgs`` items, at most ``max_bytes`` of them."""
+class _Growing:
+    """What grows until its end; who reads it waits for more, or for the end."""
 
-    __slots__ = ("_bytes", "_changed", "_ended", "_first", "_items", "_max_bytes", "_max_msgs")
+    __slots__ = ("_changed", "_ended")
 
-    def __init__(self, max_msgs: int, max_bytes: int) -> None:
-        self._items: deque[tuple[Item, int]] = deque()
-        self._first = 0
-        self._bytes = 0
-        self._max_msgs = max_msgs
-        self._max_bytes = max_bytes
+    def __init__(self) -> None:
+        self._changed: asyncio.Future[None] | None = None
         self._ended: Exception | None = None
-        self._changed = asyncio.Event()
-
-    def put(self, item: Item, size: int = 0) -> None:
-        """Add ``item`` of ``size`` bytes; the oldest make room. Nothing is added after the end."""
-        if self._ended is not None:
-            return
-        size += CHARGE_BYTES
-        items = self._items
-        items.append((item, size))
-        self._bytes += size
-        while len(items) > 1 and (len(items) > self._max_msgs or self._bytes > self._max_bytes):
-            self._bytes -= items.popleft()[1]
-            self._first += 1
-        self._wake()
 
     def finish(self, end: Exception | None = None) -> None:
-        """Nothing more comes: readers end behind what is kept, with ``end`` where it is an error."""
+        """Nothing more comes: readers end behind what is kept, with ``end`` where it is an error; the first counts."""
         if self._ended is None:
             self._ended = end or StopAsyncIteration()
             self._wake()
 
-    def reader(self, *, from_start: bool = True) -> EventReader[Item]:
-        """A reader of what is kept and what comes; ``from_start`` False: of what comes."""
-        return EventReader(self, self._first if from_start else self._first + len(self._items))
+    async def changed(self) -> None:
+        """Wait for more or the end."""
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)  # others may wait for it, too
 
-    def at(self, number: int) -> tuple[int, Item] | None:
-        """The item ``number``, or the oldest behind it, with its number; None while there is none.
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set_result(None)
+
+
+class RecentEvents(_Growing):
+    """The last ``max_msgs`` events, at most ``max_bytes`` of them."""
+
+    __slots__ = ("_bytes", "_events", "_first", "_max_bytes", "_max_msgs")
+
+    def __init__(self, max_msgs: int, max_bytes: int) -> None:
+        super().__init__()
+        self._events: deque[tuple[Event, int]] = deque()
+        self._first = 0
+        self._bytes = 0
+        self._max_msgs = max_msgs
+        self._max_bytes = max_bytes
+
+    def put(self, event: Event, size: int = 0) -> None:
+        """Add ``event`` of ``size`` bytes; the oldest make room. Nothing is added after the end."""
+        if self._ended is not None:
+            return
+        size += CHARGE_BYTES
+        events = self._events
+        events.append((event, size))
+        self._bytes += size
+        while len(events) > 1 and (len(events) > self._max_msgs or self._bytes > self._max_bytes):
+            self._bytes -= events.popleft()[1]
+            self._first += 1
+        self._wake()
+
+    def reader(self, *, from_start: bool = True) -> EventReader:
+        """A reader of what is kept and what comes; ``from_start`` False: of what comes."""
+        return EventReader(self, self._first if from_start else self._first + len(self._events))
+
+    def at(self, number: int) -> tuple[int, Event] | None:
+        """The event ``number``, or the oldest behind it, with its number; None while there is none.
 
         Raises:
             the end, when it was told and nothing is left.
         """
         number = max(number, self._first)
-        if number - self._first < len(self._items):
-            return number, self._items[number - self._first][0]
+        if number - self._first < len(self._events):
+            return number, self._events[number - self._first][0]
         if self._ended is not None:
             raise self._ended
         return None
 
-    async def changed(self) -> None:
-        """Wait for an item or the end."""
-        await self._changed.wait()
 
-    def _wake(self) -> None:
-        self._changed.set()  # wakes who waits now; the next to wait do so for what comes next
-        self._changed = asyncio.Event()
-
-
-class EventReader(Generic[Item]):
-    """``async for item in reader``; one task at a time.
+class EventReader:
+    """``async for event in reader``; one task at a time.
 
     Attributes:
-        lost: items that were dropped before this reader came to them.
+        lost: events that were dropped before this reader came to them.
     """
 
     __slots__ = ("_buffer", "_next", "lost")
 
-    def __init__(self, buffer: RecentEvents[Item], start: int) -> None:
+    def __init__(self, buffer: RecentEvents, start: int) -> None:
         self._buffer = buffer
         self._next = start
         self.lost = 0
@@ -128,30 +139,29 @@ class EventReader(Generic[Item]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> Event:
         while (found := self._buffer.at(self._next)) is None:
             await self._buffer.changed()
-        number, item = found
+        number, event = found
         self.lost += number - self._next
         self._next = number + 1
-        return item
+        return event
 
 
-class ByteStream:
+class ByteStream(_Growing):
     """Chunks of a stream for one reader: ``async for chunk in job.stream``.
 
     Attributes:
         dropped: chunks that did not fit; the stream ended with Overrun in front of the first.
     """
 
-    __slots__ = ("_bytes", "_changed", "_chunks", "_ended", "_max_bytes", "dropped")
+    __slots__ = ("_bytes", "_chunks", "_max_bytes", "dropped")
 
     def __init__(self, max_bytes: int) -> None:
+        super().__init__()
         self._chunks: deque[bytes] = deque()
         self._bytes = 0
         self._max_bytes = max_bytes
-        self._ended: Exception | None = None
-        self._changed = asyncio.Event()
         self.dropped = 0
 
     def put(self, chunk: bytes) -> None:
@@ -165,13 +175,7 @@ class ByteStream:
         else:
             self._chunks.append(chunk)
             self._bytes += len(chunk)
-            self._changed.set()
-
-    def finish(self, end: Exception | None = None) -> None:
-        """Nothing more comes; the first end counts."""
-        if self._ended is None:
-            self._ended = end or StopAsyncIteration()
-            self._changed.set()
+            self._wake()
 
     def __aiter__(self) -> Self:
         return self
@@ -180,8 +184,7 @@ class ByteStream:
         while not self._chunks:
             if self._ended is not None:
                 raise self._ended
-            self._changed.clear()
-            await self._changed.wait()
+            await self.changed()
         chunk = self._chunks.popleft()
         self._bytes -= len(chunk)
         return chunk

@@ -78,13 +78,11 @@ class Fetching:
     """Fetches for one client.
 
     Args:
-        service: whose workers have the files.
         folder: where files go when nothing else is said.
     """
 
-    def __init__(self, client: NfpClient, folder: Path, service: str = FILESHARING) -> None:
+    def __init__(self, client: NfpClient, folder: Path) -> None:
         self._client = client
-        self._service = service
         self._folder = folder
         self._turn = 0
 
@@ -149,7 +147,7 @@ class Fetching:
         """What every worker answers; one that does not in time is left out, unless none does."""
         try:
             return await self._client.run(
-                self._service, task, kwargs={"url": url}, target="all", timeout_s=timeout_s
+                FILESHARING, task, kwargs={"url": url}, target="all", timeout_s=timeout_s
             )
         except JobTimeout as error:
             if not error.results:
@@ -182,7 +180,7 @@ class Fetching:
     async def _part(self, url: str, transfer: FileTransfer, worker: str, timeout_s: float) -> None:
         kwargs = {"url": url, "chunk_size": transfer.chunk_bytes, "offset": transfer.have}
         job = await self._client.submit(
-            self._service, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False
+            FILESHARING, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False
         )
         transfer.begin(job, worker)
         try:

@@ -74,7 +74,8 @@ class Job:
     Attributes:
         uuid, service, task, target, timeout_s: as submitted.
         stream: the bytes its workers stream, ``async for chunk in job.stream``; for one reader.
-        heard: monotonic time of the latest packet about it.
+        heard, posted, asked: monotonic time of the latest packet about it, of its latest POST and GET; 0.0: none.
+        known: a broker may have it. moved: it was submitted to an earlier life of the broker. timer: of its owner.
     """
 
     def __init__(self, submission: Submission, owner: JobOwner) -> None:
@@ -86,10 +87,12 @@ class Job:
         self.target = submission.target
         self.timeout_s = submission.timeout_s
         self.stream = ByteStream(limits.stream_bytes)
-        self.heard = 0.0
+        self.heard = self.posted = self.asked = 0.0
+        self.known = self.moved = False
+        self.timer: asyncio.TimerHandle | None = None
         self.outcome = Outcome(submission.service, submission.target)
         self._owner = owner
-        self._buffer: RecentEvents[Event] = RecentEvents(limits.events_msgs, limits.events_bytes)
+        self._buffer: RecentEvents = RecentEvents(limits.events_msgs, limits.events_bytes)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._known = asyncio.Event()
         self._error: Exception | None = None
@@ -171,7 +174,7 @@ class Job:
         """Return once a broker has it, or it is over: from then on it goes on without this client."""
         await self._known.wait()
 
-    def events(self, *, from_start: bool = True) -> EventReader[Event]:
+    def events(self, *, from_start: bool = True) -> EventReader:
         """What happens to it, ``async for event in job.events()``, until it is over; any number of readers.
 
         The last ``Limits.events_msgs`` are kept; the reader's ``lost`` counts those that it came too late for.

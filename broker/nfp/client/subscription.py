@@ -45,9 +45,7 @@ class Subscription:
         self.since = since
         self.next = 0
         self._hub = hub
-        self._buffer: RecentEvents[Event] = RecentEvents(
-            hub.limits.subscription_msgs, hub.limits.stream_bytes
-        )
+        self._buffer: RecentEvents = RecentEvents(hub.limits.subscription_msgs, hub.limits.stream_bytes)
         self._reader = self._buffer.reader()
         self._early: list[Event] | None = None
 

@@ -56,13 +56,8 @@ class JobTracker(JobOwner):
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Job] = deque()
         self._at_broker: set[str] = set()
-        self._ever: set[str] = set()  # posted at some time, or by somebody else: a broker may have them
         self._untold: dict[str, Job] = {}  # deleted here, and the broker does not know yet; oldest first
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._posted: dict[str, float] = {}
-        self._asked: dict[str, float] = {}
         self._epoch = ""
-        self._moved: set[str] = set()
         self._cancels: dict[str, asyncio.Future[bool]] = {}
         self._stuck: asyncio.TimerHandle | None = None
         self._closed = False
@@ -85,8 +80,7 @@ class JobTracker(JobOwner):
         self.jobs[submission.uuid] = job
         if not submission.body:
             job.outcome.acknowledged = True  # somebody else's POST
-        if not submission.body or earlier is not None:
-            self._ever.add(submission.uuid)
+        job.known = not submission.body or earlier is not None
         self._waiting.append(job)
         self._pump()
         self._arm(job, submission.deadline)
@@ -114,13 +108,8 @@ class JobTracker(JobOwner):
         if self.jobs.pop(uuid, None) is None:
             return  # it was over when it was found again
         self._at_broker.discard(uuid)
-        self._ever.discard(uuid)
-        self._posted.pop(uuid, None)
-        self._asked.pop(uuid, None)
-        self._moved.discard(uuid)
-        timer = self._timers.pop(uuid, None)
-        if timer is not None:
-            timer.cancel()
+        if job.timer is not None:
+            job.timer.cancel()
         cancelling = self._cancels.get(uuid)
         if cancelling is not None and not cancelling.done():
             cancelling.set_result(job.status == _CANCELLED)
@@ -149,8 +138,6 @@ class JobTracker(JobOwner):
         if again and not self.pushes:
             return
         self._at_broker.clear()
-        self._posted.clear()
-        self._asked.clear()
         self._untold |= {uuid: self.jobs[uuid] for uuid in self._cancels if uuid in self.jobs}
         self._waiting = deque(self.jobs.values())
         if opened is not None:
@@ -162,8 +149,8 @@ class JobTracker(JobOwner):
 
     def _note_epoch(self, epoch: str) -> None:
         """A broker that does not know our jobs counts their time from now on, as their POST says; see ``_due``."""
-        if self._epoch and epoch != self._epoch:
-            self._moved.update(self.jobs)
+        for job in self.jobs.values():
+            job.moved |= bool(self._epoch) and epoch != self._epoch
         self._epoch = epoch
 
     def lost(self) -> None:
@@ -173,7 +160,7 @@ class JobTracker(JobOwner):
     def refused(self, error: LinkRefused) -> None:
         """No broker lets us in: jobs end that none can have."""
         for job in list(self.jobs.values()):
-            if job.uuid not in self._ever:
+            if not job.known:
                 job.finish(LinkRefused(str(error), error.errno))
 
     def _connection_over(self) -> None:
@@ -211,8 +198,7 @@ class JobTracker(JobOwner):
         target = Target("list", (worker,)) if worker else None
         if not self.send(job, Command.POST, job.submission.body, target):
             return False
-        self._posted[job.uuid] = now
-        self._ever.add(job.uuid)
+        job.posted, job.known = now, True
         self._arm(job, now + self.limits.resend_s)
         return True
 
@@ -222,7 +208,7 @@ class JobTracker(JobOwner):
         body = job.submission.body or bodies.request(job.task, (), {}, None)
         if not self.send(job, Command.GET, body, target):
             return False
-        self._asked[job.uuid] = now
+        job.asked = now
         return True
 
     def _try_later(self) -> None:
@@ -259,21 +245,19 @@ class JobTracker(JobOwner):
     def _arm(self, job: Job, due: float) -> None:
         """One timer a job, at the earliest thing that may be due; what is due is decided when it fires."""
         due = min(due, job.submission.deadline)
-        timer = self._timers.get(job.uuid)
-        if timer is not None:
-            if timer.when() <= due and not timer.cancelled():
+        if job.timer is not None:
+            if job.timer.when() <= due and not job.timer.cancelled():
                 return
-            timer.cancel()
-        self._timers[job.uuid] = self._loop.call_at(due, self._due, job)
+            job.timer.cancel()
+        job.timer = self._loop.call_at(due, self._due, job)
 
     def _due(self, job: Job) -> None:
-        self._timers.pop(job.uuid, None)
+        job.timer = None
         now = self._loop.time()
         submission = job.submission
         if now >= submission.deadline:
-            moved = job.uuid in self._moved
             job.expire(self._channel.trouble)
-            if moved:
+            if job.moved:
                 self._delete(job)  # this broker would still have it run
             return
         next_at = submission.deadline
@@ -283,14 +267,13 @@ class JobTracker(JobOwner):
 
     def _ask_again(self, job: Job, now: float) -> float:
         """POST or GET when it is time; returns when to look again."""
-        uuid = job.uuid
         if not job.outcome.acknowledged:
-            due = self._posted.get(uuid, now) + self.limits.resend_s
+            due = job.posted + self.limits.resend_s
             if now < due:
                 return due
             self._post(job, now)
             return now + self.limits.resend_s
-        due = max(job.heard, self._asked.get(uuid, 0.0), self._posted.get(uuid, 0.0)) + self._patience_s(job)
+        due = max(job.heard, job.asked, job.posted) + self._patience_s(job)
         if now < due:
             return due
         self._get(job, now)
@@ -347,7 +330,7 @@ class JobTracker(JobOwner):
         if job.done:
             return False
         error = JobCancelled(f"job {job.uuid} was cancelled", job.uuid, job.outcome.results)
-        if job.uuid not in self._ever:
+        if not job.known:
             job.finish(error)  # nobody else knows of it
             return True
         waiter = self._cancels.setdefault(job.uuid, self._loop.create_future())
@@ -367,10 +350,9 @@ class JobTracker(JobOwner):
         ``error`` is how the job ends; None: cancelled.
         """
         if not job.done:
-            known = job.uuid in self._ever
             text = f"job {job.uuid} was cancelled"
             job.finish(error or JobCancelled(text, job.uuid, job.outcome.results))
-            if known:
+            if job.known:
                 self._delete(job)
 
     def _delete(self, job: Job) -> None:

@@ -214,3 +214,10 @@ def test_who_works_on_a_job_is_remembered_where_the_broker_does_not(norfab, tmp_
 
     assert lives(norfab, tmp_path, first, second)[1] == {"w1": {"result": 1}}
     assert norfab.count("POST") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(ours, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="store=False keeps no jobs on disk"):
+        client_of(ours, state_dir=tmp_path / "file" / "x")
+    client_of(ours, state_dir=tmp_path / "file" / "x", store=False)
