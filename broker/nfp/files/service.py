@@ -22,8 +22,8 @@ from broker.nfp.files.tree import DENY_DEFAULT, FILE_MAX_BYTES, Missing, TooLarg
 from broker.nfp.names import FILESHARING, FSS
 from broker.nfp.urls import Unsafe, names_of
 from broker.nfp.worker.context import JobContext
+from broker.nfp.worker.executor import Threads
 from broker.nfp.worker.results import Result
-from broker.nfp.worker.threads import Threads
 from broker.nfp.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -20,13 +20,24 @@
 
     worker.main()                          # until SIGTERM; or `await worker.run()`
 
-A class of workers, tasks with validated input: see ``tasks``. How a job goes through the room::
+A class of workers, and a task that is entered with valid input only, else the result says which field is wrong::
+
+    class Port(msgspec.Struct):            # or a dataclass, or a pydantic model
+        device: str
+        vlan: int = 1
+
+    class Lab(Worker):
+        @task(input=Port)
+        def port(self, job, device, vlan):
+            ...
+
+How a job goes through the room::
 
     worker         Worker: settings, tasks, run and main; naming: what it is called when nobody says
     session        one life of a worker: store, inventory, connection, end; its watchdog
     consumer       what is done with each message of the broker
     start_control  when a task may be entered: the broker's word, the store, 201
-    executor       runs tasks, so many at a time; threads: for ordinary functions
+    executor       runs tasks, so many at a time, ordinary functions in threads
     delivery       what goes to the broker; results until they are safe
     heartbeat      READY, KEEPALIVE, the broker's silence
 

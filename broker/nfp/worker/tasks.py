@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack
@@ -239,7 +238,10 @@ def _arguments(function: Function) -> dict[str, Any]:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name == JOB or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        properties[parameter.name] = about = {"title": parameter.name, **_type(hints.get(parameter.name))}
+        properties[parameter.name] = about = {
+            "title": parameter.name,
+            **_type(hints.get(parameter.name, Any)),
+        }
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         elif parameter.default is None or isinstance(parameter.default, (bool, int, float, str)):
@@ -256,8 +258,6 @@ def _hints(function: Function) -> dict[str, Any]:
 
 
 def _type(hint: Any) -> dict[str, Any]:
-    if hint is None or hint is Any or isinstance(hint, types.FunctionType):
-        return {}
     try:
         found = msgspec.json.schema(hint)
     except Exception:  # a type that JSON cannot carry is not described
