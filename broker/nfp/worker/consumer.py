@@ -112,8 +112,7 @@ class Consumer:
     def lost(self, why: str) -> None:
         """The channel looks for a broker; running jobs go on, others do not begin."""
         self.heartbeat.stop()
-        for job in self.executor.remove_waiting():
-            self.start_control.hold(job)
+        self.start_control.connection_lost()
         for job in self.assignments:
             job.repost = None
 

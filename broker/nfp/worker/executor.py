@@ -199,6 +199,7 @@ class Executor:
     async def _value(self, job: Assignment, task: Task, context: JobContext | ThreadContext) -> Any:
         context.check()
         args, kwargs = await self._localise(task, job.args, job.kwargs)
+        context.check()  # that may have taken a while
         if isinstance(context, ThreadContext):
             return await asyncio.shield(self._threads.run(lambda: task.call(context, args, kwargs)))
         try:

@@ -92,6 +92,9 @@ class StartControl:
                 return  # it is over: the task is not entered
         self._store.started(job.uuid)
         await self._store.durable()
+        if job.attempt and not job.confirmed:
+            self.hold(job)  # the connection was lost meanwhile, and the broker's word with it
+            raise StartHeld
 
     def confirmed(self, uuids: Iterable[str]) -> None:
         """The broker says that these jobs are this worker's."""
@@ -104,6 +107,14 @@ class StartControl:
                 job.confirmation.set_result(None)
             else:
                 self.release(job)
+
+    def connection_lost(self) -> None:
+        """What has not begun waits for a new word of the broker."""
+        for job in self.executor.remove_waiting():
+            self.hold(job)
+        for job in self._assignments:
+            if not job.begun:
+                job.confirmed = False
 
     def hold(self, job: Assignment) -> None:
         """``job`` does not begin until its broker has said that it may, and ends at its deadline."""

@@ -412,3 +412,70 @@ def test_a_store_that_breaks_while_a_job_waits_costs_one_answer(tmp_path, idempo
                 assert worker._session.consumer.assignments.open == 0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("word", ["confirmed", "deleted", "nothing"])
+def test_a_connection_that_is_lost_while_the_disk_writes_takes_the_brokers_word_with_it(tmp_path, word):
+    runs = []
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, state_dir=tmp_path)
+            counted(worker, runs, idempotent=False)
+            async with working(worker, broker):
+                store = worker._session.store
+                durable, asked, written = store.durable, asyncio.Event(), asyncio.Event()
+                post(broker, "u1", "count")
+                assert (await broker.take_only(Command.RESPONSE)).status == 201
+
+                async def slow():
+                    asked.set()
+                    await written.wait()
+                    await durable()
+
+                store.durable = slow
+                confirm(broker, "u1")
+                await asyncio.wait_for(asked.wait(), PATIENCE_S)
+                broker.say("w1", Command.DISCONNECT, service="dummy", body=b"")
+                await broker.take_only(Command.READY)
+                assert broker.offers[-1]["jobs"] == {"u1": [1, "waiting"]}
+                written.set()
+                await settled(broker, worker)
+                assert runs == []
+                if word == "confirmed":
+                    confirm(broker, "u1")
+                    assert result(await final(broker))["result"] == 1
+                elif word == "deleted":
+                    delete(broker, "u1")
+                    assert (await broker.take_only(Command.RESPONSE)).status == 417
+
+    asyncio.run(main())
+    assert runs == ([1] if word == "confirmed" else [])
+
+
+def test_an_ordinary_task_that_is_cancelled_while_its_files_come_is_not_entered():
+    runs = []
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker)
+            worker.task(name="read")(runs.append)
+            async with working(worker, broker):
+                executor, asked, come = worker._session.executor, asyncio.Event(), asyncio.Event()
+
+                async def slow(_task, args, kwargs):
+                    asked.set()
+                    await come.wait()
+                    return args, kwargs
+
+                executor._localise = slow
+                post(broker, "u1", "read", "x")
+                await asyncio.wait_for(asked.wait(), PATIENCE_S)
+                delete(broker, "u1")
+                await until(lambda: all(job.cancelled for job in worker._session.consumer.assignments))
+                come.set()
+                packet = await final(broker)
+                assert (packet.uuid, packet.status) == ("u1", 417)
+
+    asyncio.run(main())
+    assert runs == []
