@@ -1,4 +1,4 @@
-"""The seams between the rooms of the wing: who calls whom with what, and nothing of how."""
+"""What the rooms of the wing call each other with: peers, the store, job events, calls of the broker's own services."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.nfp.management.event_bus import EventBus, Wish
+from broker.nfp.management.event_bus import EventBus, EventFilter
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
 from tests.unit.nfp.management.fakes import FakePeer, event
@@ -31,14 +31,14 @@ STEPS = st.lists(
 class Reader:
     """A subscriber, and what it knows to have missed or got since it began."""
 
-    def __init__(self, principal, wish):
+    def __init__(self, principal, event_filter):
         self.peer = FakePeer(principal=principal, dialect=Dialect.NORFAB, room=0)
-        self.wish = wish
+        self.event_filter = event_filter
         self.subscribed = False
         self.begin = 0
 
     def wants(self, one):
-        return self.wish.wants(one) and self.peer.principal.may_see(one.holder)
+        return self.event_filter.wants(one) and self.peer.principal.may_see(one.holder)
 
     def account(self, everything, ring_first):
         """Check the whole stream since the beginning against ``everything`` (number -> event)."""
@@ -65,8 +65,8 @@ class Reader:
 def test_every_event_is_delivered_once_or_told_as_lost(steps, held_max):
     bus = EventBus("e1", held_max=held_max)
     readers = [
-        Reader(Principal("uid:1", Standing.USER), Wish(kinds=frozenset({"progress", "finished"}))),
-        Reader(Principal("boss", Standing.OWNER), Wish()),
+        Reader(Principal("uid:1", Standing.USER), EventFilter(kinds=frozenset({"progress", "finished"}))),
+        Reader(Principal("boss", Standing.OWNER), EventFilter()),
     ]
     everything = {}
     for step, first, second in steps:
@@ -84,7 +84,7 @@ def test_every_event_is_delivered_once_or_told_as_lost(steps, held_max):
             readers[first].subscribed = False
         else:
             reader = readers[first]
-            begun = bus.subscribe(reader.peer, reader.wish, "s", since=min(second, len(everything)))
+            begun = bus.subscribe(reader.peer, reader.event_filter, "s", since=min(second, len(everything)))
             assert (begun.gap is None) == (begun.since == min(second, len(everything)))
             reader.peer.sent.clear()
             reader.begin, reader.subscribed = begun.since, True

@@ -18,7 +18,7 @@ from typing import Final
 from broker.nfp.access import Access
 from broker.nfp.bodies import WorkerOpen
 from broker.nfp.contract import Journal, OnJobEvent, Peer
-from broker.nfp.dispatch import listing
+from broker.nfp.dispatch import views
 from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.claims import Claims
 from broker.nfp.dispatch.config import DispatchConfig
@@ -247,15 +247,15 @@ class Dispatcher:
     def workers(self, now: float) -> list[WorkerView]:
         """Every worker that is there or waited for."""
         roster, config = self._state.roster, self._state.config
-        return [listing.worker_view(worker, roster, config, now) for worker in roster.workers.values()]
+        return [views.worker_view(worker, roster, config, now) for worker in roster.workers.values()]
 
     def services(self) -> list[ServiceView]:
         """Every service with workers or waiting requests."""
-        return [listing.service_view(service) for service in self._state.roster.services.values()]
+        return [views.service_view(service) for service in self._state.roster.services.values()]
 
     def clients(self, now: float) -> list[ClientView]:
         """Everybody who is there and has spoken, or has a job that is remembered."""
-        return [listing.client_view(client, now) for client in self._state.clients]
+        return [views.client_view(client, now) for client in self._state.clients]
 
     def search(self, which: JobFilter, may_see: Callable[[str], bool], limit: int, now: float) -> JobSearch:
         """Jobs that people look for; whoever asks has it take its steps."""
@@ -264,12 +264,12 @@ class Dispatcher:
     def job(self, uuid: str, now: float) -> JobView | None:
         """One job; None when it is not known."""
         order = self._state.orders.get(uuid)
-        return listing.job_view(order, self._state.config.result_ttl_s, now) if order is not None else None
+        return views.job_view(order, self._state.config.result_ttl_s, now) if order is not None else None
 
     def results(self, uuid: str) -> list[ResultView]:
         """The recorded results of a job so far, in the order of its parts; [] when it is not known."""
         order = self._state.orders.get(uuid)
-        return listing.result_views(order) if order is not None else []
+        return views.result_views(order) if order is not None else []
 
     def knows_worker(self, name: str) -> bool:
         """True when a worker of that name is, or was, there."""

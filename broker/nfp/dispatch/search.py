@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.nfp.dispatch.listing import job_view, part_worker
 from broker.nfp.dispatch.model import Order, Part
 from broker.nfp.dispatch.state import State
-from broker.nfp.dispatch.views import JobView
+from broker.nfp.dispatch.views import JobView, job_view, part_worker
 from broker.nfp.outcome import DONE
 
 SLICE: Final = 500

@@ -39,8 +39,8 @@ Listener = Callable[[JobEvent, int], None]
 """Gets every event with its number, body included, at once."""
 
 
-class Wish(NamedTuple):
-    """What a subscriber wants; empty fields want everything."""
+class EventFilter(NamedTuple):
+    """Which events a subscriber wants; empty fields want everything."""
 
     uuid: str = ""
     service: str = ""
@@ -56,22 +56,32 @@ class Wish(NamedTuple):
 
 
 class Subscription:
-    """One wish of one peer.
+    """One filter of one peer.
 
     Attributes:
-        peer, wish, ident: whose, what, and its name, the uuid of the request that made it.
+        peer, event_filter, ident: whose, what, and its name, the uuid of the request that made it.
         next: the number to look at next, while it is behind.
         holder: whose job it counts as.
         lost: events it wanted, was allowed to see and will never get, not yet told.
         dropped: all it ever lost.
     """
 
-    __slots__ = ("dropped", "first_lost", "holder", "ident", "last_lost", "lost", "next", "peer", "wish")
+    __slots__ = (
+        "dropped",
+        "event_filter",
+        "first_lost",
+        "holder",
+        "ident",
+        "last_lost",
+        "lost",
+        "next",
+        "peer",
+    )
 
-    def __init__(self, peer: Peer, wish: Wish, ident: str, begin: int) -> None:
+    def __init__(self, peer: Peer, event_filter: EventFilter, ident: str, begin: int) -> None:
         self.peer = peer
         self.holder = peer.principal.holder
-        self.wish = wish
+        self.event_filter = event_filter
         self.ident = ident
         self.next = begin
         self.lost = 0
@@ -191,18 +201,18 @@ class EventBus:
                     self.dropped += 1
 
     def _matches(self, subscription: Subscription, event: JobEvent) -> bool:
-        return self.may_follow(subscription.peer, subscription.wish, event)
+        return self.may_follow(subscription.peer, subscription.event_filter, event)
 
-    def may_follow(self, peer: Peer, wish: Wish, event: JobEvent) -> bool:
-        """True when ``wish`` is for ``event`` and ``peer`` may see it now.
+    def may_follow(self, peer: Peer, event_filter: EventFilter, event: JobEvent) -> bool:
+        """True when ``event_filter`` is for ``event`` and ``peer`` may see it now.
 
         What a worker published is nobody's: who knows its topic and may call the worker's service may see it.
         """
-        if not wish.wants(event):
+        if not event_filter.wants(event):
             return False
         if event.kind != "published":
             return peer.principal.may_see(event.holder)
-        return bool(wish.uuid) and self._access.may_call(peer.principal, event.service, event.task)
+        return bool(event_filter.uuid) and self._access.may_call(peer.principal, event.service, event.task)
 
     def pump(self) -> bool:
         """Deliver what waits (a replay proceeds by ``TURN_MAX`` each time) and end subscriptions whose peer is gone.
@@ -269,13 +279,13 @@ class EventBus:
     # -- who wants to know ------------------------------------------------------------------------
 
     def subscribe(
-        self, peer: Peer, wish: Wish, ident: str, *, since: int | None = None, epoch: str = ""
+        self, peer: Peer, event_filter: EventFilter, ident: str, *, since: int | None = None, epoch: str = ""
     ) -> Subscribed:
-        """Deliver to ``peer`` what ``wish`` wants from now on; the same ``ident`` again replaces the old one.
+        """Deliver to ``peer`` what passes ``event_filter`` from now on; the same ``ident`` again replaces the old one.
 
         Args:
             peer: who.
-            wish: what.
+            event_filter: what.
             ident: the subscription's name, at most once for a peer.
             since: also what came behind this number; None: nothing older.
             epoch: whose numbers ``since`` counts; "" means the present ones.
@@ -294,10 +304,10 @@ class EventBus:
             raise ValueError(f"{holder} has {has} subscriptions, at most {SUBSCRIPTIONS_PER_HOLDER}")
         if len(self._all) >= SUBSCRIPTIONS_MAX:
             raise ValueError(f"{len(self._all)} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
-        subscription = Subscription(peer, wish, ident, begin)
+        subscription = Subscription(peer, event_filter, ident, begin)
         self._by_peer.setdefault(id(peer), []).append(subscription)
         self._by_holder[holder] += 1
-        self._by_uuid.setdefault(wish.uuid, {})[subscription] = None
+        self._by_uuid.setdefault(event_filter.uuid, {})[subscription] = None
         self._all[subscription] = None
         if begin <= self.buffer.last:
             self._behind[subscription] = None
@@ -335,10 +345,10 @@ class EventBus:
     def _forget_subscription(self, one: Subscription) -> None:
         del self._all[one]
         self._behind.pop(one, None)
-        same = self._by_uuid[one.wish.uuid]
+        same = self._by_uuid[one.event_filter.uuid]
         del same[one]
         if not same:
-            del self._by_uuid[one.wish.uuid]
+            del self._by_uuid[one.event_filter.uuid]
         self._by_holder[one.holder] -= 1
         if not self._by_holder[one.holder]:
             del self._by_holder[one.holder]

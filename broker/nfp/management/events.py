@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from broker.nfp.contract import Call
 from broker.nfp.management.event_buffer import told
-from broker.nfp.management.event_bus import EventBus, Gap, Wish
+from broker.nfp.management.event_bus import EventBus, EventFilter, Gap
 from broker.nfp.management.internal_service import InternalService, Refused, number, text, words
 from broker.nfp.names import EVENTS, Dialect
 from broker.nfp.principal import Standing
@@ -72,7 +72,7 @@ class EventService(InternalService):
             raise Refused("this peer gets one answer for each command: use read, or OPEN with push")
         try:
             begun = self._bus.subscribe(
-                call.peer, _wish(call), call.uuid, since=_since(call), epoch=text(call, "epoch")
+                call.peer, _event_filter(call), call.uuid, since=_since(call), epoch=text(call, "epoch")
             )
         except ValueError as error:
             raise Refused(str(error)) from error
@@ -93,9 +93,9 @@ class EventService(InternalService):
             {
                 "subscription": one.ident,
                 "peer": one.peer.name,
-                "uuid": one.wish.uuid,
-                "service": one.wish.service,
-                "kinds": sorted(one.wish.kinds),
+                "uuid": one.event_filter.uuid,
+                "service": one.event_filter.service,
+                "kinds": sorted(one.event_filter.kinds),
                 "next": self._bus.reached(one),
                 "dropped": one.dropped,
             }
@@ -103,7 +103,7 @@ class EventService(InternalService):
         ]
 
     def _read(self, call: Call) -> dict[str, Any]:
-        bus, wish = self._bus, _wish(call)
+        bus, event_filter = self._bus, _event_filter(call)
         limit = number(call, "limit", 100, 1, READ_MAX)
         since = _since(call)
         try:
@@ -116,7 +116,7 @@ class EventService(InternalService):
         end = min(bus.buffer.last, at + LOOKED_AT_MAX - 1)
         while at <= end and len(events) < limit:
             entry = bus.buffer[at]
-            if bus.may_follow(call.peer, wish, entry.event):
+            if bus.may_follow(call.peer, event_filter, entry.event):
                 events.append(told(entry, bus.epoch))
             at += 1
         return {
@@ -128,12 +128,12 @@ class EventService(InternalService):
         }
 
 
-def _wish(call: Call) -> Wish:
+def _event_filter(call: Call) -> EventFilter:
     kinds = frozenset(words(call, "kinds"))
     if not kinds <= KINDS:
         unknown = sorted(kinds - KINDS)[0]
         raise Refused(f"kind {unknown[:64]!r} is none of {', '.join(sorted(KINDS))}")
-    return Wish(text(call, "uuid"), text(call, "service"), kinds)
+    return EventFilter(text(call, "uuid"), text(call, "service"), kinds)
 
 
 def _since(call: Call) -> int | None:

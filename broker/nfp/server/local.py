@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from broker.errors import LinkClosed
 from broker.journal.layout import INPROC
-from broker.nfp.contract import Peer
 from broker.nfp.frames import Packet
-from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.names import Command, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
-from broker.nfp.server.invalid_messages import InvalidCount
-from broker.nfp.server.outbox import LESSER, Limits, Outbox, Waiting
+from broker.nfp.server.outbox import LESSER, Limits, QueuedPeer, Waiting
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -31,7 +29,7 @@ AGAIN_S: Final = 1.0
 OnPacket = Callable[[Packet], None]
 
 
-class LocalPeer(Peer):
+class LocalPeer(QueuedPeer[Packet]):
     """See ``Peer``; made by ``NfpBroker.local_peer``.
 
     Attributes:
@@ -48,39 +46,18 @@ class LocalPeer(Peer):
         features: frozenset[str],
         limits: Limits,
     ) -> None:
-        self.name = name
-        self.identity = name.encode()
-        self.principal = principal
-        self.dialect = Dialect.NORFAB
+        super().__init__(name, name.encode(), principal, limits)
         self.features = features
-        self.alive = True
-        self.invalid = InvalidCount()
-        self.greeted = False
-        self.worker = False
         self.address = "here"
         self.transport = INPROC
         self.on_packet = on_packet
         self.on_lost: Callable[[str], None] = _nobody
         self._broker = broker
-        self._outbox: Outbox[Packet] = Outbox(limits)
-        self._hungry = False
         self._out: deque[Packet] = deque()
         self._in: deque[Packet] = deque()
 
     def __repr__(self) -> str:
         return f"<{self.name} in this process>"
-
-    @property
-    def waiting(self) -> tuple[int, int]:
-        """Messages and bytes that wait for a commit."""
-        return len(self._outbox), self._outbox.size
-
-    def roomy(self) -> bool:
-        """See ``Peer.roomy``."""
-        if self.alive and not self._outbox.crowded:
-            return True
-        self._hungry = True
-        return False
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         """See ``Peer.send``."""
@@ -96,10 +73,6 @@ class LocalPeer(Peer):
             self._broker.recording.sent(self, packet)
         self._broker.flusher.touch(self, after)
         return True
-
-    def drop(self, uuids: Container[str]) -> int:
-        """Forget what waits for the commit of ``uuids``, which failed; returns how many messages."""
-        return self._outbox.drop(uuids)
 
     def submit(self, packet: Packet) -> None:
         """Hand the broker a packet, as if it had come from a socket; it acts on it in the next turn of the loop."""

@@ -9,7 +9,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from broker.nfp.names import Command
+from broker.nfp.contract import Peer
+from broker.nfp.names import Command, Dialect
+from broker.nfp.principal import Principal
+from broker.nfp.server.invalid_messages import InvalidCount
 
 Form = TypeVar("Form")
 EVENT_SHARE = 0.75
@@ -130,3 +133,43 @@ class Outbox(Generic[Form]):
         self._queue = kept
         self.size = sum(each.size for each in kept)
         return lost
+
+
+class QueuedPeer(Peer, Generic[Form]):
+    """A peer of this broker with an outbox, before it is known how it is connected.
+
+    Attributes:
+        invalid: the count of its invalid messages.
+        greeted: True once it has said something valid.
+        worker: True once it has said something as a worker.
+    """
+
+    def __init__(self, name: str, identity: bytes, principal: Principal, limits: Limits) -> None:
+        self.name = name
+        self.identity = identity
+        self.principal = principal
+        self.dialect = Dialect.NORFAB
+        self.features = frozenset()
+        self.alive = True
+        self.unsent = ()
+        self.invalid = InvalidCount()
+        self.greeted = False
+        self.worker = False
+        self._outbox: Outbox[Form] = Outbox(limits)
+        self._hungry = False
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Messages and bytes in the outbox."""
+        return len(self._outbox), self._outbox.size
+
+    def roomy(self) -> bool:
+        """See ``Peer.roomy``."""
+        if self.alive and not self._outbox.crowded:
+            return True
+        self._hungry = True
+        return False
+
+    def drop(self, uuids: Container[str]) -> int:
+        """Forget what waits for the commit of ``uuids``, which failed; returns how many messages."""
+        return self._outbox.drop(uuids)

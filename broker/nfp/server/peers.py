@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from broker.nfp.contract import Peer
 from broker.nfp.frames import FRAMES_MAX, Body, Packet, encode
-from broker.nfp.names import Command, Dialect
-from broker.nfp.server.invalid_messages import InvalidCount
-from broker.nfp.server.outbox import LESSER, Outbox, Waiting
+from broker.nfp.names import Command
+from broker.nfp.server.outbox import LESSER, QueuedPeer, Waiting
 from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.tuning import MORE_NOBLOCK, NOBLOCK
 
@@ -41,73 +38,33 @@ def name_of(identity: bytes) -> str:
     return text if text.isprintable() else identity.hex()
 
 
-class RouterPeer(Peer):
+class RouterPeer(QueuedPeer[list[Body]]):
     """See ``Peer``; it exists from the first message of a connection, which proved its key, to the connection's end.
 
     Attributes:
         tag: the user id of the connection (see ``zap``).
         address: its network address, for people.
         fd: the connection's descriptor in libzmq. inode: its socket's number.
-        invalid: the count of its invalid messages. deaf: True once it is cut: what it has sent is not handled.
+        deaf: True once it is cut: what it has sent is not handled.
         lockstep: its socket is a REQ: one answer for each request, and nothing unasked.
-        greeted: True once it has said something valid.
         senders: who may speak on its socket: clients, workers, or both.
-        worker: True once it has said something as a worker.
         connected_s: monotonic, when it spoke first.
     """
-
-    __slots__ = (
-        "_hungry",
-        "_outbox",
-        "_router",
-        "_send",
-        "_stuck",
-        "_stuck_s",
-        "address",
-        "alive",
-        "connected_s",
-        "deaf",
-        "dialect",
-        "fd",
-        "features",
-        "greeted",
-        "identity",
-        "inode",
-        "invalid",
-        "lockstep",
-        "name",
-        "principal",
-        "senders",
-        "tag",
-        "unsent",
-        "worker",
-    )
 
     def __init__(
         self, router: NfpRouter, identity: bytes, tag: str, principal: Principal, address: str, fd: int
     ) -> None:
-        self.name = name_of(identity)
-        self.identity = identity
-        self.principal = principal
-        self.dialect = Dialect.NORFAB
-        self.features: frozenset[str] = frozenset()
-        self.alive = True
-        self.unsent = ()
+        super().__init__(name_of(identity), identity, principal, router.limits)
         self.tag = tag
         self.address = address
         self.fd = fd
         self.inode = inode(fd)
-        self.invalid = InvalidCount()
         self.deaf = False
         self.lockstep = False
-        self.greeted = False
-        self.worker = False
         self.connected_s = router.now()
         self.senders = router.senders
         self._router = router
         self._send: Any = router.send
-        self._outbox: Outbox[list[Body]] = Outbox(router.limits)
-        self._hungry = False
         self._stuck: Waiting[list[Body]] | None = None
         self._stuck_s = 0.0
 
@@ -118,18 +75,6 @@ class RouterPeer(Peer):
     def transport(self) -> int:
         """How it is connected, as the journal numbers it."""
         return self._router.transport
-
-    @property
-    def waiting(self) -> tuple[int, int]:
-        """Messages and bytes in the outbox."""
-        return len(self._outbox), self._outbox.size
-
-    def roomy(self) -> bool:
-        """See ``Peer.roomy``."""
-        if self.alive and not self._outbox.crowded:
-            return True
-        self._hungry = True
-        return False
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         """See ``Peer.send``. A peer that has no room even for a result, and takes nothing, does not read: it is cut."""
@@ -163,10 +108,6 @@ class RouterPeer(Peer):
             router.recording.sent(self, packet, frames)
         self._router.flusher.touch(self, after)
         return True
-
-    def drop(self, uuids: Container[str]) -> int:
-        """Forget what waits for the commit of ``uuids``, which failed; returns how many messages."""
-        return self._outbox.drop(uuids)
 
     def flush(self) -> None:
         """Give libzmq what it takes; the rest follows when there is room, or when its commit is done.

@@ -6,69 +6,22 @@ connection. A caller nobody waits for is forgotten when ``IDLE_MAX`` others came
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from broker.nfp.contract import Peer
-from broker.nfp.dispatch.search import JobFilter, JobSearch
-from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.principal import Principal
 from broker.nfp.service.job_stream import JobStream
 from broker.nfp.targets import ALL, Target
 
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
+
 FEATURES: Final = frozenset({"push"})
 IDLE_MAX: Final = 256
 """Callers kept although nobody of them waits: a dashboard's user comes back every few seconds."""
-
-
-class Local(Peer, Protocol):
-    """``server.local.LocalPeer``, as it is used here.
-
-    Attributes:
-        on_lost: called with the reason when the NFP broker ends it.
-    """
-
-    on_lost: Callable[[str], None]
-
-    def submit(self, packet: Packet) -> None:
-        """Hand in a packet as if it came from a socket."""
-
-    def close(self) -> None:
-        """It is gone."""
-
-
-class Views(Protocol):
-    """``dispatch.Dispatcher``, as it is used here."""
-
-    def workers(self, now: float) -> list[WorkerView]: ...  # noqa: D102
-    def services(self) -> list[ServiceView]: ...  # noqa: D102
-    def search(  # noqa: D102
-        self, which: JobFilter, may_see: Callable[[str], bool], limit: int, now: float
-    ) -> JobSearch: ...
-    def job(self, uuid: str, now: float) -> JobView | None: ...  # noqa: D102
-    def results(self, uuid: str) -> list[ResultView]: ...  # noqa: D102
-    def may_read(self, principal: Principal, holder: str) -> bool: ...  # noqa: D102
-
-
-class Broker(Protocol):
-    """``server.NfpBroker``, as it is used here."""
-
-    @property
-    def dispatcher(self) -> Views: ...  # noqa: D102
-
-    @property
-    def event_bus(self) -> Any: ...  # noqa: D102
-
-    def local_peer(  # noqa: D102
-        self,
-        principal: Principal,
-        name: str,
-        on_packet: Callable[[Packet], None],
-        features: frozenset[str] = frozenset(),
-    ) -> Local: ...
 
 
 class Caller:
@@ -81,7 +34,7 @@ class Caller:
         bodies: what was submitted under each of these: service, target, body.
     """
 
-    def __init__(self, broker: Broker, principal: Principal) -> None:
+    def __init__(self, broker: NfpBroker, principal: Principal) -> None:
         self.principal = principal
         self.streams: dict[str, list[JobStream]] = {}
         self.bodies: dict[str, tuple[str, Target, bytes]] = {}
@@ -141,7 +94,7 @@ class Caller:
 class Callers:
     """All of them; ``close`` ends them."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: NfpBroker) -> None:
         self._broker = broker
         self._by_principal: dict[Principal, Caller] = {}
 

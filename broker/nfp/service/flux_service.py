@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.client import Handle, Limits, connect
 from broker.errors import HeadgateError
 from broker.identity import Role
 from broker.nfp.contract import JobEvent
-from broker.nfp.service.callers import Broker
 from broker.nfp.service.handlers import Handlers
 from broker.nfp.service.payloads import SERVICE
 from broker.nfp.service.publisher import EventPublisher
 from broker.transport.link import Options
-from broker.wire.message import Message
+
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
 
 log = logging.getLogger("headgate")
 
@@ -50,7 +51,7 @@ class FluxService:
     """
 
     def __init__(
-        self, broker: Broker, uri: str, *, announce: bool = True, options: Options | None = None
+        self, broker: NfpBroker, uri: str, *, announce: bool = True, options: Options | None = None
     ) -> None:
         self.publisher = EventPublisher(broker.event_bus.epoch)
         self.connections = 0
@@ -102,10 +103,10 @@ class FluxService:
         self._handle = handle
         self.connections += 1
         if self._announce:
-            self.publisher.link = _Link(handle)
+            self.publisher.handle = handle
 
     async def _leave(self) -> None:
-        handle, self._handle, self.publisher.link = self._handle, None, None
+        handle, self._handle, self.publisher.handle = self._handle, None, None
         if handle is not None:
             await handle.close()
 
@@ -147,17 +148,3 @@ class FluxService:
         self._handlers.happened(event)
         if self._announce:
             self.publisher.happened(event, sequence)
-
-
-class _Link:
-    """See ``announce.Link``."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-
-    @property
-    def choked(self) -> bool:
-        return self._handle.link.outbox.choked or self._handle.ended is not None
-
-    def send(self, message: Message) -> None:
-        self._handle.send(message)

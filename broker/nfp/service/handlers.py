@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -19,7 +19,7 @@ from broker.nfp.dispatch.views import JobView
 from broker.nfp.management.jobs import described, explained_slots
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command
 from broker.nfp.principal import Principal, of_flux
-from broker.nfp.service.callers import Broker, Caller, Callers
+from broker.nfp.service.callers import Caller, Callers
 from broker.nfp.service.job_stream import JobStream
 from broker.nfp.service.payloads import (
     Asked,
@@ -38,6 +38,9 @@ from broker.nfp.service.payloads import (
 )
 from broker.nfp.targets import Target
 
+if TYPE_CHECKING:
+    from broker.nfp.server.broker import NfpBroker
+
 ANSWER_S: Final = 30.0
 """How long the NFP broker may take to answer what it answers itself: long enough for a slow disk."""
 _ENDS: Final = frozenset({"finished", "closed", "expired", "cancelled"})
@@ -54,7 +57,7 @@ class Handlers:
     """
 
     def __init__(
-        self, broker: Broker, writable: Callable[[], Awaitable[None]], leaving: Callable[[], bool]
+        self, broker: NfpBroker, writable: Callable[[], Awaitable[None]], leaving: Callable[[], bool]
     ) -> None:
         self._leaving = leaving
         self._broker = broker

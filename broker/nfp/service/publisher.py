@@ -12,30 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
 
+from broker.client import Handle
 from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp.contract import JobEvent
 from broker.nfp.management.event_buffer import numbered, told
-from broker.wire.message import PRIVATE, Message, event
+from broker.wire.message import PRIVATE, event
 from broker.wire.payload import encode_json
 
 PREFIX: Final = "nfp.job."
 UUID_CHARS_MAX: Final = 128
 """A longer job id stands in a topic as its digest: any text may be one."""
 _SILENT: Final = frozenset({"stream", "published"})
-
-
-class Link(Protocol):
-    """The Handle, as events need it."""
-
-    @property
-    def choked(self) -> bool:
-        """True while the broker takes less than is sent."""
-
-    def send(self, message: Message) -> None:
-        """Queue a message."""
 
 
 class EventPublisher:
@@ -45,12 +35,13 @@ class EventPublisher:
         epoch: the NFP broker's incarnation, told in each event.
 
     Attributes:
-        link: where to, None while there is none: events are then dropped like those of a choked link.
+        handle: the link to the Flux broker, None while there is none: events are then dropped, like those of a choked
+            one.
         sent, dropped: counts.
     """
 
     def __init__(self, epoch: str) -> None:
-        self.link: Link | None = None
+        self.handle: Handle | None = None
         self.sent = 0
         self.dropped = 0
         self._untold = 0
@@ -60,8 +51,8 @@ class EventPublisher:
         """Publish one event."""
         if happening.kind in _SILENT:
             return
-        link = self.link
-        if link is None or link.choked:
+        handle = self.handle
+        if handle is None or handle.ended is not None or handle.link.outbox.choked:
             self.dropped += 1
             self._untold += 1
             return
@@ -69,7 +60,7 @@ class EventPublisher:
         if self._untold:
             said["lost"], self._untold = self._untold, 0
         stamped = happening.userid != USERID_UNKNOWN  # else the link's own, the owner's, is filled in
-        link.send(
+        handle.send(
             event(
                 topic_of(happening),
                 encode_json(said),

@@ -6,12 +6,12 @@ import pytest
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.frames import decode, encode
 from broker.nfp.management.event_buffer import BODY_MAX_BYTES
-from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, Gap, Wish
+from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, EventFilter, Gap
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakePeer, event
 
-ALL = Wish()
+ALL = EventFilter()
 
 
 def uuids(told):
@@ -24,7 +24,7 @@ def numbers(told):
 
 def test_a_subscriber_gets_what_it_wants_in_order_with_numbers():
     bus, peer = EventBus("e1", wall=lambda: 12.5), FakePeer()
-    bus.subscribe(peer, Wish(service="dummy", kinds=frozenset({"progress", "finished"})), "s1")
+    bus.subscribe(peer, EventFilter(service="dummy", kinds=frozenset({"progress", "finished"})), "s1")
     bus.happened(event("submitted"))
     bus.happened(event("progress", worker="w1", attempt=1, body=b'{"message":"half"}'))
     bus.happened(event("progress", service="other"))
@@ -115,7 +115,7 @@ def test_a_number_that_was_not_given_yet_is_refused(since):
 def test_a_slow_peer_loses_only_what_the_ring_forgets_and_is_told_how_much():
     bus, slow, quick = EventBus("e1", held_max=4), FakePeer("slow", room=1), FakePeer("quick")
     for peer in (slow, quick):
-        bus.subscribe(peer, Wish(service="dummy"), "s1")
+        bus.subscribe(peer, EventFilter(service="dummy"), "s1")
     for number in range(1, 11):
         bus.happened(event(uuid=f"j{number}", service="dummy" if number % 2 else "other"))
     assert numbers(quick.take()) == [1, 3, 5, 7, 9]
@@ -195,7 +195,7 @@ def test_subscriptions_of_the_gone_take_no_room_even_when_nothing_matches(monkey
     bus = EventBus("e1")
     for _ in range(10):
         peer = FakePeer()
-        bus.subscribe(peer, Wish(uuid="never"), "s1")
+        bus.subscribe(peer, EventFilter(uuid="never"), "s1")
         peer.alive = False
     living = [FakePeer() for _ in range(3)]
     for peer in living:
@@ -210,7 +210,7 @@ def test_subscriptions_are_bounded_and_replaced_by_name():
         bus.subscribe(peer, ALL, f"s{number}")
     with pytest.raises(ValueError, match="at most"):
         bus.subscribe(peer, ALL, "one more")
-    bus.subscribe(peer, Wish(uuid="other"), "s0")
+    bus.subscribe(peer, EventFilter(uuid="other"), "s0")
     bus.happened(event())
     assert len(peer.sent) == SUBSCRIPTIONS_PER_HOLDER - 1
     assert bus.unsubscribe(peer, "s1") == 1
@@ -232,14 +232,14 @@ def test_subscriptions_are_counted_by_holder_on_all_connections():
 
 def test_a_subscription_for_one_job_is_asked_about_no_other(monkeypatch):
     bus, one, wide = EventBus("e1"), FakePeer("one"), FakePeer("wide")
-    bus.subscribe(one, Wish(uuid="j1"), "s1")
+    bus.subscribe(one, EventFilter(uuid="j1"), "s1")
     bus.subscribe(wide, ALL, "s1")
     bus.pump()
     asked, matches = [], EventBus.may_follow
 
-    def noted(self, peer, wish, event):
+    def noted(self, peer, event_filter, event):
         asked.append((peer.name, event.uuid))
-        return matches(self, peer, wish, event)
+        return matches(self, peer, event_filter, event)
 
     monkeypatch.setattr(EventBus, "may_follow", noted)
     for uuid in ("j2", "j1", "j2"):
@@ -256,8 +256,12 @@ def test_what_a_worker_published_is_for_who_names_its_topic_and_may_call_its_ser
     guest = Principal("uid:9", Standing.GUEST, 9)
     bus = EventBus("e1")
     named, wide, low = FakePeer("named"), FakePeer("wide"), FakePeer("low", principal=guest)
-    for peer, wish in ((named, Wish(uuid="alarms")), (wide, ALL), (low, Wish(uuid="alarms"))):
-        bus.subscribe(peer, wish, "s1")
+    for peer, event_filter in (
+        (named, EventFilter(uuid="alarms")),
+        (wide, ALL),
+        (low, EventFilter(uuid="alarms")),
+    ):
+        bus.subscribe(peer, event_filter, "s1")
     bus.pump()
     for body in (b'{"level":3}', b"plain", b"\xff"):
         bus.happened(event("published", uuid="alarms", holder="", body=body))
@@ -269,7 +273,7 @@ def test_what_a_worker_published_is_for_who_names_its_topic_and_may_call_its_ser
 
 def test_a_subscription_for_one_job_that_fell_behind_catches_up_in_order():
     bus, peer = EventBus("e1"), FakePeer(room=1)
-    bus.subscribe(peer, Wish(uuid="j1"), "s1")
+    bus.subscribe(peer, EventFilter(uuid="j1"), "s1")
     bus.pump()
     for number in range(6):
         bus.happened(event(uuid=f"j{number % 2}"))

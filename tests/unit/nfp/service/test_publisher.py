@@ -1,5 +1,7 @@
 """Job events on the Flux broker: topic, payload, stamp, and what a choked link costs."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from broker.identity import USERID_UNKNOWN, Role
@@ -9,9 +11,10 @@ from broker.wire.payload import decode_json
 from tests.unit.nfp.service.stand_in import happening
 
 
-class Link:
+class FakeHandle:
     def __init__(self):
-        self.choked = False
+        self.link = SimpleNamespace(outbox=SimpleNamespace(choked=False))
+        self.ended = None
         self.sent = []
 
     def send(self, message):
@@ -20,8 +23,8 @@ class Link:
 
 def publisher():
     made = EventPublisher("epoch-1")
-    made.link = Link()
-    return made, made.link
+    made.handle = FakeHandle()
+    return made, made.handle
 
 
 def test_an_event_is_private_and_stamped_with_whose_job_it_is():
@@ -53,13 +56,13 @@ def test_bytes_of_results_and_streams_stay_away():
 
 def test_a_choked_link_drops_counts_and_tells():
     told, link = publisher()
-    link.choked = True
+    link.link.outbox.choked = True
     for number in range(3):
         told.happened(happening("progress", "u1"), number)
-    told.link = None
+    told.handle = None
     told.happened(happening("progress", "u1"), 3)
-    told.link = link
-    link.choked = False
+    told.handle = link
+    link.link.outbox.choked = False
     told.happened(happening("progress", "u1"), 4)
     told.happened(happening("closed", "u1"), 5)
     assert [decode_json(message.payload).get("lost") for message in link.sent] == [4, None]
