@@ -109,7 +109,7 @@ def test_up(up: Up) -> None:
     (said,) = up.until(lambda: up.told("up"))
     assert said.endswith(": broker, greet-1, greet-2; not there: torn")
     assert up.told("line", "torn")[0].endswith("No module named 'no_such_module'")
-    assert "code 78" in up.told("left", "torn")[0]
+    assert "code 78 (" in up.told("left", "torn")[0]
     with up.client() as nfp:
         results = nfp.run("greetings", "hello", target="all")
         assert {name: each["result"] for name, each in results.items()} == {

@@ -34,6 +34,8 @@ LATE_S: Final = 1.0
 """How long what a process has printed may take to be read once it has ended; its children may keep the pipe open."""
 KILL_S: Final = 10.0
 """How long a process may live after the time that it has for its end."""
+LAST_LINE_CHARS: Final = 300
+"""Of the last line that is told with an end."""
 HURRY_S: Final = 3.0
 """How long it may take to leave at once."""
 _READY: Final = b"READY=1"
@@ -76,6 +78,7 @@ class Process:
         self.settled = asyncio.Event()
         self.code: int | None = None
         self._all_told = tell
+        self._last_line = ""
         self._place = place
         self._leaving = asyncio.Event()
         self._running: asyncio.subprocess.Process | None = None
@@ -88,6 +91,8 @@ class Process:
                 self._running.send_signal(number)
 
     def _tell(self, event: str, text: str) -> None:
+        if event == "line":
+            self._last_line = text.strip() or self._last_line
         self._all_told(self.program.name, event, text)
 
     async def keep(self, before: Sequence[Process] = ()) -> None:
@@ -115,15 +120,18 @@ class Process:
             if self._leaving.is_set() or self.code == OK:
                 self._tell("left", "has left")
                 return
-            if (why := _hopeless(self.code, pauses.ends)) is not None:
-                self._tell("left", f"{why}, is not started again")
+            ended = f"ended with {_code(self.code)} ({self._last_line[:LAST_LINE_CHARS] or 'without a word'})"
+            if self.code in (CONFIG, USAGE) or pauses.ends >= ENDS_MAX:
+                times = f" {pauses.ends} times in a row" if pauses.ends > 1 else ""
+                self._tell("left", f"{ended}{times}, is not started again")
                 return
-            self._tell("ended", f"ended with {_code(self.code)}, is started again in {pause_s:g} s")
+            self._tell("ended", f"{ended}, is started again in {pause_s:g} s")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), pause_s)
 
     async def _live(self) -> int:
         """Run it once; returns the exit code."""
+        self._last_line = ""
         read, write = os.pipe()  # not one of asyncio's: a child of the process may keep it open for longer
         reading = asyncio.get_running_loop().create_task(
             self._read(read), name=f"lines of {self.program.name}"
@@ -295,13 +303,6 @@ class Supervisor:
         left = self._processes.values() if self._first is None else [self._first]
         codes = {each.code for each in left}
         return OK if codes == {OK} else CONFIG if codes <= {CONFIG, USAGE} else FAILED
-
-
-def _hopeless(code: int, ends: int) -> str | None:
-    """Why a program that ended with ``code`` is not started again; None when it is."""
-    if code in (CONFIG, USAGE):
-        return f"ended with code {code}: see what it says above"
-    return f"ended with {_code(code)}, {ends} times in a row" if ends >= ENDS_MAX else None
 
 
 def _code(code: int) -> str:

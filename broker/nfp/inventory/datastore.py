@@ -127,7 +127,7 @@ class Datastore:
     def whole(self, *, redacted: bool = False) -> dict[str, Any]:
         """Everything at the top of the file, as deployed NorFab shows it; files appear by name.
 
-        ``redacted`` hides what looks like a secret (see ``redaction``).
+        ``redacted`` hides what looks like a secret (see ``mappings``).
         """
         shown = {section: self._loaded.main.value.get(section) or {} for section in SECTIONS}
         return without_secrets(shown, everything=False) if redacted else copied(shown)  # type: ignore[no-any-return]

@@ -107,17 +107,17 @@ def test_lines_and_variables(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_who_fails_is_started_again_and_left_after_a_while(stage: Stage) -> None:
-    code = "import sys; sys.exit(3)"
+    code = "import sys; print('oh no'); print(); sys.exit(3)"
     assert asyncio.run(left(stage.supervisor(program("w", code)))) == FAILED
     assert len(stage.events("starting")) == processes.ENDS_MAX
-    assert stage.texts("ended")[0] == "ended with code 3, is started again in 0.01 s"
-    assert stage.texts("left") == ["ended with code 3, 5 times in a row, is not started again"]
+    assert stage.texts("ended")[0] == "ended with code 3 (oh no), is started again in 0.01 s"
+    assert stage.texts("left") == ["ended with code 3 (oh no) 5 times in a row, is not started again"]
 
 
 def test_a_wrong_configuration_is_not_tried_again(stage: Stage) -> None:
     assert asyncio.run(left(stage.supervisor(program("w", "import sys; sys.exit(78)")))) == CONFIG
     assert len(stage.events("starting")) == 1
-    assert stage.texts("left") == ["ended with code 78: see what it says above, is not started again"]
+    assert stage.texts("left") == ["ended with code 78 (without a word), is not started again"]
 
 
 def test_a_program_that_is_not_there(stage: Stage) -> None:
@@ -137,7 +137,9 @@ def test_one_that_is_killed_comes_back(stage: Stage) -> None:
         return await running
 
     assert asyncio.run(story()) == OK
-    assert stage.texts("ended") == ["ended with signal 9 (SIGKILL), is started again in 0.01 s"]
+    assert stage.texts("ended") == [
+        f"ended with signal 9 (SIGKILL) ({stage.texts('line')[0]}), is started again in 0.01 s"
+    ]
 
 
 def test_who_depends_on_one_that_is_left_is_not_started(stage: Stage) -> None:
