@@ -94,7 +94,7 @@ class Rule(NamedTuple):
     allow: bool = True
 
 
-class Task(NamedTuple):
+class TaskRule(NamedTuple):
     """What the program itself knows of a task."""
 
     service: str

@@ -16,7 +16,7 @@ from broker.errors import DecodeError, ProtocolError, RpcError
 from broker.nesting import _LONG, NESTED_MAX, _opens, check, read_json
 from broker.nfp import bodies, opening, targets
 from broker.nfp.dispatch import rewriting
-from broker.nfp.management import event_buffer, jobs
+from broker.nfp.management import jobs, replay_buffer
 from broker.oslo.directory import wire
 from broker.oslo.proxy import openings, summaries
 from broker.oslo.service import announce, topics
@@ -58,7 +58,7 @@ READERS = {
     "nfp: one of many results": (lambda t: b"base64" not in bodies.aggregate({"w": t}), b'{"w":', b"}"),
     "nfp: an opening": (lambda t: opening.read_object(t) != {}, b'{"a":', b"}"),
     "nfp: a result for management": (lambda t: isinstance(jobs._as_json(t), list), b"[", b"]"),
-    "nfp: an event for management": (lambda t: event_buffer._spoken(t) is not None, b"[", b"]"),
+    "nfp: an event for management": (lambda t: replay_buffer._spoken(t) is not None, b"[", b"]"),
     "nfp: between dialects": (lambda t: isinstance(rewriting._readable(t), list), b"[", b"]"),
     "nfp: several targets": (lambda t: targets.parse(t.decode()) is not None, b'["w",', b"]"),
     "oslo: an opening": (

@@ -1,7 +1,7 @@
 """What the broker answers itself: management, its jobs, events by subscription, accounting.
 
 ``mmi`` and ``workers``, ``logs``: the text's management interface and deployed NorFab's. ``jobs``: the
-job list. ``events`` over ``event_bus`` over ``event_buffer``: subscriptions with replay. ``accounting``: who used how
+job list. ``events`` over ``event_bus`` over ``replay_buffer``: subscriptions with replay. ``accounting``: who used how
 much. ``internal_service``: what these services share;
 ``counters``: what the broker counts. All of them see the broker itself (``server.broker.NfpBroker``).
 ``../MANAGEMENT.md`` has all their tasks.

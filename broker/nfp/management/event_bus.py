@@ -19,7 +19,7 @@ import msgspec
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.frames import Packet, answer_packet
-from broker.nfp.management.event_buffer import HELD_MAX, HELD_MAX_BYTES, BufferedEvent, EventBuffer
+from broker.nfp.management.replay_buffer import HELD_MAX, HELD_MAX_BYTES, BufferedEvent, ReplayBuffer
 from broker.nfp.names import EVENTS, Command
 
 SUBSCRIPTIONS_PER_HOLDER: Final = 16
@@ -55,7 +55,7 @@ class EventFilter(NamedTuple):
         )
 
 
-class Subscription:
+class EventSubscription:
     """One filter of one peer.
 
     Attributes:
@@ -148,18 +148,18 @@ class EventBus:
         self._access = access or Access()
         self.delivered = 0
         self.dropped = 0
-        self.buffer = EventBuffer(held_max, held_max_bytes)
+        self.buffer = ReplayBuffer(held_max, held_max_bytes)
         self._backlog = backlog
         self._backlog_max = backlog_max
         self._wall = wall
         self._later = later
         self._due = False
-        self._by_peer: dict[int, list[Subscription]] = {}
+        self._by_peer: dict[int, list[EventSubscription]] = {}
         self._by_holder: Counter[str] = Counter()
-        self._by_uuid: dict[str, dict[Subscription, None]] = {}
+        self._by_uuid: dict[str, dict[EventSubscription, None]] = {}
         """Under "": those for more than one job."""
-        self._all: dict[Subscription, None] = {}
-        self._behind: dict[Subscription, None] = {}
+        self._all: dict[EventSubscription, None] = {}
+        self._behind: dict[EventSubscription, None] = {}
         self._listeners: dict[Listener, None] = {}
 
     # -- what happens -----------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class EventBus:
                     subscription.missed(entry)
                     self.dropped += 1
 
-    def _matches(self, subscription: Subscription, event: JobEvent) -> bool:
+    def _matches(self, subscription: EventSubscription, event: JobEvent) -> bool:
         return self.may_follow(subscription.peer, subscription.event_filter, event)
 
     def may_follow(self, peer: Peer, event_filter: EventFilter, event: JobEvent) -> bool:
@@ -235,7 +235,7 @@ class EventBus:
         self._due = False
         self.pump()
 
-    def _advance(self, subscription: Subscription) -> bool:
+    def _advance(self, subscription: EventSubscription) -> bool:
         """Deliver as much as peer and turn allow; True when only the turn has ended."""
         peer, buffer = subscription.peer, self.buffer
         if not peer.alive:
@@ -259,7 +259,7 @@ class EventBus:
     def _send(self, peer: Peer, packet: Packet) -> bool:
         return self._backlog(peer) < self._backlog_max and peer.send(packet)
 
-    def _tell_gap(self, subscription: Subscription) -> bool:
+    def _tell_gap(self, subscription: EventSubscription) -> bool:
         body = {
             "kind": "gap",
             "subscription": subscription.ident,
@@ -304,7 +304,7 @@ class EventBus:
             raise ValueError(f"{holder} has {has} subscriptions, at most {SUBSCRIPTIONS_PER_HOLDER}")
         if len(self._all) >= SUBSCRIPTIONS_MAX:
             raise ValueError(f"{len(self._all)} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
-        subscription = Subscription(peer, event_filter, ident, begin)
+        subscription = EventSubscription(peer, event_filter, ident, begin)
         self._by_peer.setdefault(id(peer), []).append(subscription)
         self._by_holder[holder] += 1
         self._by_uuid.setdefault(event_filter.uuid, {})[subscription] = None
@@ -342,7 +342,7 @@ class EventBus:
             self._by_peer.pop(id(peer), None)
         return len(ended)
 
-    def _forget_subscription(self, one: Subscription) -> None:
+    def _forget_subscription(self, one: EventSubscription) -> None:
         del self._all[one]
         self._behind.pop(one, None)
         same = self._by_uuid[one.event_filter.uuid]
@@ -364,11 +364,11 @@ class EventBus:
         if self._all:
             self.unsubscribe(peer)
 
-    def reached(self, subscription: Subscription) -> int:
+    def reached(self, subscription: EventSubscription) -> int:
         """The number it looks at next."""
         return subscription.next if subscription in self._behind else self.buffer.last + 1
 
-    def subscriptions(self, peer: Peer | None = None) -> list[Subscription]:
+    def subscriptions(self, peer: Peer | None = None) -> list[EventSubscription]:
         """Those of ``peer``, or all."""
         return list(self._all if peer is None else self._by_peer.get(id(peer), ()))
 

@@ -36,7 +36,7 @@ from broker.nfp.server.keys import BrokerKeys, access_of, prepare
 from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
 from broker.nfp.server.name_pins import NamePins
-from broker.nfp.server.outbox import Limits
+from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.peers import RouterPeer
 from broker.nfp.server.recollection import Recollection
 from broker.nfp.server.recording import Recording
@@ -82,7 +82,7 @@ class NfpBroker:
         self.log = LogBuffer(self.name)
         self._left = asyncio.Event()
         self._closed = False
-        self.limits = Limits(settings.peer_queue_bytes, settings.peer_queue_msgs)
+        self.limits = QueueLimits(settings.peer_queue_bytes, settings.peer_queue_msgs)
         self.dropped = 0
         self.recording = Recording(journal, self.loop) if journal is not None else None
         self._put_together()

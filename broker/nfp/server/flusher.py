@@ -19,7 +19,7 @@ class Commit(Protocol):
     def __call__(self, *, waited: bool) -> None: ...  # noqa: D102
 
 
-class Sender(Protocol):
+class Flushable(Protocol):
     """A peer with an outbox."""
 
     def flush(self) -> None:
@@ -53,8 +53,8 @@ class Flusher:
         self._tick = tick
         self._sent = sent
         self.overtaking = overtaking
-        self._touched: dict[Sender, None] = {}
-        self._gated: dict[Sender, None] = {}
+        self._touched: dict[Flushable, None] = {}
+        self._gated: dict[Flushable, None] = {}
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -67,7 +67,7 @@ class Flusher:
         """Whoever calls this calls ``finish``: until then nothing has to be done to have the turn end."""
         self._within = True
 
-    def touch(self, sender: Sender, after: int = 0) -> None:
+    def touch(self, sender: Flushable, after: int = 0) -> None:
         """``sender`` has something to send, behind the commit ``after``: it is flushed at the end of the turn."""
         self._touched[sender] = None
         if after > self.committed:
@@ -84,7 +84,7 @@ class Flusher:
         if self._handle is None and not self._within and not self._closed:
             self._handle = self._loop.call_soon(self.finish)
 
-    def forget(self, sender: Sender) -> None:
+    def forget(self, sender: Flushable) -> None:
         """``sender`` is gone."""
         self._touched.pop(sender, None)
         self._gated.pop(sender, None)
@@ -120,7 +120,7 @@ class Flusher:
         if self._touched or self._left:
             self.flush()
 
-    def hold(self, sender: Sender) -> None:
+    def hold(self, sender: Flushable) -> None:
         """``sender`` waits for a commit."""
         self._gated[sender] = None
 

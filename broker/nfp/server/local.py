@@ -16,7 +16,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.principal import Principal
-from broker.nfp.server.outbox import LESSER, Limits, QueuedPeer, Waiting
+from broker.nfp.server.outbox import LESSER, QueuedPeer, QueueLimits, Waiting
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -44,7 +44,7 @@ class LocalPeer(QueuedPeer[Packet]):
         name: str,
         on_packet: OnPacket,
         features: frozenset[str],
-        limits: Limits,
+        limits: QueueLimits,
     ) -> None:
         super().__init__(name, name.encode(), principal, limits)
         self.features = features
@@ -83,7 +83,7 @@ class LocalPeer(QueuedPeer[Packet]):
         self._in.append(packet)
 
     def flush(self) -> None:
-        """Let go what may leave (see ``flusher.Sender``)."""
+        """Let go what may leave (see ``flusher.Flushable``)."""
         outbox, flusher = self._outbox, self._broker.flusher
         for packet in outbox.due(flusher.committed):
             self._let_go(packet)

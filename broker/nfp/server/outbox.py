@@ -21,7 +21,7 @@ LESSER = frozenset({Command.EVENT, Command.STREAM})
 """What may be lost on the way to a peer that is full."""
 
 
-class Limits(NamedTuple):
+class QueueLimits(NamedTuple):
     """Of one peer's queue."""
 
     size_bytes: int
@@ -46,9 +46,11 @@ class Outbox(Generic[Form]):
 
     __slots__ = ("_lesser_limits", "_limits", "_queue", "size")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
-        self._lesser_limits = Limits(int(limits.size_bytes * EVENT_SHARE), ceil(limits.msgs * EVENT_SHARE))
+        self._lesser_limits = QueueLimits(
+            int(limits.size_bytes * EVENT_SHARE), ceil(limits.msgs * EVENT_SHARE)
+        )
         self._queue: deque[Waiting[Form]] = deque()
         self.size = 0
 
@@ -144,7 +146,7 @@ class QueuedPeer(Peer, Generic[Form]):
         worker: True once it has said something as a worker.
     """
 
-    def __init__(self, name: str, identity: bytes, principal: Principal, limits: Limits) -> None:
+    def __init__(self, name: str, identity: bytes, principal: Principal, limits: QueueLimits) -> None:
         self.name = name
         self.identity = identity
         self.principal = principal

@@ -21,7 +21,7 @@ from broker.nfp.server.authenticator import Authenticator
 from broker.nfp.server.connections import Connections
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.handshake_failures import HandshakeFailures
-from broker.nfp.server.outbox import Limits
+from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.peers import RouterPeer
 from broker.transport.curve import CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, contact, parse, remove_socket
@@ -75,7 +75,7 @@ class Tuning(NamedTuple):
     message_bytes: int
     beat_ms: int
     hold_ms: int
-    limits: Limits
+    limits: QueueLimits
 
     @property
     def probe_s(self) -> int:

@@ -2,7 +2,7 @@
 
 Each is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else
 (RFC 12, "Event Privacy"; an owner's link may pass such a stamp). A job of a key without userid is told to owners only.
-The payload is what subscribers on the NFP side read (``management.event_buffer.told``). Streams and what is no
+The payload is what subscribers on the NFP side read (``management.replay_buffer.told``). Streams and what is no
 job's are not published.
 
 Never waits: while the link is choked, events are dropped and counted; the next one says how many in ``lost``.
@@ -18,7 +18,7 @@ from urllib.parse import quote
 from broker.client import Handle
 from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp.contract import JobEvent
-from broker.nfp.management.event_buffer import numbered, told
+from broker.nfp.management.replay_buffer import numbered, told
 from broker.wire.message import PRIVATE, event
 from broker.wire.payload import encode_json
 

@@ -6,7 +6,7 @@ import pytest
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp import access as room
-from broker.nfp.access import OTHERS, Access, Key, Rule, Task
+from broker.nfp.access import OTHERS, Access, Key, Rule, TaskRule
 from broker.nfp.bodies import UNREADABLE
 from broker.nfp.names import EVENTS, FSS, INTERNAL, JOBS, MMI_BROKER, MMI_WORKER, SID
 from broker.nfp.principal import Principal, Standing, of_flux
@@ -254,7 +254,9 @@ def test_offers_in_this_process() -> None:
 
 
 def test_idempotent_tasks() -> None:
-    access = Access(tasks=[Task("nornir", "cfg*", False), Task("nor*", "*", True), Task("*", "pay", False)])
+    access = Access(
+        tasks=[TaskRule("nornir", "cfg*", False), TaskRule("nor*", "*", True), TaskRule("*", "pay", False)]
+    )
     seen = [
         access.idempotent(*each) for each in (("nornir", "cfg"), ("nornir", "cli"), ("x", "pay"), ("x", "y"))
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.nfp.access import Access, Key, Task
+from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.bodies import HeldJob, WorkerOpen
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.liveness import OFFERED_MAX
@@ -27,7 +27,7 @@ def says(command: Command, uuid: str, attempt: int = 3, status: int = 200) -> Pa
 @pytest.mark.parametrize("first", ["worker", "client"])
 def test_a_job_that_runs_at_a_worker_goes_there_whatever_else_waits(target, first):
     """The task must not run twice; another client's job is in front of it, another worker is free."""
-    bench = Bench(access=Access(tasks=[Task("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
     a, b = bench.client("a"), bench.client("b")
     held = {"U": (3, "running")}
     if first == "worker":

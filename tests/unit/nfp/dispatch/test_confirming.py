@@ -3,7 +3,7 @@
 import pytest
 
 from broker.nfp import bodies
-from broker.nfp.access import Access, Task
+from broker.nfp.access import Access, TaskRule
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.reclaims import RECLAIM_S
 from broker.nfp.frames import Packet
@@ -71,7 +71,7 @@ def test_what_may_be_run_twice_is_not_confirmed():
 
 
 def test_a_worker_that_asks_first_is_answered_whatever_the_settings_say():
-    bench = Bench(access=Access(tasks=[Task("net", "ping", True)]))
+    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", True)]))
     worker, _client, uuid, post = given(bench, tasks=ONCE)
     bench.accept(worker, post)
     assert confirmed(worker) == [uuid]
@@ -79,7 +79,7 @@ def test_a_worker_that_asks_first_is_answered_whatever_the_settings_say():
 
 @pytest.mark.parametrize("ours", [False, True])
 def test_what_must_not_be_run_twice_may_have_begun_where_nobody_asks_first(ours):
-    bench = Bench(access=Access(tasks=[Task("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
     worker, client = bench.register("w1", ours=ours), bench.client()
     bench.post(client)
     the(worker.take(), POST)

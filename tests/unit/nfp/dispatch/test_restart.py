@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.nfp.access import Access, Task
+from broker.nfp.access import Access, TaskRule
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
@@ -72,7 +72,7 @@ def _keepalive() -> Packet:
 
 
 def test_a_worker_that_had_left_is_not_waited_for():
-    bench = Bench(access=Access(tasks=[Task("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
     worker = bench.register("w1", ours=True)
     stages(bench, worker, "accepted")
     snapshot = bench.journal.snapshot()._replace(workers=())
@@ -292,7 +292,7 @@ def test_a_worker_that_lost_the_race_is_told_once_the_result_is_safe():
 
 def test_an_older_token_in_a_201_does_not_make_the_store_forget_the_acceptance():
     """A deployed worker answers a second POST with the address of the first."""
-    bench = Bench(access=Access(tasks=[Task("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
     worker = bench.register("w1")
     uuid = bench.post(bench.client(), timeout=500)
     first = the(worker.take(), POST)

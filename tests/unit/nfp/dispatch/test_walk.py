@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker.nfp.access import Access, Task
+from broker.nfp.access import Access, TaskRule
 from broker.nfp.dispatch import progress
 from broker.nfp.frames import encode
 from broker.nfp.names import SEED_CODES, Command
@@ -51,7 +51,7 @@ def test_what_is_written_down():
 
 
 def test_nothing_leaves_before_its_commit():
-    bench = Bench(access=Access(tasks=[Task("net", "ping", False)]))
+    bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
     worker, client = bench.register("w1"), bench.client()
     worker.take()
     commit, bench.journal.commit = bench.journal.commit, lambda: None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.nfp.access import Access, Key, Task
+from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.bodies import WorkerOpen
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.liveness import GRID_S
@@ -289,7 +289,7 @@ def test_a_job_for_any_goes_to_another_worker(accepted, how):
 )
 @pytest.mark.parametrize("accepted", [False, True])
 def test_only_idempotent_tasks_are_run_again_after_they_were_accepted(setting, own, repeated, accepted):
-    tasks = [Task("net", "ping", setting)] if setting is not None else []
+    tasks = [TaskRule("net", "ping", setting)] if setting is not None else []
     bench = Bench(access=Access(tasks=tasks))
     first = bench.register("w1", ours=True, tasks={"ping": own})
     client = bench.client()

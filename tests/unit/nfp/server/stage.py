@@ -8,7 +8,7 @@ import zmq
 
 from broker.nfp.principal import Principal
 from broker.nfp.server.flusher import Flusher
-from broker.nfp.server.outbox import Limits
+from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.router import NfpRouter, Tuning
 from broker.transport import curve
 from broker.transport.curve import Certificate, CurveServer
@@ -16,7 +16,7 @@ from broker.transport.zeromq.address import parse
 from broker.transport.zeromq.hub import hub
 
 PATIENCE_S = 8.0
-LIMITS = Limits(1 << 20, 1000)
+LIMITS = QueueLimits(1 << 20, 1000)
 SERVER = curve.generate()
 KEY, OTHER = curve.generate(), curve.generate()
 
@@ -62,7 +62,7 @@ class ScriptedIngress:
 class Stage:
     """The router and its ingress; ``committed`` and ``broken`` are the store's."""
 
-    def __init__(self, uri: str, certificate: Certificate | None, limits: Limits, beat_ms: int) -> None:
+    def __init__(self, uri: str, certificate: Certificate | None, limits: QueueLimits, beat_ms: int) -> None:
         loop = asyncio.get_running_loop()
         self.ingress = ScriptedIngress()
         self.broken = ""
@@ -95,7 +95,7 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def stage(
-    *, plain: bool = False, limits: Limits = LIMITS, beat_ms: int = 2500, uri: str = ""
+    *, plain: bool = False, limits: QueueLimits = LIMITS, beat_ms: int = 2500, uri: str = ""
 ) -> AsyncIterator[Stage]:
     made = Stage(uri or "tcp://127.0.0.1:*", None if plain else SERVER, limits, beat_ms)
     try:

@@ -1,9 +1,9 @@
 """The queue of a peer: bounded, in order, with messages that wait for a commit."""
 
 from broker.nfp.names import Command
-from broker.nfp.server.outbox import Limits, Outbox, Waiting
+from broker.nfp.server.outbox import Outbox, QueueLimits, Waiting
 
-USUAL = Limits(1000, 10)
+USUAL = QueueLimits(1000, 10)
 
 
 def filled(*entries, limits=USUAL):
@@ -58,7 +58,7 @@ def test_only_what_waits_for_the_failed_commit_is_dropped():
 
 
 def test_events_leave_room_for_results():
-    box = filled(*[(9, "a")] * 8, limits=Limits(200, 10))
+    box = filled(*[(9, "a")] * 8, limits=QueueLimits(200, 10))
     assert not box.has_room(Command.EVENT, 10)
     assert box.has_room(Command.RESPONSE, 10)
     assert not box.has_room(Command.RESPONSE, 121)
@@ -67,7 +67,7 @@ def test_events_leave_room_for_results():
 
 
 def test_a_single_message_always_finds_room():
-    assert Outbox(Limits(10, 1)).has_room(Command.STREAM, 10_000)
+    assert Outbox(QueueLimits(10, 1)).has_room(Command.STREAM, 10_000)
 
 
 def test_clearing_counts_what_is_lost():

@@ -11,7 +11,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.server import connections
 from broker.nfp.server import router as rooms
-from broker.nfp.server.outbox import Limits
+from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.router import BODY_BYTES, FRAMES_MAX
 from tests.unit.nfp.server.stage import KEY, OTHER, received, stage, until
 
@@ -282,7 +282,7 @@ def test_while_nothing_can_be_stored_other_jobs_overtake():
 
 def test_a_peer_that_does_not_read_loses_events_and_is_cut_before_results_are_lost():
     async def story():
-        async with stage(limits=Limits(1 << 20, 100)) as on:
+        async with stage(limits=QueueLimits(1 << 20, 100)) as on:
             with on.dealer(b"slow", RCVHWM=1) as sock, on.dealer(b"quick") as quick:
                 sock.send_multipart(HELLO)
                 quick.send_multipart(HELLO)
@@ -309,7 +309,7 @@ def test_a_peer_that_reads_gets_more_in_one_turn_than_its_queue_holds():
     """Nothing of it was offered to libzmq yet when the queue was full."""
 
     async def story():
-        async with stage(limits=Limits(1 << 20, 100)) as on:
+        async with stage(limits=QueueLimits(1 << 20, 100)) as on:
             results = []
             on.ingress.on_message = lambda peer, frames: results.extend(
                 peer.send(event(300_000 + number, command=Command.RESPONSE)) for number in range(10)
@@ -325,7 +325,7 @@ def test_a_peer_that_reads_gets_more_in_one_turn_than_its_queue_holds():
 
 def test_who_waits_for_the_disk_is_not_cut_and_is_told_when_there_is_room():
     async def story():
-        async with stage(limits=Limits(1 << 20, 100)) as on:
+        async with stage(limits=QueueLimits(1 << 20, 100)) as on:
             on.router.stall_s = 0.0
             with on.dealer(b"c1") as sock:
                 sock.send_multipart(HELLO)
@@ -424,7 +424,7 @@ def test_a_message_that_breaks_the_house_costs_no_other_message(caplog):
 @pytest.mark.patient  # how long the kernel rests when a window was full
 def test_a_full_peer_gets_the_rest_when_it_reads():
     async def story():
-        async with stage(limits=Limits(16 << 20, 10_000)) as on:
+        async with stage(limits=QueueLimits(16 << 20, 10_000)) as on:
             with on.dealer(b"slow", RCVHWM=1, RCVBUF=1 << 16) as sock:
                 sock.send_multipart(HELLO)
                 await until(lambda: on.ingress.peers)

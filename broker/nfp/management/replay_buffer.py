@@ -106,7 +106,7 @@ def _plain(body: bytes) -> Any:
         return {"base64": base64.b64encode(body).decode()}
 
 
-class EventBuffer:
+class ReplayBuffer:
     """The latest entries.
 
     Args:
