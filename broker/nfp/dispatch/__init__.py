@@ -17,7 +17,7 @@ In the order of a job's life::
     restore     a restart; ``recall`` reads closed jobs later
 
 What they share: ``model`` orders (a client's jobs), their parts, runs, workers, services and clients; ``state`` the
-tables of them; ``config`` and ``counts``; ``views`` for people.
+tables of them; ``config`` and ``counts``; ``views`` for people, ``search`` for those that they look for.
 """
 
 from broker.nfp.dispatch.config import DispatchConfig

@@ -27,7 +27,8 @@ What NorFab's client has and this one has not raises an AttributeError that says
     nfapi        NorFab: start, make_client, destroy
     client       NFPClient and the future that it submits jobs with
     inventory    what of the inventory they need
-    __main__     runs a script without a changed line
+
+``__main__`` runs a script without a changed line.
 """
 
 from broker.nfp.norfab.client import NFPClient, NFPJobFuture
