@@ -20,8 +20,11 @@ and says where a worker's code is. A worker without it is NorFab's own, or a plu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from broker.errors import ConfigError
 from broker.nfp.inventory.datastore import Datastore
@@ -29,8 +32,41 @@ from broker.nfp.inventory.reading import Document, Path
 from broker.nfp.names import FILESHARING
 from broker.nfp.peer.keys import check_name
 
+T = TypeVar("T")
 ENDPOINT: Final = "tcp://127.0.0.1:5555"
-_KEYS: Final = ("broker", "workers", "workers_start_interval", "workers_init_timeout")
+
+
+class _Options(msgspec.Struct, forbid_unknown_fields=True):
+    """Of one entry of ``topology.workers``."""
+
+    depends_on: list[str] = []
+
+
+class _Section(msgspec.Struct, forbid_unknown_fields=True):
+    """``topology``."""
+
+    broker: bool = True
+    workers: list[str | dict[str, _Options | None]] | None = None
+    workers_start_interval: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    workers_init_timeout: Any = None
+    """NorFab's; here nobody is given up for being slow."""
+
+
+class _Broker(msgspec.Struct):
+    """``broker``, as far as it is followed."""
+
+    endpoint: str | None = None
+    zmq_auth: bool = True
+    shared_key: str | None = None
+
+
+class _Data(msgspec.Struct):
+    """What ``workers`` has for one, as far as a start needs it."""
+
+    service: str | None = None
+    worker: str | None = None
+    max_concurrent_jobs: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    base_dir: str | None = None
 
 
 class TopologyWorker(NamedTuple):
@@ -90,45 +126,54 @@ def read_topology(datastore: Datastore) -> Topology:
         ConfigError: file, line and what is wrong.
     """
     main = datastore.document
-    broker = _mapping(main, ("broker",))
-    section = _mapping(main, ("topology",))
-    for key in section:
-        if key not in _KEYS:
-            raise main.fault(("topology", key), f"topology has no {key!r}, expected {', '.join(_KEYS)}")
-    interval_s = section.get("workers_start_interval", 0)
-    if isinstance(interval_s, bool) or not isinstance(interval_s, (int, float)) or interval_s < 0:
-        raise main.fault(("topology", "workers_start_interval"), "expected seconds, 0 or more")
+    folder = os.path.dirname(main.source.name)
+    broker = _converted(main, ("broker",), main.value.get("broker"), _Broker)
+    section = _converted(main, ("topology",), main.value.get("topology"), _Section)
     workers: list[TopologyWorker] = []
     files = None
-    for name, depends_on, path in _named(main, section.get("workers")):
-        data = datastore.get_inventory(name) or {}
-        if data.get("service") == FILESHARING and "worker" not in data:
-            files = _text(main, path, name, data, "base_dir") or os.path.dirname(main.source.name)
-        else:
-            workers.append(_worker(main, path, name, depends_on, data))
+    for name, depends_on, path in _named(main, section):
+        data = _converted(main, path, datastore.get_inventory(name), _Data, f"worker {name!r}: ")
+        if data.service == FILESHARING and not data.worker:
+            files = os.path.join(folder, data.base_dir or "")
+            continue
+        if not data.worker and not data.service:
+            said = "the inventory has neither worker: FILE.py, the code of a worker of ours, nor service:"
+            raise main.fault(path, f"worker {name!r}: {said}")
+        code = data.worker or ""
+        if code.partition(":")[0].endswith(".py") or os.sep in code:
+            code = os.path.join(folder, code)
+        where = str(main.fault(path, "")).rpartition(": ")[0]
+        jobs = data.max_concurrent_jobs
+        workers.append(TopologyWorker(name, data.service or "", code, jobs, depends_on, where))
     _check_dependencies(main, workers)
     return Topology(
-        _flag(main, ("topology", "broker"), section),
-        _setting(main, broker, "endpoint") or ENDPOINT,
-        _flag(main, ("broker", "zmq_auth"), broker),
-        _setting(main, broker, "shared_key") or None,
-        files and os.path.join(os.path.dirname(main.source.name), files),
+        section.broker,
+        broker.endpoint or ENDPOINT,
+        broker.zmq_auth,
+        broker.shared_key or None,
+        files,
         tuple(workers),
-        float(interval_s),
+        section.workers_start_interval,
     )
 
 
-def _named(main: Document, entries: Any) -> Iterator[tuple[str, tuple[str, ...], Path]]:
+def _converted(main: Document, path: Path, value: Any, type_: type[T], whose: str = "") -> T:
+    """``value``, which is at ``path``, as a ``type_``; nothing is one of defaults."""
+    try:
+        return msgspec.convert({} if value is None else value, type_)
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$")
+        below = [int(at) if at else key for at, key in re.findall(r"\[(\d+)\]|\.(\w+)", place)]
+        named = ".".join(map(str, below if whose else (*path, *below)))
+        raise main.fault((*path, *below), f"{whose}{named}: {said}") from error
+
+
+def _named(main: Document, section: _Section) -> Iterator[tuple[str, tuple[str, ...], Path]]:
     """Name, dependencies and place of each entry of ``topology.workers``."""
-    if entries is not None and not isinstance(entries, list):
-        raise main.fault(("topology", "workers"), "topology.workers is no list, expected names of workers")
     seen: set[str] = set()
-    for at, entry in enumerate(entries or ()):
+    for at, entry in enumerate(section.workers or ()):
         path: Path = ("topology", "workers", at)
-        found = {entry: None} if isinstance(entry, str) else entry
-        if not isinstance(found, dict) or not found:
-            raise main.fault(path, "expected a worker's name, or {NAME: {depends_on: [NAMES]}}")
-        for name, options in found.items():
+        for name, options in ({entry: None} if isinstance(entry, str) else entry).items():
             try:
                 check_name(name)
             except ConfigError as error:
@@ -136,34 +181,7 @@ def _named(main: Document, entries: Any) -> Iterator[tuple[str, tuple[str, ...],
             if name in seen:
                 raise main.fault(path, f"{name!r} again: each worker once")
             seen.add(name)
-            yield name, _depends_on(main, path, name, options), path
-
-
-def _depends_on(main: Document, path: Path, name: str, options: Any) -> tuple[str, ...]:
-    given = options if isinstance(options, dict) else {"": options} if options is not None else {}
-    names = given.get("depends_on") or []
-    texts = isinstance(names, list) and all(isinstance(each, str) for each in names)
-    if not texts or any(key != "depends_on" for key in given):
-        raise main.fault(path, f"{name!r}: expected {{depends_on: [NAMES]}}")
-    return tuple(names)
-
-
-def _worker(
-    main: Document, path: Path, name: str, depends_on: tuple[str, ...], data: Mapping[str, Any]
-) -> TopologyWorker:
-    code = _text(main, path, name, data, "worker")
-    service = _text(main, path, name, data, "service")
-    if not code and not service:
-        said = f"worker {name!r}: the inventory has neither worker: FILE.py, the code of a worker of ours, nor service:"
-        raise main.fault(path, said)
-    jobs = data.get("max_concurrent_jobs")
-    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
-        raise main.fault(path, f"worker {name!r}: max_concurrent_jobs is no number from 1 on")
-    place, _, _ = code.partition(":")
-    if place.endswith(".py") or os.sep in place:
-        code = os.path.join(os.path.dirname(main.source.name), code)
-    line = str(main.fault(path, "")).rpartition(": ")[0]
-    return TopologyWorker(name, service, code, jobs, depends_on, line)
+            yield name, tuple(options.depends_on) if options else (), path
 
 
 def _check_dependencies(main: Document, workers: list[TopologyWorker]) -> None:
@@ -184,31 +202,3 @@ def _check_dependencies(main: Document, workers: list[TopologyWorker]) -> None:
             )
         for name in free:
             del left[name]
-
-
-def _mapping(main: Document, path: Path) -> dict[str, Any]:
-    found = main.value.get(str(path[0])) or {}
-    if not isinstance(found, dict):
-        raise main.fault(path, f"{path[0]} is no mapping")
-    return found
-
-
-def _flag(main: Document, path: Path, section: Mapping[str, Any]) -> bool:
-    value = section.get(str(path[-1]), True)
-    if not isinstance(value, bool):
-        raise main.fault(path, f"{path[-1]}: expected true or false")
-    return value
-
-
-def _setting(main: Document, broker: Mapping[str, Any], key: str) -> str:
-    value = broker.get(key) or ""
-    if not isinstance(value, str):
-        raise main.fault(("broker", key), f"broker.{key}: expected a text")
-    return value
-
-
-def _text(main: Document, path: Path, name: str, data: Mapping[str, Any], key: str) -> str:
-    value = data.get(key) or ""
-    if not isinstance(value, str):
-        raise main.fault(path, f"worker {name!r}: {key} is no text")
-    return value
