@@ -102,7 +102,7 @@ def test_nothing_said_is_a_broker(tmp_path: Path, text: str) -> None:
         (
             "workers: {w: [{worker: 5}]}\ntopology:\n  workers:\n  - w",
             4,
-            "worker 'w': Expected `str | null`, got `int`",
+            "worker 'w': worker: Expected `str | null`, got `int`",
         ),
         (
             "workers: {w: [{worker: a.py, max_concurrent_jobs: 0}]}\ntopology:\n  workers:\n  - w",
