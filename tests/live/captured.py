@@ -262,7 +262,7 @@ class LoggingChannel(DealerChannel):
     ) -> None:
         certificate, keys = credentials(folder / "peers", name, [live.nfp], server_key=live.nfp_key)
         super().__init__([live.nfp], identity=name, sender=sender, certificate=certificate, server_keys=keys)
-        self._session = session
+        self._captured = session
         self._end = end
 
     def start(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
@@ -275,7 +275,7 @@ class LoggingChannel(DealerChannel):
         return queued
 
     def _log(self, did: str, packet: Packet) -> None:
-        self._session.add(
+        self._captured.add(
             "nfp",
             self._end,
             did,

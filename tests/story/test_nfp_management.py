@@ -61,13 +61,13 @@ def wait_for_worker(env: dict[str, str]) -> None:
 
 def test_the_page_works_as_written(lab: tuple[dict[str, str], Path]) -> None:
     env, log = lab
-    assert len(blocks("sh")) == 4
-    looks, workers, ends, by_run = blocks("sh")
+    looks, workers, ends, by_run, searches = blocks("sh")
     wait_for_worker(env)
     shown = shell(env, looks)
     assert re.search(r"^status +active$", shown, re.MULTILINE)
     assert re.search(r"^lab-1 +lab +alive", shown, re.MULTILINE)
     assert '"epoch"' in shell(env, by_run)
+    shell(env, searches)
     (python,) = blocks("python")
     assert run(env, sys.executable, "-c", python).splitlines()[0] == "active"
     assert 'lab-1: {"status":"disconnecting"}' in shell(env, workers)
