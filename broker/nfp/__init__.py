@@ -2,17 +2,17 @@
 
 One job's journey, room by room::
 
-    server/      frames from a ROUTER -> packet; who sent it, is the name theirs, which family of commands is it
-    dispatch/    what to do: jobs, slots, queues, credits, liveness, answers in the sender's dialect    (pure)
+    server/      frames from a ROUTER -> packet; who sent it, is the name theirs, who answers it
+    dispatch/    what to do: orders and their parts, queues, credits, liveness, answers in the sender's dialect (pure)
     store/       what must outlive the process: SQLite, one thread, group commits
     server/      the queue of every peer that was touched, flushed once what it says is stored
 
 What the broker answers itself::
 
-    management/  figures, workers, jobs, events with replay, accounting
+    management/  counters, workers, jobs, events with replay, accounting
     inventory/   data of workers: YAML with patterns, rendered, redacted
     files/       files of one folder, in chunks
-    service/     the service on the Flux broker: topics ``nfp.SERVICE.TASK``, events ``nfp.job.UUID.KIND``
+    service/     a service of the Flux broker: topics ``nfp.SERVICE.TASK``, events ``nfp.job.UUID.KIND``
 
 The other end::
 

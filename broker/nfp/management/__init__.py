@@ -1,10 +1,14 @@
 """What the broker answers itself: management, its jobs, events by subscription, accounting.
 
-``mmi`` and ``workers``, ``logs``: the text's management interface and deployed NorFab's. ``jobs``: the
-job list. ``events`` over ``event_bus`` over ``replay_buffer``: subscriptions with replay. ``accounting``: who used how
-much. ``internal_service``: what these services share;
-``counters``: what the broker counts. All of them see the broker itself (``server.broker.NfpBroker``).
-``../MANAGEMENT.md`` has all their tasks.
+::
+
+    mmi               the text's management interface and deployed NorFab's; ``workers``, ``counters``: what it tells
+    jobs              jobs, searched, filtered and shown
+    events            subscriptions, over ``event_bus``, which delivers, and ``replay_buffer``, the latest events
+    accounting        who used how much
+    internal_service  what these services share: tasks, roles, arguments
+
+They see the broker itself (``server.broker.NfpBroker``). ``../MANAGEMENT.md`` has all their tasks.
 """
 
 from __future__ import annotations

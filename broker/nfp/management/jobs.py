@@ -163,7 +163,18 @@ def job_filter(states: frozenset[str], since: float | None, until: float | None,
 
 
 def shown(job: JobView) -> dict[str, Any]:
-    """A job as it is told."""
+    """Tell of a job what clients of NFP read, without its results."""
+    return {
+        **told_everywhere(job),
+        "age_s": round(job.age_s, 3),
+        "remaining_s": round(job.remaining_s, 3),
+        "workers": [slot.worker or slot.slot for slot in job.slots],
+        "attempts": sum(slot.attempt for slot in job.slots),
+    }
+
+
+def told_everywhere(job: JobView) -> dict[str, Any]:
+    """Tell of a job what NFP's side and Flux's have in common; ``failed`` are the workers whose part failed."""
     return {
         "uuid": job.uuid,
         "service": job.service,
@@ -173,18 +184,9 @@ def shown(job: JobView) -> dict[str, Any]:
         "userid": told_userid(job.userid),
         "client": job.client,
         "state": job.state,
-        "age_s": round(job.age_s, 3),
-        "remaining_s": round(job.remaining_s, 3),
-        "workers": [slot.worker or slot.slot for slot in job.slots],
-        "attempts": sum(slot.attempt for slot in job.slots),
         "asked": list(job.asked),
-        "failed": failed_workers(job),
+        "failed": [slot.worker or slot.slot for slot in job.slots if slot.ended == FAILED],
     }
-
-
-def failed_workers(job: JobView) -> list[str]:
-    """Return the workers whose part of it failed."""
-    return [slot.worker or slot.slot for slot in job.slots if slot.ended == FAILED]
 
 
 def described(job: JobView, results: list[ResultView]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import msgspec
 from broker.errors import ProtocolError, RpcError
 from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
-from broker.nfp.management.jobs import STATES, chosen_states, described, failed_workers, job_filter
+from broker.nfp.management.jobs import STATES, chosen_states, described, job_filter, told_everywhere
 from broker.nfp.names import NAME_BYTES_MAX, Code
-from broker.nfp.principal import Principal, Standing, told_userid
-from broker.nfp.targets import Target, parse, render
+from broker.nfp.principal import Principal, Standing
+from broker.nfp.targets import Target, parse
 from broker.wire.payload import decode_json
 
 SERVICE: Final = "nfp"
@@ -187,21 +187,12 @@ Results = Callable[[str], list[ResultView]]
 
 
 def job_row(view: JobView) -> dict[str, Any]:
-    """A job for people and dashboards; ``failed`` are the workers whose part failed."""
+    """Tell of a job what people and dashboards read."""
     return {
-        "uuid": view.uuid,
-        "service": view.service,
-        "task": view.task,
-        "target": render(view.target, array=False),
-        "holder": view.holder,
-        "userid": told_userid(view.userid),
-        "client": view.client,
-        "state": view.state,
+        **told_everywhere(view),
         "age": round(view.age_s, 3),
         "remaining": round(view.remaining_s, 3),
-        "asked": list(view.asked),
         "slots": [slot._asdict() for slot in view.slots],
-        "failed": failed_workers(view),
     }
 
 
