@@ -109,6 +109,8 @@ async def list_(
     more = told.get("total", len(found)) - len(found)
     if more > 0:
         print(f"{more} more; --limit shows up to 1000", file=sys.stderr)
+    elif told.get("more"):
+        print("older jobs were not looked at", file=sys.stderr)
     return OK
 
 
