@@ -248,8 +248,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def tables_agree(self) -> None:
         check(self.bench.dispatcher._state)
-        for worker in self.bench.dispatcher._state.roster.workers.values():
-            if worker.wire is None or worker.wire.cancels:
+        for worker in self.bench.dispatcher._state.registry.workers.values():
+            if worker.connection is None or worker.connection.cancels:
                 continue
             for run in worker.runs.values():  # what is over stays until the worker says so, and it is asked
                 over_s = CONFIG.hold_s + CONFIG.keepalive_s + 0.1
@@ -436,7 +436,7 @@ def check(state: Any) -> None:
             assert (part.run is None) == (part.state in (WAITING, FINAL))
             if part.run is not None:
                 assert part.run.worker.runs[order.uuid] is part.run
-                assert state.roster.workers[part.run.worker.name] is part.run.worker
+                assert state.registry.workers[part.run.worker.name] is part.run.worker
                 current[part] = part.run.worker.name
     assert state.waiting == waiting
     assert state.waiting_parts == waiting_parts
@@ -448,11 +448,11 @@ def check(state: Any) -> None:
     assert {order.uuid for order in state.closed} == {
         order.uuid for order in state.orders.values() if order.state != OPEN
     }
-    for worker in state.roster.workers.values():
-        assert worker.busy == sum(run.holds for run in worker.runs.values()) + sum(worker.claims.values())
-        assert not worker.claims.keys() & worker.runs.keys()
-        assert all(state.claims[uuid][worker.name] is worker for uuid in worker.claims)
-        service, free = worker.service, worker.wire is not None and not worker.choked
+    for worker in state.registry.workers.values():
+        assert worker.busy == sum(run.holds for run in worker.runs.values()) + sum(worker.foreign.values())
+        assert not worker.foreign.keys() & worker.runs.keys()
+        assert all(state.foreign[uuid][worker.name] is worker for uuid in worker.foreign)
+        service, free = worker.service, worker.connection is not None and not worker.choked
         assert (worker in service.idle) == (free and worker.busy < worker.slots)
         assert (worker in service.ready) == (free and worker.slots <= worker.busy < worker.limit)
         assert (worker in service.ahead) == (free and worker.busy > worker.slots)
@@ -460,16 +460,16 @@ def check(state: Any) -> None:
         for run in worker.runs.values():
             assert run.ended or current[run.part] == worker.name
             assert run.holds or run.ended or run.ready is not None
-    assert sum(map(len, state.claims.values())) == sum(
-        len(worker.claims) for worker in state.roster.workers.values()
+    assert sum(map(len, state.foreign.values())) == sum(
+        len(worker.foreign) for worker in state.registry.workers.values()
     )
-    for service in state.roster.services.values():
+    for service in state.registry.services.values():
         assert service.workers or service.queue or service.gathering
-        assert service.alive == sum(worker.wire is not None for worker in service.workers.values())
+        assert service.alive == sum(worker.connection is not None for worker in service.workers.values())
         assert not (service.queue and (service.idle or service.ready))
-    for name, box in state.roster.mailboxes.items():
+    for name, box in state.registry.mailboxes.items():
         assert len(box)
-        assert name not in state.roster.workers or not state.roster.workers[name].free
+        assert name not in state.registry.workers or not state.registry.workers[name].free
 
 
 def leftovers(dispatcher: Any) -> dict[str, int]:
@@ -478,16 +478,16 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
     tables = {
         "orders": state.orders,
         "closed": state.closed,
-        "claims": state.claims,
+        "claims": state.foreign,
         "waiting": state.waiting,
         "waiting_parts": state.waiting_parts,
         "unread": state.unread,
         "later": dispatcher._recall,
         "safe": state.safe,
         "timers": state.timers,
-        "workers": state.roster.workers,
-        "services": state.roster.services,
-        "mailboxes": state.roster.mailboxes,
+        "workers": state.registry.workers,
+        "services": state.registry.services,
+        "mailboxes": state.registry.mailboxes,
         "clients": state.clients,
         "relays": dispatcher._relays,
         "offers": dispatcher._liveness._offers,

@@ -15,7 +15,7 @@ from broker import nesting
 from broker.errors import DecodeError, ProtocolError, RpcError
 from broker.nesting import _LONG, NESTED_MAX, _opens, check, read_json
 from broker.nfp import bodies, opening, targets
-from broker.nfp.dispatch import rewriting
+from broker.nfp.dispatch import translation
 from broker.nfp.management import jobs, replay_buffer
 from broker.oslo.directory import wire
 from broker.oslo.proxy import openings, summaries
@@ -59,7 +59,7 @@ READERS = {
     "nfp: an opening": (lambda t: opening.read_object(t) != {}, b'{"a":', b"}"),
     "nfp: a result for management": (lambda t: isinstance(jobs._as_json(t), list), b"[", b"]"),
     "nfp: an event for management": (lambda t: replay_buffer._spoken(t) is not None, b"[", b"]"),
-    "nfp: between dialects": (lambda t: isinstance(rewriting._readable(t), list), b"[", b"]"),
+    "nfp: between dialects": (lambda t: isinstance(translation._readable(t), list), b"[", b"]"),
     "nfp: several targets": (lambda t: targets.parse(t.decode()) is not None, b'["w",', b"]"),
     "oslo: an opening": (
         taken(lambda t: openings.read([t]), openings.CannotOpen),

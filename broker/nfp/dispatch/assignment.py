@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from broker.nfp.dispatch.claims import Claims
+from broker.nfp.dispatch.foreign_jobs import ForeignJobs
 from broker.nfp.dispatch.model import DISPATCHED, PART_BYTES, WAITING, Order, Part, Run, Worker
 from broker.nfp.dispatch.queues import FairQueue
-from broker.nfp.dispatch.reclaims import Reclaims
+from broker.nfp.dispatch.rebalancing import Rebalancer
+from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.results import Results
-from broker.nfp.dispatch.rewriting import is_object
-from broker.nfp.dispatch.roster import EVERY_SERVICE
 from broker.nfp.dispatch.state import State
+from broker.nfp.dispatch.translation import is_object
 from broker.nfp.names import Command
 from broker.nfp.records import Dispatched, PartAdded, Returned
 
@@ -29,16 +29,14 @@ class Assignment:
     """Queues in front of workers.
 
     Attributes:
-        reclaims: takes back what a worker has not begun.
+        rebalancer: takes back what a worker has not begun.
     """
 
-    __slots__ = ("_claims", "_results", "_state", "reclaims")
-
-    def __init__(self, state: State, results: Results, claims: Claims) -> None:
+    def __init__(self, state: State, results: Results, foreign: ForeignJobs) -> None:
         self._state = state
         self._results = results
-        self._claims = claims
-        self.reclaims = Reclaims(state.timers, self.may_have_begun)
+        self._foreign = foreign
+        self.rebalancer = Rebalancer(state.timers, self.may_have_begun)
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -57,31 +55,31 @@ class Assignment:
         waiting = state.waiting_parts.get(holder, 0)
         if waiting and waiting + more > config.slots_per_client:
             return f"requests of this client wait for {waiting} workers already ({config.slots_per_client})"
-        found = state.roster.services.get(service)
+        found = state.registry.services.get(service)
         if not names and found is not None:
             if len(found.queue) + len(found.gathering) >= config.queue_max:
                 return f"queue of service {service} is full ({config.queue_max})"
             return ""
         for name in names:
-            box = state.roster.mailboxes.get(name)
+            box = state.registry.mailboxes.get(name)
             if box is not None and len(box) >= config.queue_max:
                 return f"queue of worker {name} is full ({config.queue_max})"
         return ""
 
     def place(self, part: Part, now: float, *, front: bool = False) -> None:
         """A part that stands in no queue goes to a worker, or waits; ``front``: it had its turn before."""
-        roster = self._state.roster
-        if self._state.claims and self._give_claimed(part, now):
+        registry = self._state.registry
+        if self._state.foreign and self._give_to_holder(part, now):
             return
         queue: FairQueue[Part] | None
         if part.name:
-            named = roster.workers.get(part.name)
-            queue = roster.mailboxes.get(part.name)
+            named = registry.workers.get(part.name)
+            queue = registry.mailboxes.get(part.name)
             if named is not None and named.free and (front or not queue) and self._give(part, named, now):
                 return
-            queue = roster.mailbox(part.name)
+            queue = registry.mailbox(part.name)
         else:
-            queue = roster.service(part.order.service, now).queue
+            queue = registry.service(part.order.service, now).queue
             while front or not queue:
                 worker = self._choose(part)
                 if worker is None:
@@ -118,14 +116,14 @@ class Assignment:
 
     def gather(self, order: Order, now: float) -> None:
         """A request for all of a service that has nobody: it waits for the first worker."""
-        self._state.roster.service(order.service, now).gathering[order] = None
+        self._state.registry.service(order.service, now).gathering[order] = None
         self.waits(order, now)
 
     def stop_gathering(self, order: Order) -> None:
         """Its workers are known, or it is over."""
-        service = self._state.roster.services[order.service]
+        service = self._state.registry.services[order.service]
         del service.gathering[order]
-        self._state.roster.tidy(service)
+        self._state.registry.tidy(service)
         self.waits_no_more(order)
 
     def settle_nowhere(self, order: Order, now: float) -> None:
@@ -153,15 +151,15 @@ class Assignment:
             self._state.returned.remove(part)
 
     def _left_queue(self, part: Part) -> None:
-        roster = self._state.roster
+        registry = self._state.registry
         part.queue = None
         if part.name:
-            if not roster.mailboxes[part.name]:
-                del roster.mailboxes[part.name]
+            if not registry.mailboxes[part.name]:
+                del registry.mailboxes[part.name]
         else:
-            service = roster.services[part.order.service]
+            service = registry.services[part.order.service]
             if not service.queue:
-                roster.tidy(service)
+                registry.tidy(service)
         self.waits_no_more(part.order)
 
     # -- workers --------------------------------------------------------------------------------
@@ -180,7 +178,7 @@ class Assignment:
         while worker.free:
             queue = self._next_queue(worker)
             if queue is None:
-                self.reclaims.idle(worker.service, now)
+                self.rebalancer.idle(worker.service, now)
                 return
             part = queue.pop()
             self._left_queue(part)
@@ -188,7 +186,7 @@ class Assignment:
                 self.place(part, now, front=True)
 
     def _next_queue(self, worker: Worker) -> FairQueue[Part] | None:
-        box = self._state.roster.mailboxes.get(worker.name)
+        box = self._state.registry.mailboxes.get(worker.name)
         queue = worker.service.queue
         if box and queue:
             worker.turn = not worker.turn
@@ -200,7 +198,7 @@ class Assignment:
 
         Rather not one that has had the part before.
         """
-        service = self._state.roster.services.get(part.order.service)
+        service = self._state.registry.services.get(part.order.service)
         idle = None if service is None else service.idle or service.ready
         if not idle:
             return None
@@ -209,16 +207,16 @@ class Assignment:
             return next((each for each in islice(idle, OTHERS_TRIED) if each.name not in part.given), first)
         return first
 
-    def _give_claimed(self, part: Part, now: float) -> bool:
+    def _give_to_holder(self, part: Part, now: float) -> bool:
         """To a worker that says it holds this very job, whatever else it has to do."""
-        worker = self._claims.holder(part)
+        worker = self._foreign.worker_with(part)
         return worker is not None and self._give(part, worker, now)
 
-    def claimed(self, order: Order, worker: Worker, now: float) -> None:
+    def found_at(self, order: Order, worker: Worker, now: float) -> None:
         """``worker`` says that it holds ``order``: what waits of it and is for this worker goes there now."""
         for name in (worker.name, ""):
             part = order.parts.get(name)
-            if part is not None and part.queue is not None and self._claims.holder(part) is worker:
+            if part is not None and part.queue is not None and self._foreign.worker_with(part) is worker:
                 self.withdraw(part)
                 self.place(part, now, front=True)
                 return
@@ -228,14 +226,14 @@ class Assignment:
 
         A part that this worker must not or cannot run ends here.
         """
-        wire, order, state = worker.wire, part.order, self._state
-        assert wire is not None
+        connection, order, state = worker.connection, part.order, self._state
+        assert connection is not None
         if wrong := self._unfit(part, worker):
-            self._results.give_up(part, *wrong, now)
+            self._results.fail(part, *wrong, now)
             return True
         if not order.told:
             order.told = True
-            self._state.kinds.of(order.client).dispatched(order)
+            self._state.responders.of(order.client).dispatched(order)
         before = part.given.get(worker.name, 0)
         run = self.bind(part, worker, part.attempt + 1, now)
         state.journal.put(Dispatched(order.uuid, part.name, worker.name, run.attempt))
@@ -247,8 +245,8 @@ class Assignment:
         if not sent:
             self._unbind(run, before)
             return False
-        if worker.claims:
-            self._claims.drop(worker, order.uuid)
+        if worker.foreign:
+            self._foreign.drop(worker, order.uuid)
         worker.sent = now
         state.counts.dispatched += 1
         state.tell("dispatched", order, worker.name, run.attempt)
@@ -259,8 +257,8 @@ class Assignment:
 
         A task that may run twice need not wait for the group that stores the job itself and this dispatch of it, both
         or neither. If the broker is killed before it is written, the job never was: its client has no 202 and submits
-        it again, by the same uuid; a worker that lists it as its own is preferred then (see ``claims``) and does not
-        run it again; what another worker says about it is about a job that nobody knows, and counts for nothing. If
+        it again, by the same uuid; a worker that lists it as its own is preferred then (see ``foreign_jobs``) and does
+        not run it again; what another worker says about it is about a job that nobody knows, and counts for nothing. If
         the disk is full the client is told so, and the worker to stop.
         """
         order, position = run.part.order, self._state.journal.position
@@ -277,18 +275,18 @@ class Assignment:
         )
         if service != order.service and not allowed:
             return 400, f"not allowed: worker {worker.name} does not offer {order.service}"
-        wire = worker.wire
-        if wire is not None and wire.strict and not is_object(order):
+        connection = worker.connection
+        if connection is not None and connection.strict and not is_object(order):
             return 417, f"worker {worker.name} expects a JSON object, the request's body is none"
         return None
 
     def bind(self, part: Part, worker: Worker, attempt: int, now: float) -> Run:
         """``part`` is in the hands of ``worker`` from now on, and takes one of its credits."""
         run = Run(part, worker, attempt, now)
-        wire = worker.wire
+        connection = worker.connection
         run.check = (
-            wire is not None
-            and not wire.pushes
+            connection is not None
+            and not connection.pushes
             and worker.name in part.given
             and worker.name not in part.strangers
         )
@@ -303,7 +301,7 @@ class Assignment:
         if worker.busy < worker.slots and worker in idle:
             idle.move_to_end(worker)
         else:
-            self._state.roster.refresh(worker)
+            self._state.registry.refresh(worker)
         return run
 
     def _unbind(self, run: Run, before: int) -> None:
@@ -320,7 +318,7 @@ class Assignment:
             part.given[worker.name] = before
         else:
             del part.given[worker.name]
-        self._results.let_go(run)
+        self._results.release(run)
         state.counts.unsent += 1
         state.journal.put(Returned(part.order.uuid, part.name))
 
@@ -332,12 +330,12 @@ class Assignment:
         order = part.order
         if self.may_have_begun(run) and not (untouched and part.state == DISPATCHED):
             error = f"worker {run.worker.name} {why} after it had been given the job; {order.service} {order.task}"
-            self._results.let_go(run)
+            self._results.release(run)
             part.run = None
             error += " is not declared idempotent, so it is not run again"
-            self._results.give_up(part, 408, error, now, lost=run.worker.name)
+            self._results.fail(part, 408, error, now, lost=run.worker.name)
             return
-        self._results.let_go(run)
+        self._results.release(run)
         part.run = part.asked = None
         part.state = WAITING
         part.since = now

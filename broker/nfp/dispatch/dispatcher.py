@@ -1,8 +1,8 @@
 """The dispatcher: the walk of a request from a client to workers and of their results back.
 
-A POST is checked and turned into a job with one part for each worker it is for (``intake``). A part goes to a worker
-with a free credit, or waits in a fair queue (``assignment``). What the worker says about it (``progress``) is passed to
-the client in the client's dialect (``answers``, ``pushes``), and the first final result is recorded (``results``). Time
+A POST is checked and turned into an order with one part for each worker it is for (``requests``). A part goes to a
+worker with a free credit, or waits in a fair queue (``assignment``). What the worker says about it (``progress``) is
+passed to the client in the client's dialect (``responses``), and the first final result is recorded (``results``). Time
 limits are ``expiry``'s, workers that come and go ``liveness``'s, a broker that was restarted ``restore``'s.
 
 Nothing recurses: credits that return and parts that come back are noted in ``State`` and served at the end of each
@@ -20,10 +20,9 @@ from broker.nfp.bodies import WorkerOpen
 from broker.nfp.contract import Journal, OnJobEvent, Peer
 from broker.nfp.dispatch import views
 from broker.nfp.dispatch.assignment import Assignment
-from broker.nfp.dispatch.claims import Claims
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.expiry import Expiry
-from broker.nfp.dispatch.intake import Intake
+from broker.nfp.dispatch.foreign_jobs import ForeignJobs
 from broker.nfp.dispatch.liveness import Liveness
 from broker.nfp.dispatch.model import FINAL, Client, Worker
 from broker.nfp.dispatch.progress import Progress
@@ -70,18 +69,17 @@ class Dispatcher:
         self._state = state = State(config, journal, access, happened, offended)
         self.counts = state.counts
         self._results = results = Results(state)
-        claims = Claims(state)
-        self._assignment = assignment = Assignment(state, results, claims)
+        foreign = ForeignJobs(state)
+        self._assignment = assignment = Assignment(state, results, foreign)
         self._expiry = Expiry(state, results, assignment)
         self._relays = relays = Relays(state)
-        intake = Intake(state, results, assignment, relays)
         self._requests = requests = Requests(state, results, assignment, relays)
-        progress = Progress(state, results, assignment, relays, claims)
+        progress = Progress(state, results, assignment, relays, foreign)
         self._recall = recall = Recall(state)
-        self._liveness = Liveness(state, results, assignment, intake, progress, relays, claims, recall)
+        self._liveness = Liveness(state, results, assignment, requests, progress, relays, foreign, recall)
         self._restore = Restore(state, results, assignment, self._liveness)
         self._of_clients = {
-            Command.POST: intake.post,
+            Command.POST: requests.post,
             Command.GET: requests.get,
             Command.DELETE: requests.delete,
             Command.PUT: requests.put,
@@ -93,9 +91,9 @@ class Dispatcher:
         }
 
     def listen(self, refused: Callable[[int], None], moved: Callable[[Worker, bool], None] | None) -> None:
-        """Have somebody told of refused requests and of workers that come and go; see ``State`` and ``Roster``."""
+        """Have somebody told of refused requests (``State.refused``) and of workers that come and go (``moved``)."""
         self._state.refused = refused
-        self._state.roster.moved = moved
+        self._state.registry.moved = moved
 
     # -- packets --------------------------------------------------------------------------------
 
@@ -169,7 +167,7 @@ class Dispatcher:
         owed, client.owed = client.owed, {}
         for part in owed:
             if peer.roomy():
-                self._state.kinds.of(client).delivered_again(part)
+                self._state.responders.of(client).delivered_again(part)
             else:
                 client.owed[part] = None
 
@@ -246,12 +244,12 @@ class Dispatcher:
 
     def workers(self, now: float) -> list[WorkerView]:
         """Every worker that is there or waited for."""
-        roster, config = self._state.roster, self._state.config
-        return [views.worker_view(worker, roster, config, now) for worker in roster.workers.values()]
+        registry, config = self._state.registry, self._state.config
+        return [views.worker_view(worker, registry, config, now) for worker in registry.workers.values()]
 
     def services(self) -> list[ServiceView]:
         """Every service with workers or waiting requests."""
-        return [views.service_view(service) for service in self._state.roster.services.values()]
+        return [views.service_view(service) for service in self._state.registry.services.values()]
 
     def clients(self, now: float) -> list[ClientView]:
         """Everybody who is there and has spoken, or has a job that is remembered."""
@@ -273,7 +271,7 @@ class Dispatcher:
 
     def knows_worker(self, name: str) -> bool:
         """True when a worker of that name is, or was, there."""
-        return self._state.roster.knows(name)
+        return self._state.registry.knows(name)
 
     def remembers(self, identity: bytes, holder: str) -> bool:
         """True when this client has a job that is remembered."""

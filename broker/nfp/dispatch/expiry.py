@@ -16,8 +16,6 @@ from broker.nfp.dispatch.state import State, told_by
 class Expiry:
     """Ends what takes too long: 408."""
 
-    __slots__ = ("_assignment", "_results", "_state")
-
     def __init__(self, state: State, results: Results, assignment: Assignment) -> None:
         self._state = state
         self._results = results
@@ -50,14 +48,14 @@ class Expiry:
         """When a part that waits since ``since`` has waited too long if nobody comes; while somebody is there, when
         to look again.
         """
-        absent = self._state.roster.absent_since(name, order.service)
+        absent = self._state.registry.absent_since(name, order.service)
         early, ttl_s = told_by(order), self._state.config.queue_ttl_s
         if absent is None:
             return min(now + ttl_s, early if early > now else order.deadline)
         return min(max(absent, since) + ttl_s, early)
 
     def _nobody(self, name: str, order: Order, since: float, now: float) -> str:
-        absent = self._state.roster.absent_since(name, order.service)
+        absent = self._state.registry.absent_since(name, order.service)
         who = f"worker {name} was not there" if name else f"service {order.service} had no workers"
         return f"{who} for {now - max(absent or 0.0, since):.3g} s"
 
@@ -70,4 +68,4 @@ class Expiry:
 
     def _expire_part(self, part: Part, error: str, now: float) -> None:
         self._assignment.withdraw(part)
-        self._results.give_up(part, 408, error, now)
+        self._results.fail(part, 408, error, now)

@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 from broker.nfp.bodies import HeldJob, WorkerOpen
 from broker.nfp.contract import FEATURES, Peer
 from broker.nfp.dispatch.assignment import Assignment
-from broker.nfp.dispatch.claims import Claims
-from broker.nfp.dispatch.intake import Intake
+from broker.nfp.dispatch.connections import WorkerConnection, connection_of, disconnect
+from broker.nfp.dispatch.foreign_jobs import ForeignJobs
 from broker.nfp.dispatch.model import ALIVE, EXPECTED, FINAL, LOST, WAITING, Run, Worker
 from broker.nfp.dispatch.progress import Progress
 from broker.nfp.dispatch.recall import Recall
 from broker.nfp.dispatch.relays import Relays
+from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
-from broker.nfp.dispatch.wires import Wire, disconnect, wire_of
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.records import WorkerLeft, WorkerSeen
@@ -33,12 +33,12 @@ from broker.nfp.records import WorkerLeft, WorkerSeen
 OFFERED_MAX: Final = 200_000
 """Jobs, tasks and resources in all OPENs whose READY has not come: anybody may send one, workers send READY at once.
 When there are more, the oldest OPENs are dropped."""
-PARTING_S: Final = 1.0
+DISCONNECT_S: Final = 1.0
 """A worker has so long to take its DISCONNECT and end the connection. libzmq would not notice that a process is frozen
 whose kernel goes on."""
-SCOLD_S: Final = 1.0
+TOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
-SCOLDED_MAX: Final = 1024
+TOLD_MAX: Final = 1024
 """Names remembered for that; when there are more, old ones are dropped."""
 GRID_S: Final = 1 / 16
 """Workers are looked at at multiples of this: what is due waits so long at most for the others."""
@@ -54,43 +54,28 @@ class _Offer(NamedTuple):
 class Liveness:
     """Who is there."""
 
-    __slots__ = (
-        "_assignment",
-        "_claims",
-        "_ended",
-        "_intake",
-        "_offered",
-        "_offers",
-        "_progress",
-        "_recall",
-        "_relays",
-        "_results",
-        "_scolded",
-        "_state",
-    )
-
     def __init__(
         self,
         state: State,
         results: Results,
         assignment: Assignment,
-        intake: Intake,
+        requests: Requests,
         progress: Progress,
         relays: Relays,
-        claims: Claims,
+        foreign: ForeignJobs,
         recall: Recall,
     ) -> None:
         self._state = state
         self._results = results
         self._assignment = assignment
-        self._intake = intake
+        self._requests = requests
         self._progress = progress
         self._relays = relays
-        self._claims = claims
+        self._foreign = foreign
         self._recall = recall
         self._offers: dict[Peer, _Offer] = {}
         self._offered = 0
-        self._scolded: dict[str, float] = {}
+        self._told: dict[str, float] = {}
         self._ended: set[Peer] = set()
         """Connections that were told DISCONNECT for an unexpected command, until they are lost."""
 
@@ -98,8 +83,12 @@ class Liveness:
 
     def of(self, peer: Peer) -> Worker | None:
         """The worker that is registered on this very connection."""
-        worker = self._state.roster.workers.get(peer.name)
-        return worker if worker is not None and worker.wire is not None and worker.wire.peer is peer else None
+        worker = self._state.registry.workers.get(peer.name)
+        return (
+            worker
+            if worker is not None and worker.connection is not None and worker.connection.peer is peer
+            else None
+        )
 
     def opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
         """OPEN of a worker: kept until its READY, for one hold time at most. After READY it is unexpected: False."""
@@ -136,31 +125,31 @@ class Liveness:
 
     def ready(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY: registers, once for each connection."""
-        roster = self._state.roster
-        worker = roster.workers.get(peer.name)
-        if worker is not None and worker.wire is not None and worker.wire.peer is peer:
+        registry = self._state.registry
+        worker = registry.workers.get(peer.name)
+        if worker is not None and worker.connection is not None and worker.connection.peer is peer:
             self.unexpected(worker, "a second READY", now)
             return
         if peer in self._ended:
             self._offend(peer, "READY after DISCONNECT")
             return
-        if worker is not None and worker.key != peer.principal.key and worker.wire is not None:
+        if worker is not None and worker.key != peer.principal.key and worker.connection is not None:
             self._refuse(peer, packet, f"the name {peer.name} belongs to another key")
             return
         if not self._state.access.may_offer(peer.principal, packet.service):
             self._refuse(peer, packet, f"this key may not offer {packet.service}")
             return
         if worker is not None and worker.key != peer.principal.key:
-            self.bury(worker, "was somebody else", now)  # who is away: names are proven before this
+            self.declare_dead(worker, "was somebody else", now)  # who is away: names are proven before this
             worker = None
         if worker is not None and worker.service.name != packet.service:
-            self.bury(worker, f"offers {packet.service} now", now)
+            self.declare_dead(worker, f"offers {packet.service} now", now)
             worker = None
         offer = self._forget_offer(peer)
         if worker is None:
-            service = roster.service(packet.service, now)
+            service = registry.service(packet.service, now)
             worker = Worker(peer.name, service, packet.dialect, peer.principal.key, now)
-            roster.add(worker)
+            registry.add(worker)
         self._register(worker, peer, packet, offer, now)
 
     def _register(self, worker: Worker, peer: Peer, packet: Packet, offer: WorkerOpen, now: float) -> None:
@@ -169,19 +158,19 @@ class Liveness:
         worker.holder = peer.principal.holder
         worker.features = offer.features & FEATURES
         worker.tasks = offer.tasks
-        state.roster.announced(worker, offer.resources)
+        state.registry.announced(worker, offer.resources)
         usual = state.config.credits if packet.dialect is Dialect.NORFAB else 1
         worker.slots = worker.limit = min(offer.credits or usual, state.config.credits_max)
         worker.tx = worker.rx = 0
         worker.sent = now
-        wire = wire_of(peer, packet.dialect, packet.service, worker.features)
-        if wire.lists:
+        connection = connection_of(peer, packet.dialect, packet.service, worker.features)
+        if connection.lists:
             worker.limit += state.config.ahead  # it gives back what has not begun
-        state.roster.arrived(worker, wire, now)
+        state.registry.arrived(worker, connection, now)
         state.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
         self._arm(worker, now)
         self._reconcile(worker, offer, now)
-        self._intake.gathered(worker, now)
+        self._requests.gathered(worker, now)
         state.freed.append(worker)
 
     def _refuse(self, peer: Peer, packet: Packet, reason: str) -> None:
@@ -193,41 +182,45 @@ class Liveness:
 
     def _reconcile(self, worker: Worker, offer: WorkerOpen, now: float) -> None:
         """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
-        wire = worker.wire
-        assert wire is not None
-        self._claims.clear(worker)
+        connection = worker.connection
+        assert connection is not None
+        self._foreign.clear(worker)
         for uuid, run in list(worker.runs.items()):
             run.heard = now
             run.asked = 0.0
             if run.part.run is not run:
-                self._results.let_go(run)
-            elif not wire.lists:
+                self._results.release(run)
+            elif not connection.lists:
                 self._progress.ask(run, now)
             elif uuid not in offer.jobs:
                 self._assignment.give_back(run, "came back without the job", now)
-        if wire.lists:
+        if connection.lists:
             may_begin = [
-                uuid for uuid, held in offer.jobs.items() if self._holds(worker, wire, uuid, held, now)
+                uuid for uuid, held in offer.jobs.items() if self._holds(worker, connection, uuid, held, now)
             ]
             if may_begin:
-                wire.confirm(may_begin, self._state.journal.position)
+                connection.confirm(may_begin, self._state.journal.position)
 
-    def _still_holds(self, worker: Worker, wire: Wire, uuid: str, held: HeldJob, now: float) -> None:
-        if worker.wire is wire and self._holds(worker, wire, uuid, held, now):
-            wire.confirm([uuid], self._state.journal.position)
+    def _still_holds(
+        self, worker: Worker, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
+    ) -> None:
+        if worker.connection is connection and self._holds(worker, connection, uuid, held, now):
+            connection.confirm([uuid], self._state.journal.position)
 
-    def _holds(self, worker: Worker, wire: Wire, uuid: str, held: HeldJob, now: float) -> bool:
+    def _holds(
+        self, worker: Worker, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
+    ) -> bool:
         """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
         state = self._state
         if uuid in state.unread:
-            self._recall.later(uuid, partial(self._still_holds, worker, wire, uuid, held))
+            self._recall.later(uuid, partial(self._still_holds, worker, connection, uuid, held))
             return False
         order = state.orders.get(uuid)
         part = order.given_to(worker.name) if order is not None else None
         if order is None or part is None:
-            self._claims.lay(worker, uuid, running=held.state == "running")
+            self._foreign.add(worker, uuid, running=held.state == "running")
             if order is not None:
-                self._assignment.claimed(order, worker, now)
+                self._assignment.found_at(order, worker, now)
             return False
         if part.state == FINAL and held.state == "done":
             self._results.acknowledge(worker, uuid)
@@ -244,7 +237,7 @@ class Liveness:
         if part.run is run and (not waits or self._assignment.asks_first(run)):
             self._progress.accept(run)
         if (
-            held.state == "done" and wire.pushes
+            held.state == "done" and connection.pushes
         ):  # it is sent anyway, and may be large: asked for when it does not come
             run.doubtful = True
         elif held.state == "done":
@@ -258,7 +251,7 @@ class Liveness:
         worker.heard = now
         if worker.choked:
             worker.choked = False
-            self._state.roster.refresh(worker)
+            self._state.registry.refresh(worker)
             self._state.freed.append(worker)
 
     def _arm(self, worker: Worker, now: float) -> None:
@@ -276,34 +269,34 @@ class Liveness:
 
     def _look(self, worker: Worker, now: float) -> None:
         worker.timer = None
-        config, wire = self._state.config, worker.wire
-        if wire is None:
-            self.bury(worker, "was lost", now)
+        config, connection = self._state.config, worker.connection
+        if connection is None:
+            self.declare_dead(worker, "was lost", now)
             return
         # sums, as the timer was set with: the difference may be less than an interval that is over, by rounding
         if now >= worker.heard + config.hold_s:
-            self._dismiss(wire, f"nothing heard for {now - worker.heard:.1f} s", now)
-            self.bury(worker, "was silent too long", now)
+            self._dismiss(connection, f"nothing heard for {now - worker.heard:.1f} s", now)
+            self.declare_dead(worker, "was silent too long", now)
             return
         if now >= worker.sent + config.keepalive_s:
-            worker.tx += wire.keepalive()
+            worker.tx += connection.keepalive()
             worker.sent = now
         self._progress.look_after(worker, now)
         if worker.choked:
             worker.choked = False
-            self._state.roster.refresh(worker)
+            self._state.registry.refresh(worker)
             self._state.freed.append(worker)
         self._arm(worker, now)
 
-    def _dismiss(self, wire: Wire, reason: str, now: float) -> None:
+    def _dismiss(self, connection: WorkerConnection, reason: str, now: float) -> None:
         """DISCONNECT: it has to end the connection, or to register anew on it."""
-        wire.disconnect(reason)
-        self._state.timers.at(now + PARTING_S, self._part, wire.peer)
+        connection.disconnect(reason)
+        self._state.timers.at(now + DISCONNECT_S, self._cut_unregistered, connection.peer)
 
-    def _part(self, peer: Peer, now: float) -> None:
+    def _cut_unregistered(self, peer: Peer, now: float) -> None:
         """Cut who was told to come back and did not: it may be frozen, and nobody else could have its name."""
-        worker = self._state.roster.workers.get(peer.name)
-        if peer.alive and (worker is None or worker.wire is None or worker.wire.peer is not peer):
+        worker = self._state.registry.workers.get(peer.name)
+        if peer.alive and (worker is None or worker.connection is None or worker.connection.peer is not peer):
             peer.cut("still there after DISCONNECT, and not registered")
 
     # -- going ----------------------------------------------------------------------------------
@@ -313,14 +306,14 @@ class Liveness:
         if peer in self._ended:
             self._offend(peer, f"{packet.command.name} after DISCONNECT")
             return
-        last = self._scolded.get(peer.name)
+        last = self._told.get(peer.name)
         self._state.counts.unexpected += 1
-        if last is not None and now - last < SCOLD_S:
+        if last is not None and now - last < TOLD_S:
             return
-        if len(self._scolded) >= SCOLDED_MAX:
-            recent = {name: then for name, then in self._scolded.items() if now - then < SCOLD_S}
-            self._scolded = recent if len(recent) < SCOLDED_MAX else {}
-        self._scolded[peer.name] = now
+        if len(self._told) >= TOLD_MAX:
+            recent = {name: then for name, then in self._told.items() if now - then < TOLD_S}
+            self._told = recent if len(recent) < TOLD_MAX else {}
+        self._told[peer.name] = now
         peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
         self._state.offended(peer, "unexpected", f"{packet.command.name} without READY")
 
@@ -329,13 +322,13 @@ class Liveness:
 
         It has to come back on a new connection; whatever it says on this one counts against it.
         """
-        wire = worker.wire
-        if wire is not None:
-            self._dismiss(wire, what, now)
-            self._ended.add(wire.peer)
-        self.lose(worker, now)
-        if wire is not None:
-            self._offend(wire.peer, what)
+        connection = worker.connection
+        if connection is not None:
+            self._dismiss(connection, what, now)
+            self._ended.add(connection.peer)
+        self.mark_lost(worker, now)
+        if connection is not None:
+            self._offend(connection.peer, what)
 
     def _offend(self, peer: Peer, what: str) -> None:
         self._state.counts.unexpected += 1
@@ -343,10 +336,10 @@ class Liveness:
 
     def goodbye(self, worker: Worker, now: float) -> None:
         """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
-        if worker.wire is not None and worker.wire.lists:
-            self.bury(worker, "said goodbye", now)
+        if worker.connection is not None and worker.connection.lists:
+            self.declare_dead(worker, "said goodbye", now)
         else:
-            self.lose(worker, now)
+            self.mark_lost(worker, now)
 
     def gone(self, peer: Peer, now: float) -> None:
         """The connection is lost."""
@@ -354,18 +347,18 @@ class Liveness:
         self._ended.discard(peer)
         worker = self.of(peer)
         if worker is not None:
-            self.lose(worker, now)
+            self.mark_lost(worker, now)
 
-    def lose(self, worker: Worker, now: float) -> None:
+    def mark_lost(self, worker: Worker, now: float) -> None:
         """Nothing can be sent to it any more; it may be back within its grace."""
-        self._state.roster.left(worker, now)
+        self._state.registry.left(worker, now)
         self._relays.gone(worker)
         self._arm(worker, now)
 
-    def bury(self, worker: Worker, why: str, now: float) -> None:
+    def declare_dead(self, worker: Worker, why: str, now: float) -> None:
         """It is dead: what it has goes to others."""
         state = self._state
-        state.roster.left(worker, now)
+        state.registry.left(worker, now)
         self._relays.gone(worker)
         state.timers.cancel(worker.timer)
         worker.timer = None
@@ -375,28 +368,28 @@ class Liveness:
             if run.part.run is run:
                 self._assignment.give_back(run, why, now)
             else:
-                self._results.let_go(run)
-        self._claims.clear(worker)
-        state.roster.remove(worker, now)
+                self._results.release(run)
+        self._foreign.clear(worker)
+        state.registry.remove(worker, now)
         state.journal.put(WorkerLeft(worker.name))
 
     def disconnect(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
         """DISCONNECT these workers, all of them with None; those that are waited for are not there."""
-        workers = self._state.roster.workers
+        workers = self._state.registry.workers
         meant = (
             list(workers.values()) if names is None else [workers[name] for name in names if name in workers]
         )
         found = []
         for worker in meant:
-            if worker.wire is not None:
+            if worker.connection is not None:
                 found.append(worker.name)
-                self._dismiss(worker.wire, reason, now)
-                self.lose(worker, now)
+                self._dismiss(worker.connection, reason, now)
+                self.mark_lost(worker, now)
         return found
 
     def expect(self, worker: Worker, now: float) -> None:
         """After a restart: ``worker`` was there before and may be back within a hold time."""
         worker.state = EXPECTED
         worker.since = now
-        self._state.roster.add(worker)
+        self._state.registry.add(worker)
         self._arm(worker, now)

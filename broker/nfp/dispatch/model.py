@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
+from broker.nfp.dispatch.connections import WorkerConnection
 from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.dispatch.timers import Timer
-from broker.nfp.dispatch.wires import Wire
 from broker.nfp.names import Command, Dialect
 from broker.nfp.outcome import part_state
 from broker.nfp.packet import Body
@@ -57,35 +57,6 @@ class Order:
         size: bytes it costs: its body, its recorded results, ``ORDER_BYTES``, and ``PART_BYTES`` for each part.
         after: the commit that makes the job durable.
     """
-
-    __slots__ = (
-        "_digest",
-        "added_at",
-        "after",
-        "body",
-        "client",
-        "closed_at",
-        "deadline",
-        "dialect",
-        "holder",
-        "key",
-        "missing",
-        "open",
-        "owner",
-        "parts",
-        "principal",
-        "service",
-        "size",
-        "state",
-        "target",
-        "task",
-        "timer",
-        "told",
-        "ttl_s",
-        "userid",
-        "uuid",
-        "waiting",
-    )
 
     def __init__(self, added: JobAdded, client: Client, principal: Principal | None, added_at: float) -> None:
         self.uuid = added.uuid
@@ -179,25 +150,6 @@ class Part:
         after: the commit that makes the recorded result durable.
     """
 
-    __slots__ = (
-        "after",
-        "asked",
-        "attempt",
-        "body",
-        "ended",
-        "given",
-        "name",
-        "order",
-        "queue",
-        "repeat",
-        "run",
-        "since",
-        "state",
-        "status",
-        "strangers",
-        "worker",
-    )
-
     def __init__(self, order: Order, name: str, now: float) -> None:
         self.order = order
         self.name = name
@@ -238,21 +190,6 @@ class Run:
         ended: when it ceased to be current, 0.0 before.
     """
 
-    __slots__ = (
-        "asked",
-        "attempt",
-        "check",
-        "content",
-        "doubtful",
-        "ended",
-        "heard",
-        "holds",
-        "part",
-        "ready",
-        "told",
-        "worker",
-    )
-
     def __init__(self, part: Part, worker: Worker, attempt: int, now: float) -> None:
         self.part = part
         self.worker = worker
@@ -269,12 +206,12 @@ class Run:
 
     def request(self, command: Command, body: Body, after: int = 0) -> bool:
         """Write to the worker about it. False: nothing was queued, the worker is away or its queue is full."""
-        wire, order = self.worker.wire, self.part.order
-        if wire is None:
+        connection, order = self.worker.connection, self.part.order
+        if connection is None:
             return False
         client = order.client
-        address = client.token(self.attempt) if wire.tokens else client.address(self.attempt)
-        return wire.request(command, order.uuid, address, body, after)
+        address = client.token(self.attempt) if connection.tokens else client.address(self.attempt)
+        return connection.request(command, order.uuid, address, body, after)
 
     def ask(self) -> bool:
         """GET: what became of it. Deployed workers do not read the body."""
@@ -286,44 +223,18 @@ class Worker:
 
     Attributes:
         state: alive, lost (connection broken, not dead yet) or expected (known from the store, not back yet).
-        wire: how it is written to; None unless alive.
+        connection: how it is written to; None unless alive.
         slots: jobs it runs at a time.
         limit: jobs it is given at a time: one more where it can be taken back, so that it never waits for the next.
         busy: credits in use.
         runs: by job, what it was given and has not finished.
-        claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
+        foreign: jobs that it said it holds and was not given here; True for those it runs, which take credits.
         choked: its queue was full: it gets nothing until it is heard again.
         heard, sent: when anything last came from or went to it.
         since: when it got into its present state.
         resources: what its OPEN said that it manages.
         tasks: what its OPEN said about running twice.
     """
-
-    __slots__ = (
-        "busy",
-        "choked",
-        "claims",
-        "dialect",
-        "features",
-        "heard",
-        "holder",
-        "key",
-        "limit",
-        "name",
-        "resources",
-        "runs",
-        "rx",
-        "sent",
-        "service",
-        "since",
-        "slots",
-        "state",
-        "tasks",
-        "timer",
-        "turn",
-        "tx",
-        "wire",
-    )
 
     def __init__(self, name: str, service: Service, dialect: Dialect, key: str, now: float) -> None:
         self.name = name
@@ -333,11 +244,11 @@ class Worker:
         self.holder = ""
         self.features: frozenset[str] = frozenset()
         self.state = EXPECTED
-        self.wire: Wire | None = None
+        self.connection: WorkerConnection | None = None
         self.slots = self.limit = 1
         self.busy = 0
         self.runs: dict[str, Run] = {}
-        self.claims: dict[str, bool] = {}
+        self.foreign: dict[str, bool] = {}
         self.choked = False
         self.turn = False
         self.heard = self.sent = self.since = now
@@ -349,7 +260,7 @@ class Worker:
     @property
     def free(self) -> bool:
         """True when it could be given a job now."""
-        return self.wire is not None and self.busy < self.limit and not self.choked
+        return self.connection is not None and self.busy < self.limit and not self.choked
 
 
 class Service:
@@ -366,19 +277,6 @@ class Service:
         gathering: requests for all of them, made while there was none.
         absent_since: when the last one that was there left.
     """
-
-    __slots__ = (
-        "absent_since",
-        "ahead",
-        "alive",
-        "gathering",
-        "idle",
-        "name",
-        "queue",
-        "ready",
-        "sharing",
-        "workers",
-    )
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
@@ -405,20 +303,6 @@ class Client:
         kept: its closed jobs.
         seen: when it last asked something, -1.0 when never since the start.
     """
-
-    __slots__ = (
-        "_prefix",
-        "dialect",
-        "features",
-        "holder",
-        "identity",
-        "kept",
-        "name",
-        "open",
-        "owed",
-        "peer",
-        "seen",
-    )
 
     def __init__(self, identity: bytes, holder: str, name: str, dialect: Dialect) -> None:
         self.identity = identity

@@ -12,7 +12,7 @@ from broker.identity import USERID_UNKNOWN
 from broker.nfp import bodies
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.assignment import Assignment
-from broker.nfp.dispatch.claims import Claims
+from broker.nfp.dispatch.foreign_jobs import ForeignJobs
 from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, WAITING, Run, Worker
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.results import Results
@@ -32,16 +32,14 @@ _SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "resu
 class Progress:
     """Listens to workers."""
 
-    __slots__ = ("_assignment", "_claims", "_relays", "_results", "_state")
-
     def __init__(
-        self, state: State, results: Results, assignment: Assignment, relays: Relays, claims: Claims
+        self, state: State, results: Results, assignment: Assignment, relays: Relays, foreign: ForeignJobs
     ) -> None:
         self._state = state
         self._results = results
         self._assignment = assignment
         self._relays = relays
-        self._claims = claims
+        self._foreign = foreign
 
     # -- whose is it ----------------------------------------------------------------------------
 
@@ -50,13 +48,13 @@ class Progress:
         order = self._state.orders.get(packet.uuid)
         if order is None:
             self._state.counts.unroutable += 1
-            self._claims.heard(worker, packet)
+            self._foreign.heard(worker, packet)
             return None
         run = worker.runs.get(packet.uuid)
         if run is None:
             part = order.given_to(worker.name)
             if part is None:
-                if self._claims.heard(worker, packet):
+                if self._foreign.heard(worker, packet):
                     self._state.counts.unroutable += 1
                 else:
                     self._forged(peer, packet)
@@ -92,13 +90,13 @@ class Progress:
         run = self._run_of(peer, worker, packet, now)
         if run is None:
             return
-        wire, code = worker.wire, packet.status
-        assert wire is not None
+        connection, code = worker.connection, packet.status
+        assert connection is not None
         asked, run.asked = run.asked, 0.0
         run.doubtful = False
         if code in _AT_WORK:
             self._at_work(run, packet, now)
-        elif code == 404 or (asked and code in wire.unknown):
+        elif code == 404 or (asked and code in connection.unknown):
             self._unknown(run, now)
         elif code in FINAL_CODES:
             self._final(run, packet, now)
@@ -109,14 +107,14 @@ class Progress:
         """Whether it is the end of an attempt that was stopped because the job was somebody else's: no result of it."""
         order = self._state.orders.get(packet.uuid)
         part = order.given_to(worker.name) if order is not None else None
-        if part is None or part.state == FINAL or worker.wire is None or not worker.wire.cancels:
+        if part is None or part.state == FINAL or worker.connection is None or not worker.connection.cancels:
             return False
         run = worker.runs.get(packet.uuid)
         if run is not None and run is part.run:
             attempt = bodies.read_token(packet.client) if packet.client is not None else 0
             return 0 < attempt < run.attempt
         if run is not None:
-            self._results.let_go(run)
+            self._results.release(run)
         return True
 
     def _at_work(self, run: Run, packet: Packet, now: float) -> None:
@@ -134,9 +132,9 @@ class Progress:
 
         A worker that does not hear it does not begin, lists the job when it is back, and is told then.
         """
-        wire = run.worker.wire
-        if wire is not None and self._assignment.asks_first(run):
-            wire.confirm([run.part.order.uuid], self._state.journal.position)
+        connection = run.worker.connection
+        if connection is not None and self._assignment.asks_first(run):
+            connection.confirm([run.part.order.uuid], self._state.journal.position)
 
     def _tell_accepted(self, run: Run, body: Body) -> None:
         """201 to the client, once, in front of every event: a worker may say it only when the job has run a while."""
@@ -146,7 +144,7 @@ class Progress:
         order = run.part.order
         if body is None:
             body = bodies.accepted(order.uuid, run.worker.service.name, run.worker.name)
-        self._state.kinds.of(order.client).accepted(order, body)
+        self._state.responders.of(order.client).accepted(order, body)
 
     def accept(self, run: Run) -> None:
         """The worker of a current run has the job, by whatever it said."""
@@ -164,10 +162,10 @@ class Progress:
 
     def _unknown(self, run: Run, now: float) -> None:
         """The worker does not know the job."""
-        part, wire = run.part, run.worker.wire
+        part, connection = run.part, run.worker.connection
         if part.run is not run:
-            self._results.let_go(run)
-        elif run.check and wire is not None:
+            self._results.release(run)
+        elif run.check and connection is not None:
             run.check = False
             if not run.request(Command.POST, part.order.body, self._state.journal.position):
                 run.worker.choked = True
@@ -179,20 +177,20 @@ class Progress:
     def _final(self, run: Run, packet: Packet, now: float) -> None:
         part, worker = run.part, run.worker
         if part.state == FINAL:
-            self._results.let_go(run)
+            self._results.release(run)
             if packet.status == 200 and part.worker != worker.name:
                 self._state.counts.late += 1
         elif run.ended and packet.status != 200:  # it was told to stop, somebody else is at work
-            self._results.let_go(run)
+            self._results.release(run)
         else:
-            self._results.brought(run, packet.status, packet.data, now)
+            self._results.record(run, packet.status, packet.data, now)
         self._results.acknowledge(worker, part.order.uuid)
 
     # -- EVENT, STREAM --------------------------------------------------------------------------
 
     def event(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
         """An EVENT: to the client; the announcement of a result that has to be fetched is kept until it is here."""
-        if packet.uuid not in self._state.orders and packet.uuid not in worker.claims:
+        if packet.uuid not in self._state.orders and packet.uuid not in worker.foreign:
             self._publish(worker, packet)
             return
         run = self._run_of(peer, worker, packet, now)
@@ -209,13 +207,13 @@ class Progress:
             part.asked = None
         told = kind if kind in _SPOKEN else "progress"
         self._state.tell(told, part.order, worker.name, run.attempt, body=packet.body)
-        if kind == "result_ready" and worker.wire is not None and not worker.wire.pushes:
+        if kind == "result_ready" and worker.connection is not None and not worker.connection.pushes:
             run.ready = packet.body
             self._results.free_credit(run)
             self.ask(run, now)
         else:
             self._tell_accepted(run, None)
-            self._state.kinds.of(part.order.client).event(run, kind, packet)
+            self._state.responders.of(part.order.client).event(run, kind, packet)
 
     def _publish(self, worker: Worker, packet: Packet) -> None:
         """An EVENT on a topic that is no job: to who subscribed to the topic (NFP, "NFP/Worker-PUB")."""
@@ -228,11 +226,11 @@ class Progress:
     def _event_of_other(self, run: Run, kind: str) -> None:
         """Of a worker whose part is over, or that lost the part to another one: only a result still counts."""
         worker, part = run.worker, run.part
-        if kind != "result_ready" or worker.wire is None or worker.wire.pushes:
+        if kind != "result_ready" or worker.connection is None or worker.connection.pushes:
             self._state.counts.unroutable += 1
         elif part.state == FINAL:
             self._state.counts.late += part.worker != worker.name
-            self._results.let_go(run)
+            self._results.release(run)
         else:
             run.ask()
 
@@ -251,7 +249,7 @@ class Progress:
         if order.client.dialect is Dialect.SEED:
             self._gather(run, packet.data, now)
         else:
-            self._state.kinds.of(order.client).stream(run, packet)
+            self._state.responders.of(order.client).stream(run, packet)
 
     def _gather(self, run: Run, chunk: bytes, now: float) -> None:
         """The text has no STREAM: its client gets all chunks together, as the result.
@@ -268,7 +266,7 @@ class Progress:
             error = (
                 f"more than {len(content)} bytes were streamed: ask for a part of it, by offset and length"
             )
-            self._results.give_up(run.part, 417, error, now)
+            self._results.fail(run.part, 417, error, now)
         elif order.task == "fetch_file":
             run.request(Command.PUT, bodies.next_offset(order.body, len(content)))
 
@@ -299,16 +297,16 @@ class Progress:
                     self._assignment.give_back(run, "did not answer", now)
             elif self._to_be_asked(run, now):
                 self.ask(run, now)
-            elif self._assignment.reclaims.reclaimable(run, now):
-                self._assignment.reclaims.reclaim(run, now)
+            elif self._assignment.rebalancer.may_take_back(run, now):
+                self._assignment.rebalancer.take_back(run, now)
 
     def _to_be_asked(self, run: Run, now: float) -> bool:
-        wire = run.worker.wire
-        if wire is None or (wire.pushes and not run.doubtful):
+        connection = run.worker.connection
+        if connection is None or (connection.pushes and not run.doubtful):
             return False
         return run.ready is not None or now - run.heard >= self._state.config.probe_s
 
 
 def _tells(worker: Worker) -> bool:
     """Whether the worker answers the DELETE of a job that it still runs as soon as it has stopped."""
-    return worker.wire is None or worker.wire.cancels
+    return worker.connection is None or worker.connection.cancels

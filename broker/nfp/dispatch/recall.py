@@ -32,8 +32,6 @@ class Recall:
         since: when the snapshot was taken up.
     """
 
-    __slots__ = ("_bytes", "_later", "_size", "_state", "since")
-
     def __init__(self, state: State) -> None:
         self._state = state
         self._later: dict[str, list[Callable[[float], None]]] = {}

@@ -29,8 +29,6 @@ class Relay:
         said: what the others answered; empty when answers are passed on one by one.
     """
 
-    __slots__ = ("one_by_one", "packet", "peer", "said", "timer", "waits")
-
     def __init__(self, peer: Peer, packet: Packet, *, one_by_one: bool) -> None:
         self.peer = peer
         self.packet = packet
@@ -42,8 +40,6 @@ class Relay:
 
 class Relays:
     """All passed requests, by uuid."""
-
-    __slots__ = ("_state", "_waiting")
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -58,13 +54,15 @@ class Relays:
     def management(self, peer: Peer, packet: Packet, now: float) -> None:
         """A request for ``mmi.service.worker``: one answer, an object of what each worker said."""
         workers = [
-            worker for worker in self._meant(packet.target) if worker.wire is not None and worker.wire.managed
+            worker
+            for worker in self._meant(packet.target)
+            if worker.connection is not None and worker.connection.managed
         ]
         error = self._unfit(packet)
         if not error and not workers:
             error = "none of the workers named is there and has a management interface"
         if error:
-            self._state.kinds.of(peer).refused(peer, packet, 400, error)
+            self._state.responders.of(peer).refused(peer, packet, 400, error)
             return
         relay = Relay(peer, packet, one_by_one=False)
         self._pass(relay, Command.MMI, workers, now)
@@ -74,7 +72,7 @@ class Relays:
         workers = [
             worker
             for worker in self._meant(packet.target, packet.service)
-            if worker.wire is not None and worker.dialect is Dialect.NORFAB
+            if worker.connection is not None and worker.dialect is Dialect.NORFAB
         ]
         if self._unfit(packet) or not workers:
             return False
@@ -91,10 +89,10 @@ class Relays:
         return "too many requests wait for workers" if len(self._waiting) >= RELAYS_MAX else ""
 
     def _meant(self, target: Target | None, service: str = "all") -> list[Worker]:
-        roster = self._state.roster
+        registry = self._state.registry
         if target is not None and target.names:
-            return [roster.workers[name] for name in target.names if name in roster.workers]
-        meant = [worker for worker in roster.targets(service) if worker.wire is not None]
+            return [registry.workers[name] for name in target.names if name in registry.workers]
+        meant = [worker for worker in registry.targets(service) if worker.connection is not None]
         return meant[:1] if target is not None and target.kind == "any" else meant
 
     def _pass(self, relay: Relay, command: Command, workers: list[Worker], now: float) -> None:
@@ -102,8 +100,8 @@ class Relays:
         self._waiting[packet.uuid] = relay
         token = bodies.make_token(relay.peer.identity, 0)
         for worker in workers:
-            wire = worker.wire
-            if wire is not None and wire.request(command, packet.uuid, token, packet.body):
+            connection = worker.connection
+            if connection is not None and connection.request(command, packet.uuid, token, packet.body):
                 relay.waits[worker.name] = None
                 worker.sent = now
         relay.timer = self._state.timers.at(now + self._state.config.relay_s, self._over, relay)
@@ -145,7 +143,7 @@ class Relays:
             self._answer(relay, 200, bodies.aggregate(relay.said))
         else:
             error = f"no worker answered within {self._state.config.relay_s:g} s"
-            self._state.kinds.of(relay.peer).refused(relay.peer, relay.packet, 408, error)
+            self._state.responders.of(relay.peer).refused(relay.peer, relay.packet, 408, error)
 
     def _answer(self, relay: Relay, code: int, body: bytes) -> None:
         """RESPONSE; a request by the command MMI is answered by MMI as well, which deployed clients wait for."""

@@ -1,44 +1,254 @@
-"""GET, DELETE and PUT of a job that is known (NFP, "GET", "DELETE"; PUT is deployed NorFab's).
+"""What clients ask: POST, GET and DELETE of the text, PUT of deployed NorFab (NFP, "POST", "GET", "DELETE").
 
-Only whose job it is, and owners, may ask; a setting lets others GET, too ("any other client"). Everybody else is told
-what is told about a job that does not exist.
+Only whose job it is, and owners, may ask about a job; a setting lets others GET, too ("any other client"). Everybody
+else is told what is told about a job that does not exist.
+
+Targets. *any* is one part without a name. Names, and *all* of a service, are one part each, settled at once: such a
+job cannot be moved to another worker. *all* means who is there: a worker whose connection is lost at the moment is told
+as missing, since nobody knows whether it will be back, and the others' results would wait for it. *all* of a service
+that has nobody waits for the first worker and takes who is there then. A named worker is one of the service: a job for
+somebody of another service is refused. A name that no worker has may be a resource: it means the workers that announced
+it. What is neither fails at once when it stands among names that are known, and is waited for when none of them is. The
+service "all" is deployed NorFab's: every worker, or any one of each.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
+from broker.nfp import bodies
 from broker.nfp.contract import Peer
-from broker.nfp.dispatch.answers import NOT_GIVEN
 from broker.nfp.dispatch.assignment import Assignment
-from broker.nfp.dispatch.model import FINAL, Order, Part
+from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, Worker
+from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.relays import Relays
+from broker.nfp.dispatch.responses import NOT_GIVEN, Responder
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.outcome import STATUS_WORDS, job_state
+from broker.nfp.principal import Principal
+from broker.nfp.records import JobAdded, PartAdded
+from broker.nfp.targets import Target
 
 _UNKNOWN: Final = "this job is not known here"
+_IN_USE: Final = "this uuid is in use"
+
+
+class Plan(NamedTuple):
+    """Whom a request is for; ``denied`` is why it must not be, else ""."""
+
+    parts: tuple[str, ...] = ()
+    """Names of parts; () waits for the first worker of the service."""
+    there: bool = False
+    """Somebody of them is, or was, there: 202 rather than 300."""
+    missing: tuple[str, ...] = ()
+    """Lost workers of all, which get no part; unknown names in a list, whose parts fail at once."""
+    denied: str = ""
 
 
 class Requests:
-    """Requests about jobs."""
+    """What clients ask of jobs."""
 
-    __slots__ = ("_assignment", "_relays", "_results", "_state")
-
-    def __init__(
-        self,
-        state: State,
-        results: Results,
-        assignment: Assignment,
-        relays: Relays,
-    ) -> None:
+    def __init__(self, state: State, results: Results, assignment: Assignment, relays: Relays) -> None:
         self._state = state
         self._results = results
         self._assignment = assignment
         self._relays = relays
+
+    def post(self, peer: Peer, packet: Packet, now: float) -> None:
+        """A POST."""
+        state, responder = self._state, self._state.responders.of(peer)
+        known = state.orders.get(packet.uuid)
+        if known is not None:
+            self._again(known, peer, packet, responder, now)
+            return
+        if len(self._relays) and packet.uuid in self._relays:
+            self._refuse(responder, peer, packet, 400, _IN_USE, errno.EEXIST)
+            return
+        if state.journal.broken:
+            text = f"the broker cannot store jobs: {state.journal.broken}"
+            self._refuse(responder, peer, packet, 500, text, errno.EIO)
+            return
+        assert packet.target is not None
+        head = bodies.read_head(packet.body)
+        plan = self._plan(peer.principal, packet.service, packet.target, head.task)
+        if plan.denied:
+            self._refuse(responder, peer, packet, 400, plan.denied, errno.EPERM)
+            return
+        longest_s = state.config.job_ttl_s
+        if head.timeout_s and head.timeout_s > longest_s:
+            text = f"timeout {head.timeout_s:g} s: a job of this broker has {longest_s:g} s at most (nfp.job_ttl_s)"
+            self._refuse(responder, peer, packet, 400, text, errno.EINVAL)
+            return
+        names = tuple(name for name in plan.parts if name)
+        full = self._assignment.full(packet.service, names, peer.principal.holder)
+        if full:
+            self._refuse(responder, peer, packet, 500, full, errno.EAGAIN)
+            return
+        self._accept(peer, packet, head, plan, now)
+
+    def _refuse(
+        self, responder: Responder, peer: Peer, packet: Packet, code: int, error: str, errnum: int
+    ) -> None:
+        self._state.counts.denied += 1
+        self._state.refused(errnum)
+        responder.refused(peer, packet, code, error)
+
+    def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:
+        state, who = self._state, peer.principal
+        client = self._state.clients.of(peer, now)
+        ttl_s = head.timeout_s or min(state.config.job_timeout_s, state.config.job_ttl_s)
+        target = packet.target
+        assert target is not None
+        added = JobAdded(
+            packet.uuid,
+            packet.service,
+            head.task,
+            target,
+            packet.data,
+            peer.identity,
+            peer.dialect,
+            who.holder,
+            who.userid,
+            ttl_s,
+            plan.parts,
+        )
+        order = Order(added, client, who, now)
+        order.told, order.missing = plan.there, plan.missing
+        state.orders[order.uuid] = order
+        client.open += 1
+        state.open_orders += 1
+        state.open_bytes += order.size
+        state.counts.submitted += 1
+        state.journal.put(added)
+        parts = self._parts(order, plan.parts, now)
+        order.after = state.journal.position
+        self._state.look_in_time(order, now)
+        state.tell("submitted", order, size=len(order.body))
+        self._state.responders.of(client).submitted(peer, order)
+        for part in parts:
+            if part.name in plan.missing:
+                self._results.fail(part, 400, f"no worker is called {part.name}, and no resource", now)
+            else:
+                self._assignment.place(part, now)
+        if not parts:
+            self._assignment.gather(order, now)
+        if order.waiting:
+            state.tell("queued", order)
+
+    def _parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:
+        parts = [Part(order, name, now) for name in names]
+        self._assignment.count(order, parts)
+        return parts
+
+    # -- the same again -------------------------------------------------------------------------
+
+    def _again(self, order: Order, peer: Peer, packet: Packet, responder: Responder, now: float) -> None:
+        """A job that is known: answered from its state when it is the same, by the same holder."""
+        same = (
+            order.holder == peer.principal.holder
+            and order.service == packet.service
+            and order.target == packet.target
+            and order.has_body(packet.data)
+        )
+        if not same:
+            self._refuse(responder, peer, packet, 400, _IN_USE, errno.EEXIST)
+            return
+        self._state.counts.duplicates += 1
+        self._move(order, peer, now)
+        responder.submitted(peer, order)
+        for part in order.parts.values():
+            if part.state == FINAL:
+                responder.delivered_again(part)
+
+    def _move(self, order: Order, peer: Peer, now: float) -> None:
+        """What comes of ``order`` goes to ``peer`` from now on: REQ clients come back under a new identity."""
+        old, new = order.client, self._state.clients.of(peer, now)
+        if old is new:
+            return
+        order.client = new
+        for client, by in ((old, -1), (new, 1)):
+            if order.state == OPEN:
+                client.open += by
+            else:
+                client.kept += by
+        for part in order.parts.values():
+            old.owed.pop(part, None)
+        self._state.clients.tidy(old)
+
+    # -- targets --------------------------------------------------------------------------------
+
+    def _plan(self, who: Principal | None, service: str, target: Target, task: str) -> Plan:
+        """Whom ``target`` means now. ``who`` None: nobody's rights are known, only ``service`` itself is allowed."""
+        every = service == EVERY_SERVICE
+        access, registry = self._state.access, self._state.registry
+        if not every and who is not None and not access.may_call(who, service, task):
+            return Plan(denied=access.denial(who, service, task))
+        if target.kind == "any" and not every:
+            found = registry.services.get(service)
+            return Plan(("",), found is not None and bool(found.workers))
+        if target.names:
+            return self._named(who, service, target.names, task)
+        every_one = list(registry.targets(service))
+        meant = [worker for worker in every_one if worker.state != LOST] or every_one
+        lost = () if meant is every_one else tuple(each.name for each in every_one if each.state == LOST)
+        if target.kind == "any":
+            meant, lost = _one_each(meant), ()
+        names = tuple(each.name for each in meant if not self._denied(who, service, each, task))
+        if meant and not names:
+            return Plan(denied=f"not allowed: no service here lets this client call {task[:64]}")
+        return Plan(names, bool(names), lost)
+
+    def _named(self, who: Principal | None, service: str, names: tuple[str, ...], task: str) -> Plan:
+        registry, meant, missing = self._state.registry, dict[str, None](), []
+        for name in names:
+            workers = registry.named(name, service)
+            for worker in workers:
+                if denied := self._denied(who, service, worker, task):
+                    return Plan(denied=denied)
+                meant[worker.name] = None
+            if not workers:
+                meant[name] = None
+                if not registry.knows(name):
+                    missing.append(name)
+        if len(missing) == len(names):
+            return Plan(names)
+        return Plan(tuple(meant), True, tuple(missing))
+
+    def _denied(self, who: Principal | None, service: str, worker: Worker, task: str) -> str:
+        """Why this worker must not be used: it is of another service, or its service's rules do not allow it."""
+        offered = worker.service.name
+        if offered == service:
+            return ""
+        if service != EVERY_SERVICE:
+            return f"not allowed: worker {worker.name} does not offer {service}"
+        if who is None:
+            return f"not allowed: worker {worker.name} offers {offered}"
+        access = self._state.access
+        return "" if access.may_call(who, offered, task) else access.denial(who, offered, task)
+
+    def gathered(self, worker: Worker, now: float) -> None:
+        """``worker`` has come: requests for all of its service, made while there was nobody, are settled."""
+        for name in (worker.service.name, EVERY_SERVICE):
+            service = self._state.registry.services.get(name)
+            if service is None:
+                continue
+            for order in list(service.gathering):
+                plan = self._plan(order.principal, order.service, order.target, order.task)
+                if plan.parts:
+                    self._assignment.stop_gathering(order)
+                    for name in plan.parts:
+                        self._state.journal.put(PartAdded(order.uuid, name))
+                    parts = self._parts(order, plan.parts, now)
+                    order.after = self._state.journal.position  # a restarted broker must know whom we name
+                    for part in parts:
+                        self._assignment.place(part, now)
+
+    # -- GET, DELETE, PUT -----------------------------------------------------------------------
 
     def _find(self, peer: Peer, packet: Packet) -> Order | None:
         order = self._state.orders.get(packet.uuid)
@@ -52,13 +262,13 @@ class Requests:
 
     def get(self, peer: Peer, packet: Packet, now: float) -> None:
         """GET: from the record. A job that only workers may know of is asked for there, for owners."""
-        answers = self._state.kinds.of(peer)
+        responder = self._state.responders.of(peer)
         order = self._readable(peer, packet)
         self._state.clients.known(peer, now)
         if order is not None:
             assert packet.target is not None
             parts = order.named(packet.target.names)
-            if answers.results(peer, order, parts) and order.client.peer is peer:
+            if responder.results(peer, order, parts) and order.client.peer is peer:
                 for part in parts:
                     order.client.owed.pop(part, None)
         elif (
@@ -68,16 +278,16 @@ class Requests:
             or not self._relays.get(peer, packet, now)
         ):
             self._state.counts.unroutable += 1
-            answers.refused(peer, packet, 400, _UNKNOWN)
+            responder.refused(peer, packet, 400, _UNKNOWN)
 
     def delete(self, peer: Peer, packet: Packet, now: float) -> None:
         """DELETE: what has no result yet ends at once; workers that understand it are told. What is over stays so."""
-        answers = self._state.kinds.of(peer)
+        responder = self._state.responders.of(peer)
         order = self._find(peer, packet)
         self._state.clients.known(peer, now)
         if order is None:
             self._state.counts.unroutable += 1
-            answers.refused(peer, packet, 400, _UNKNOWN)
+            responder.refused(peer, packet, 400, _UNKNOWN)
             return
         assert packet.target is not None
         if not order.parts and not packet.target.names:
@@ -85,14 +295,14 @@ class Requests:
         meant = order.named(packet.target.names)
         if not meant:
             self._state.counts.unroutable += 1
-            answers.refused(peer, packet, 400, NOT_GIVEN)
+            responder.refused(peer, packet, 400, NOT_GIVEN)
             return
         parts = [part for part in meant if part.state != FINAL]
         running = [part.run.worker.name for part in parts if part.run is not None]
         for part in parts:
             self._assignment.withdraw(part)
-            self._results.give_up(part, 417, "cancelled", now)
-        answers.cancelled(peer, order, running, "CANCELLED" if parts else _end_of(meant))
+            self._results.fail(part, 417, "cancelled", now)
+        responder.cancelled(peer, order, running, "CANCELLED" if parts else _end_of(meant))
 
     def put(self, peer: Peer, packet: Packet, now: float) -> None:
         """PUT: to the workers that run it. There is no answer: a deployed client would take an error for the end."""
@@ -116,10 +326,10 @@ class Requests:
             self._assignment.withdraw(part)
             run = part.run
             if run is not None:
-                wire = run.worker.wire
-                if wire is not None and wire.cancels:
+                connection = run.worker.connection
+                if connection is not None and connection.cancels:
                     run.request(Command.DELETE, b"")
-                self._results.let_go(run)
+                self._results.release(run)
         if not order.parts:
             self._assignment.stop_gathering(order)
         self._results.remove(order)
@@ -128,9 +338,15 @@ class Requests:
         client = order.client
         if client.peer is not None:
             asked = Packet(Sender.CLIENT, Command.POST, service=order.service, target=order.target, uuid=uuid)
-            self._state.kinds.of(client).refused(
+            self._state.responders.of(client).refused(
                 client.peer, asked, 500, f"the broker cannot store jobs: {error}"
             )
+
+
+def _one_each(workers: Iterable[Worker]) -> list[Worker]:
+    """One worker of each service: whose turn it is, else any."""
+    services = {worker.service: worker for worker in reversed(list(workers))}
+    return [next(iter(service.idle), worker) for service, worker in services.items()]
 
 
 def _end_of(parts: Iterable[Part]) -> str:

@@ -20,8 +20,6 @@ from broker.nfp.records import JobRow, PartRow, Snapshot
 class Restore:
     """Rebuilds the tables, once."""
 
-    __slots__ = ("_assignment", "_liveness", "_results", "_state")
-
     def __init__(
         self,
         state: State,
@@ -36,11 +34,11 @@ class Restore:
 
     def take(self, snapshot: Snapshot, now: float) -> None:
         """Everything in ``snapshot``."""
-        roster = self._state.roster
+        registry = self._state.registry
         for name in snapshot.known:
-            roster.remember(name, now)
+            registry.remember(name, now)
         for seen in snapshot.workers:
-            service = roster.service(seen.service, now)
+            service = registry.service(seen.service, now)
             self._liveness.expect(Worker(seen.name, service, seen.dialect, seen.key, now), now)
         rows = sorted(snapshot.jobs, key=lambda row: row.age_s, reverse=True)
         for row in rows:
@@ -103,17 +101,17 @@ class Restore:
         if row.state not in (DISPATCHED, ACCEPTED):
             self._assignment.place(part, now)
             return
-        roster = self._state.roster
-        worker = roster.workers.get(row.worker)
+        registry = self._state.registry
+        worker = registry.workers.get(row.worker)
         gone = worker is None
         if worker is None:
-            service = roster.service(part.order.service, now)
+            service = registry.service(part.order.service, now)
             worker = Worker(row.worker, service, part.order.dialect, "", now)
         run = self._assignment.bind(part, worker, row.attempt, now)
         part.state, part.repeat = row.state, row.state != ACCEPTED
         if gone:
             self._assignment.give_back(run, "has left", now)
-            roster.tidy(worker.service)
+            registry.tidy(worker.service)
 
 
 def _fill(part: Part, row: PartRow) -> None:

@@ -24,26 +24,24 @@ as much as a hundred uuids in it, and all a worker does with the news is to forg
 class Results:
     """Records results and closes jobs."""
 
-    __slots__ = ("_acknowledged_at", "_state")
-
     def __init__(self, state: State) -> None:
         self._state = state
         self._acknowledged_at = -inf
 
     # -- a part ---------------------------------------------------------------------------------
 
-    def brought(self, run: Run, status: int, body: bytes, now: float) -> None:
+    def record(self, run: Run, status: int, body: bytes, now: float) -> None:
         """The worker of ``run`` brought the first final result of a part that stands in no queue."""
         part, worker, other = run.part, run.worker, run.part.run
         ready = run.ready
         if run.content is not None and status == 200 and not bodies.says_failed(body):
             body = bytes(run.content)
-        self.let_go(run)
+        self.release(run)
         self._finish(part, worker.name, run.attempt, status, body, ready, now, at=worker.name)
         if other is not None and other is not run:
             self.detach(other, now)
 
-    def give_up(self, part: Part, status: int, error: str, now: float, *, lost: str = "") -> None:
+    def fail(self, part: Part, status: int, error: str, now: float, *, lost: str = "") -> None:
         """The broker ends a part that stands in no queue; ``error`` is for people.
 
         ``lost`` is the worker that had it and is gone: the part has failed then, whatever the status.
@@ -77,7 +75,7 @@ class Results:
         part.run = part.asked = None
         part.settle(worker, status, body)
         if at:
-            state.roster.count(at, part.ended)
+            state.registry.count(at, part.ended)
         order.size += len(body)
         state.open_bytes += len(body)
         order.open -= 1
@@ -87,7 +85,7 @@ class Results:
         state.journal.put(Finished(order.uuid, part.name, worker, attempt, status, body, closes))
         part.after = state.journal.position
         state.tell("finished", order, worker, attempt, status, body, len(body), part.ended)
-        self._state.kinds.of(order.client).recorded(part, ready)
+        self._state.responders.of(order.client).recorded(part, ready)
         if not order.open:
             self.close(order, now)
 
@@ -99,11 +97,11 @@ class Results:
         That is recorded before: a worker must not give up what a restarted broker would still count on.
         """
         worker = run.worker
-        if worker.wire is None:
-            self.let_go(run)
+        if worker.connection is None:
+            self.release(run)
             return
         run.ended = run.ended or now
-        if worker.wire.cancels:
+        if worker.connection.cancels:
             run.request(Command.DELETE, b"", self._state.journal.position)
 
     def stop(self, run: Run, now: float) -> None:
@@ -116,10 +114,10 @@ class Results:
             worker.runs[uuid] = run
             worker.busy += 1
             run.holds = True
-            self._state.roster.refresh(worker)
+            self._state.registry.refresh(worker)
         self.detach(run, now)
 
-    def let_go(self, run: Run) -> None:
+    def release(self, run: Run) -> None:
         """The worker has nothing to do with the part any more."""
         worker = run.worker
         if worker.runs.get(run.part.order.uuid) is run:
@@ -139,12 +137,12 @@ class Results:
             worker = run.worker
             run.holds = False
             worker.busy -= 1
-            self._state.roster.refresh(worker)
+            self._state.registry.refresh(worker)
             self._state.freed.append(worker)
 
     def acknowledge(self, worker: Worker, uuid: str) -> None:
         """Have ``worker`` told that its result is safe, if it wants to know: at the end of a turn, many in one."""
-        if worker.wire is not None and worker.wire.records:
+        if worker.connection is not None and worker.connection.records:
             self._state.safe.setdefault(worker, []).append(uuid)
 
     def send_acknowledgements(self, now: float, *, at_once: bool = False) -> float:
@@ -155,8 +153,8 @@ class Results:
         self._acknowledged_at = now
         safe, self._state.safe = self._state.safe, {}
         for worker, uuids in safe.items():
-            if worker.wire is not None:  # else it asks again when it is back
-                worker.wire.recorded(uuids, self._state.journal.position)
+            if worker.connection is not None:  # else it asks again when it is back
+                worker.connection.recorded(uuids, self._state.journal.position)
         return inf
 
     # -- a job ----------------------------------------------------------------------------------
@@ -169,7 +167,7 @@ class Results:
         order.closed_at = now
         state.timers.cancel(order.timer)
         order.timer = None
-        self._state.kinds.of(order.client).closed(order)
+        self._state.responders.of(order.client).closed(order)
         state.open_orders -= 1
         state.open_bytes -= order.size
         order.client.open -= 1
@@ -224,9 +222,9 @@ class Results:
         state.counts.forgotten += 1
         state.journal.put(Forgotten(order.uuid))
         order.client.kept -= 1
-        self._part(order)
+        self._owes_nothing(order)
 
-    def _part(self, order: Order) -> None:
+    def _owes_nothing(self, order: Order) -> None:
         """The job's client is owed nothing because of it any more."""
         for part in order.parts.values():
             order.client.owed.pop(part, None)
@@ -245,7 +243,7 @@ class Results:
             state.closed.remove(order)
             state.kept_bytes -= order.size
             order.client.kept -= 1
-        self._part(order)
+        self._owes_nothing(order)
 
 
 def _end_of(order: Order) -> str:

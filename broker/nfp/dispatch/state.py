@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Journal, OnJobEvent, Peer
-from broker.nfp.dispatch.clients import Clients
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.model import Order, Part, Worker
-from broker.nfp.dispatch.pushes import Kinds
-from broker.nfp.dispatch.roster import Roster
+from broker.nfp.dispatch.registry import ClientRegistry, WorkerRegistry
+from broker.nfp.dispatch.responses import Responders
 from broker.nfp.dispatch.timers import Timers
 
 _EARLY_S: Final = 2.0
@@ -46,12 +45,12 @@ class State:
     """Tables of one dispatcher.
 
     Attributes:
-        kinds: what clients are told, by kind.
+        responders: what clients are told, by kind.
         due: called as ``due(order, now)`` when it is time to look at one, see ``look_at``.
         orders: open and closed ones, by uuid, in the order they came.
         closed: closed orders, the one that is forgotten next first.
         unread: uuids of closed jobs that are still to be read from the store.
-        claims: jobs that workers said they hold and were not given here: uuid -> those workers by name.
+        foreign: jobs that workers said they hold and were not given here: uuid -> those workers by name.
         waiting: by holder, how many of its jobs have a part that waits.
         waiting_parts: by holder, how many parts of its jobs wait.
         open_orders, open_parts: how many have not ended.
@@ -61,34 +60,6 @@ class State:
         safe: results to acknowledge, by worker.
         refused: told the errno of each request that is refused, before it is answered.
     """
-
-    __slots__ = (
-        "access",
-        "claims",
-        "clients",
-        "closed",
-        "config",
-        "counts",
-        "due",
-        "freed",
-        "happened",
-        "journal",
-        "kept_bytes",
-        "kinds",
-        "offended",
-        "open_bytes",
-        "open_orders",
-        "open_parts",
-        "orders",
-        "refused",
-        "returned",
-        "roster",
-        "safe",
-        "timers",
-        "unread",
-        "waiting",
-        "waiting_parts",
-    )
 
     def __init__(
         self,
@@ -104,15 +75,15 @@ class State:
         self.happened = happened
         self.offended = offended
         self.counts = Counts()
-        self.kinds = Kinds(journal, self.counts)
+        self.responders = Responders(journal, self.counts)
         self.timers = Timers()
         self.due: Callable[[Order, float], None] = _nothing
-        self.roster = Roster()
-        self.clients = Clients()
+        self.registry = WorkerRegistry()
+        self.clients = ClientRegistry()
         self.orders: dict[str, Order] = {}
         self.closed: deque[Order] = deque()
         self.unread: dict[str, None] = {}
-        self.claims: dict[str, dict[str, Worker]] = {}
+        self.foreign: dict[str, dict[str, Worker]] = {}
         self.waiting: dict[str, int] = {}
         self.waiting_parts: dict[str, int] = {}
         self.open_bytes = self.kept_bytes = self.open_orders = self.open_parts = 0

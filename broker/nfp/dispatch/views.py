@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.model import EXPECTED, FINAL, OPEN, Client, Order, Part, Service, Worker
-from broker.nfp.dispatch.roster import Roster
+from broker.nfp.dispatch.registry import WorkerRegistry
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.targets import Target
@@ -132,11 +132,11 @@ class ResultView(NamedTuple):
     body: bytes
 
 
-def worker_view(worker: Worker, roster: Roster, config: DispatchConfig, now: float) -> WorkerView:
+def worker_view(worker: Worker, registry: WorkerRegistry, config: DispatchConfig, now: float) -> WorkerView:
     """One worker."""
-    box = roster.mailboxes.get(worker.name)
-    ended = roster.ended.get(worker.name, Counter())
-    if worker.wire is not None:
+    box = registry.mailboxes.get(worker.name)
+    ended = registry.ended.get(worker.name, Counter())
+    if worker.connection is not None:
         holdtime = worker.heard + config.hold_s - now
     else:
         holdtime = worker.since + (config.hold_s if worker.state == EXPECTED else config.grace_s) - now
@@ -153,7 +153,7 @@ def worker_view(worker: Worker, roster: Roster, config: DispatchConfig, now: flo
         tuple(worker.runs),
         len(box) if box is not None else 0,
         max(0.0, holdtime),
-        now - worker.since if worker.wire is not None else 0.0,
+        now - worker.since if worker.connection is not None else 0.0,
         worker.tx,
         worker.rx,
         {state: ended[state] for state in END_STATES},

@@ -261,7 +261,7 @@ class Recording:
 
     def moved(self, worker: Worker, here: bool) -> None:
         """See ``Roster.moved``."""
-        wire = worker.wire
+        wire = worker.connection
         if not self.active or wire is None:
             return
         peer: RouterPeer | LocalPeer = wire.peer  # type: ignore[assignment]  # all of ours are

@@ -5,7 +5,7 @@ import pytest
 from broker.nfp import bodies
 from broker.nfp.access import Access, TaskRule
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.reclaims import RECLAIM_S
+from broker.nfp.dispatch.rebalancing import TAKE_BACK_S
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Accepted
@@ -314,7 +314,7 @@ def test_what_waits_behind_a_long_job_goes_to_the_first_who_is_free():
         fifth = fifth or next((each for each in w2.take() if each.command is POST), None)
     bench.finish(w2, fifth)
     w2.take()
-    bench.pass_time(RECLAIM_S)
+    bench.pass_time(TAKE_BACK_S)
     delete = the([each for each in w1.take() if each.command is DELETE], DELETE)
     assert (delete.uuid, bodies.unless_begun(delete.data)) == (posts[w1][1].uuid, True)
     bench.answer(w1, delete, 404, b"{}")
@@ -332,7 +332,7 @@ def test_a_worker_that_is_soon_done_keeps_what_it_has():
     bench.finish(w2, next(each for each in w2.take() if each.command is POST))
     for post in posts[w1]:
         bench.finish(w1, post)
-    bench.pass_time(2 * RECLAIM_S)
+    bench.pass_time(2 * TAKE_BACK_S)
     assert deletes(w1) == []
 
 

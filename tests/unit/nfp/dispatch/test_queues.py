@@ -176,8 +176,8 @@ def test_a_resource_is_its_workers_while_they_are_known_and_a_worker_of_that_nam
     bench.register("w1", ours=True, resources=("r3",))
     bench.post(client, target="r1,r3")
     assert story(client.take()) == ["202[r1,w1]", "400"]
-    roster = bench.dispatcher._state.roster
-    assert list(roster.resources) == ["r3"]
+    registry = bench.dispatcher._state.registry
+    assert list(registry.resources) == ["r3"]
 
 
 def test_the_deadline_ends_what_runs_and_what_waits():

@@ -93,7 +93,7 @@ def test_a_worker_is_told_that_its_result_is_safe():
     sent = Packet(Sender.BROKER, POST, client=b"c1#1", uuid=uuids[2])
     bench.answer(back, sent, 200, result_body("w1"))
     assert back.take() == []
-    assert bench.dispatcher._state.claims == {}
+    assert bench.dispatcher._state.foreign == {}
     bench.recall()
     out = back.take()
     assert the(out, Command.DELETE).uuid == uuids[1]

@@ -1,4 +1,4 @@
-"""Workers by name and by service, and who of them could take a job at once."""
+"""Who is there: workers by name, by service and by resource, and the clients that are owed something."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final
 
-from broker.nfp.dispatch.model import ALIVE, LOST, Part, Service, Worker
+from broker.nfp.contract import Peer
+from broker.nfp.dispatch.connections import WorkerConnection
+from broker.nfp.dispatch.model import ALIVE, LOST, Client, Part, Service, Worker
 from broker.nfp.dispatch.queues import FairQueue
-from broker.nfp.dispatch.wires import Wire
+from broker.nfp.names import Dialect
 from broker.nfp.records import KNOWN_MAX
 
 EVERY_SERVICE: Final = "all"
 """Deployed NorFab's name for every service together."""
 
 
-class Roster:
+class WorkerRegistry:
     """All workers and services of the broker.
 
     Attributes:
@@ -26,10 +28,8 @@ class Roster:
         mailboxes: by name of a worker, requests that wait for just this one.
         away: by name, since when a worker that is remembered is not there.
         ended: by name, how many parts of jobs ended at a worker since the start, by how they ended; the latest names.
-        moved: told of a worker that has come (True; its ``wire`` is the new one), or is about to be gone (False).
+        moved: told of a worker that has come (True; its ``connection`` is the new one), or is about to be gone (False).
     """
-
-    __slots__ = ("away", "ended", "mailboxes", "moved", "resources", "services", "workers")
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
@@ -64,7 +64,7 @@ class Roster:
         del worker.service.workers[worker.name]
         for those in (worker.service.idle, worker.service.ready, worker.service.ahead):
             those.pop(worker, None)
-        self.remember(worker.name, now if worker.wire is not None else worker.since)
+        self.remember(worker.name, now if worker.connection is not None else worker.since)
         self.tidy(worker.service)
 
     def announced(self, worker: Worker, resources: tuple[str, ...]) -> None:
@@ -107,11 +107,11 @@ class Roster:
         """True when a worker of that name is, or was, there."""
         return name in self.workers or name in self.away
 
-    def arrived(self, worker: Worker, wire: Wire, now: float) -> None:
-        """``worker`` can be written to by ``wire``."""
-        if worker.wire is None:
+    def arrived(self, worker: Worker, connection: WorkerConnection, now: float) -> None:
+        """``worker`` can be written to by ``connection``."""
+        if worker.connection is None:
             worker.service.alive += 1
-        worker.wire = wire
+        worker.connection = connection
         worker.state = ALIVE
         worker.since = worker.heard = now
         worker.choked = False
@@ -122,11 +122,11 @@ class Roster:
 
     def left(self, worker: Worker, now: float) -> None:
         """``worker`` cannot be written to any more."""
-        if worker.wire is None:
+        if worker.connection is None:
             return
         if self.moved is not None:
             self.moved(worker, False)
-        worker.wire = None
+        worker.connection = None
         worker.state = LOST
         worker.since = now
         worker.service.alive -= 1
@@ -137,7 +137,7 @@ class Roster:
     def refresh(self, worker: Worker) -> None:
         """After a change of ``worker``: has it a free slot, or room for one more?"""
         service, busy = worker.service, worker.busy
-        there = worker.wire is not None and not worker.choked
+        there = worker.connection is not None and not worker.choked
         _keep(service.idle, worker, there and busy < worker.slots)
         _keep(service.ready, worker, there and worker.slots <= busy < worker.limit)
         _keep(service.ahead, worker, there and busy > worker.slots)
@@ -155,7 +155,7 @@ class Roster:
             worker = self.workers.get(part_name)
             if worker is None:
                 return self.away.get(part_name, -inf)
-            return None if worker.wire is not None else worker.since
+            return None if worker.connection is not None else worker.since
         found = self.services.get(service)
         if found is None:
             return -inf
@@ -174,3 +174,71 @@ def _keep(those: dict[Worker, None], worker: Worker, belongs: bool) -> None:
         those.pop(worker, None)
     elif worker not in those:
         those[worker] = None
+
+
+class ClientRegistry:
+    """Clients, by identity and holder.
+
+    A client is its identity together with who it is: whoever takes over the name without being the same person is
+    another client, and is sent nothing of the first one's.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, str], Client] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._known.values())
+
+    def of(self, peer: Peer, now: float) -> Client:
+        """The client behind ``peer``, which is where its pushes go from now on."""
+        key = (peer.identity, peer.principal.holder)
+        client = self._known.get(key)
+        if client is None:
+            client = self._known[key] = Client(*key, peer.name, peer.dialect)
+        self._meet(client, peer, now)
+        return client
+
+    def known(self, peer: Peer, now: float) -> Client | None:
+        """The same for a client whose jobs are remembered; else None."""
+        client = self._known.get((peer.identity, peer.principal.holder))
+        if client is not None:
+            self._meet(client, peer, now)
+        return client
+
+    def has(self, identity: bytes, holder: str) -> bool:
+        """Whether a job of it is remembered."""
+        client = self._known.get((identity, holder))
+        return client is not None and bool(client.open or client.kept)
+
+    def at(self, peer: Peer) -> Client | None:
+        """The client whose pushes go to ``peer`` at present."""
+        client = self._known.get((peer.identity, peer.principal.holder))
+        return client if client is not None and client.peer is peer else None
+
+    def _meet(self, client: Client, peer: Peer, now: float) -> None:
+        client.peer = peer
+        client.dialect, client.features = peer.dialect, peer.features
+        client.seen = now
+
+    def absent(self, identity: bytes, holder: str, dialect: Dialect) -> Client:
+        """A client that the store tells of."""
+        client = self._known.get((identity, holder))
+        if client is None:
+            name = identity.decode("utf-8", "replace")
+            client = self._known[identity, holder] = Client(identity, holder, name, dialect)
+        return client
+
+    def gone(self, peer: Peer) -> None:
+        """Its connection is lost; what it is owed stays."""
+        client = self._known.get((peer.identity, peer.principal.holder))
+        if client is not None and client.peer is peer:
+            client.peer = None
+            self.tidy(client)
+
+    def tidy(self, client: Client) -> None:
+        """Forget ``client`` when it is not there and nothing of it is remembered."""
+        if client.peer is None and not client.open and not client.kept:
+            self._known.pop((client.identity, client.holder), None)

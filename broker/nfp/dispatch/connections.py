@@ -14,7 +14,7 @@ from broker.nfp.targets import ANY
 _BROKER: Final = Sender.BROKER
 
 
-class Wire(ABC):
+class WorkerConnection(ABC):
     """One connection of a worker; every method tells whether the packet was queued.
 
     Attributes:
@@ -81,7 +81,7 @@ class Wire(ABC):
         return self.peer.send(packet, after)
 
 
-class AddressWire(Wire):
+class NorfabConnection(WorkerConnection):
     """Deployed NorFab's form, with the client's address."""
 
     __slots__ = ()
@@ -92,7 +92,7 @@ class AddressWire(Wire):
         return self.peer.send(Packet(_BROKER, command, client=address, uuid=uuid, body=body), after)
 
 
-class PlainWire(Wire):
+class TextConnection(WorkerConnection):
     """The text's form: the same frames as a client's, target ``any``. It has no PUT.
 
     Its worker's management is a service that is asked by POST (NFP, "Worker Management Interface").
@@ -126,9 +126,9 @@ class PlainWire(Wire):
         return self.peer.send(packet, after)
 
 
-def wire_of(peer: Peer, dialect: Dialect, service: str, features: frozenset[str]) -> Wire:
+def connection_of(peer: Peer, dialect: Dialect, service: str, features: frozenset[str]) -> WorkerConnection:
     """How the worker behind ``peer`` is written to."""
-    kind = AddressWire if dialect is Dialect.NORFAB else PlainWire
+    kind = NorfabConnection if dialect is Dialect.NORFAB else TextConnection
     return kind(peer, service, features)
 
 

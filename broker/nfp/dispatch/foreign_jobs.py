@@ -13,55 +13,53 @@ from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import FINAL_CODES, Command
 
-CLAIMS_MAX: Final = 200_000
+FOREIGN_MAX: Final = 200_000
 """Of all workers together; more than brokers take open jobs. What comes beyond is not remembered."""
 
 
-class Claims:
-    """Who claims what; ``Worker.claims`` is the same by worker."""
-
-    __slots__ = ("_state",)
+class ForeignJobs:
+    """Who claims what; ``Worker.foreign`` is the same by worker."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def lay(self, worker: Worker, uuid: str, *, running: bool) -> None:
+    def add(self, worker: Worker, uuid: str, *, running: bool) -> None:
         """``worker`` says that it holds a job: it runs, or its result waits there."""
-        claims = self._state.claims
-        if uuid in worker.claims or len(claims) >= CLAIMS_MAX:
+        foreign = self._state.foreign
+        if uuid in worker.foreign or len(foreign) >= FOREIGN_MAX:
             return
-        claims.setdefault(uuid, {})[worker.name] = worker
-        worker.claims[uuid] = running
+        foreign.setdefault(uuid, {})[worker.name] = worker
+        worker.foreign[uuid] = running
         if running:
             worker.busy += 1
-            self._state.roster.refresh(worker)
+            self._state.registry.refresh(worker)
 
-    def holder(self, part: Part) -> Worker | None:
+    def worker_with(self, part: Part) -> Worker | None:
         """Who is there, could be given ``part``, and says that it has the job."""
-        claimed = self._state.claims.get(part.order.uuid)
-        if claimed is None:
+        holders = self._state.foreign.get(part.order.uuid)
+        if holders is None:
             return None
         if part.name:
-            workers = [claimed[part.name]] if part.name in claimed else []
+            workers = [holders[part.name]] if part.name in holders else []
         else:
-            workers = [worker for worker in claimed.values() if worker.service.name == part.order.service]
-        return next((worker for worker in workers if worker.wire is not None), None)
+            workers = [worker for worker in holders.values() if worker.service.name == part.order.service]
+        return next((worker for worker in workers if worker.connection is not None), None)
 
     def drop(self, worker: Worker, uuid: str) -> None:
         """It is given the job here, or does not hold it any more; nothing happens when it never said so."""
-        running = worker.claims.pop(uuid, None)
+        running = worker.foreign.pop(uuid, None)
         if running is None:
             return
-        claimed = self._state.claims[uuid]
-        del claimed[worker.name]
-        if not claimed:
-            del self._state.claims[uuid]
+        holders = self._state.foreign[uuid]
+        del holders[worker.name]
+        if not holders:
+            del self._state.foreign[uuid]
         if running:
             self._credit(worker)
 
     def clear(self, worker: Worker) -> None:
         """It is gone, or says anew what it holds."""
-        for uuid in list(worker.claims):
+        for uuid in list(worker.foreign):
             self.drop(worker, uuid)
 
     def heard(self, worker: Worker, packet: Packet) -> bool:
@@ -69,15 +67,15 @@ class Claims:
 
         A final result ends its running; it may still be asked for.
         """
-        running = worker.claims.get(packet.uuid)
+        running = worker.foreign.get(packet.uuid)
         if running is None:
             return False
         if running and packet.command is Command.RESPONSE and packet.status in FINAL_CODES:
-            worker.claims[packet.uuid] = False
+            worker.foreign[packet.uuid] = False
             self._credit(worker)
         return True
 
     def _credit(self, worker: Worker) -> None:
         worker.busy -= 1
-        self._state.roster.refresh(worker)
+        self._state.registry.refresh(worker)
         self._state.freed.append(worker)
