@@ -94,25 +94,17 @@ class Assignment:
     def waits(self, order: Order, now: float) -> None:
         """One more part of ``order`` waits."""
         order.waiting += 1
-        parts, holder = self._state.waiting_parts, order.holder
-        parts[holder] = parts.get(holder, 0) + 1
+        _add(self._state.waiting_parts, order.holder, 1)
         if order.waiting == 1:
-            waiting = self._state.waiting
-            waiting[holder] = waiting.get(holder, 0) + 1
+            _add(self._state.waiting, order.holder, 1)
             self._state.look_in_time(order, now)
 
     def waits_no_more(self, order: Order) -> None:
         """One part of ``order`` waits no more."""
         order.waiting -= 1
-        parts, holder = self._state.waiting_parts, order.holder
-        parts[holder] -= 1
-        if not parts[holder]:
-            del parts[holder]
+        _add(self._state.waiting_parts, order.holder, -1)
         if not order.waiting:
-            waiting = self._state.waiting
-            waiting[holder] -= 1
-            if not waiting[holder]:
-                del waiting[holder]
+            _add(self._state.waiting, order.holder, -1)
 
     def gather(self, order: Order, now: float) -> None:
         """A request for all of a service that has nobody: it waits for the first worker."""
@@ -373,3 +365,12 @@ class Assignment:
         run = self.bind(part, worker, attempt, now)
         run.check = False
         return run
+
+
+def _add(counts: dict[str, int], holder: str, by: int) -> None:
+    """Count for ``holder``, who is not there while nothing is counted."""
+    now = counts.get(holder, 0) + by
+    if now:
+        counts[holder] = now
+    else:
+        del counts[holder]

@@ -24,7 +24,7 @@ from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, Worker
 from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.relays import Relays
-from broker.nfp.dispatch.responses import NOT_GIVEN, Responder
+from broker.nfp.dispatch.responses import NOT_GIVEN
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
@@ -61,42 +61,42 @@ class Requests:
 
     def post(self, peer: Peer, packet: Packet, now: float) -> None:
         """A POST."""
-        state, responder = self._state, self._state.responders.of(peer)
-        known = state.orders.get(packet.uuid)
-        if known is not None:
-            self._again(known, peer, packet, responder, now)
-            return
-        if len(self._relays) and packet.uuid in self._relays:
-            self._refuse(responder, peer, packet, 400, _IN_USE, errno.EEXIST)
-            return
-        if state.journal.broken:
-            text = f"the broker cannot store jobs: {state.journal.broken}"
-            self._refuse(responder, peer, packet, 500, text, errno.EIO)
-            return
         assert packet.target is not None
+        known = self._state.orders.get(packet.uuid)
+        if known is not None:
+            self._again(known, peer, packet, now)
+            return
         head = bodies.read_head(packet.body)
         plan = self._plan(peer.principal, packet.service, packet.target, head.task)
-        if plan.denied:
-            self._refuse(responder, peer, packet, 400, plan.denied, errno.EPERM)
-            return
+        refusal = self._refusal(peer.principal.holder, packet, head, plan)
+        if refusal is not None:
+            self._refuse(peer, packet, *refusal)
+        else:
+            self._accept(peer, packet, head, plan, now)
+
+    def _refusal(
+        self, holder: str, packet: Packet, head: bodies.Head, plan: Plan
+    ) -> tuple[int, str, int] | None:
+        """Why a new job is not taken: status, text and errno."""
+        state = self._state
         longest_s = state.config.job_ttl_s
+        if packet.uuid in self._relays:
+            return 400, _IN_USE, errno.EEXIST
+        if state.journal.broken:
+            return 500, f"the broker cannot store jobs: {state.journal.broken}", errno.EIO
+        if plan.denied:
+            return 400, plan.denied, errno.EPERM
         if head.timeout_s and head.timeout_s > longest_s:
             text = f"timeout {head.timeout_s:g} s: a job of this broker has {longest_s:g} s at most (nfp.job_ttl_s)"
-            self._refuse(responder, peer, packet, 400, text, errno.EINVAL)
-            return
+            return 400, text, errno.EINVAL
         names = tuple(name for name in plan.parts if name)
-        full = self._assignment.full(packet.service, names, peer.principal.holder)
-        if full:
-            self._refuse(responder, peer, packet, 500, full, errno.EAGAIN)
-            return
-        self._accept(peer, packet, head, plan, now)
+        full = self._assignment.full(packet.service, names, holder)
+        return (500, full, errno.EAGAIN) if full else None
 
-    def _refuse(
-        self, responder: Responder, peer: Peer, packet: Packet, code: int, error: str, errnum: int
-    ) -> None:
+    def _refuse(self, peer: Peer, packet: Packet, code: int, error: str, errnum: int) -> None:
         self._state.counts.denied += 1
         self._state.refused(errnum)
-        responder.refused(peer, packet, code, error)
+        self._state.responders.of(peer).refused(peer, packet, code, error)
 
     def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:
         state, who = self._state, peer.principal
@@ -147,7 +147,7 @@ class Requests:
 
     # -- the same again -------------------------------------------------------------------------
 
-    def _again(self, order: Order, peer: Peer, packet: Packet, responder: Responder, now: float) -> None:
+    def _again(self, order: Order, peer: Peer, packet: Packet, now: float) -> None:
         """A job that is known: answered from its state when it is the same, by the same holder."""
         same = (
             order.holder == peer.principal.holder
@@ -156,10 +156,11 @@ class Requests:
             and order.has_body(packet.data)
         )
         if not same:
-            self._refuse(responder, peer, packet, 400, _IN_USE, errno.EEXIST)
+            self._refuse(peer, packet, 400, _IN_USE, errno.EEXIST)
             return
         self._state.counts.duplicates += 1
         self._move(order, peer, now)
+        responder = self._state.responders.of(peer)
         responder.submitted(peer, order)
         for part in order.parts.values():
             if part.state == FINAL:
