@@ -21,7 +21,7 @@ from broker.nfp.frames import Body, Packet
 from broker.nfp.names import FINAL_CODES, Code, Command, Dialect
 from broker.nfp.records import Accepted
 
-GATHERED_MAX_BYTES: Final = 16 * 1024 * 1024
+GATHERED_MAX_BYTES: int = 16 * 1024 * 1024
 """What is streamed in one job for a client that has to get it as one result."""
 _AT_WORK: Final = frozenset({102, 201, 202, 300})
 """Codes of a worker that has the job and has not finished."""
