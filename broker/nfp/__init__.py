@@ -29,5 +29,6 @@ pure are ``process_stats``, what a process uses, ``logs``, its latest records, a
 sandbox.
 
 ``dispatch/dispatcher.py`` is the walk of a request; ``server/ingress.py`` leads to it. The text is the NFP
-specification ("NFP" in the docstrings); what deployed NorFab does differently stands where it matters.
+specification ("NFP" in the docstrings); what deployed NorFab does differently stands where it matters. ``PROTOCOL.md``
+is for programs that speak the text's form.
 """
