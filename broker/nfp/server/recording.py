@@ -260,7 +260,7 @@ class Recording:
     # -- who is there ----------------------------------------------------------------------------
 
     def moved(self, worker: Worker, here: bool) -> None:
-        """See ``Roster.moved``."""
+        """See ``WorkerRegistry.moved``."""
         wire = worker.connection
         if not self.active or wire is None:
             return
