@@ -63,7 +63,7 @@ class _Builtin:
         return self._session.inventory
 
     async def get_version(self) -> dict[str, str]:
-        """FetchedFiles of this worker's software."""
+        """Versions of this worker's software."""
         found = {"python": platform.python_version(), "platform": sys.platform}
         for package in _PACKAGES:
             try:

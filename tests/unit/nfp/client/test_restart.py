@@ -207,13 +207,13 @@ def test_who_works_on_a_job_is_remembered_where_the_broker_does_not(norfab, tmp_
             await asyncio.sleep(0.005)
 
     async def second(client):
+        posts = norfab.count("POST")  # a slow machine's first life may have sent it again
         norfab.do(lambda: norfab.jobs["u"]["results"].update(w1={"w1": {"result": 1}}))
         (job,) = await client.unfinished()
         assert job.workers == ("w1",)
-        return await job
+        return await job, norfab.count("POST") - posts
 
-    assert lives(norfab, tmp_path, first, second)[1] == {"w1": {"result": 1}}
-    assert norfab.count("POST") == 1
+    assert lives(norfab, tmp_path, first, second)[1] == ({"w1": {"result": 1}}, 0)
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_what_to_do(ours, tmp_path):
