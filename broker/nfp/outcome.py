@@ -40,11 +40,14 @@ def part_state(status: int, body: Body) -> str:
     - done: 200, and the task does not say that it failed.
     - failed: 200 of a task that raised or says ``"failed": true``; an error; a worker that was lost with a job which
       must not be run again (408 of the broker, whose body says FAILED).
-    - expired: 408, its time was over.
+    - expired: its time was over, which the broker says (408) or the worker, whoever notices first (200 of a task that
+      failed with the status "timeout").
     - cancelled: 417.
     """
     if status == Code.OK:
-        return FAILED if says_failed(body) else DONE
+        if not says_failed(body):
+            return DONE
+        return EXPIRED if _of_one_worker(read_object(body)).get("status") == "timeout" else FAILED
     if status == Code.EXPECT_FAILED:
         return CANCELLED
     lost = read_object(body).get("status") == STATUS_WORDS[FAILED]
@@ -82,8 +85,7 @@ def explain(status: int, body: Body) -> Explained:
     """
     value = read_any(body)
     said = value if isinstance(value, dict) else {}
-    inner = next(iter(said.values())) if len(said) == 1 else None
-    inner = inner if isinstance(inner, dict) else {}
+    inner = _of_one_worker(said)
     if status == Code.OK and not says_failed(body):
         text = bytes(body or b"").decode("utf-8", "replace") if value is None else value
         return Explained(inner.get("result") if "failed" in inner else text)
@@ -95,6 +97,12 @@ def explain(status: int, body: Body) -> Explained:
     else:
         error = "\n".join(texts) or ("it does not say why" if inner else error_text(status, said))
     return Explained(inner.get("result"), error, traceback)
+
+
+def _of_one_worker(said: dict[str, Any]) -> dict[str, Any]:
+    """The result in ``{worker: result}``; {} when it is none."""
+    inner = next(iter(said.values())) if len(said) == 1 else None
+    return inner if isinstance(inner, dict) else {}
 
 
 class Failure(NamedTuple):

@@ -293,5 +293,5 @@ class Run:
 
 _RESULTS: Final = """
 SELECT jobs.uuid, results.worker, results.status FROM results
-JOIN slots ON slots.id = results.slot JOIN jobs ON jobs.id = slots.job ORDER BY results.rowid
+JOIN parts ON parts.id = results.part JOIN jobs ON jobs.id = parts.job ORDER BY results.rowid
 """

@@ -69,10 +69,10 @@ class JobSearch:
         self._from = now - which.since_s if which.since_s is not None else None
         self._to = now - which.until_s if which.until_s is not None else None
 
-    def step(self) -> bool:
-        """Look at some more jobs; False when there are none left. Those that come meanwhile are not looked at."""
+    def step(self, most: int = SLICE) -> bool:
+        """Look at ``most`` more jobs; False when there are none left. Those that come meanwhile are not looked at."""
         orders, uuids = self._state.orders, self._uuids
-        for _ in range(min(SLICE, len(uuids))):
+        for _ in range(min(most, len(uuids))):
             order = orders.get(uuids.pop())  # None: it was forgotten meanwhile
             if order is not None and self._is_meant(order):
                 self._count(order)

@@ -24,6 +24,8 @@ def made_by_the_broker(code, **more):
         (200, result(failed=True, errors=["Traceback"]), "failed"),
         (200, result(failed=True, result="x" * 100_000), "failed"),
         (200, b'{"w1": {"failed" : true}}', "failed"),
+        (200, result(failed=True, status="timeout"), "expired"),
+        (200, result(failed=False, status="timeout"), "done"),
         (200, b'{"w1": {"result": {"failed": true}, "failed": false}}', "done"),
         (200, b'{"w1": {"failed": true', "done"),
         (500, made_by_the_broker(500), "failed"),

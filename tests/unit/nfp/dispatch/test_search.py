@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from broker.nfp.dispatch import search as room
 from broker.nfp.dispatch.model import BODY_KEPT_BYTES
 from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.names import Command
@@ -93,14 +92,13 @@ def test_jobs_of_others_are_neither_found_nor_counted(bench):
     assert ([job.uuid for job in search.found], search.total, dict(search.states)) == (["c"], 1, {"open": 1})
 
 
-def test_a_slice_at_a_time_while_jobs_come_and_go(bench, monkeypatch):
-    monkeypatch.setattr(room, "SLICE", 2)
+def test_a_slice_at_a_time_while_jobs_come_and_go(bench):
     search = bench.dispatcher.search(JobFilter(), lambda holder: True, 10, bench.now)
-    assert search.step()
+    assert search.step(2)
     assert [job.uuid for job in search.found] == ["d", "c"]
     submit(bench, bench.client("c1"), "e", target="w9")
     bench.dispatcher.unstored(["a"], "no room", bench.now)
-    assert not search.step()
+    assert not search.step(2)
     assert [job.uuid for job in search.found] == ["d", "c", "b"]
 
 
