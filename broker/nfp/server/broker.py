@@ -85,9 +85,11 @@ class NfpBroker:
         self.limits = QueueLimits(settings.peer_queue_bytes, settings.peer_queue_msgs)
         self.dropped = 0
         self.recording = Recording(journal, self.loop) if journal is not None else None
-        self._put_together()
+        self._make_jobs()
+        self._make_ingress()
 
-    def _put_together(self) -> None:
+    def _make_jobs(self) -> None:
+        """What knows of jobs: store, rules, names, events, accounting, dispatcher, and what ends a turn."""
         settings = self.settings
         self.store: Store | NoStore = NoStore()
         if settings.store:
@@ -132,6 +134,10 @@ class NfpBroker:
         )
         self.clock = self.flusher.clock
         self.started_s = self.clock.now()
+
+    def _make_ingress(self) -> None:
+        """What peers reach: the broker's own services, and the walk of a message to them and to the dispatcher."""
+        settings = self.settings
         self.datastore = Datastore(settings.inventory)
         self.reader = Reader(self.datastore, self.loop)
         self.files_worker = FilesWorker(settings, self.local_channel)
