@@ -24,11 +24,12 @@ INSERT INTO jobs
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO NOTHING
 """
 _PART_ADDED: Final = f"""
-INSERT INTO parts (job, part, worker, attempt, state) SELECT id, ?2, '', 0, {WAITING} FROM jobs WHERE uuid = ?1
+INSERT INTO parts (job, part, worker, attempt, state) SELECT id, :part, '', 0, {WAITING} FROM jobs WHERE uuid = :uuid
 ON CONFLICT (job, part) DO NOTHING
 """  # noqa: S608 - our own words only, in all of these
 _DISPATCHED: Final = f"""
-INSERT INTO parts (job, part, worker, attempt, state) SELECT id, ?2, ?3, ?4, {DISPATCHED} FROM jobs WHERE uuid = ?1
+INSERT INTO parts (job, part, worker, attempt, state)
+SELECT id, :part, :worker, :attempt, {DISPATCHED} FROM jobs WHERE uuid = :uuid
 ON CONFLICT (job, part) DO UPDATE SET
     earlier = CASE WHEN attempt > 0 THEN json_insert(earlier, '$[#]', json_array(worker, attempt)) ELSE earlier END,
     worker = excluded.worker, attempt = excluded.attempt, state = excluded.state
@@ -36,23 +37,24 @@ WHERE NOT EXISTS (SELECT 1 FROM results r WHERE r.part = parts.id)
 """  # noqa: S608
 _ACCEPTED: Final = f"""
 UPDATE parts SET state = {ACCEPTED}
-WHERE job = (SELECT id FROM jobs WHERE uuid = ?1) AND part = ?2 AND attempt = ?3 AND state = {DISPATCHED}
+WHERE job = (SELECT id FROM jobs WHERE uuid = :uuid) AND part = :part AND attempt = :attempt AND state = {DISPATCHED}
 """  # noqa: S608
 _RETURNED: Final = f"""
-UPDATE parts SET state = {WAITING} WHERE job = (SELECT id FROM jobs WHERE uuid = ?1) AND part = ?2
+UPDATE parts SET state = {WAITING} WHERE job = (SELECT id FROM jobs WHERE uuid = :uuid) AND part = :part
 """  # noqa: S608
 _OWNED: Final = f"""
 INSERT INTO parts (job, part, worker, attempt, state, owner)
-SELECT id, '', '', 0, {WAITING}, ?2 FROM jobs WHERE uuid = ?1
+SELECT id, '', '', 0, {WAITING}, :worker FROM jobs WHERE uuid = :uuid
 ON CONFLICT (job, part) DO UPDATE SET owner = excluded.owner WHERE owner = ''
 """  # noqa: S608
 _FINISHED: Final = """
 INSERT INTO results (part, worker, attempt, status, body)
-SELECT p.id, ?3, ?4, ?5, ?6 FROM jobs j CROSS JOIN parts p ON p.job = j.id AND p.part = ?2 WHERE j.uuid = ?1
+SELECT p.id, :worker, :attempt, :status, :body
+FROM jobs j CROSS JOIN parts p ON p.job = j.id AND p.part = :part WHERE j.uuid = :uuid
 ON CONFLICT (part) DO NOTHING
 """
 _CLOSED: Final = """
-INSERT INTO closed (job, state, at) SELECT id, ?2, ?3 FROM jobs WHERE uuid = ?1 ON CONFLICT (job) DO NOTHING
+INSERT INTO closed (job, state, at) SELECT id, :closes, :at FROM jobs WHERE uuid = :uuid ON CONFLICT (job) DO NOTHING
 """
 _FORGOTTEN: Final = (
     "DELETE FROM results WHERE part IN (SELECT p.id FROM jobs j CROSS JOIN parts p ON p.job = j.id WHERE j.uuid = ?)",
@@ -61,7 +63,7 @@ _FORGOTTEN: Final = (
     "DELETE FROM jobs WHERE uuid = ?",
 )
 _WORKER_SEEN: Final = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, NULL)"
-_WORKER_LEFT: Final = "UPDATE workers SET gone = ?2 WHERE name = ?1 AND gone IS NULL"
+_WORKER_LEFT: Final = "UPDATE workers SET gone = :at WHERE name = :name AND gone IS NULL"
 _PINNED: Final = "INSERT OR REPLACE INTO pins VALUES (?, ?, ?)"
 _UNPINNED: Final = "DELETE FROM pins WHERE name = ?"
 _USED: Final = """
@@ -72,7 +74,7 @@ ON CONFLICT (holder, key, service) DO UPDATE SET
 """
 
 _encode: Final = msgspec.json.Encoder().encode
-_Execute = Callable[[str, Sequence[Any]], sqlite3.Cursor]
+_Execute = Callable[[str, Sequence[Any] | dict[str, Any]], sqlite3.Cursor]
 
 
 def write(connection: sqlite3.Connection, operations: list[Op], clock: StoreClock) -> None:
@@ -86,7 +88,7 @@ def write(connection: sqlite3.Connection, operations: list[Op], clock: StoreCloc
     for op in operations:
         statement = _PLAIN.get(type(op))
         if statement is not None:
-            execute(statement, op)
+            execute(statement, op._asdict())
         else:
             _WRITE[type(op)](execute, op, moment)
 
@@ -99,12 +101,12 @@ def _job_added(execute: _Execute, op: records.JobAdded, moment: Moment) -> None:
 
 
 def _finished(execute: _Execute, op: records.Finished, moment: Moment) -> None:
-    result = op[:6]
+    result = op._asdict()
     if not execute(_FINISHED, result).rowcount:  # never given to anybody, it has no row of its own
-        execute(_PART_ADDED, op[:2])
+        execute(_PART_ADDED, result)
         execute(_FINISHED, result)
     if op.closes:
-        execute(_CLOSED, (op.uuid, op.closes, moment.at))
+        execute(_CLOSED, result | {"at": moment.at})
 
 
 def _forgotten(execute: _Execute, op: records.Forgotten, _: Moment) -> None:
@@ -117,7 +119,11 @@ def _worker_seen(execute: _Execute, op: records.WorkerSeen, _: Moment) -> None:
 
 
 def _worker_left(execute: _Execute, op: records.WorkerLeft, moment: Moment) -> None:
-    execute(_WORKER_LEFT, (op.name, moment.at))
+    execute(_WORKER_LEFT, {"name": op.name, "at": moment.at})
+
+
+def _used(execute: _Execute, op: records.Used, _: Moment) -> None:
+    execute(_USED, op)
 
 
 def _pinned(execute: _Execute, op: records.Pinned, moment: Moment) -> None:
@@ -133,9 +139,8 @@ _PLAIN: Final[dict[type, str]] = {
     records.Accepted: _ACCEPTED,
     records.Returned: _RETURNED,
     records.Owned: _OWNED,
-    records.Used: _USED,
 }
-"""What takes the fields of an operation as they are."""
+"""What takes the fields of an operation by their names."""
 _WRITE: Final[dict[type, Callable[[_Execute, Any, Moment], None]]] = {
     records.JobAdded: _job_added,
     records.Finished: _finished,
@@ -143,4 +148,5 @@ _WRITE: Final[dict[type, Callable[[_Execute, Any, Moment], None]]] = {
     records.WorkerSeen: _worker_seen,
     records.WorkerLeft: _worker_left,
     records.Pinned: _pinned,
+    records.Used: _used,
 }
