@@ -5,7 +5,7 @@ In the order of a job's life::
 
     dispatcher    the walk: which part handles what
     requests      a POST is checked and becomes an order with a part for each worker it is for; GET, DELETE and PUT
-    assignment    parts get workers, or wait in ``queues``; ``connections`` writes to workers in their dialect;
+    scheduler     parts get workers, or wait in ``queues``; ``connections`` writes to workers in their dialect;
                   ``rebalancing`` takes back what a worker has not begun, ``foreign_jobs`` what it has from elsewhere
     progress      what workers say about jobs
     results       the one recorded result of each part; ``translation`` for clients of the other dialect

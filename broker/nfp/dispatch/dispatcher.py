@@ -1,12 +1,12 @@
 """The dispatcher: the walk of a request from a client to workers and of their results back.
 
 A POST is checked and turned into an order with one part for each worker it is for (``requests``). A part goes to a
-worker with a free credit, or waits in a fair queue (``assignment``). What the worker says about it (``progress``) is
+worker with a free credit, or waits in a fair queue (``scheduler``). What the worker says about it (``progress``) is
 passed to the client in the client's dialect (``responses``), and the first final result is recorded (``results``). Time
 limits are ``expiry``'s, workers that come and go ``liveness``'s, a broker that was restarted ``restore``'s.
 
 Nothing recurses: credits that return and parts that come back are noted in ``State`` and served at the end of each
-call (``Assignment.settle``).
+call (``Scheduler.settle``).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from broker.nfp.access import Access
 from broker.nfp.bodies import WorkerOpen
 from broker.nfp.contract import Journal, OnJobEvent, Peer
 from broker.nfp.dispatch import views
-from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.expiry import Expiry
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.model import FINAL, Client, Worker
+from broker.nfp.dispatch.model import FINAL, Client, WorkerEntry
 from broker.nfp.dispatch.progress import Progress
 from broker.nfp.dispatch.recall import Recall
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.restore import Restore
 from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.state import Offended, State, ignore
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
@@ -70,14 +70,14 @@ class Dispatcher:
         self.counts = state.counts
         self._results = results = Results(state)
         foreign = ForeignJobs(state)
-        self._assignment = assignment = Assignment(state, results, foreign)
-        self._expiry = Expiry(state, results, assignment)
+        self._scheduler = scheduler = Scheduler(state, results, foreign)
+        self._expiry = Expiry(state, results, scheduler)
         self._relays = relays = Relays(state)
-        self._requests = requests = Requests(state, results, assignment, relays)
-        progress = Progress(state, results, assignment, relays, foreign)
+        self._requests = requests = Requests(state, results, scheduler, relays)
+        progress = Progress(state, results, scheduler, relays, foreign)
         self._recall = recall = Recall(state)
-        self._liveness = Liveness(state, results, assignment, requests, progress, relays, foreign, recall)
-        self._restore = Restore(state, results, assignment, self._liveness)
+        self._liveness = Liveness(state, results, scheduler, requests, progress, relays, foreign, recall)
+        self._restore = Restore(state, results, scheduler, self._liveness)
         self._of_clients = {
             Command.POST: requests.post,
             Command.GET: requests.get,
@@ -90,7 +90,9 @@ class Dispatcher:
             Command.STREAM: progress.stream,
         }
 
-    def listen(self, refused: Callable[[int], None], moved: Callable[[Worker, bool], None] | None) -> None:
+    def listen(
+        self, refused: Callable[[int], None], moved: Callable[[WorkerEntry, bool], None] | None
+    ) -> None:
         """Have somebody told of refused requests (``State.refused``) and of workers that come and go (``moved``)."""
         self._state.refused = refused
         self._state.registry.moved = moved
@@ -106,7 +108,7 @@ class Dispatcher:
                 return
             act(peer, packet, now)
         if self._state.freed or self._state.returned:
-            self._assignment.settle(now)
+            self._scheduler.settle(now)
 
     def worker(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY, KEEPALIVE, DISCONNECT, RESPONSE, EVENT or STREAM of a worker."""
@@ -132,7 +134,7 @@ class Dispatcher:
         elif command is Command.DISCONNECT:
             self._liveness.goodbye(worker, now)
         if self._state.freed or self._state.returned:
-            self._assignment.settle(now)
+            self._scheduler.settle(now)
 
     def _later(self, act: Callable[[Peer, Packet, float], None], peer: Peer, packet: Packet) -> None:
         """The job is closed, and still to be read: ``act`` once it is, if the peer is there then."""
@@ -238,7 +240,7 @@ class Dispatcher:
 
     def _settle(self, now: float) -> None:
         if self._state.freed or self._state.returned:
-            self._assignment.settle(now)
+            self._scheduler.settle(now)
 
     # -- views ----------------------------------------------------------------------------------
 

@@ -7,19 +7,19 @@ for somebody who is not there ends a moment before the deadline: clients stop li
 
 from __future__ import annotations
 
-from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.model import FINAL, WAITING, Order, Part
 from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State, told_by
 
 
 class Expiry:
     """Ends what takes too long: 408."""
 
-    def __init__(self, state: State, results: Results, assignment: Assignment) -> None:
+    def __init__(self, state: State, results: Results, scheduler: Scheduler) -> None:
         self._state = state
         self._results = results
-        self._assignment = assignment
+        self._scheduler = scheduler
         state.due = self._look
 
     def _look(self, order: Order, now: float) -> None:
@@ -62,10 +62,10 @@ class Expiry:
     def _expire(self, order: Order, error: str, now: float) -> None:
         """Every part that is not final; a job that still gathers workers gets the one part that says so."""
         if not order.parts:
-            self._assignment.settle_nowhere(order, now)
+            self._scheduler.settle_nowhere(order, now)
         for part in [part for part in order.parts.values() if part.state != FINAL]:
             self._expire_part(part, error, now)
 
     def _expire_part(self, part: Part, error: str, now: float) -> None:
-        self._assignment.withdraw(part)
+        self._scheduler.withdraw(part)
         self._results.fail(part, 408, error, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.nfp.dispatch.model import Part, Worker
+from broker.nfp.dispatch.model import Part, WorkerEntry
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import FINAL_CODES, Command
@@ -18,12 +18,12 @@ FOREIGN_MAX: Final = 200_000
 
 
 class ForeignJobs:
-    """Who claims what; ``Worker.foreign`` is the same by worker."""
+    """Who claims what; ``WorkerEntry.foreign`` is the same by worker."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def add(self, worker: Worker, uuid: str, *, running: bool) -> None:
+    def add(self, worker: WorkerEntry, uuid: str, *, running: bool) -> None:
         """``worker`` says that it holds a job: it runs, or its result waits there."""
         foreign = self._state.foreign
         if uuid in worker.foreign or len(foreign) >= FOREIGN_MAX:
@@ -34,7 +34,7 @@ class ForeignJobs:
             worker.busy += 1
             self._state.registry.refresh(worker)
 
-    def worker_with(self, part: Part) -> Worker | None:
+    def worker_with(self, part: Part) -> WorkerEntry | None:
         """Who is there, could be given ``part``, and says that it has the job."""
         holders = self._state.foreign.get(part.order.uuid)
         if holders is None:
@@ -45,7 +45,7 @@ class ForeignJobs:
             workers = [worker for worker in holders.values() if worker.service.name == part.order.service]
         return next((worker for worker in workers if worker.connection is not None), None)
 
-    def drop(self, worker: Worker, uuid: str) -> None:
+    def drop(self, worker: WorkerEntry, uuid: str) -> None:
         """It is given the job here, or does not hold it any more; nothing happens when it never said so."""
         running = worker.foreign.pop(uuid, None)
         if running is None:
@@ -57,12 +57,12 @@ class ForeignJobs:
         if running:
             self._credit(worker)
 
-    def clear(self, worker: Worker) -> None:
+    def clear(self, worker: WorkerEntry) -> None:
         """It is gone, or says anew what it holds."""
         for uuid in list(worker.foreign):
             self.drop(worker, uuid)
 
-    def heard(self, worker: Worker, packet: Packet) -> bool:
+    def heard(self, worker: WorkerEntry, packet: Packet) -> bool:
         """``worker`` speaks of a job that it was not given here: True when it has said that it holds it.
 
         A final result ends its running; it may still be asked for.
@@ -75,7 +75,7 @@ class ForeignJobs:
             self._credit(worker)
         return True
 
-    def _credit(self, worker: Worker) -> None:
+    def _credit(self, worker: WorkerEntry) -> None:
         worker.busy -= 1
         self._state.registry.refresh(worker)
         self._state.freed.append(worker)

@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 from broker.nfp.bodies import HeldJob, WorkerOpen
 from broker.nfp.contract import FEATURES, Peer
-from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.connections import WorkerConnection, connection_of, disconnect
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
-from broker.nfp.dispatch.model import ALIVE, EXPECTED, FINAL, LOST, WAITING, Run, Worker
+from broker.nfp.dispatch.model import ALIVE, EXPECTED, FINAL, LOST, WAITING, Run, WorkerEntry
 from broker.nfp.dispatch.progress import Progress
 from broker.nfp.dispatch.recall import Recall
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
 from broker.nfp.frames import Packet
@@ -58,7 +58,7 @@ class Liveness:
         self,
         state: State,
         results: Results,
-        assignment: Assignment,
+        scheduler: Scheduler,
         requests: Requests,
         progress: Progress,
         relays: Relays,
@@ -67,7 +67,7 @@ class Liveness:
     ) -> None:
         self._state = state
         self._results = results
-        self._assignment = assignment
+        self._scheduler = scheduler
         self._requests = requests
         self._progress = progress
         self._relays = relays
@@ -81,7 +81,7 @@ class Liveness:
 
     # -- coming ---------------------------------------------------------------------------------
 
-    def of(self, peer: Peer) -> Worker | None:
+    def of(self, peer: Peer) -> WorkerEntry | None:
         """The worker that is registered on this very connection."""
         worker = self._state.registry.workers.get(peer.name)
         return (
@@ -148,11 +148,13 @@ class Liveness:
         offer = self._forget_offer(peer)
         if worker is None:
             service = registry.service(packet.service, now)
-            worker = Worker(peer.name, service, packet.dialect, peer.principal.key, now)
+            worker = WorkerEntry(peer.name, service, packet.dialect, peer.principal.key, now)
             registry.add(worker)
         self._register(worker, peer, packet, offer, now)
 
-    def _register(self, worker: Worker, peer: Peer, packet: Packet, offer: WorkerOpen, now: float) -> None:
+    def _register(
+        self, worker: WorkerEntry, peer: Peer, packet: Packet, offer: WorkerOpen, now: float
+    ) -> None:
         state = self._state
         worker.dialect = packet.dialect
         worker.holder = peer.principal.holder
@@ -180,7 +182,7 @@ class Liveness:
 
     # -- what it still has ----------------------------------------------------------------------
 
-    def _reconcile(self, worker: Worker, offer: WorkerOpen, now: float) -> None:
+    def _reconcile(self, worker: WorkerEntry, offer: WorkerOpen, now: float) -> None:
         """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
         connection = worker.connection
         assert connection is not None
@@ -193,7 +195,7 @@ class Liveness:
             elif not connection.lists:
                 self._progress.ask(run, now)
             elif uuid not in offer.jobs:
-                self._assignment.give_back(run, "came back without the job", now)
+                self._scheduler.give_back(run, "came back without the job", now)
         if connection.lists:
             may_begin = [
                 uuid for uuid, held in offer.jobs.items() if self._holds(worker, connection, uuid, held, now)
@@ -202,13 +204,13 @@ class Liveness:
                 connection.confirm(may_begin, self._state.journal.position)
 
     def _still_holds(
-        self, worker: Worker, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
+        self, worker: WorkerEntry, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
     ) -> None:
         if worker.connection is connection and self._holds(worker, connection, uuid, held, now):
             connection.confirm([uuid], self._state.journal.position)
 
     def _holds(
-        self, worker: Worker, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
+        self, worker: WorkerEntry, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
     ) -> bool:
         """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
         state = self._state
@@ -220,21 +222,21 @@ class Liveness:
         if order is None or part is None:
             self._foreign.add(worker, uuid, running=held.state == "running")
             if order is not None:
-                self._assignment.found_at(order, worker, now)
+                self._scheduler.found_at(order, worker, now)
             return False
         if part.state == FINAL and held.state == "done":
             self._results.acknowledge(worker, uuid)
             return False
         run = worker.runs.get(uuid)
         if run is None and part.state == WAITING:
-            run = self._assignment.adopt(part, worker, now)
+            run = self._scheduler.adopt(part, worker, now)
         elif run is None:
             run = Run(part, worker, part.given[worker.name], now)
         if part.run is not run and held.state != "done":
             self._results.stop(run, now)
             return False
         waits = held.state == "waiting"
-        if part.run is run and (not waits or self._assignment.asks_first(run)):
+        if part.run is run and (not waits or self._scheduler.asks_first(run)):
             self._progress.accept(run)
         if (
             held.state == "done" and connection.pushes
@@ -246,7 +248,7 @@ class Liveness:
 
     # -- being there ----------------------------------------------------------------------------
 
-    def heard(self, worker: Worker, now: float) -> None:
+    def heard(self, worker: WorkerEntry, now: float) -> None:
         """Any frame of it (NFP, "Keepaliving": any command acts as a keepalive)."""
         worker.heard = now
         if worker.choked:
@@ -254,7 +256,7 @@ class Liveness:
             self._state.registry.refresh(worker)
             self._state.freed.append(worker)
 
-    def _arm(self, worker: Worker, now: float) -> None:
+    def _arm(self, worker: WorkerEntry, now: float) -> None:
         config, timers = self._state.config, self._state.timers
         if worker.state == ALIVE:
             when = min(worker.sent + config.keepalive_s, worker.heard + config.hold_s)
@@ -267,7 +269,7 @@ class Liveness:
         # on a grid: a crowd of workers wakes the broker a few times a second, not once for each of them
         worker.timer = timers.at(ceil(when / GRID_S) * GRID_S, self._look, worker)
 
-    def _look(self, worker: Worker, now: float) -> None:
+    def _look(self, worker: WorkerEntry, now: float) -> None:
         worker.timer = None
         config, connection = self._state.config, worker.connection
         if connection is None:
@@ -317,7 +319,7 @@ class Liveness:
         peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
         self._state.offended(peer, "unexpected", f"{packet.command.name} without READY")
 
-    def unexpected(self, worker: Worker, what: str, now: float) -> None:
+    def unexpected(self, worker: WorkerEntry, what: str, now: float) -> None:
         """A valid command at a wrong time: DISCONNECT, and nothing more to it (NFP, "Opening and Closing").
 
         It has to come back on a new connection; whatever it says on this one counts against it.
@@ -334,7 +336,7 @@ class Liveness:
         self._state.counts.unexpected += 1
         self._state.offended(peer, "unexpected", what)
 
-    def goodbye(self, worker: Worker, now: float) -> None:
+    def goodbye(self, worker: WorkerEntry, now: float) -> None:
         """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
         if worker.connection is not None and worker.connection.lists:
             self.declare_dead(worker, "said goodbye", now)
@@ -349,13 +351,13 @@ class Liveness:
         if worker is not None:
             self.mark_lost(worker, now)
 
-    def mark_lost(self, worker: Worker, now: float) -> None:
+    def mark_lost(self, worker: WorkerEntry, now: float) -> None:
         """Nothing can be sent to it any more; it may be back within its grace."""
         self._state.registry.left(worker, now)
         self._relays.gone(worker)
         self._arm(worker, now)
 
-    def declare_dead(self, worker: Worker, why: str, now: float) -> None:
+    def declare_dead(self, worker: WorkerEntry, why: str, now: float) -> None:
         """It is dead: what it has goes to others."""
         state = self._state
         state.registry.left(worker, now)
@@ -366,7 +368,7 @@ class Liveness:
             state.counts.died += 1
         for run in list(worker.runs.values()):
             if run.part.run is run:
-                self._assignment.give_back(run, why, now)
+                self._scheduler.give_back(run, why, now)
             else:
                 self._results.release(run)
         self._foreign.clear(worker)
@@ -387,7 +389,7 @@ class Liveness:
                 self.mark_lost(worker, now)
         return found
 
-    def expect(self, worker: Worker, now: float) -> None:
+    def expect(self, worker: WorkerEntry, now: float) -> None:
         """After a restart: ``worker`` was there before and may be back within a hold time."""
         worker.state = EXPECTED
         worker.since = now

@@ -190,7 +190,7 @@ class Run:
         ended: when it ceased to be current, 0.0 before.
     """
 
-    def __init__(self, part: Part, worker: Worker, attempt: int, now: float) -> None:
+    def __init__(self, part: Part, worker: WorkerEntry, attempt: int, now: float) -> None:
         self.part = part
         self.worker = worker
         self.attempt = attempt
@@ -218,7 +218,7 @@ class Run:
         return self.request(Command.GET, b"{}")
 
 
-class Worker:
+class WorkerEntry:
     """A worker that is there or waited for.
 
     Attributes:
@@ -280,11 +280,11 @@ class Service:
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, WorkerEntry] = {}
         self.alive = 0
-        self.idle: OrderedDict[Worker, None] = OrderedDict()
-        self.ready: OrderedDict[Worker, None] = OrderedDict()
-        self.ahead: dict[Worker, None] = {}
+        self.idle: OrderedDict[WorkerEntry, None] = OrderedDict()
+        self.ready: OrderedDict[WorkerEntry, None] = OrderedDict()
+        self.ahead: dict[WorkerEntry, None] = {}
         self.sharing: Timer | None = None
         self.queue: FairQueue[Part] = FairQueue()
         self.gathering: dict[Order, None] = {}

@@ -11,11 +11,11 @@ from typing import Final
 from broker.identity import USERID_UNKNOWN
 from broker.nfp import bodies
 from broker.nfp.contract import JobEvent, Peer
-from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
-from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, WAITING, Run, Worker
+from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, WAITING, Run, WorkerEntry
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Body, Packet
 from broker.nfp.names import FINAL_CODES, Code, Command, Dialect
@@ -33,17 +33,17 @@ class Progress:
     """Listens to workers."""
 
     def __init__(
-        self, state: State, results: Results, assignment: Assignment, relays: Relays, foreign: ForeignJobs
+        self, state: State, results: Results, scheduler: Scheduler, relays: Relays, foreign: ForeignJobs
     ) -> None:
         self._state = state
         self._results = results
-        self._assignment = assignment
+        self._scheduler = scheduler
         self._relays = relays
         self._foreign = foreign
 
     # -- whose is it ----------------------------------------------------------------------------
 
-    def _run_of(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> Run | None:
+    def _run_of(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> Run | None:
         """What ``worker`` has to do with the job; None: nothing, which is counted against it, or no more."""
         order = self._state.orders.get(packet.uuid)
         if order is None:
@@ -60,7 +60,7 @@ class Progress:
                     self._forged(peer, packet)
                 return None
             if part.state == WAITING:
-                run = self._assignment.adopt(part, worker, now)
+                run = self._scheduler.adopt(part, worker, now)
             else:
                 run = Run(part, worker, part.given[worker.name], now)
         attempt = bodies.read_token(packet.client) if packet.client is not None else 0
@@ -80,7 +80,7 @@ class Progress:
 
     # -- RESPONSE -------------------------------------------------------------------------------
 
-    def response(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
+    def response(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> None:
         """A RESPONSE."""
         if len(self._relays) and self._relays.answered(worker, packet):
             return
@@ -103,7 +103,7 @@ class Progress:
         else:
             self._state.counts.unexpected += 1
 
-    def _stopped(self, worker: Worker, packet: Packet) -> bool:
+    def _stopped(self, worker: WorkerEntry, packet: Packet) -> bool:
         """Whether it is the end of an attempt that was stopped because the job was somebody else's: no result of it."""
         order = self._state.orders.get(packet.uuid)
         part = order.given_to(worker.name) if order is not None else None
@@ -133,7 +133,7 @@ class Progress:
         A worker that does not hear it does not begin, lists the job when it is back, and is told then.
         """
         connection = run.worker.connection
-        if connection is not None and self._assignment.asks_first(run):
+        if connection is not None and self._scheduler.asks_first(run):
             connection.confirm([run.part.order.uuid], self._state.journal.position)
 
     def _tell_accepted(self, run: Run, body: Body) -> None:
@@ -154,7 +154,7 @@ class Progress:
         part.state = ACCEPTED
         run.check = False
         order, worker = part.order, run.worker.name
-        part.repeat = self._assignment.may_repeat(run)  # for good, whatever the worker says when it is back
+        part.repeat = self._scheduler.may_repeat(run)  # for good, whatever the worker says when it is back
         if not part.repeat:
             # an older token may have been echoed: the store knows the attempt under way only
             self._state.journal.put(Accepted(order.uuid, part.name, part.given[worker]))
@@ -169,10 +169,10 @@ class Progress:
             run.check = False
             if not run.request(Command.POST, part.order.body, self._state.journal.position):
                 run.worker.choked = True
-                self._assignment.give_back(run, "was lost", now, untouched=True)
+                self._scheduler.give_back(run, "was lost", now, untouched=True)
         else:
             part.strangers |= {run.worker.name}
-            self._assignment.give_back(run, "forgot the job", now, untouched=True)
+            self._scheduler.give_back(run, "forgot the job", now, untouched=True)
 
     def _final(self, run: Run, packet: Packet, now: float) -> None:
         part, worker = run.part, run.worker
@@ -188,7 +188,7 @@ class Progress:
 
     # -- EVENT, STREAM --------------------------------------------------------------------------
 
-    def event(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
+    def event(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> None:
         """An EVENT: to the client; the announcement of a result that has to be fetched is kept until it is here."""
         if packet.uuid not in self._state.orders and packet.uuid not in worker.foreign:
             self._publish(worker, packet)
@@ -215,7 +215,7 @@ class Progress:
             self._tell_accepted(run, None)
             self._state.responders.of(part.order.client).event(run, kind, packet)
 
-    def _publish(self, worker: Worker, packet: Packet) -> None:
+    def _publish(self, worker: WorkerEntry, packet: Packet) -> None:
         """An EVENT on a topic that is no job: to who subscribed to the topic (NFP, "NFP/Worker-PUB")."""
         service, status, body = worker.service.name, packet.status, packet.body
         event = JobEvent(
@@ -234,7 +234,7 @@ class Progress:
         else:
             run.ask()
 
-    def stream(self, peer: Peer, worker: Worker, packet: Packet, now: float) -> None:
+    def stream(self, peer: Peer, worker: WorkerEntry, packet: Packet, now: float) -> None:
         """A STREAM: to the client."""
         run = self._run_of(peer, worker, packet, now)
         if run is None:
@@ -281,7 +281,7 @@ class Progress:
         else:
             run.doubtful = True
 
-    def look_after(self, worker: Worker, now: float) -> None:
+    def look_after(self, worker: WorkerEntry, now: float) -> None:
         """Now and then: who does not push is asked, what did not begin is taken back for somebody who is idle.
 
         The credit of a part that is over returns when the worker says that it is done, not by itself: a task that hangs
@@ -294,11 +294,11 @@ class Progress:
                     self.ask(run, now)
             elif run.asked:
                 if now - run.asked >= config.hold_s:
-                    self._assignment.give_back(run, "did not answer", now)
+                    self._scheduler.give_back(run, "did not answer", now)
             elif self._to_be_asked(run, now):
                 self.ask(run, now)
-            elif self._assignment.rebalancer.may_take_back(run, now):
-                self._assignment.rebalancer.take_back(run, now)
+            elif self._scheduler.rebalancer.may_take_back(run, now):
+                self._scheduler.rebalancer.take_back(run, now)
 
     def _to_be_asked(self, run: Run, now: float) -> bool:
         connection = run.worker.connection
@@ -307,6 +307,6 @@ class Progress:
         return run.ready is not None or now - run.heard >= self._state.config.probe_s
 
 
-def _tells(worker: Worker) -> bool:
+def _tells(worker: WorkerEntry) -> bool:
     """Whether the worker answers the DELETE of a job that it still runs as soon as it has stopped."""
     return worker.connection is None or worker.connection.cancels

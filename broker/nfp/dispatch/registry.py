@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.connections import WorkerConnection
-from broker.nfp.dispatch.model import ALIVE, LOST, Client, Part, Service, Worker
+from broker.nfp.dispatch.model import ALIVE, LOST, Client, Part, Service, WorkerEntry
 from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.names import Dialect
 from broker.nfp.records import KNOWN_MAX
@@ -32,13 +32,13 @@ class WorkerRegistry:
     """
 
     def __init__(self) -> None:
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, WorkerEntry] = {}
         self.services: dict[str, Service] = {}
-        self.resources: dict[str, dict[str, Worker]] = {}
+        self.resources: dict[str, dict[str, WorkerEntry]] = {}
         self.mailboxes: dict[str, FairQueue[Part]] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
         self.ended: OrderedDict[str, Counter[str]] = OrderedDict()
-        self.moved: Callable[[Worker, bool], None] | None = None
+        self.moved: Callable[[WorkerEntry, bool], None] | None = None
 
     def service(self, name: str, now: float) -> Service:
         """The service of that name, made if need be."""
@@ -52,12 +52,12 @@ class WorkerRegistry:
         if not service.workers and not service.queue and not service.gathering:
             self.services.pop(service.name, None)
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: WorkerEntry) -> None:
         """A worker that was not there is waited for, or comes."""
         self.workers[worker.name] = worker
         worker.service.workers[worker.name] = worker
 
-    def remove(self, worker: Worker, now: float) -> None:
+    def remove(self, worker: WorkerEntry, now: float) -> None:
         """It is waited for no longer; its name stays known."""
         self.announced(worker, ())
         del self.workers[worker.name]
@@ -67,7 +67,7 @@ class WorkerRegistry:
         self.remember(worker.name, now if worker.connection is not None else worker.since)
         self.tidy(worker.service)
 
-    def announced(self, worker: Worker, resources: tuple[str, ...]) -> None:
+    def announced(self, worker: WorkerEntry, resources: tuple[str, ...]) -> None:
         """``worker`` manages these resources from now on."""
         for name in worker.resources:
             managing = self.resources.get(name)
@@ -77,7 +77,7 @@ class WorkerRegistry:
         for name in resources:
             self.resources.setdefault(name, {})[worker.name] = worker
 
-    def named(self, name: str, service: str) -> list[Worker]:
+    def named(self, name: str, service: str) -> list[WorkerEntry]:
         """The worker of that name, else the workers of ``service`` that manage a resource of that name."""
         worker = self.workers.get(name)
         if worker is not None:
@@ -107,7 +107,7 @@ class WorkerRegistry:
         """True when a worker of that name is, or was, there."""
         return name in self.workers or name in self.away
 
-    def arrived(self, worker: Worker, connection: WorkerConnection, now: float) -> None:
+    def arrived(self, worker: WorkerEntry, connection: WorkerConnection, now: float) -> None:
         """``worker`` can be written to by ``connection``."""
         if worker.connection is None:
             worker.service.alive += 1
@@ -120,7 +120,7 @@ class WorkerRegistry:
         if self.moved is not None:
             self.moved(worker, True)
 
-    def left(self, worker: Worker, now: float) -> None:
+    def left(self, worker: WorkerEntry, now: float) -> None:
         """``worker`` cannot be written to any more."""
         if worker.connection is None:
             return
@@ -134,7 +134,7 @@ class WorkerRegistry:
             worker.service.absent_since = now
         self.refresh(worker)
 
-    def refresh(self, worker: Worker) -> None:
+    def refresh(self, worker: WorkerEntry) -> None:
         """After a change of ``worker``: has it a free slot, or room for one more?"""
         service, busy = worker.service, worker.busy
         there = worker.connection is not None and not worker.choked
@@ -161,7 +161,7 @@ class WorkerRegistry:
             return -inf
         return None if found.alive else found.absent_since
 
-    def targets(self, service: str) -> Iterator[Worker]:
+    def targets(self, service: str) -> Iterator[WorkerEntry]:
         """The workers that ``all`` of a service means; those of every service for the service "all"."""
         if service == EVERY_SERVICE:
             return iter(self.workers.values())
@@ -169,7 +169,7 @@ class WorkerRegistry:
         return iter(found.workers.values()) if found is not None else iter(())
 
 
-def _keep(those: dict[Worker, None], worker: Worker, belongs: bool) -> None:
+def _keep(those: dict[WorkerEntry, None], worker: WorkerEntry, belongs: bool) -> None:
     if not belongs:
         those.pop(worker, None)
     elif worker not in those:

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
-from broker.nfp.dispatch.model import Worker
+from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer
 from broker.nfp.frames import Packet, answer_packet
@@ -88,14 +88,14 @@ class Relays:
             return "this uuid is in use"
         return "too many requests wait for workers" if len(self._waiting) >= RELAYS_MAX else ""
 
-    def _meant(self, target: Target | None, service: str = "all") -> list[Worker]:
+    def _meant(self, target: Target | None, service: str = "all") -> list[WorkerEntry]:
         registry = self._state.registry
         if target is not None and target.names:
             return [registry.workers[name] for name in target.names if name in registry.workers]
         meant = [worker for worker in registry.targets(service) if worker.connection is not None]
         return meant[:1] if target is not None and target.kind == "any" else meant
 
-    def _pass(self, relay: Relay, command: Command, workers: list[Worker], now: float) -> None:
+    def _pass(self, relay: Relay, command: Command, workers: list[WorkerEntry], now: float) -> None:
         packet = relay.packet
         self._waiting[packet.uuid] = relay
         token = bodies.make_token(relay.peer.identity, 0)
@@ -108,7 +108,7 @@ class Relays:
         if not relay.waits:
             self._end(relay)
 
-    def answered(self, worker: Worker, packet: Packet) -> bool:
+    def answered(self, worker: WorkerEntry, packet: Packet) -> bool:
         """A RESPONSE of ``worker``: True when it belongs to a passed request."""
         relay = self._waiting.get(packet.uuid)
         if relay is None or worker.name not in relay.waits:
@@ -124,7 +124,7 @@ class Relays:
             self._end(relay)
         return True
 
-    def gone(self, worker: Worker) -> None:
+    def gone(self, worker: WorkerEntry) -> None:
         """``worker`` will not answer."""
         for relay in [relay for relay in self._waiting.values() if worker.name in relay.waits]:
             del relay.waits[worker.name]

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
-from broker.nfp.dispatch.assignment import Assignment
-from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, Worker
+from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, WorkerEntry
 from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.responses import NOT_GIVEN
 from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
@@ -53,10 +53,10 @@ class Plan(NamedTuple):
 class Requests:
     """What clients ask of jobs."""
 
-    def __init__(self, state: State, results: Results, assignment: Assignment, relays: Relays) -> None:
+    def __init__(self, state: State, results: Results, scheduler: Scheduler, relays: Relays) -> None:
         self._state = state
         self._results = results
-        self._assignment = assignment
+        self._scheduler = scheduler
         self._relays = relays
 
     def post(self, peer: Peer, packet: Packet, now: float) -> None:
@@ -90,7 +90,7 @@ class Requests:
             text = f"timeout {head.timeout_s:g} s: a job of this broker has {longest_s:g} s at most (nfp.job_ttl_s)"
             return 400, text, errno.EINVAL
         names = tuple(name for name in plan.parts if name)
-        full = self._assignment.full(packet.service, names, holder)
+        full = self._scheduler.full(packet.service, names, holder)
         return (500, full, errno.EAGAIN) if full else None
 
     def _refuse(self, peer: Peer, packet: Packet, code: int, error: str, errnum: int) -> None:
@@ -134,15 +134,15 @@ class Requests:
             if part.name in plan.missing:
                 self._results.fail(part, 400, f"no worker is called {part.name}, and no resource", now)
             else:
-                self._assignment.place(part, now)
+                self._scheduler.place(part, now)
         if not parts:
-            self._assignment.gather(order, now)
+            self._scheduler.gather(order, now)
         if order.waiting:
             state.tell("queued", order)
 
     def _parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:
         parts = [Part(order, name, now) for name in names]
-        self._assignment.count(order, parts)
+        self._scheduler.count(order, parts)
         return parts
 
     # -- the same again -------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Requests:
             return Plan(names)
         return Plan(tuple(meant), True, tuple(missing))
 
-    def _denied(self, who: Principal | None, service: str, worker: Worker, task: str) -> str:
+    def _denied(self, who: Principal | None, service: str, worker: WorkerEntry, task: str) -> str:
         """Why this worker must not be used: it is of another service, or its service's rules do not allow it."""
         offered = worker.service.name
         if offered == service:
@@ -232,7 +232,7 @@ class Requests:
         access = self._state.access
         return "" if access.may_call(who, offered, task) else access.denial(who, offered, task)
 
-    def gathered(self, worker: Worker, now: float) -> None:
+    def gathered(self, worker: WorkerEntry, now: float) -> None:
         """``worker`` has come: requests for all of its service, made while there was nobody, are settled."""
         for name in (worker.service.name, EVERY_SERVICE):
             service = self._state.registry.services.get(name)
@@ -241,13 +241,13 @@ class Requests:
             for order in list(service.gathering):
                 plan = self._plan(order.principal, order.service, order.target, order.task)
                 if plan.parts:
-                    self._assignment.stop_gathering(order)
+                    self._scheduler.stop_gathering(order)
                     for name in plan.parts:
                         self._state.journal.put(PartAdded(order.uuid, name))
                     parts = self._parts(order, plan.parts, now)
                     order.after = self._state.journal.position  # a restarted broker must know whom we name
                     for part in parts:
-                        self._assignment.place(part, now)
+                        self._scheduler.place(part, now)
 
     # -- GET, DELETE, PUT -----------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class Requests:
             return
         assert packet.target is not None
         if not order.parts and not packet.target.names:
-            self._assignment.settle_nowhere(order, now)
+            self._scheduler.settle_nowhere(order, now)
         meant = order.named(packet.target.names)
         if not meant:
             self._state.counts.unroutable += 1
@@ -301,7 +301,7 @@ class Requests:
         parts = [part for part in meant if part.state != FINAL]
         running = [part.run.worker.name for part in parts if part.run is not None]
         for part in parts:
-            self._assignment.withdraw(part)
+            self._scheduler.withdraw(part)
             self._results.fail(part, 417, "cancelled", now)
         responder.cancelled(peer, order, running, "CANCELLED" if parts else _end_of(meant))
 
@@ -324,7 +324,7 @@ class Requests:
         if order is None:
             return
         for part in order.parts.values():
-            self._assignment.withdraw(part)
+            self._scheduler.withdraw(part)
             run = part.run
             if run is not None:
                 connection = run.worker.connection
@@ -332,7 +332,7 @@ class Requests:
                     run.request(Command.DELETE, b"")
                 self._results.release(run)
         if not order.parts:
-            self._assignment.stop_gathering(order)
+            self._scheduler.stop_gathering(order)
         self._results.remove(order)
         state.counts.submitted -= 1
         state.counts.denied += 1
@@ -344,7 +344,7 @@ class Requests:
             )
 
 
-def _one_each(workers: Iterable[Worker]) -> list[Worker]:
+def _one_each(workers: Iterable[WorkerEntry]) -> list[WorkerEntry]:
     """One worker of each service: whose turn it is, else any."""
     services = {worker.service: worker for worker in reversed(list(workers))}
     return [next(iter(service.idle), worker) for service, worker in services.items()]

@@ -7,10 +7,10 @@ on: that nobody came to a broker that was not there tells nothing about a servic
 
 from __future__ import annotations
 
-from broker.nfp.dispatch.assignment import Assignment
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, OPEN, PART_BYTES, Order, Part, Worker
+from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, OPEN, PART_BYTES, Order, Part, WorkerEntry
 from broker.nfp.dispatch.results import Results
+from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
 from broker.nfp.outcome import job_state
 from broker.nfp.principal import Principal
@@ -24,12 +24,12 @@ class Restore:
         self,
         state: State,
         results: Results,
-        assignment: Assignment,
+        scheduler: Scheduler,
         liveness: Liveness,
     ) -> None:
         self._state = state
         self._results = results
-        self._assignment = assignment
+        self._scheduler = scheduler
         self._liveness = liveness
 
     def take(self, snapshot: Snapshot, now: float) -> None:
@@ -39,7 +39,7 @@ class Restore:
             registry.remember(name, now)
         for seen in snapshot.workers:
             service = registry.service(seen.service, now)
-            self._liveness.expect(Worker(seen.name, service, seen.dialect, seen.key, now), now)
+            self._liveness.expect(WorkerEntry(seen.name, service, seen.dialect, seen.key, now), now)
         rows = sorted(snapshot.jobs, key=lambda row: row.age_s, reverse=True)
         for row in rows:
             self._state.orders[row.added.uuid] = self._order(row, now)
@@ -87,7 +87,7 @@ class Restore:
         state.open_bytes += order.size
 
         if not order.parts:
-            self._assignment.gather(order, now)
+            self._scheduler.gather(order, now)
         for each in row.parts:
             self._resume_part(order.parts[each.part], each, now)
         if order.parts and not order.open:
@@ -99,18 +99,18 @@ class Restore:
         if row.state == FINAL:
             return
         if row.state not in (DISPATCHED, ACCEPTED):
-            self._assignment.place(part, now)
+            self._scheduler.place(part, now)
             return
         registry = self._state.registry
         worker = registry.workers.get(row.worker)
         gone = worker is None
         if worker is None:
             service = registry.service(part.order.service, now)
-            worker = Worker(row.worker, service, part.order.dialect, "", now)
-        run = self._assignment.bind(part, worker, row.attempt, now)
+            worker = WorkerEntry(row.worker, service, part.order.dialect, "", now)
+        run = self._scheduler.bind(part, worker, row.attempt, now)
         part.state, part.repeat = row.state, row.state != ACCEPTED
         if gone:
-            self._assignment.give_back(run, "has left", now)
+            self._scheduler.give_back(run, "has left", now)
             registry.tidy(worker.service)
 
 

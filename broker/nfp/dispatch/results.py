@@ -10,7 +10,7 @@ from math import inf
 from typing import Final
 
 from broker.nfp import bodies
-from broker.nfp.dispatch.model import OPEN, Order, Part, Run, Worker
+from broker.nfp.dispatch.model import OPEN, Order, Part, Run, WorkerEntry
 from broker.nfp.dispatch.state import State
 from broker.nfp.names import Command
 from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED, STATUS_WORDS, job_state
@@ -140,7 +140,7 @@ class Results:
             self._state.registry.refresh(worker)
             self._state.freed.append(worker)
 
-    def acknowledge(self, worker: Worker, uuid: str) -> None:
+    def acknowledge(self, worker: WorkerEntry, uuid: str) -> None:
         """Have ``worker`` told that its result is safe, if it wants to know: at the end of a turn, many in one."""
         if worker.connection is not None and worker.connection.records:
             self._state.safe.setdefault(worker, []).append(uuid)

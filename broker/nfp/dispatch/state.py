@@ -10,7 +10,7 @@ from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Journal, OnJobEvent, Peer
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.counts import Counts
-from broker.nfp.dispatch.model import Order, Part, Worker
+from broker.nfp.dispatch.model import Order, Part, WorkerEntry
 from broker.nfp.dispatch.registry import ClientRegistry, WorkerRegistry
 from broker.nfp.dispatch.responses import Responders
 from broker.nfp.dispatch.timers import Timers
@@ -83,13 +83,13 @@ class State:
         self.orders: dict[str, Order] = {}
         self.closed: deque[Order] = deque()
         self.unread: dict[str, None] = {}
-        self.foreign: dict[str, dict[str, Worker]] = {}
+        self.foreign: dict[str, dict[str, WorkerEntry]] = {}
         self.waiting: dict[str, int] = {}
         self.waiting_parts: dict[str, int] = {}
         self.open_bytes = self.kept_bytes = self.open_orders = self.open_parts = 0
-        self.freed: list[Worker] = []
+        self.freed: list[WorkerEntry] = []
         self.returned: list[Part] = []
-        self.safe: dict[Worker, list[str]] = {}
+        self.safe: dict[WorkerEntry, list[str]] = {}
         self.refused: Callable[[int], None] = unnoticed
 
     def look_in_time(self, order: Order, now: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.nfp.dispatch.config import DispatchConfig
-from broker.nfp.dispatch.model import EXPECTED, FINAL, OPEN, Client, Order, Part, Service, Worker
+from broker.nfp.dispatch.model import EXPECTED, FINAL, OPEN, Client, Order, Part, Service, WorkerEntry
 from broker.nfp.dispatch.registry import WorkerRegistry
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
@@ -132,7 +132,9 @@ class ResultView(NamedTuple):
     body: bytes
 
 
-def worker_view(worker: Worker, registry: WorkerRegistry, config: DispatchConfig, now: float) -> WorkerView:
+def worker_view(
+    worker: WorkerEntry, registry: WorkerRegistry, config: DispatchConfig, now: float
+) -> WorkerView:
     """One worker."""
     box = registry.mailboxes.get(worker.name)
     ended = registry.ended.get(worker.name, Counter())

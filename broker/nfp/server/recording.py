@@ -45,7 +45,7 @@ from broker.nfp.names import Command, Sender
 from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_of, wire_of
 
 if TYPE_CHECKING:
-    from broker.nfp.dispatch.model import Worker
+    from broker.nfp.dispatch.model import WorkerEntry
     from broker.nfp.server.local import LocalPeer
     from broker.nfp.server.peers import RouterPeer
 
@@ -259,7 +259,7 @@ class Recording:
 
     # -- who is there ----------------------------------------------------------------------------
 
-    def moved(self, worker: Worker, here: bool) -> None:
+    def moved(self, worker: WorkerEntry, here: bool) -> None:
         """See ``WorkerRegistry.moved``."""
         wire = worker.connection
         if not self.active or wire is None:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
-from broker.nfp.dispatch.model import DISPATCHED, PART_BYTES, WAITING, Order, Part, Run, Worker
+from broker.nfp.dispatch.model import DISPATCHED, PART_BYTES, WAITING, Order, Part, Run, WorkerEntry
 from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.dispatch.rebalancing import Rebalancer
 from broker.nfp.dispatch.registry import EVERY_SERVICE
@@ -25,7 +25,7 @@ OTHERS_TRIED: Final = 8
 """Idle workers looked at for one that has not had the part before."""
 
 
-class Assignment:
+class Scheduler:
     """Queues in front of workers.
 
     Attributes:
@@ -165,7 +165,7 @@ class Assignment:
             while state.freed:
                 self.serve(state.freed.pop(), now)
 
-    def serve(self, worker: Worker, now: float) -> None:
+    def serve(self, worker: WorkerEntry, now: float) -> None:
         """Give ``worker`` what waits for it, as far as its credits go."""
         while worker.free:
             queue = self._next_queue(worker)
@@ -177,7 +177,7 @@ class Assignment:
             if not self._give(part, worker, now):
                 self.place(part, now, front=True)
 
-    def _next_queue(self, worker: Worker) -> FairQueue[Part] | None:
+    def _next_queue(self, worker: WorkerEntry) -> FairQueue[Part] | None:
         box = self._state.registry.mailboxes.get(worker.name)
         queue = worker.service.queue
         if box and queue:
@@ -185,7 +185,7 @@ class Assignment:
             return box if worker.turn else queue
         return box or queue or None
 
-    def _choose(self, part: Part) -> Worker | None:
+    def _choose(self, part: Part) -> WorkerEntry | None:
         """A worker of the part's service that can be given one more, rather one with a free slot: whose turn it is.
 
         Rather not one that has had the part before.
@@ -204,7 +204,7 @@ class Assignment:
         worker = self._foreign.worker_with(part)
         return worker is not None and self._give(part, worker, now)
 
-    def found_at(self, order: Order, worker: Worker, now: float) -> None:
+    def found_at(self, order: Order, worker: WorkerEntry, now: float) -> None:
         """``worker`` says that it holds ``order``: what waits of it and is for this worker goes there now."""
         for name in (worker.name, ""):
             part = order.parts.get(name)
@@ -213,7 +213,7 @@ class Assignment:
                 self.place(part, now, front=True)
                 return
 
-    def _give(self, part: Part, worker: Worker, now: float) -> bool:
+    def _give(self, part: Part, worker: WorkerEntry, now: float) -> bool:
         """Dispatch ``part`` to ``worker``, which is there. False: it could not be sent and is where it was.
 
         A part that this worker must not or cannot run ends here.
@@ -257,7 +257,7 @@ class Assignment:
         together = run.attempt == 1 and order.after == position
         return 0 if together and self.may_repeat(run) else position
 
-    def _unfit(self, part: Part, worker: Worker) -> tuple[int, str] | None:
+    def _unfit(self, part: Part, worker: WorkerEntry) -> tuple[int, str] | None:
         order = part.order
         if part.attempt >= self._state.config.attempts_max:
             return 500, f"given up after {part.attempt} attempts, none of which brought a result"
@@ -272,7 +272,7 @@ class Assignment:
             return 417, f"worker {worker.name} expects a JSON object, the request's body is none"
         return None
 
-    def bind(self, part: Part, worker: Worker, attempt: int, now: float) -> Run:
+    def bind(self, part: Part, worker: WorkerEntry, attempt: int, now: float) -> Run:
         """``part`` is in the hands of ``worker`` from now on, and takes one of its credits."""
         run = Run(part, worker, attempt, now)
         connection = worker.connection
@@ -357,7 +357,7 @@ class Assignment:
             said = run.worker.tasks.get(order.task)
         return said is not False
 
-    def adopt(self, part: Part, worker: Worker, now: float) -> Run:
+    def adopt(self, part: Part, worker: WorkerEntry, now: float) -> Run:
         """A worker that was given up speaks of a part that waits: it still has it."""
         self.withdraw(part)
         attempt = part.given[worker.name]
