@@ -5,7 +5,7 @@
     HeadgateError
         JobError              a job ended without all its results; ``uuid``, ``results`` so far
             JobFailed         the broker or a worker answered with an error      (EREMOTEIO; ``status``)
-            JobCancelled      it was cancelled                                   (ECANCELED)
+            JobCancelled      it was cancelled; a task's calls raise it, too     (ECANCELED)
             JobTimeout        its deadline passed, also a TimeoutError           (ETIMEDOUT)
             TaskFailed        ``check=True`` and a task says that it failed      (EREMOTEIO; ``failed``)
         RequestFailed         management, inventory, events: answered with an error (EREMOTEIO; ``status``)
@@ -47,7 +47,7 @@ class JobFailed(JobError):
 
 
 class JobCancelled(JobError):
-    """It was cancelled, by us or by an owner."""
+    """It was cancelled, by us or by an owner; in a task also: its client cancelled the question it was asked."""
 
     errno = _errno.ECANCELED
     fault = "caller"

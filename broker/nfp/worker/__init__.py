@@ -50,7 +50,8 @@ How a job goes through the room::
     builtin        tasks that every worker has; management: mmi.service.worker
 """
 
-from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext
+from broker.nfp.client.errors import JobCancelled
+from broker.nfp.worker.context import JobContext, ThreadContext
 from broker.nfp.worker.results import Result
 from broker.nfp.worker.tasks import InvalidInput, task
 from broker.nfp.worker.worker import Worker

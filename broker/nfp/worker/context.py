@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-from broker.errors import HeadgateError
+from broker.nfp.client.errors import JobCancelled
 from broker.nfp.names import Command, Dialect
 from broker.nfp.worker.assignments import ASKING, RUNNING, Assignment
 from broker.nfp.worker.delivery import Delivery
@@ -22,12 +22,6 @@ log = logging.getLogger("headgate")
 T = TypeVar("T")
 ASK_S: Final = 120.0
 """How long a question waits for its answer."""
-
-
-class JobCancelled(HeadgateError):
-    """The job was deleted, or its client cancelled the question it was asked."""
-
-    fault = "caller"
 
 
 class _Context:
@@ -84,7 +78,7 @@ class _Context:
             JobCancelled: the job was deleted. TimeoutError: its time is over.
         """
         if self._job.cancelled:
-            raise JobCancelled(f"job {self.uuid} was cancelled")
+            raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid)
         if self.remaining_s <= 0:
             raise TimeoutError(f"job {self.uuid} took longer than its {self.timeout_s:g} s")
 
@@ -268,12 +262,12 @@ class ThreadContext(_Context):
         self._running = asyncio.current_task()
         if self._job.cancelled:
             work.close()
-            raise JobCancelled(f"job {self.uuid} was cancelled")
+            raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid)
         try:
             return await work
         except asyncio.CancelledError:
             if self._job.cancelled:
-                raise JobCancelled(f"job {self.uuid} was cancelled") from None
+                raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid) from None
             raise
         finally:
             self._running = None

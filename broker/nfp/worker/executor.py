@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.errors import HeadgateError
-from broker.nfp.files.fetching import FetchFailed
+from broker.nfp.client.errors import FetchFailed, JobCancelled
 from broker.nfp.worker.assignments import RUNNING, Assignment
-from broker.nfp.worker.context import JobCancelled, JobContext, ThreadContext
+from broker.nfp.worker.context import JobContext, ThreadContext
 from broker.nfp.worker.delivery import Delivery
 from broker.nfp.worker.results import Result, clock_text, encode, normalise
 from broker.nfp.worker.tasks import InvalidInput, Task

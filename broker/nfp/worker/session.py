@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import HeadgateError
-from broker.nfp.files.fetching import localise
+from broker.nfp.client.client import NfpClient
 from broker.nfp.logs import LogBuffer
 from broker.nfp.opening import DIALECT
+from broker.nfp.peer.channel import Channel
 from broker.nfp.process_stats import ProcessStats
 from broker.nfp.store.shelf import Retention
 from broker.nfp.worker import builtin, management
 from broker.nfp.worker.assignments import DONE, FAILED, RUNNING, WAITING
 from broker.nfp.worker.consumer import Consumer
-from broker.nfp.worker.fetched_files import fetch
+from broker.nfp.worker.fetched_files import fetch, localise
 from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from broker.nfp.worker.tasks import Task
 
 if TYPE_CHECKING:
-    from broker.nfp.client.client import NfpClient
-    from broker.nfp.peer.channel import Channel
     from broker.nfp.worker.worker import Worker
 
 log = logging.getLogger("headgate")

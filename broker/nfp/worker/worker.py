@@ -9,11 +9,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Unpack, overload
+from typing import Any, Final, Unpack, overload
 
 from broker.errors import ConfigError
+from broker.nfp.client.client import NfpClient
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
 from broker.nfp.peer.brokers import chosen
+from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
 from broker.nfp.store.shelf import KEEP_S
@@ -21,10 +23,6 @@ from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.session import Session
 from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked
 from broker.transport.curve import Certificate
-
-if TYPE_CHECKING:
-    from broker.nfp.client.client import NfpClient
-    from broker.nfp.peer.channel import Channel
 
 log = logging.getLogger("headgate")
 Hook = Callable[["Worker"], object]
@@ -337,8 +335,6 @@ class Worker:
 
     def _make_client(self, certificate: Certificate | None, keys: Mapping[str, str]) -> NfpClient:
         """Its key is the worker's: who lists that one has listed both names."""
-        from broker.nfp.client.client import NfpClient
-
         name = self.name + CLIENT_OF_WORKER
         return NfpClient(
             name,
