@@ -169,21 +169,27 @@ def dispatched(
     """202: the job goes to ``workers`` (none yet: late binding); ``missing`` are workers that
     are not there: names that nobody ever registered, and of all workers those that are lost at the moment.
     """
+    return _submitted("DISPATCHED", uuid, service, target, workers, missing)
+
+
+def queued(uuid: str, service: str, target: str, missing: Iterable[str] = ()) -> bytes:
+    """300 to a POST: no worker at present, the job waits; ``missing`` are names that nobody ever registered."""
+    return _submitted("PENDING", uuid, service, target, (), missing)
+
+
+def _submitted(
+    status: str, uuid: str, service: str, target: str, workers: Iterable[str], missing: Iterable[str]
+) -> bytes:
     said: dict[str, Any] = {
         "workers": list(workers),
         "uuid": uuid,
         "target": target,
-        "status": "DISPATCHED",
+        "status": status,
         "service": service,
     }
     if absent := list(missing):
         said["missing"] = absent
     return _encode(said)
-
-
-def queued(uuid: str, service: str, target: str) -> bytes:
-    """300 to a POST: no worker at present, the job waits."""
-    return _encode({"workers": [], "uuid": uuid, "target": target, "status": "PENDING", "service": service})
 
 
 def progress(uuid: str, service: str, worker: str, status: str = "PENDING") -> bytes:

@@ -240,6 +240,7 @@ class Outcome:
             return Told("input_request", worker)
         if self.status == "new":
             self.status = "queued"
+            self.missing = self.missing or _names(said.get("missing"))
             return Told("queued", worker)
         return Told("")
 

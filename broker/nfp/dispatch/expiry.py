@@ -7,14 +7,19 @@ for somebody who is not there ends a moment before the deadline: clients stop li
 
 from __future__ import annotations
 
+from math import inf
+from typing import Final
+
 from broker.nfp.dispatch.model import FINAL, WAITING, Order, Part
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State, told_by
 
+MISSPELT: Final = "no worker is called {}, and no resource"
+
 
 class Expiry:
-    """Ends what takes too long: 408."""
+    """Ends what takes too long: 408; and what is for a name that nobody has: 400."""
 
     def __init__(self, state: State, results: Results, scheduler: Scheduler) -> None:
         self._state = state
@@ -31,7 +36,10 @@ class Expiry:
             self._expire(order, self._nobody("", order, order.added_at, now), now)
             return
         for part in [part for part in order.parts.values() if part.state == WAITING]:
-            if self._given_up_at(part.name, order, part.since, now) <= now:
+            if self._misspelt_at(part.name, order) <= now:
+                self._scheduler.withdraw(part)
+                self._results.fail(part, 400, MISSPELT.format(part.name), now)
+            elif self._given_up_at(part.name, order, part.since, now) <= now:
                 self._expire_part(part, self._nobody(part.name, order, part.since, now), now)
         if order.open or not order.parts:
             self._state.look_at(order, self._next(order, now))
@@ -52,7 +60,12 @@ class Expiry:
         early, ttl_s = told_by(order), self._state.config.queue_ttl_s
         if absent is None:
             return min(now + ttl_s, early if early > now else order.deadline)
-        return min(max(absent, since) + ttl_s, early)
+        return min(max(absent, since) + ttl_s, early, self._misspelt_at(name, order))
+
+    def _misspelt_at(self, name: str, order: Order) -> float:
+        if not name or self._state.registry.knows(name):
+            return inf
+        return self._state.misspelt_at(order.service)
 
     def _nobody(self, name: str, order: Order, since: float, now: float) -> str:
         absent = self._state.registry.absent_since(name, order.service)

@@ -276,6 +276,7 @@ class Service:
         queue: requests for any of them.
         gathering: requests for all of them, made while there was none.
         absent_since: when the last one that was there left.
+        began: when the first of ``workers`` came.
     """
 
     def __init__(self, name: str, now: float) -> None:
@@ -288,7 +289,7 @@ class Service:
         self.sharing: Timer | None = None
         self.queue: FairQueue[Part] = FairQueue()
         self.gathering: dict[Order, None] = {}
-        self.absent_since = now
+        self.absent_since = self.began = now
 
 
 class Client:

@@ -55,6 +55,8 @@ class WorkerRegistry:
     def add(self, worker: WorkerEntry) -> None:
         """A worker that was not there is waited for, or comes."""
         self.workers[worker.name] = worker
+        if not worker.service.workers:
+            worker.service.began = worker.since
         worker.service.workers[worker.name] = worker
 
     def remove(self, worker: WorkerEntry, now: float) -> None:
@@ -148,6 +150,12 @@ class WorkerRegistry:
         if box is None:
             box = self.mailboxes[name] = FairQueue()
         return box
+
+    def began(self, service: str) -> float:
+        """Since when somebody of ``service`` is there or waited for; inf when nobody is."""
+        names = self.services if service == EVERY_SERVICE else (service,)
+        found = (self.services[name] for name in names if name in self.services)
+        return min((each.began for each in found if each.workers), default=inf)
 
     def absent_since(self, part_name: str, service: str) -> float | None:
         """Since when nobody is there who could take a part; None when somebody is."""

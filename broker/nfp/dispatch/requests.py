@@ -8,18 +8,20 @@ job cannot be moved to another worker. *all* means who is there: a worker whose 
 as missing, since nobody knows whether it will be back, and the others' results would wait for it. *all* of a service
 that has nobody waits for the first worker and takes who is there then. A named worker is one of the service: a job for
 somebody of another service is refused. A name that no worker has may be a resource: it means the workers that announced
-it. What is neither fails at once when it stands among names that are known, and is waited for when none of them is. The
-service "all" is deployed NorFab's: every worker, or any one of each.
+it. What is neither is told as missing, and fails as soon as the service's workers have had time to come; a service
+without workers is waited for. The service "all" is deployed NorFab's: every worker, or any one of each.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from math import inf
 from typing import Final, NamedTuple
 
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
+from broker.nfp.dispatch.expiry import MISSPELT
 from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, WorkerEntry
 from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.relays import Relays
@@ -46,7 +48,7 @@ class Plan(NamedTuple):
     there: bool = False
     """Somebody of them is, or was, there: 202 rather than 300."""
     missing: tuple[str, ...] = ()
-    """Lost workers of all, which get no part; unknown names in a list, whose parts fail at once."""
+    """Lost workers of all, which get no part; names that nobody ever had, whose parts fail."""
     denied: str = ""
 
 
@@ -130,14 +132,16 @@ class Requests:
         self._state.look_in_time(order, now)
         state.tell("submitted", order, size=len(order.body))
         self._state.responders.of(client).submitted(peer, order)
+        misspelt_at = state.misspelt_at(order.service) if plan.missing else inf
         for part in parts:
-            if part.name in plan.missing:
-                self._results.fail(part, 400, f"no worker is called {part.name}, and no resource", now)
+            if now >= misspelt_at and part.name in plan.missing:
+                self._results.fail(part, 400, MISSPELT.format(part.name), now)
             else:
                 self._scheduler.place(part, now)
         if not parts:
             self._scheduler.gather(order, now)
         if order.waiting:
+            state.look_at(order, max(now, misspelt_at))
             state.tell("queued", order)
 
     def _parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:
@@ -216,9 +220,8 @@ class Requests:
                 meant[name] = None
                 if not registry.knows(name):
                     missing.append(name)
-        if len(missing) == len(names):
-            return Plan(names)
-        return Plan(tuple(meant), True, tuple(missing))
+        there = len(missing) < len(names) or registry.began(service) < inf
+        return Plan(tuple(meant), there, tuple(missing))
 
     def _denied(self, who: Principal | None, service: str, worker: WorkerEntry, task: str) -> str:
         """Why this worker must not be used: it is of another service, or its service's rules do not allow it."""

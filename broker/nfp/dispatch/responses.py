@@ -99,7 +99,7 @@ class Responder(ABC):
     def _submission(self, order: Order) -> tuple[int, bytes]:
         target = order.target_text
         if not order.told:
-            return 300, bodies.queued(order.uuid, order.service, target)
+            return 300, bodies.queued(order.uuid, order.service, target, order.missing)
         return 202, bodies.dispatched(order.uuid, order.service, target, self._workers(order), order.missing)
 
     def _workers(self, order: Order) -> list[str]:

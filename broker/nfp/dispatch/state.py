@@ -92,6 +92,13 @@ class State:
         self.safe: dict[WorkerEntry, list[str]] = {}
         self.refused: Callable[[int], None] = unnoticed
 
+    def misspelt_at(self, service: str) -> float:
+        """When a name that nobody ever had counts as misspelt: every worker of ``service`` has had time to come.
+
+        All do after a failover or a restart without store, a deployed one at its next KEEPALIVE. Inf: nobody is there.
+        """
+        return self.registry.began(service) + min(2 * self.config.keepalive_s, self.config.queue_ttl_s)
+
     def look_in_time(self, order: Order, now: float) -> None:
         """A new order, or something of it waits that did not: have it looked at before its time is over."""
         when = order.deadline

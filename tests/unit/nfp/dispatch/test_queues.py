@@ -7,7 +7,7 @@ import pytest
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.names import Command
 from broker.nfp.records import Dispatched
-from tests.unit.nfp.dispatch.bench import Bench, said, story, the
+from tests.unit.nfp.dispatch.bench import Bench, FakePeer, said, story, the
 
 POST = Command.POST
 
@@ -110,10 +110,22 @@ def test_a_name_that_was_there_is_held_and_told():
     the(back.take(), POST)
 
 
+COME_S = 2 * DispatchConfig.keepalive_s
+"""Every worker of a service has come after so long."""
+
+
+def settled(bench: Bench, name: str = "w1") -> FakePeer:
+    """A worker whose service is old enough that an unknown name is a misspelt one."""
+    worker = bench.register(name, ours=True)
+    bench.pass_time(COME_S)
+    worker.take()
+    return worker
+
+
 @pytest.mark.parametrize("kind", ["deployed", "own", "text"])
 def test_a_name_in_a_list_that_nobody_ever_had_fails_at_once(kind):
     bench = Bench()
-    worker = bench.register("w1", ours=True)
+    worker = settled(bench)
     client = {"deployed": bench.client, "own": bench.own_client, "text": partial(bench.client, seed=True)}[
         kind
     ]()
@@ -134,11 +146,48 @@ def test_a_name_in_a_list_that_nobody_ever_had_fails_at_once(kind):
         assert (answer.status, said(answer)["ghost"]["error"]) == (500, error)
 
 
+@pytest.mark.parametrize("target", ["ghost", '["ghost"]', "ghost,spook"])
+@pytest.mark.parametrize("kind", ["deployed", "own", "text"])
+def test_names_that_nobody_ever_had_fail_at_once_where_the_service_has_workers(kind, target):
+    bench = Bench()
+    settled(bench)
+    client = {"deployed": bench.client, "own": bench.own_client, "text": partial(bench.client, seed=True)}[
+        kind
+    ]()
+    uuid = bench.post(client, target=target)
+    first, *more = client.take()
+    names = ["ghost", "spook"] if "," in target else ["ghost"]
+    assert (first.status, said(first)["workers"], said(first)["missing"]) == (202, names, names)
+    assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+    if kind != "text":
+        assert "no worker is called ghost, and no resource" in str(said(more[0]))
+    assert len(more) == (0 if kind == "text" else len(names))
+    (answer, *_) = bench.get(client, uuid)
+    assert "no worker is called ghost, and no resource" in str(said(answer))
+
+
+def test_a_name_that_nobody_had_yet_is_waited_for_while_the_services_workers_come():
+    """After a failover everybody comes at its own pace, and a client may be faster than a worker that has its job."""
+    bench = Bench()
+    client = bench.own_client()
+    bench.register("w1", ours=True)
+    late, never = bench.post(client, target="w1,w2"), bench.post(client, target="w3")
+    assert [said(packet)["missing"] for packet in client.take()] == [["w2"], ["w3"]]
+    bench.pass_time(COME_S - 0.1)
+    held = bench.register("w2", ours=True, jobs={late: (1, "running")})
+    assert the(held.take(), POST).uuid == late
+    bench.pass_time(0.2)
+    (told,) = client.take()
+    assert (told.uuid, told.status) == (never, 400)
+    assert bench.dispatcher.job(late, bench.now).state == "open"
+
+
 def test_a_list_of_names_that_nobody_ever_had_waits_and_is_not_told_as_a_result_before_a_202():
     bench = Bench(DispatchConfig(queue_ttl_s=10))
     client = bench.client()
     bench.post(client, target="a,b")
-    assert story(client.take()) == ["300"]
+    (told,) = client.take()
+    assert (told.status, said(told)["missing"]) == (300, ["a", "b"])
     bench.pass_time(10.1)
     assert story(client.take()) == ["408", "408"]
 
@@ -174,6 +223,7 @@ def test_a_resource_is_its_workers_while_they_are_known_and_a_worker_of_that_nam
     assert story(client.take()) == ["202[r2]"]
     bench.lose(first)
     bench.register("w1", ours=True, resources=("r3",))
+    bench.pass_time(COME_S)
     bench.post(client, target="r1,r3")
     assert story(client.take()) == ["202[r1,w1]", "400"]
     registry = bench.dispatcher._state.registry
@@ -332,7 +382,7 @@ def test_one_request_for_many_workers_is_taken_while_nothing_waits():
     bench.post(client, target='["a","b","c"]')
     bench.post(client)  # somebody is there for it, but who has so much waiting is through
     bench.post(other, target='["a","b","c"]')
-    assert story(client.take() + other.take()) == ["300", "500", "300"]
+    assert story(client.take() + other.take()) == ["202[a,b,c]", "500", "202[a,b,c]"]
     bench.delete(client, "job1")
     bench.post(client)
     assert story(client.take()) == ["202[]"]
