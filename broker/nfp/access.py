@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase, translate
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.bodies import UNREADABLE
@@ -33,49 +33,8 @@ OWNERS_ONLY: Final = (
 """Service and tasks, as globs: they end processes, show secrets, or run what they are given."""
 
 
-class KeyLike(Protocol):
-    """A listed key; ``standing`` is owner, user, guest or none."""
-
-    @property
-    def key(self) -> str: ...  # noqa: D102
-    @property
-    def name(self) -> str | None: ...  # noqa: D102
-    @property
-    def standing(self) -> str: ...  # noqa: D102
-    @property
-    def userid(self) -> int | None: ...  # noqa: D102
-    @property
-    def services(self) -> tuple[str, ...]: ...  # noqa: D102
-
-
-class RuleLike(Protocol):
-    """A rule; every member but ``allow`` holds globs or standings, of which one has to fit."""
-
-    @property
-    def services(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def tasks(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def standings(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def names(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def allow(self) -> bool: ...  # noqa: D102
-
-
-class TaskLike(Protocol):
-    """What is known of tasks."""
-
-    @property
-    def service(self) -> str: ...  # noqa: D102
-    @property
-    def task(self) -> str: ...  # noqa: D102
-    @property
-    def idempotent(self) -> bool: ...  # noqa: D102
-
-
 class Key(NamedTuple):
-    """A key that is listed by the program itself, such as the owner's."""
+    """A listed key; ``standing`` is owner, user, guest or none, ``services`` are globs of what it may offer."""
 
     key: str
     name: str | None = None
@@ -85,7 +44,7 @@ class Key(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule made by the program itself."""
+    """A rule; every member but ``allow`` holds globs or standings, of which one has to fit."""
 
     services: tuple[str, ...] = ("*",)
     tasks: tuple[str, ...] = ("*",)
@@ -95,7 +54,7 @@ class Rule(NamedTuple):
 
 
 class TaskRule(NamedTuple):
-    """What the program itself knows of a task."""
+    """What is known of the tasks that two globs fit: whether they may run twice."""
 
     service: str
     task: str
@@ -118,7 +77,7 @@ class _Rule:
 
     __slots__ = ("allow", "names", "service", "spelt", "standings", "task")
 
-    def __init__(self, rule: RuleLike) -> None:
+    def __init__(self, rule: Rule) -> None:
         self.allow = rule.allow
         self.service = _globs(rule.services)
         self.task = _globs(rule.tasks)
@@ -142,7 +101,7 @@ def _is_named(who: Principal, pattern: str) -> bool:
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
-def _by_name(keys: Iterable[KeyLike]) -> dict[str, frozenset[str]]:
+def _by_name(keys: Iterable[Key]) -> dict[str, frozenset[str]]:
     """Name -> keys that the list calls so and does not refuse; several of one person may share a name."""
     found: dict[str, frozenset[str]] = {}
     for entry in keys:
@@ -165,9 +124,9 @@ class Access:
 
     def __init__(
         self,
-        keys: Iterable[KeyLike] = (),
-        rules: Iterable[RuleLike] = (),
-        tasks: Iterable[TaskLike] = (),
+        keys: Iterable[Key] = (),
+        rules: Iterable[Rule] = (),
+        tasks: Iterable[TaskRule] = (),
         *,
         unlisted: str = "user",
         offer_unlisted: bool = True,

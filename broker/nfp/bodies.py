@@ -16,43 +16,7 @@ import msgspec
 
 from broker.nesting import decoder, read_json
 from broker.nfp.frames import Body
-from broker.nfp.opening import BrokerOpen, ClientOpen, HeldJob, WorkerOpen, read_any, read_object
-
-__all__ = [
-    "CONFIRMED",
-    "FAILED",
-    "RECORDED",
-    "UNBEGUN",
-    "UNREADABLE",
-    "BrokerOpen",
-    "ClientOpen",
-    "Head",
-    "HeldJob",
-    "Request",
-    "WorkerOpen",
-    "accepted",
-    "aggregate",
-    "cancelled",
-    "dispatched",
-    "event",
-    "event_kind",
-    "failed",
-    "make_token",
-    "next_offset",
-    "progress",
-    "queued",
-    "read_any",
-    "read_head",
-    "read_object",
-    "read_request",
-    "read_token",
-    "read_uuids",
-    "request",
-    "says_failed",
-    "token_client",
-    "unless_begun",
-    "uuids",
-]
+from broker.nfp.opening import read_object
 
 UNREADABLE: Final = "(unreadable)"
 """The task of a body that looks like a JSON object and cannot be read as one. A worker's reader may be more lenient

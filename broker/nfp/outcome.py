@@ -132,22 +132,6 @@ class Outcome:
         fresh: workers that the latest answer settled. duplicates: repeated results, dropped.
     """
 
-    __slots__ = (
-        "_nameless",
-        "acknowledged",
-        "duplicates",
-        "error",
-        "failures",
-        "fresh",
-        "inputs",
-        "missing",
-        "results",
-        "service",
-        "status",
-        "target",
-        "workers",
-    )
-
     def __init__(self, service: str, target: Target) -> None:
         self.service = service
         self.target = target

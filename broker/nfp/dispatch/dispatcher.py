@@ -16,7 +16,6 @@ from math import inf
 from typing import Final
 
 from broker.nfp.access import Access
-from broker.nfp.bodies import WorkerOpen
 from broker.nfp.contract import Journal, OnJobEvent, Peer
 from broker.nfp.dispatch import views
 from broker.nfp.dispatch.config import DispatchConfig
@@ -36,6 +35,7 @@ from broker.nfp.dispatch.state import Offended, State, ignore
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command
+from broker.nfp.opening import WorkerOpen
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobRow, Snapshot
 

@@ -13,7 +13,6 @@ from functools import partial
 from math import ceil
 from typing import Final, NamedTuple
 
-from broker.nfp.bodies import HeldJob, WorkerOpen
 from broker.nfp.contract import FEATURES, Peer
 from broker.nfp.dispatch.connections import WorkerConnection, connection_of, disconnect
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
@@ -28,6 +27,7 @@ from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
+from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.records import WorkerLeft, WorkerSeen
 
 OFFERED_MAX: Final = 200_000

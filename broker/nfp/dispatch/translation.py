@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from broker.nesting import decoder, read_json
-from broker.nfp.bodies import UNREADABLE, read_object
+from broker.nfp.bodies import UNREADABLE
 from broker.nfp.dispatch.model import Order, Part
+from broker.nfp.opening import read_object
 
 _UNREADABLE_ERRORS: Final = (msgspec.MsgspecError, UnicodeError)
 _encode = msgspec.json.Encoder().encode

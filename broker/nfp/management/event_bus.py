@@ -66,18 +66,6 @@ class EventSubscription:
         dropped: all it ever lost.
     """
 
-    __slots__ = (
-        "dropped",
-        "event_filter",
-        "first_lost",
-        "holder",
-        "ident",
-        "last_lost",
-        "lost",
-        "next",
-        "peer",
-    )
-
     def __init__(self, peer: Peer, event_filter: EventFilter, ident: str, begin: int) -> None:
         self.peer = peer
         self.holder = peer.principal.holder

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from errno import EINVAL, ENOENT
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from broker.errors import ConfigError, LinkClosed
 from broker.nfp.client import FetchFailed, JobError, JobTimeout, RequestFailed
 from broker.nfp.client.blocking import BlockingClient, BlockingJob
 from broker.nfp.names import Code
 from broker.nfp.norfab.inventory import Inventory
+from broker.nfp.worker.fetched_files import delete
+from broker.nfp.worker.results import Result
 
 log = logging.getLogger("headgate")
 INSTEAD: Final = {
@@ -75,9 +78,9 @@ class NFPJobFuture:
     def _late(self, error: JobTimeout) -> dict[str, Any]:
         log.error("%s", error)
         asked = [self.workers] if isinstance(self.workers, str) else self.workers
-        late = {"failed": True, "status": "timeout", "errors": [str(error)], "juuid": self.uuid}
-        result = _EMPTY_RESULT | late | {"service": self.service, "task": self.task}
-        return {worker: dict(result) for worker in self._job.workers or asked} | error.results
+        late = Result(failed=True, errors=[str(error)], task=self.task, juuid=self.uuid, service=self.service)
+        late.status = "timeout"
+        return {worker: msgspec.to_builtins(late) for worker in self._job.workers or asked} | error.results
 
     def send_response(
         self,
@@ -89,25 +92,6 @@ class NFPJobFuture:
     ) -> None:
         """Answer what a worker asks (event_type "input_request")."""
         self._job.answer(input_id, value, worker=worker or "", cancel=cancel, metadata=metadata)
-
-
-_EMPTY_RESULT: Final[dict[str, Any]] = {
-    "result": None,
-    "failed": False,
-    "errors": [],
-    "task": None,
-    "messages": [],
-    "juuid": None,
-    "resources": [],
-    "resources_failed": [],
-    "status": None,
-    "task_started": None,
-    "task_completed": None,
-    "service": None,
-    "diff": None,
-    "dry_run": False,
-}
-"""The keys of a result of NorFab's."""
 
 
 class NFPClient:
@@ -225,15 +209,7 @@ class NFPClient:
 
     def delete_fetched_files(self, filepath: str = "*") -> dict[str, list[str]]:
         """Delete fetched files and folders that fit the glob ``filepath``: {"deleted", "errors"}."""
-        folder = Path(self.base_dir, "fetchedfiles")
-        done: dict[str, list[str]] = {"deleted": [], "errors": []}
-        for path in sorted(folder.glob(filepath), key=lambda path: len(path.parts), reverse=True):
-            try:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-                done["deleted"].append(str(path))
-            except OSError as error:
-                done["errors"].append(f"{path}: {error.strerror}")
-        return done
+        return delete(Path(self.base_dir, "fetchedfiles"), filepath)
 
     def get_status(self) -> dict[str, Any]:
         """Who we are, and whether the broker answers."""

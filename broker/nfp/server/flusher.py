@@ -6,31 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
+from typing import Any
 
 from broker.nfp.awake import AwakeClock
+from broker.nfp.server.outbox import QueuedPeer
 
 log = logging.getLogger("headgate")
-
-
-class Commit(Protocol):
-    """The store's; see ``store.thread.StoreThread.commit``."""
-
-    def __call__(self, *, waited: bool) -> None: ...  # noqa: D102
-
-
-class Flushable(Protocol):
-    """A peer with an outbox."""
-
-    def flush(self) -> None:
-        """Let go what may leave; ``Flusher.hold`` when something waits for a commit."""
 
 
 class Flusher:
     """Collects who has something to send until the turn ends.
 
     Args:
-        loop: whose turns. commit: hands what was put into the journal to the store. tick: the dispatcher's due
+        loop: whose turns. commit: see ``StoreThread.commit``. tick: the dispatcher's due
             timers; returns when to be called again. sent: called after a flush. overtaking: whether nothing can be
             stored at present, see ``Outbox.overtakers``.
 
@@ -42,7 +30,7 @@ class Flusher:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        commit: Commit,
+        commit: Callable[..., None],
         tick: Callable[[float], float],
         sent: Callable[[], None],
         overtaking: Callable[[], bool],
@@ -53,8 +41,8 @@ class Flusher:
         self._tick = tick
         self._sent = sent
         self.overtaking = overtaking
-        self._touched: dict[Flushable, None] = {}
-        self._gated: dict[Flushable, None] = {}
+        self._touched: dict[QueuedPeer[Any], None] = {}
+        self._gated: dict[QueuedPeer[Any], None] = {}
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -67,7 +55,7 @@ class Flusher:
         """Whoever calls this calls ``finish``: until then nothing has to be done to have the turn end."""
         self._within = True
 
-    def touch(self, sender: Flushable, after: int = 0) -> None:
+    def touch(self, sender: QueuedPeer[Any], after: int = 0) -> None:
         """``sender`` has something to send, behind the commit ``after``: it is flushed at the end of the turn."""
         self._touched[sender] = None
         if after > self.committed:
@@ -84,7 +72,7 @@ class Flusher:
         if self._handle is None and not self._within and not self._closed:
             self._handle = self._loop.call_soon(self.finish)
 
-    def forget(self, sender: Flushable) -> None:
+    def forget(self, sender: QueuedPeer[Any]) -> None:
         """``sender`` is gone."""
         self._touched.pop(sender, None)
         self._gated.pop(sender, None)
@@ -120,7 +108,7 @@ class Flusher:
         if self._touched or self._left:
             self.flush()
 
-    def hold(self, sender: Flushable) -> None:
+    def hold(self, sender: QueuedPeer[Any]) -> None:
         """``sender`` waits for a commit."""
         self._gated[sender] = None
 

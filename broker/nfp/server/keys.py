@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError
-from broker.nfp.access import Access, Key
+from broker.nfp.access import Access, Key, Rule, TaskRule
 from broker.settings.nfp import NfpSection
 from broker.transport import curve
 from broker.transport.curve import Certificate
@@ -59,8 +59,8 @@ def access_of(section: NfpSection, keys: BrokerKeys) -> Access:
         listed.append(Key(keys.owner.public_key, OWNER, "owner", None, ("*",)))
     return Access(
         listed,
-        section.rules,
-        section.tasks,
+        [Rule(each.services, each.tasks, each.standings, each.names, each.allow) for each in section.rules],
+        [TaskRule(each.service, each.task, each.idempotent) for each in section.tasks],
         unlisted=section.unlisted,
         offer_unlisted=section.offer_unlisted,
         results=section.results,

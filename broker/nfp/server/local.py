@@ -83,7 +83,7 @@ class LocalPeer(QueuedPeer[Packet]):
         self._in.append(packet)
 
     def flush(self) -> None:
-        """Let go what may leave (see ``flusher.Flushable``)."""
+        """See ``QueuedPeer.flush``."""
         outbox, flusher = self._outbox, self._broker.flusher
         for packet in outbox.due(flusher.committed):
             self._let_go(packet)

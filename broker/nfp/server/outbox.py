@@ -172,6 +172,10 @@ class QueuedPeer(Peer, Generic[Form]):
         self._hungry = True
         return False
 
+    def flush(self) -> None:
+        """Let go what may leave; ``Flusher.hold`` when something waits for a commit."""
+        raise NotImplementedError
+
     def drop(self, uuids: Container[str]) -> int:
         """Forget what waits for the commit of ``uuids``, which failed; returns how many messages."""
         return self._outbox.drop(uuids)

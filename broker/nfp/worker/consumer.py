@@ -19,6 +19,7 @@ from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect
+from broker.nfp.opening import read_any
 from broker.nfp.peer.channel import Channel
 from broker.nfp.worker.assignments import ASKING, PUTS_MAX, Assignment, Assignments
 from broker.nfp.worker.delivery import Delivery
@@ -239,7 +240,7 @@ class Consumer:
         job = self.assignments.get(packet.uuid)
         if job is None or job.ended or len(job.puts) >= PUTS_MAX:
             return
-        job.puts.append(bodies.read_any(packet.data, packet.data))
+        job.puts.append(read_any(packet.data, packet.data))
         if job.on_put is not None:
             job.on_put()
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from broker.nfp.access import Access
-from broker.nfp.bodies import HeldJob, WorkerOpen
 from broker.nfp.contract import JobEvent
 from broker.nfp.dispatch import DispatchConfig, Dispatcher, JobView
 from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.frames import Packet, decode, encode, status_text
 from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import (
     Accepted,

@@ -3,11 +3,11 @@
 import pytest
 
 from broker.nfp.access import Access, Key, TaskRule
-from broker.nfp.bodies import HeldJob, WorkerOpen
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.liveness import OFFERED_MAX
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
+from broker.nfp.opening import HeldJob, WorkerOpen
 from tests.unit.nfp.dispatch.bench import OURS, Bench, FakePeer, result_body, story, the
 
 POST, RESPONSE, EVENT = Command.POST, Command.RESPONSE, Command.EVENT

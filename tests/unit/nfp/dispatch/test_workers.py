@@ -3,12 +3,12 @@
 import pytest
 
 from broker.nfp.access import Access, Key, TaskRule
-from broker.nfp.bodies import WorkerOpen
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.liveness import GRID_S
 from broker.nfp.dispatch.results import ACKNOWLEDGE_S
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
+from broker.nfp.opening import WorkerOpen
 from broker.nfp.records import Dispatched, Finished, Returned, WorkerLeft, WorkerSeen
 from tests.unit.nfp.dispatch.bench import OURS, Bench, FakePeer, result_body, said, story, the
 
