@@ -173,6 +173,50 @@ def test_what_replaces_a_certificate_appears_whole(rundir: Path, monkeypatch):
     assert [path.name for path in rundir.iterdir()] == ["cert"]
 
 
+def test_a_new_certificate_appears_whole(rundir: Path, monkeypatch):
+    """Two processes of one name begin at the same time: the slower one reads the file once it is there."""
+    link, seen = os.link, []
+
+    def watched(fresh, path):
+        seen.append((curve.load(fresh), path.exists()))
+        link(fresh, path)
+
+    monkeypatch.setattr(os, "link", watched)
+    curve.save(PAIR, rundir / "cert")
+    assert seen == [(PAIR, False)]
+    assert curve.load(rundir / "cert") == PAIR
+    with pytest.raises(ConfigError, match="exists"):
+        curve.save(curve.generate(), rundir / "cert")
+    assert [path.name for path in rundir.iterdir()] == ["cert"]
+
+
+def test_where_there_are_no_hard_links_a_certificate_is_written_and_kept_as_well(rundir: Path, monkeypatch):
+    def fail(fresh, path):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", fail)
+    curve.save(PAIR, rundir / "cert")
+    with pytest.raises(ConfigError, match="exists"):
+        curve.save(curve.generate(), rundir / "cert")
+    assert curve.load(rundir / "cert") == PAIR
+    assert [path.name for path in rundir.iterdir()] == ["cert"]
+
+
+def test_a_certificate_that_finds_no_room_leaves_nothing_behind(rundir: Path, monkeypatch):
+    """Half a secret key would be found at every later start."""
+    create = os.open
+
+    def full(path, *more):
+        os.close(create(path, *more))
+        return create("/dev/full", os.O_WRONLY)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(ConfigError, match="No space"):
+            curve.save(PAIR, rundir / "cert")
+    assert list(rundir.iterdir()) == []
+
+
 def test_keys_that_do_not_belong_together_are_refused(rundir: Path):
     curve.save(curve.Certificate(PAIR.public_key, curve.generate().secret_key), rundir / "cert")
     with pytest.raises(ConfigError, match="does not belong"):
