@@ -115,8 +115,12 @@ class WorkerLeft(NamedTuple):
     name: str
 
 
+UNPINNED: Final = "-"
+"""In place of a key: whoever comes next gets the name, also after a restart, whosever jobs it has."""
+
+
 class Pinned(NamedTuple):
-    """A name belongs to a key from now on, and was used just now; "": it belongs to nobody."""
+    """A name belongs to a key from now on, and was used just now; "": it belongs to nobody. See ``UNPINNED``, too."""
 
     name: str
     key: str

@@ -21,7 +21,7 @@ from typing import Final
 
 from broker.nfp.contract import Journal
 from broker.nfp.names import CLIENT_OF_WORKER
-from broker.nfp.records import Pinned
+from broker.nfp.records import UNPINNED, Pinned
 
 log = logging.getLogger("headgate")
 PINS_MAX: Final = 65_536
@@ -69,6 +69,8 @@ class NamePins:
         self._by_key: dict[str, dict[str, None]] = {}
         self._written: dict[str, float] = {}
         self._reserved: set[str] = set()
+        self._unpinned: dict[str, None] = {}
+        """Until the next key comes, whose name is written down then."""
         self.violations = 0
         self.refused = 0
 
@@ -83,7 +85,9 @@ class NamePins:
     def restore(self, name_pins: Iterable[Pinned]) -> None:
         """What an earlier run wrote down, the one used last at the end."""
         for pin in name_pins:
-            if pin.key:
+            if pin.key == UNPINNED:
+                self._unpinned[pin.name] = None
+            elif pin.key:
                 self._keys[pin.name] = pin.key
                 self._by_key.setdefault(pin.key, {})[pin.name] = None
 
@@ -111,7 +115,7 @@ class NamePins:
             return True
         if owner == key:
             self._use(name)
-        elif lasting:
+        elif lasting or name in self._unpinned:
             return self._write(name, key)
         elif name not in self._passing:
             return self._hold(name, key)
@@ -119,7 +123,7 @@ class NamePins:
 
     def expect(self, name: str, key: str) -> None:
         """A client that has jobs from before a restart, and is not there."""
-        if name not in self._keys:
+        if name not in self._keys and name not in self._unpinned:
             self._hold(name, key)
 
     def left(self, name: str) -> None:
@@ -132,7 +136,13 @@ class NamePins:
         """Let the next key have ``name``; False when nobody owned it."""
         if name not in self._keys and name not in self._passing:
             return False
-        self._drop(name)
+        self._let_go(name)
+        self._unpinned[name] = None
+        self._journal.put(Pinned(name, UNPINNED))
+        if len(self._unpinned) > NAMES_PER_KEY_MAX:
+            oldest = next(iter(self._unpinned))
+            del self._unpinned[oldest]
+            self._journal.put(Pinned(oldest, ""))
         return True
 
     def reserve(self, name: str) -> None:
@@ -172,6 +182,7 @@ class NamePins:
             return False
         self._keys[name] = key
         self._by_key.setdefault(key, {})[name] = None
+        self._unpinned.pop(name, None)
         self._use(name)
         if name.endswith(CLIENT_OF_WORKER):
             log.info("%s is the client of a worker from now on, and its key is %s", name, key)

@@ -1,6 +1,6 @@
 """Names belong to the first key that used them."""
 
-from broker.nfp.records import Pinned
+from broker.nfp.records import UNPINNED, Pinned
 from broker.nfp.server import name_pins as module
 from broker.nfp.server.name_pins import NamePins
 from tests.unit.nfp.server.scripted import RecordingJournal
@@ -54,7 +54,7 @@ def test_pins_survive_and_can_be_taken_off():
     assert name_pins.unpin("w1")
     assert not name_pins.unpin("w1")
     assert name_pins.fits("w1", "L")
-    assert journal.ops == [Pinned("w1", "")]
+    assert journal.ops == [Pinned("w1", UNPINNED)]
 
 
 def test_a_listed_name_is_its_keys_whoever_had_it_before():
@@ -161,6 +161,34 @@ def test_a_client_with_jobs_from_before_a_restart_keeps_its_name():
     assert not on.name_pins.fits("c1", "L")
     assert on.name_pins.unpin("c1")
     assert on.name_pins.fits("c1", "L")
+
+
+def restarted(on: Broker) -> NamePins:
+    """The next run of the broker, which still knows jobs that K has submitted as c1."""
+    after = Broker()
+    after.needed.add("c1")
+    after.journal = on.journal
+    after.name_pins.restore({pin.name: pin for pin in on.journal.ops}.values())
+    after.name_pins.expect("c1", "K")
+    return after.name_pins
+
+
+def test_an_unpinned_name_is_the_next_keys_after_a_restart_too():
+    on = Broker()
+    on.needed.add("c1")
+    on.name_pins.expect("c1", "K")
+    assert on.name_pins.unpin("c1")
+    assert [restarted(on).fits("c1", key) for key in ("K", "L")] == [True, True]
+    assert on.name_pins.pin("c1", "L", lasting=False)
+    assert [restarted(on).fits("c1", key) for key in ("K", "L")] == [False, True]
+
+
+def test_unpinned_names_are_not_remembered_without_end():
+    on = Broker()
+    for number in range(module.NAMES_PER_KEY_MAX + 1):
+        on.name_pins.pin(f"w{number}", "K")
+        on.name_pins.unpin(f"w{number}")
+    assert on.journal.ops[-1] == Pinned("w0", "")
 
 
 def test_a_name_that_becomes_a_workers_is_written_down():
