@@ -70,6 +70,8 @@ class BrokerOpen(NamedTuple):
     """Those asked for that the broker grants."""
     epoch: str = ""
     """Another one after the store was lost or replaced: jobs of before are then unknown here."""
+    refused: str = ""
+    """Why whoever sent the OPEN is not served; the connection ends then."""
 
 
 def read_worker(body: Body) -> WorkerOpen:
@@ -116,6 +118,7 @@ def broker_of(said: Mapping[str, Any]) -> BrokerOpen:
         _number(said.get("multiplier"), 0) or usual.multiplier,
         _texts(said.get("features")),
         _text(said.get("epoch")),
+        _text(said.get("refused")),
     )
 
 

@@ -95,7 +95,7 @@ class NorfabConnection(WorkerConnection):
 class TextConnection(WorkerConnection):
     """The text's form: the same frames as a client's, target ``any``. It has no PUT.
 
-    Its worker's management is a service that is asked by POST (NFP, "WorkerEntry Management Interface").
+    Its worker's management is a service that is asked by POST (NFP, "Worker Management Interface").
     """
 
     __slots__ = ()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from errno import EPERM
 from typing import Final
 
 from broker.errors import ConfigError, LinkEnded, LinkError, LinkRefused
@@ -130,6 +131,8 @@ class ConnectFailures:
             if count < HANGUPS:
                 return text
             text = f"{text} {_hangup(curve)}"
+        elif isinstance(error, LinkRefused) and error.errno == EPERM:
+            text = f"{text}; take another name, or have an owner free it (headgate nfp manage unpin)"
         elif isinstance(error, LinkRefused) and curve is not None:
             text = f"{text}; our key {curve.certificate.public_key} is probably not on its list"
         said = self._said.setdefault(broker, set())

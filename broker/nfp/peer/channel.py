@@ -50,13 +50,15 @@ class Channel(Protocol):
 
     Attributes:
         name: the identity of the peer.
-        trouble: "" while connected, else why not, for people (a wrong key, nobody listening).
         traffic: counts.
     """
 
     name: str
-    trouble: str
     traffic: Traffic
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing comes, for people (a wrong key, nobody listening); "" while all is well."""
 
     @property
     def broker(self) -> str:

@@ -18,7 +18,7 @@ import zmq
 from broker.errors import DecodeError, LinkBroken, LinkEnded, LinkError, LinkRefused
 from broker.nfp.frames import Body, Packet, decode, encode
 from broker.nfp.names import Command, Sender
-from broker.nfp.opening import read_any
+from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Receiver, Traffic
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.monitor import FAILED, Monitor
@@ -209,7 +209,8 @@ class BrokerSession:
     """What is said over one connection, from OPEN to its loss.
 
     Attributes:
-        connection: set once it is made. begun: the receiver knows of it. why: it ended, "" before.
+        connection: set once it is made. begun: the receiver knows of it. why: it ended, "" before. refused: why the
+            broker does not serve us, as it said in its OPEN; "" when it does.
         over: resolves at the end.
     """
 
@@ -217,11 +218,12 @@ class BrokerSession:
         self.broker = broker
         self.connection: Connection
         self.begun = False
-        self.why = ""
+        self.why = self.refused = ""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._channel = channel
         self._receiver = receiver
         self._traffic = channel.traffic
+        self._received = channel.traffic.received
         self._opened: dict[str, Any] | None = None
         self._early: list[Packet] = []
 
@@ -229,6 +231,14 @@ class BrokerSession:
     def waiting(self) -> int:
         """Messages that libzmq has not taken yet."""
         return self.connection.waiting
+
+    @property
+    def trouble(self) -> str:
+        """Of a session that has begun without OPEN, and in which nothing has come yet; "" in any other."""
+        if self._opened is not None or self._traffic.received > self._received:
+            return ""
+        name = self._channel.name
+        return f"{self.broker} has said nothing yet; perhaps another peer is connected as {name!r}"
 
     @property
     def writable(self) -> bool:
@@ -314,6 +324,10 @@ class BrokerSession:
         if not isinstance(opened, dict):
             self._traffic.invalid += 1
             log.warning("%s: the OPEN of %s is no JSON object", self._channel.name, self.broker)
+            return
+        self.refused = broker_of(opened).refused
+        if self.refused:
+            self.end(f"it refused us: {self.refused}")
             return
         self._channel.answered(self)
         known = self._opened

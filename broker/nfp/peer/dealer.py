@@ -77,7 +77,7 @@ class DealerChannel:
         for endpoint in endpoints:
             parse(endpoint)
         self.name = check_name(identity)
-        self.trouble = "not started"
+        self._trouble = "not started"
         self.traffic = Traffic()
         self._sender = sender
         self._curves = {endpoint: _curve(endpoint, certificate, server_keys) for endpoint in endpoints}
@@ -101,6 +101,12 @@ class DealerChannel:
         """See ``Channel``."""
         return self._brokers.current
 
+    @property
+    def trouble(self) -> str:
+        """See ``Channel``."""
+        session = self._session
+        return session.trouble if session is not None and session.begun else self._trouble
+
     # -- Channel ----------------------------------------------------------------------------------
 
     def start(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
@@ -109,7 +115,7 @@ class DealerChannel:
             raise RuntimeError(f"the channel of {self.name} was started before")
         loop = asyncio.get_running_loop()
         self._brokers = Brokers(self._endpoints, self._failover_s, loop.time())
-        self.trouble = f"{self.broker}: no answer yet"
+        self._trouble = f"{self.broker}: no answer yet"
         self._task = loop.create_task(self._run(receiver, open_body), name=f"channel of {self.name}")
 
     def send(self, packet: Packet) -> bool:
@@ -150,7 +156,7 @@ class DealerChannel:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        self.trouble = "closed"
+        self._trouble = "closed"
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -168,7 +174,6 @@ class DealerChannel:
 
     async def _once(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
         session = await self._dial(receiver)
-        self._brokers.reached(asyncio.get_running_loop().time())
         await self._run_session(session, open_body)
 
     async def _dial(self, receiver: Receiver) -> BrokerSession:
@@ -204,17 +209,21 @@ class DealerChannel:
 
     def _failed(self, error: LinkError | ConfigError, now: float) -> None:
         broker = self.broker
-        self.trouble = self._failures.failed(broker, error, self._curves[broker])
+        self._trouble = self._failures.failed(broker, error, self._curves[broker])
         refused = self._failures.refuses(broker, error)
         (self._refusing.add if refused else self._refusing.discard)(broker)
         if self._brokers.failed(now, refused=refused):
             log.warning("%s: goes on to the broker %s", self.name, self._brokers.current)
         hopeless = not self.traffic.connections and len(self._refusing) == len(self._endpoints)
         if hopeless and self._refused is not None:
-            self._refused(LinkRefused(self.trouble, errno.EACCES))
+            self._refused(LinkRefused(self._trouble, errno.EACCES))
 
     async def _run_session(self, session: BrokerSession, open_body: Callable[[], dict[str, Any]]) -> None:
-        """One session, from OPEN to its loss."""
+        """One session, from OPEN to its loss.
+
+        Raises:
+            LinkRefused: the broker does not serve us.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
         patience = loop.call_later(self._open_timeout_s, self._unopened, session)
@@ -226,12 +235,14 @@ class DealerChannel:
             patience.cancel()
             self._session = None
             session.close()
-        self.trouble = session.why
-        lived_s = loop.time() - began if session.begun else 0.0
-        self._brokers.left(loop.time(), lived_s)
+        self._trouble = session.why
         if session.begun:
             log.info("%s: lost the broker %s: %s", self.name, session.broker, session.why)
             session.tell_lost()
+        if session.refused:
+            raise LinkRefused(f"{session.broker}: {session.refused}", errno.EPERM)
+        self._brokers.reached(loop.time())
+        self._brokers.left(loop.time(), loop.time() - began if session.begun else 0.0)
 
     def _unopened(self, session: BrokerSession) -> None:
         """The broker has not answered OPEN in time."""
@@ -249,7 +260,6 @@ class DealerChannel:
 
     def begun(self, session: BrokerSession, opened: dict[str, Any] | None) -> None:
         """A session begins; ``send`` takes packets from now on."""
-        self.trouble = ""
         self.traffic.connections += 1
         self._failures.forget(session.broker)
         log.info(

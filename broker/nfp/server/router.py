@@ -15,14 +15,15 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.journal.layout import CURVE, PLAIN, UNIX
-from broker.nfp.frames import Body
-from broker.nfp.names import Sender
+from broker.nfp import opening
+from broker.nfp.frames import Body, InvalidPacket, Packet, decode, encode
+from broker.nfp.names import Command, Sender
 from broker.nfp.server.authenticator import Authenticator
 from broker.nfp.server.connections import Connections
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.handshake_failures import HandshakeFailures
 from broker.nfp.server.outbox import QueueLimits
-from broker.nfp.server.peers import RouterPeer
+from broker.nfp.server.peers import RouterPeer, name_of
 from broker.transport.curve import CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, contact, parse, remove_socket
 from broker.transport.zeromq.connection import inode, shut_down
@@ -52,6 +53,8 @@ AT_ONCE: Final = 64
 """Messages of one turn that leave while it lasts, on the news of connections that it began with; what comes then waits
 for its end, when there is newer news. A millisecond or two, in which nobody gets through a handshake either: the
 loop that authenticates is busy with this turn."""
+TOLD_S: Final = 0.1
+"""Whose name is not its own has so long to read that; then its connection is cut."""
 PROBES: Final = 3
 """Of TCP keep-alive that may stay without an answer, where TCP_MAXRT is not counted instead, as Linux does."""
 SILENT_PROBES: Final = 2.5
@@ -201,7 +204,7 @@ class NfpRouter:
                 frames.append(frame.bytes if length < BODY_BYTES else frame)
         peer = self._peers.get(head.bytes)
         if peer is None or peer.tag != head.get("User-Id"):
-            peer = self._meet(head)
+            peer = self._meet(head, frames)
         if peer is not None:
             self._arrived.append((peer, frames))
         return size
@@ -238,7 +241,7 @@ class NfpRouter:
                 self._forget(peer)
                 ingress.gone(peer, now)
 
-    def _meet(self, head: zmq.Frame) -> RouterPeer | None:
+    def _meet(self, head: zmq.Frame, frames: list[Body]) -> RouterPeer | None:
         """The first message of a connection: who is it? None when it is not to be heard (any more)."""
         self._monitor.drain()
         tag, fd, identity = str(head.get("User-Id")), int(head.get(zmq.SRCFD)), head.bytes
@@ -256,7 +259,8 @@ class NfpRouter:
                 self.authenticator.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")
             self._refuse(tag)
             self.connections.refused(fd)
-            shut_down(fd, inode(fd))
+            told = self._tell_refused(identity, key, frames)
+            self._hub.loop.call_later(TOLD_S if told else 0.0, shut_down, fd, inode(fd))
             return None
         peer = RouterPeer(self, identity, tag, principal, address, fd)
         peer.lockstep = head.get("Socket-Type") == "REQ"
@@ -264,6 +268,19 @@ class NfpRouter:
         if fd not in self.connections:
             self.leave(peer)
         return peer
+
+    def _tell_refused(self, identity: bytes, key: str, frames: list[Body]) -> bool:
+        """Answer the OPEN of a peer whose name is not its own; others send none, and come back at once if told."""
+        try:
+            packet = decode(frames)
+        except InvalidPacket:
+            return False
+        if packet.command is not Command.OPEN:
+            return False
+        whose = "belongs to another key" if key else "is somebody else's"
+        body = opening.write(opening.BrokerOpen("headgate", refused=f"the name {name_of(identity)} {whose}"))
+        answer = Packet(Sender.BROKER, Command.OPEN, dialect=packet.dialect, body=body)
+        return self.send_unproven(identity, encode(answer))
 
     def send_unproven(self, identity: bytes, frames: list[Body]) -> bool:
         """Send to whoever has ``identity``, proven or not: only what anybody may read. False: nobody, or no room."""

@@ -107,3 +107,45 @@ def test_a_later_attempt_goes_well_once_the_keys_are_right(live):
     wrong = curve.generate().public_key
     said = outcome(lambda client: [work(client)], broker=live.endpoint, server_key=wrong, key=own)
     assert said == [None]
+
+
+def named(live, **more):
+    """A client called c1, with a key of its own."""
+    keys = {"server_key": live.server_key, "key": curve.generate()}
+    return NfpClient("c1", broker=live.endpoint, store=False, **keys, **more)
+
+
+def test_a_name_of_another_key_is_told_at_the_first_try(live):
+    """Long before any deadline, and the broker is not asked ten times a second."""
+
+    async def main():
+        async with asyncio.timeout(WITHIN_S):
+            async with named(live) as first:
+                job = await first.submit("nosuch", "task")
+                await job.accepted()
+            async with named(live) as second:
+                began = asyncio.get_running_loop().time()
+                said = await asyncio.gather(*everything(second), return_exceptions=True)
+                took_s = asyncio.get_running_loop().time() - began
+                refused = live.broker.name_pins.violations
+                await asyncio.sleep(1.0)
+                return said, took_s, live.broker.name_pins.violations - refused
+
+    said, took_s, more = asyncio.run(main())
+    assert [type(error) for error in said] == [LinkRefused] * 5
+    assert all("the name c1 belongs to another key; take another name" in str(error) for error in said)
+    assert took_s < 1.0
+    assert more <= 6
+
+
+def test_a_name_that_is_connected_is_in_the_text_of_the_deadline(live):
+    """libzmq tells nobody of a second connection of a name; all there is to see is silence."""
+
+    async def main():
+        async with asyncio.timeout(WITHIN_S), named(live) as first:
+            await first.wait_connected()
+            async with named(live) as second:
+                with pytest.raises(JobTimeout, match="perhaps another peer is connected as 'c1'"):
+                    await second.run("nosuch", "task", timeout_s=1.0)
+
+    asyncio.run(main())
