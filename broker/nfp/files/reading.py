@@ -10,10 +10,10 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.nfp.files.tree import Opened, Tree
+from broker.nfp.files.tree import OpenFile
 
 REMEMBERED_MAX: Final = 4096
 """Files whose digests are remembered: about 1 MiB."""
@@ -58,7 +58,7 @@ class Digests:
         self.computed = 0
         """How many were not remembered."""
 
-    def of(self, opened: Opened, stop: Callable[[], bool] = lambda: False) -> Digest:
+    def of(self, opened: OpenFile, stop: Callable[[], bool] = lambda: False) -> Digest:
         """The digests of an open file.
 
         Args:
@@ -110,43 +110,20 @@ def _computed(fd: int, size_bytes: int, stop: Callable[[], bool]) -> Digest:
 
 
 class Reading:
-    """One file that a thread reads while the loop may give it up at any moment.
+    """One file that threads read while the loop may give it up at any moment."""
 
-    ``open``, ``read`` and ``unchanged`` are called in threads, one at a time, ``close`` anywhere.
-
-    A descriptor that is closed while a thread reads from it could be another file's by then: so whoever comes last
-    closes it.
-    """
-
-    def __init__(self, tree: Tree, names: Sequence[str]) -> None:
-        self._tree = tree
-        self._names = tuple(names)
-        self._lock = threading.Lock()
-        self._opened: Opened | None = None
-        self._busy = False
-        self._closed = False
-
-    def open(self) -> int:
-        """Open it; returns its size. Raises as ``Tree.open_file``."""
-        with self._lock:
-            self._busy = True
-        try:
-            self._opened = self._tree.open_file(self._names)
-            return self._opened.facts.st_size
-        finally:
-            self._release()
+    def __init__(self, file: OpenFile) -> None:
+        self._file: OpenFile | None = file
+        self.size = file.facts.st_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes at ``offset``.
+        """Return up to ``size`` bytes at ``offset``.
 
         Raises:
             OSError: the disk, or it was closed.
         """
-        fd = self._take().fd
-        try:
-            return os.pread(fd, size, offset)
-        finally:
-            self._release()
+        file = self._held()
+        return os.pread(file.fd, size, offset)
 
     def unchanged(self) -> None:
         """Check that it is as it was when it was opened.
@@ -154,33 +131,15 @@ class Reading:
         Raises:
             Changed: it is not.
         """
-        opened = self._take()
-        try:
-            if key_of(os.fstat(opened.fd)) != key_of(opened.facts):
-                raise Changed("the file was changed while it was read")
-        finally:
-            self._release()
+        file = self._held()
+        if key_of(os.fstat(file.fd)) != key_of(file.facts):
+            raise Changed("the file was changed while it was read")
 
     def close(self) -> None:
-        """Give it up; never waits for the disk."""
-        with self._lock:
-            self._closed = True
-            self._let_go()
+        """Give it up; never waits for the disk: a thread that reads from it holds it to the end."""
+        self._file = None
 
-    def _take(self) -> Opened:
-        with self._lock:
-            if self._opened is None or self._closed:
-                raise Changed("the file was given up")
-            self._busy = True
-            return self._opened
-
-    def _release(self) -> None:
-        with self._lock:
-            self._busy = False
-            if self._closed:
-                self._let_go()
-
-    def _let_go(self) -> None:
-        if not self._busy and self._opened is not None:
-            opened, self._opened = self._opened, None
-            os.close(opened.fd)
+    def _held(self) -> OpenFile:
+        if self._file is None:
+            raise Changed("the file was given up")
+        return self._file

@@ -148,11 +148,7 @@ class FileService:
             return _failed(f"'{url}' {_said(error)}", absent)
 
     def _digested(self, url: str, stop: Callable[[], bool]) -> dict[str, Any]:
-        opened = self.tree.open_file(names_of(url))
-        try:
-            digest = self.digests.of(opened, stop)
-        finally:
-            os.close(opened.fd)
+        digest = self.digests.of(self.tree.open_file(names_of(url)), stop)
         return {
             "md5hash": digest.md5,
             "sha256": digest.sha256,
@@ -178,20 +174,18 @@ class FileService:
         if wrong := _wrong(chunk_size, offset, chunk_timeout, length):
             return _failed(wrong)
         try:
-            reading = Reading(self.tree, names_of(url))
-        except Unsafe as error:
-            return _failed(str(error))
-        try:
-            size = await self._disk(reading.open)
-            if length:
-                size = min(size, offset + length)
-            return await self._streamed(job, reading, size, chunk_size, offset, chunk_timeout)
+            reading = await self._disk(lambda: Reading(self.tree.open_file(names_of(url))))
+            size = min(reading.size, offset + length) if length else reading.size
+            try:
+                return await self._streamed(job, reading, size, chunk_size, offset, chunk_timeout)
+            finally:
+                reading.close()
         except Missing:
             return _failed(f"'{url}' file not found")
+        except Unsafe as error:
+            return _failed(str(error))
         except OSError as error:
             return _failed(f"'{url}' {_said(error)}")
-        finally:
-            reading.close()
 
     async def _streamed(
         self, job: JobContext, reading: Reading, size: int, chunk_size: int, offset: int, timeout_s: float

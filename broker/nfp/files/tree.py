@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.nfp.urls import DEPTH_MAX, url_of
 
@@ -40,11 +40,18 @@ class TooLarge(OSError):
     """More than is served."""
 
 
-class Opened(NamedTuple):
-    """A regular file; ``fd`` is the caller's to close."""
+class OpenFile:
+    """A regular file, which is closed when nobody holds it any more.
 
-    fd: int
-    facts: os.stat_result
+    A descriptor that was closed while a thread reads from it could be another file's by then.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.facts = os.fstat(fd)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
 
 class Tree:
@@ -90,7 +97,7 @@ class Tree:
 
     # -- opening ----------------------------------------------------------------------------------
 
-    def open_file(self, names: Sequence[str]) -> Opened:
+    def open_file(self, names: Sequence[str]) -> OpenFile:
         """Open a regular file for reading.
 
         Raises:
@@ -101,18 +108,12 @@ class Tree:
         own = self._own_inodes()
         with self._folder(names[:-1], own) as folder, _absent_is_missing():
             _regular(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), own)
-            fd = os.open(names[-1], _FILE, dir_fd=folder)
-        try:
-            facts = os.fstat(fd)
-            _regular(facts, own)
-            if self.file_max_bytes and facts.st_size > self.file_max_bytes:
-                raise TooLarge(
-                    errno.EFBIG, f"{facts.st_size} bytes, at most {self.file_max_bytes} are served"
-                )
-        except BaseException:
-            os.close(fd)
-            raise
-        return Opened(fd, facts)
+            file = OpenFile(os.open(names[-1], _FILE, dir_fd=folder))
+        _regular(file.facts, own)
+        size = file.facts.st_size
+        if self.file_max_bytes and size > self.file_max_bytes:
+            raise TooLarge(errno.EFBIG, f"{size} bytes, at most {self.file_max_bytes} are served")
+        return file
 
     @contextmanager
     def _folder(self, names: Sequence[str], own: frozenset[tuple[int, int]]) -> Iterator[int]:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.nfp.files import reading as room
 from broker.nfp.files.reading import Changed, Digests
-from broker.nfp.files.tree import Opened, Tree
+from broker.nfp.files.tree import OpenFile, Tree
 
 OLD_NS = time.time_ns() - 3600 * 10**9
 
@@ -19,16 +19,11 @@ def settled(monkeypatch):
 
 
 def opened(path):
-    fd = os.open(path, os.O_RDONLY)
-    return Opened(fd, os.fstat(fd))
+    return OpenFile(os.open(path, os.O_RDONLY))
 
 
 def digest(digests, path, **more):
-    file = opened(path)
-    try:
-        return digests.of(file, **more)
-    finally:
-        os.close(file.fd)
+    return digests.of(opened(path), **more)
 
 
 def test_both_digests_of_any_size(tmp_path):
