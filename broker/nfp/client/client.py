@@ -29,7 +29,7 @@ from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Sender
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
-from broker.nfp.store.shelf import Retention
+from broker.nfp.store.peers import Retention
 from broker.nfp.targets import ALL, Targeting, target_of
 from broker.transport.curve import generate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from broker.nfp.store.shelf import KEEP_S
+from broker.nfp.store.peers import KEEP_S
 
 JOB_TIMEOUT_S: Final = 600.0
 """A job's deadline when none is given, as in deployed NorFab."""

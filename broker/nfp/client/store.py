@@ -6,11 +6,10 @@ machine gets a ConfigError that names the first. Jobs that have ended are kept f
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,8 +19,7 @@ from broker.nfp.client.job import Job, Submission
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure
-from broker.nfp.store.clock import Clock
-from broker.nfp.store.shelf import Kept, Retention, Shelf, schema
+from broker.nfp.store.peers import PeerStore, Row, schema
 from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import Kind, Target
 
@@ -31,6 +29,7 @@ _BODY: Final = "body"
 _WORKERS: Final = "event"
 _RESULT: Final = "result/"
 """Followed by the worker's name."""
+_OPEN: Final = "open"
 _EXPIRED: Final = "expired"
 ENDS: Final = frozenset({"done", "failed", "cancelled", _EXPIRED})
 
@@ -59,7 +58,7 @@ class StoredJob(NamedTuple):
 
 
 class _More(msgspec.Struct, omit_defaults=True):
-    """What is kept besides the columns of a card; ``statuses`` by worker."""
+    """What is kept besides the columns of a row; ``statuses`` by worker."""
 
     target: tuple[Kind, tuple[str, ...]]
     """Not a Target to decode by: compiled, it keeps no annotations."""
@@ -68,62 +67,34 @@ class _More(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
-_more = msgspec.json.Decoder(_More)
-
-
-class ClientStore:
-    """The store of one client; its methods belong to the loop's thread, and only async ones wait for the disk.
+class ClientStore(PeerStore[_More]):
+    """The store of one client.
 
     Args:
-        path: of the file. name: of the client, for people.
-        retention: of what has ended.
+        path: of the file. name: of the client, for people. settings: as ``PeerStore`` takes them.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        name: str,
-        *,
-        retention: Retention | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str, **settings: Any) -> None:
         self._name = name
-        self._loop = asyncio.get_running_loop()
-        self._shelf = Shelf(
-            path, self._loop, SCHEMA, retention=retention or Retention(), broken=self._broken, clock=clock
-        )
+        super().__init__(path, SCHEMA, _More, broken=self._log_broken, **settings)
 
-    def _broken(self, why: str) -> None:
+    def _log_broken(self, why: str) -> None:
         log.error("%s: jobs cannot be kept: %s", self._name, why)
 
     async def open(self) -> None:
         """Begin; jobs whose deadline has passed meanwhile end, for nobody may ever ask for them.
 
         Raises:
-            ConfigError: EBUSY, another client of this name is in use; else the file is damaged, of a newer version, or
-            cannot be written.
+            ConfigError: EBUSY, another client of this name is in use; else see ``PeerStore.open``.
         """
         try:
-            found = await self._shelf.open()
+            await super().open()
         except ConfigError as error:
             if error.errno != errno.EBUSY:
                 raise
             used = f"the client name {self._name!r} is in use on this machine, expected one client a name at a time"
             raise ConfigError(f"{used}: {error}", errno.EBUSY) from error
-        for kept in found:
-            self._expire(self._job(kept))
-
-    async def close(self) -> None:
-        """Write what is left and end."""
-        await self._shelf.close()
-
-    async def durable(self) -> None:
-        """Return when everything put so far is on disk.
-
-        Raises:
-            NotStored: it cannot be written at present (disk full); the text says why. It stays queued.
-        """
-        await self._shelf.durable()
+        self._expire()
 
     async def add(self, submission: Submission) -> None:
         """Keep a job that is about to be sent; returns once it is on disk. One that is known stays as it is.
@@ -132,20 +103,20 @@ class ClientStore:
             NotStored: it cannot be written; the job is not kept.
         """
         uuid = submission.uuid
-        if uuid in self._shelf.cards:
+        if uuid in self.rows:
             return
-        more = _text(_More(submission.target, submission.timeout_s))
-        self._shelf.new(uuid, submission.service, submission.task, "open", more)
-        self._shelf.attach(uuid, _BODY, submission.body)
+        more = _More(submission.target, submission.timeout_s)
+        self.new(uuid, submission.service, submission.task, _OPEN, more)
+        self.attach(uuid, _BODY, submission.body)
         try:
             await self.durable()
         except NotStored:
-            self._shelf.drop(uuid)
+            self.drop(uuid)
             raise
 
     def keep_workers(self, uuid: str, workers: tuple[str, ...]) -> None:
         """It is known who works on a job."""
-        self._shelf.attach(uuid, _WORKERS, msgspec.json.encode(workers))
+        self.attach(uuid, _WORKERS, msgspec.json.encode(workers))
 
     def keep_results(self, job: Job) -> None:
         """The workers in the job's ``outcome.fresh`` have brought a result or an error."""
@@ -159,29 +130,17 @@ class ClientStore:
 
     def keep_result(self, uuid: str, worker: str, status: int, body: bytes) -> None:
         """The result of ``worker``, "" when it has no name; the first one stays."""
-        card = self._shelf.cards.get(uuid)
-        if card is None:
+        row = self.rows.get(uuid)
+        if row is None or worker in row.more.statuses:
             return
-        more = _more.decode(card.more)
-        if worker in more.statuses:
-            return
-        more.statuses = {**more.statuses, worker: status}
-        self._shelf.attach(uuid, _RESULT + worker, body)
-        self._shelf.change(uuid, card.state, more=_text(more))
+        self.attach(uuid, _RESULT + worker, body)
+        self.change(uuid, row.state, statuses={**row.more.statuses, worker: status})
 
     def end(self, uuid: str, state: str, error: str = "") -> None:
         """A job has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
-        card = self._shelf.cards.get(uuid)
-        if card is None or card.settled or state not in ENDS:
-            return
-        more = _more.decode(card.more)
-        more.error = error
-        self._shelf.change(uuid, state, more=_text(more), settled=True)
-
-    def state(self, uuid: str) -> str:
-        """open, done, failed, cancelled or expired; "" for a job that is not here."""
-        card = self._shelf.cards.get(uuid)
-        return card.state if card is not None else ""
+        row = self.rows.get(uuid)
+        if row is not None and not row.settled and state in ENDS:
+            self.change(uuid, state, settled=True, error=error)
 
     async def find(self, uuid: str) -> StoredJob | None:
         """The job ``uuid`` of this or an earlier life, ended or not.
@@ -189,8 +148,8 @@ class ClientStore:
         Raises:
             NotStored: the file cannot be read.
         """
-        kept = await self._shelf.read(uuid)
-        return self._job(kept) if kept is not None else None
+        row = self.rows.get(uuid)
+        return self._job(row, (await self.bodies([row]))[0]) if row is not None else None
 
     async def unfinished(self) -> list[StoredJob]:
         """The jobs that have not ended, the oldest first; those whose deadline has passed meanwhile end now.
@@ -198,25 +157,26 @@ class ClientStore:
         Raises:
             NotStored: the file cannot be read.
         """
-        uuids = [card.uuid for card in self._shelf.cards.values() if not card.settled]
-        jobs = [await self.find(uuid) for uuid in uuids]
-        return [job for job in jobs if job is not None and not self._expire(job)]
+        self._expire()
+        rows = [row for row in self.rows.values() if not row.settled]
+        jobs = [self._job(row, bodies) for row, bodies in zip(rows, await self.bodies(rows), strict=True)]
+        return [job for job in jobs if self.state(job.submission.uuid) == _OPEN]
 
-    def _expire(self, stored: StoredJob) -> bool:
-        """End a job whose deadline has passed; whether it has."""
-        if stored.left_s > 0:
-            return False
-        self.end(stored.submission.uuid, _EXPIRED, f"nothing final within {stored.submission.timeout_s:g} s")
-        return True
+    def _expire(self) -> None:
+        """End the jobs whose deadline has passed."""
+        for row in list(self.rows.values()):
+            if not row.settled and self._left_s(row) <= 0:
+                self.end(row.uuid, _EXPIRED, f"nothing final within {row.more.timeout_s:g} s")
 
-    def _job(self, kept: Kept) -> StoredJob:
-        card, bodies = kept
-        more = _more.decode(card.more)
-        left_s = max(0.0, more.timeout_s - self._shelf.age_s(card))
+    def _left_s(self, row: Row[_More]) -> float:
+        return max(0.0, row.more.timeout_s - self.age_s(row))
+
+    def _job(self, row: Row[_More], bodies: dict[str, bytes]) -> StoredJob:
+        more, left_s = row.more, self._left_s(row)
         submission = Submission(
-            card.uuid,
-            card.service,
-            card.task,
+            row.uuid,
+            row.service,
+            row.task,
             Target(*more.target),
             bodies.get(_BODY, b""),
             more.timeout_s,
@@ -228,7 +188,7 @@ class ClientStore:
         }
         workers = read_any(bodies.get(_WORKERS, b""))
         named = tuple(map(str, workers)) if isinstance(workers, list) else ()
-        return StoredJob(submission, left_s, card.state, results, named, more.error)
+        return StoredJob(submission, left_s, row.state, results, named, more.error)
 
 
 def restore(job: Job, stored: StoredJob) -> None:
@@ -256,7 +216,3 @@ def error_of(job: Job, stored: StoredJob) -> JobError | None:
         return JobTimeout(stored.error, job.uuid, results)
     status = next((failure.status for failure in failures.values()), int(Code.ERROR))
     return JobFailed(stored.error, status, job.uuid, results)
-
-
-def _text(more: _More) -> str:
-    return msgspec.json.encode(more).decode()

@@ -9,9 +9,9 @@
     writing     operations -> rows
     snapshot    rows -> what a broker starts from
     listing     accounting, and names of former workers
-    shelf       jobs of a worker or a client: cards with a state, bodies, retention
+    peers       PeerStore: jobs of a worker or a client, rows with a state, bodies, retention
 
-The stores of the worker and of the client (``worker.store``, ``client.store``) are built on shelf.
+The stores of the worker and of the client (``worker.store``, ``client.store``) are built on ``peers``.
 """
 
 from broker.nfp.store.journal import NoStore, Store

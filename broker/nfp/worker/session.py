@@ -14,7 +14,7 @@ from broker.nfp.logs import LogBuffer
 from broker.nfp.opening import DIALECT
 from broker.nfp.peer.channel import Channel
 from broker.nfp.process_stats import ProcessStats
-from broker.nfp.store.shelf import Retention
+from broker.nfp.store.peers import Retention
 from broker.nfp.worker import builtin, management
 from broker.nfp.worker.assignments import DONE, FAILED, RUNNING, WAITING
 from broker.nfp.worker.consumer import Consumer

@@ -7,13 +7,12 @@ recorded ones can be asked for (GET by uuid) and are known when a broker sends t
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from broker.nfp.store.shelf import Card, Kept, Retention, Shelf, schema
+from broker.nfp.store.peers import PeerStore, Row, schema
 
 SCHEMA: Final = schema("worker store", b"NFPw")
 _BODY: Final = "body"
@@ -53,7 +52,7 @@ class StoredAssignment(NamedTuple):
 
 
 class _More(msgspec.Struct, omit_defaults=True):
-    """What is kept besides the columns of a card; ``client`` in hexadecimal digits."""
+    """What is kept besides the columns of a row; ``client`` in hexadecimal digits."""
 
     client: str | None = None
     idempotent: bool = True
@@ -63,41 +62,39 @@ class _More(msgspec.Struct, omit_defaults=True):
     failed: bool = False
 
 
-_more = msgspec.json.Decoder(_More)
-
-
-class AssignmentStore(Shelf):
-    """The jobs of one worker; all methods belong to the loop's thread, and none waits for the disk but async ones.
+class AssignmentStore(PeerStore[_More]):
+    """The jobs of one worker.
 
     Args:
-        path: of the file; None keeps jobs in memory only. settings: as ``Shelf`` takes them; retention: of what has
-            ended, recorded and cancelled jobs first.
+        path: of the file; None keeps jobs in memory only. settings: as ``PeerStore`` takes them; retention: of what
+            has ended, recorded and cancelled jobs first.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, **settings: Any) -> None:
-        super().__init__(path, asyncio.get_running_loop(), SCHEMA, **{"retention": Retention(), **settings})
+        super().__init__(path, SCHEMA, _More, **settings)
 
     async def load(self) -> list[StoredAssignment]:
         """Begin; the jobs that are not recorded (accepted, started, done), oldest first.
 
         Raises:
-            ConfigError: another process uses the file, it is damaged, of a newer version, or cannot be written.
+            ConfigError: see ``PeerStore.open``.
         """
-        return [self._job(kept) for kept in await self.open()]
+        await self.open()
+        rows = [row for row in self.rows.values() if not row.settled]
+        return [self._job(row, bodies) for row, bodies in zip(rows, await self.bodies(rows), strict=True)]
 
     def accepted(self, job: StoredAssignment) -> bool:
         """A job came. False: its uuid is there already and stays as it is."""
-        if job.uuid in self.cards:
+        if job.uuid in self.rows:
             return False
-        more = _More(_hex(job.client), job.idempotent)
-        self.new(job.uuid, job.service, job.task, "accepted", _text(more))
+        self.new(job.uuid, job.service, job.task, "accepted", _More(_hex(job.client), job.idempotent))
         self.attach(job.uuid, _BODY, bytes(job.body))
         return True
 
     def started(self, uuid: str) -> None:
         """Its task begins now. A finished one stays finished."""
         if self.state(uuid) == "accepted":
-            self._set(uuid, "started", started_s=self._wall())
+            self.change(uuid, "started", started_s=self._wall())
 
     def done(self, job: StoredAssignment) -> None:
         """Its result; the job need not have been put before. The first result stays."""
@@ -107,7 +104,7 @@ class AssignmentStore(Shelf):
         self.attach(job.uuid, _RESULT, bytes(job.result))
         if job.events:
             self.attach(job.uuid, _EVENTS, job.events)
-        self._set(job.uuid, "done", ends=True, status=job.status, ended_s=self._wall(), failed=job.failed)
+        self.change(job.uuid, "done", ends=True, status=job.status, ended_s=self._wall(), failed=job.failed)
 
     def recorded(self, uuids: list[str]) -> None:
         """The broker has these results: they are kept for the retention time only."""
@@ -118,17 +115,12 @@ class AssignmentStore(Shelf):
     def cancelled(self, uuid: str) -> None:
         """Its client does not want it any more: it does not come back after a restart."""
         if self.state(uuid) in ("accepted", "started"):
-            self._set(uuid, "cancelled", settled=True, ended_s=self._wall())
+            self.change(uuid, "cancelled", settled=True, ended_s=self._wall())
 
     def readdressed(self, uuid: str, client: bytes | None) -> None:
         """A job that is here came again, with another attempt in its address."""
-        if uuid in self.cards:
-            self._set(uuid, self.state(uuid), client=_hex(client))
-
-    def state(self, uuid: str) -> str:
-        """accepted, started, done, recorded or cancelled; "" for a job that is not here."""
-        card = self.cards.get(uuid)
-        return card.state if card is not None else ""
+        if uuid in self.rows:
+            self.change(uuid, self.state(uuid), client=_hex(client))
 
     async def find(self, uuid: str) -> StoredAssignment | None:
         """The job ``uuid`` with body and result.
@@ -136,43 +128,34 @@ class AssignmentStore(Shelf):
         Raises:
             NotStored: the file cannot be read.
         """
-        kept = await self.read(uuid)
-        return self._job(kept) if kept is not None else None
+        row = self.rows.get(uuid)
+        return self._job(row, (await self.bodies([row]))[0]) if row is not None else None
 
     def listing(self, last: int = LISTED) -> list[StoredAssignment]:
         """The newest ``last`` jobs, newest first, without bodies and results."""
-        newest = sorted(self.cards.values(), key=lambda card: -card.number)[:last]
-        return [self._job(Kept(card, {})) for card in newest]
+        newest = sorted(self.rows.values(), key=lambda row: -row.number)[:last]
+        return [self._job(row, {}) for row in newest]
 
-    def _set(self, uuid: str, state: str, *, ends: bool = False, settled: bool = False, **more: Any) -> None:
-        about = msgspec.structs.replace(_more.decode(self.cards[uuid].more), **more)
-        self.change(uuid, state, more=_text(about), ends=ends, settled=settled)
-
-    def _job(self, kept: Kept) -> StoredAssignment:
-        card: Card = kept.card
-        more = _more.decode(card.more)
+    def _job(self, row: Row[_More], bodies: dict[str, bytes]) -> StoredAssignment:
+        more = row.more
         return StoredAssignment(
-            card.uuid,
+            row.uuid,
             None if more.client is None else bytes.fromhex(more.client),
-            card.service,
-            card.task,
-            kept.bodies.get(_BODY, b""),
+            row.service,
+            row.task,
+            bodies.get(_BODY, b""),
             more.idempotent,
-            card.state,
+            row.state,
             more.status,
-            kept.bodies.get(_RESULT, b""),
-            card.submitted_s,
+            bodies.get(_RESULT, b""),
+            row.submitted_s,
             more.started_s,
             more.ended_s,
-            kept.bodies.get(_EVENTS, b""),
+            bodies.get(_EVENTS, b""),
             more.failed,
-            self.age_s(card),
+            self.age_s(row),
         )
 
 
 def _hex(client: bytes | None) -> str | None:
     return None if client is None else client.hex()
-
-
-def _text(more: _More) -> str:
-    return msgspec.json.encode(more).decode()

@@ -18,7 +18,7 @@ from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import PLAINTEXT, check_name, credentials, default_base_dir, peer_file
-from broker.nfp.store.shelf import KEEP_S
+from broker.nfp.store.peers import KEEP_S
 from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.session import Session
 from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked

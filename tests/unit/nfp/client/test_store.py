@@ -6,7 +6,7 @@ import pytest
 
 from broker.nfp.client.job import Submission
 from broker.nfp.client.store import ClientStore, StoredJob, StoredResult
-from broker.nfp.store.shelf import Retention
+from broker.nfp.store.peers import Retention
 from broker.nfp.targets import ALL, ANY, Target
 from tests.unit.nfp.store.samples import Clocks, run
 

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from broker.errors import ConfigError
-from broker.nfp.store.shelf import Retention
+from broker.nfp.store.peers import Retention
 from broker.nfp.store.writer import NotStored
 from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from tests.unit.nfp.store.samples import Clocks, run, until, write
@@ -180,7 +180,7 @@ def test_retention_by_time(path, clocks):
 
 
 def test_retention_goes_on_while_nothing_happens(path, clocks, monkeypatch):
-    monkeypatch.setattr("broker.nfp.store.shelf.SWEEP_MIN_S", 0.01)
+    monkeypatch.setattr("broker.nfp.store.peers.SWEEP_MIN_S", 0.01)
 
     async def story():
         async with opened(path, clock=clocks.clock, retention=Retention(keep_s=0.1)) as store:

@@ -301,10 +301,10 @@ def test_a_job_that_was_recorded_is_answered_from_the_store_and_what_cannot_be_r
                 broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids(["u1"]))
                 await until(lambda: len(worker._session.consumer.assignments) == 0)
 
-                async def unreadable(_uuid):
+                async def unreadable(_rows):
                     raise HeadgateError("the disk is gone")
 
-                worker._session.store.read = unreadable
+                worker._session.store.bodies = unreadable
                 post(broker, "u1", "count")
                 assert "no result to be read" in result(await final(broker), 500)["errors"][0]
                 broker.say(

@@ -1,10 +1,10 @@
-"""Jobs of a worker or of a client on disk: cards with a state, bodies attached to them, retention.
+"""Jobs of a worker or of a client on disk: rows with a state, bodies attached to them, retention.
 
-The loop's thread knows all cards (small) and decides everything; the file only repeats what it is told. Bodies are in
+The loop's thread knows all rows (small) and decides everything; the file only repeats what it is told. Bodies are in
 the file alone, read when somebody asks. What is put goes into a commit by itself, a few milliseconds later unless
 somebody waits for it (``durable``): a job that begins, ends and is recorded meanwhile costs one commit.
 
-Retention. A card that is *settled* is dropped ``keep_s`` after its end, or earlier, the oldest first, while there
+Retention. A row that is *settled* is dropped ``keep_s`` after its end, or earlier, the oldest first, while there
 are more than ``keep_jobs`` or ``keep_bytes``. One that has ended but is not settled (a result nobody has confirmed)
 has the same time, and makes room only when no settled one is left. What has not ended stays.
 """
@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from broker.nfp.store import clock as clocks
 from broker.nfp.store.clock import Clock, StoreClock
@@ -27,7 +29,7 @@ KEEP_S: Final = 24 * 3600.0
 """Results of yesterday can be asked for, unless a worker's ``keep_s`` or a client's says otherwise."""
 KEEP_BYTES: Final = 256 * 1024 * 1024
 KEEP_JOBS: Final = 10_000
-"""Their cards are in memory: a few megabytes."""
+"""Their rows are in memory: a few megabytes."""
 NEVER: Final = -1.0
 SWEEP_MIN_S: Final = 1.0
 """Between two looks at what is too old."""
@@ -40,15 +42,18 @@ CREATE TABLE cards (
 CREATE TABLE bodies (
     id INTEGER PRIMARY KEY, number INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL, UNIQUE (number, name))
 """
-_PUT_CARD: Final = "INSERT OR REPLACE INTO cards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT_ROW: Final = "INSERT OR REPLACE INTO cards VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PUT_BODY: Final = """
 INSERT INTO bodies (number, name, body) VALUES (?, ?, ?)
 ON CONFLICT (number, name) DO UPDATE SET body = excluded.body
 """
 
 
+More = TypeVar("More", bound=msgspec.Struct)
+
+
 def schema(what: str, application: bytes) -> Schema:
-    """The schema of a shelf, marked with four bytes of its own."""
+    """The schema of such a file, marked with four bytes of its own."""
     return Schema(what, int.from_bytes(application), 1, _TABLES)
 
 
@@ -60,7 +65,7 @@ class Retention(NamedTuple):
     keep_jobs: int = KEEP_JOBS
 
 
-class Card(NamedTuple):
+class Row(NamedTuple, Generic[More]):
     """What is known of a job without its bodies."""
 
     number: int
@@ -73,10 +78,10 @@ class Card(NamedTuple):
     """Wall clock, for people."""
     at: float
     """Store clock, when it was put here."""
-    ended_at: float = NEVER
+    ended_at: float
     """Store clock."""
-    more: str = "{}"
-    """JSON of what the owner keeps besides."""
+    more: More
+    """What the owner keeps besides; JSON in the file."""
 
 
 class _Body(NamedTuple):
@@ -89,43 +94,38 @@ class _Dropped(NamedTuple):
     number: int
 
 
-class Kept(NamedTuple):
-    """A card and its bodies by name."""
-
-    card: Card
-    bodies: dict[str, bytes]
+_Op = Row[Any] | _Body | _Dropped
 
 
-_Op = Card | _Body | _Dropped
-
-
-class Shelf:
-    """See the module.
+class PeerStore(Generic[More]):
+    """See the module; all methods belong to the loop's thread, and only async ones wait for the disk.
 
     Args:
         path: of the file. None: a database in memory, nothing survives and nobody waits for it.
-        schema: of ``schema()``. broken: told why nothing can be written, at each failure.
+        schema: of ``schema()``. more: the type of ``Row.more``. retention: of what has ended.
+        broken: told why nothing can be written, at each failure.
 
     Attributes:
-        cards: by uuid, in the order they were put.
+        rows: by uuid, in the order they were put.
         size: bytes of all bodies.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str] | None,
-        loop: asyncio.AbstractEventLoop,
         schema: Schema,
+        more: type[More],
         *,
-        retention: Retention,
+        retention: Retention = Retention(),  # noqa: B008 - its values never change
         sync: Sync = "normal",
         broken: Callable[[str], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.cards: dict[str, Card] = {}
+        self.rows: dict[str, Row[More]] = {}
         self.size = 0
         self.retention = retention
-        self._loop = loop
+        self._more = more
+        self._loop = asyncio.get_running_loop()
         self._clock = StoreClock(clock)
         self._wall = (clock or Clock()).wall
         self._number = 0
@@ -138,7 +138,7 @@ class Shelf:
         self._thread: StoreThread[_Op] = StoreThread(
             partial(open_database, MEMORY if path is None else path, schema, sync),
             partial(_write, self._clock),
-            loop,
+            self._loop,
             on_failed=None if broken is None else lambda text, ops: (broken(text), ops)[1],
             tidy=give_back,
             name=schema.what,
@@ -151,23 +151,22 @@ class Shelf:
 
     # -- life ----------------------------------------------------------------------------------
 
-    async def open(self) -> list[Kept]:
-        """Begin; what is not settled, the oldest first.
+    async def open(self) -> None:
+        """Begin.
 
         Raises:
-            ConfigError: the file cannot be used.
+            ConfigError: another process uses the file (EBUSY), it is damaged, of a newer version, or cannot be written.
         """
-        cards, sizes, kept = await self._thread.start(partial(_read_all, self._clock))
-        for card in cards:
-            self.cards[card.uuid] = card
-            self._number = max(self._number, card.number)
-        for card in sorted(cards, key=lambda card: card.ended_at):
-            self._file_away(card)
+        rows, sizes = await self._thread.start(partial(_read_all, self._clock, self._more))
+        for row in rows:
+            self.rows[row.uuid] = row
+            self._number = max(self._number, row.number)
+        for row in sorted(rows, key=lambda row: row.ended_at):
+            self._file_away(row)
         for number, name, size in sizes:
             self._sizes.setdefault(number, {})[name] = size
             self.size += size
         self._sweep()
-        return [one for one in kept if one.card.uuid in self.cards]
 
     async def durable(self) -> None:
         """Return once all that was put so far is on disk.
@@ -185,44 +184,48 @@ class Shelf:
                 handle.cancel()
         await self._thread.close()
 
-    # -- cards ---------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------
 
-    def new(self, uuid: str, service: str, task: str, state: str, more: str = "{}") -> Card:
-        """Put a new card; one of this uuid must not be there."""
+    def new(self, uuid: str, service: str, task: str, state: str, more: More) -> None:
+        """Put a new row; one of this uuid must not be there."""
         self._number += 1
-        card = Card(
-            self._number, uuid, service, task, state, False, self._wall(), self._clock.now(), NEVER, more
-        )
-        self.cards[uuid] = card
-        self._put(card)
-        return card
+        times = (self._wall(), self._clock.now(), NEVER)
+        row = self.rows[uuid] = Row(self._number, uuid, service, task, state, False, *times, more)
+        self._put(row)
 
     def change(
-        self, uuid: str, state: str, *, more: str | None = None, ends: bool = False, settled: bool = False
+        self, uuid: str, state: str, *, ends: bool = False, settled: bool = False, **more: Any
     ) -> None:
-        """Put another state; ``settled`` says that it has ended, too. An unknown uuid changes nothing."""
-        card = self.cards.get(uuid)
-        if card is None:
+        """Put another state, and other values of ``Row.more``; ``settled`` says that it has ended, too.
+
+        An unknown uuid changes nothing.
+        """
+        row = self.rows.get(uuid)
+        if row is None:
             return
-        ended_at = self._clock.now() if ends or (settled and card.ended_at < 0) else card.ended_at
-        card = card._replace(
+        ended_at = self._clock.now() if ends or (settled and row.ended_at < 0) else row.ended_at
+        row = self.rows[uuid] = row._replace(
             state=state,
-            settled=settled or card.settled,
+            settled=settled or row.settled,
             ended_at=ended_at,
-            more=card.more if more is None else more,
+            more=msgspec.structs.replace(row.more, **more),
         )
-        self.cards[uuid] = card
-        self._put(card)
-        self._file_away(card)
+        self._put(row)
+        self._file_away(row)
         if ended_at >= 0:
             self._sweep()
 
+    def state(self, uuid: str) -> str:
+        """The state of a job; "" for one that is not here."""
+        row = self.rows.get(uuid)
+        return row.state if row is not None else ""
+
     def attach(self, uuid: str, name: str, body: bytes) -> None:
         """Put a body, over an earlier one of this name. An unknown uuid changes nothing."""
-        card = self.cards.get(uuid)
-        if card is None:
+        row = self.rows.get(uuid)
+        if row is None:
             return
-        number = card.number
+        number = row.number
         sizes = self._sizes.setdefault(number, {})
         self.size += len(body) - sizes.get(name, 0)
         sizes[name] = len(body)
@@ -230,37 +233,34 @@ class Shelf:
 
     def drop(self, uuid: str) -> None:
         """Forget a job."""
-        card = self.cards.pop(uuid, None)
-        if card is None:
+        row = self.rows.pop(uuid, None)
+        if row is None:
             return
         self._settled.pop(uuid, None)
         self._ended.pop(uuid, None)
-        self.size -= sum(self._sizes.pop(card.number, {}).values())
-        self._put(_Dropped(card.number))
+        self.size -= sum(self._sizes.pop(row.number, {}).values())
+        self._put(_Dropped(row.number))
 
-    async def read(self, uuid: str) -> Kept | None:
-        """A job with its bodies.
+    async def bodies(self, rows: Sequence[Row[More]]) -> list[dict[str, bytes]]:
+        """The bodies of each of these, by name.
 
         Raises:
             NotStored: the file cannot be read.
         """
-        card = self.cards.get(uuid)
-        if card is None:
-            return None
-        return Kept(card, await self._thread.ask(partial(_read_bodies, number=card.number)))
+        return await self._thread.ask(partial(_read_bodies, [row.number for row in rows]))
 
-    def age_s(self, card: Card) -> float:
+    def age_s(self, row: Row[More]) -> float:
         """Since it was put here; no step of the wall clock changes it."""
-        return max(0.0, self._clock.now() - card.at)
+        return max(0.0, self._clock.now() - row.at)
 
     # -- retention -----------------------------------------------------------------------------
 
-    def _file_away(self, card: Card) -> None:
-        if card.settled:
-            self._ended.pop(card.uuid, None)
-            self._settled.setdefault(card.uuid)
-        elif card.ended_at >= 0:
-            self._ended.setdefault(card.uuid)
+    def _file_away(self, row: Row[More]) -> None:
+        if row.settled:
+            self._ended.pop(row.uuid, None)
+            self._settled.setdefault(row.uuid)
+        elif row.ended_at >= 0:
+            self._ended.setdefault(row.uuid)
 
     def _sweep(self) -> None:
         """Drop what is too old or too much."""
@@ -274,7 +274,7 @@ class Shelf:
             self.drop(first)
         oldest = [next(iter(group)) for group in (self._settled, self._ended) if group]
         if oldest and self._sweeper is None:
-            due = min(self.cards[uuid].ended_at for uuid in oldest) + self.retention.keep_s
+            due = min(self.rows[uuid].ended_at for uuid in oldest) + self.retention.keep_s
             self._sweeper = self._loop.call_later(max(SWEEP_MIN_S, due - now), self._swept)
 
     def _swept(self) -> None:
@@ -287,7 +287,7 @@ class Shelf:
     def _too_old(self, now: float) -> Iterator[str]:
         for group in (self._settled, self._ended):
             for uuid in group:
-                if now - self.cards[uuid].ended_at < self.retention.keep_s:
+                if now - self.rows[uuid].ended_at < self.retention.keep_s:
                     break
                 yield uuid
 
@@ -305,10 +305,11 @@ class Shelf:
 
 
 def _write(clock: StoreClock, connection: sqlite3.Connection, operations: list[_Op]) -> None:
-    """A group, sorted by kind: numbers are never used twice. Of a card only the latest state is written."""
+    """A group, sorted by kind: numbers are never used twice. Of a row only the latest state is written."""
     clock.save(connection)
-    cards = {op.number: op for op in operations if type(op) is Card}
-    connection.executemany(_PUT_CARD, cards.values())
+    rows = {op.number: op for op in operations if type(op) is Row}
+    encode = msgspec.json.encode
+    connection.executemany(_PUT_ROW, ((*row[:-1], encode(row.more).decode()) for row in rows.values()))
     connection.executemany(_PUT_BODY, [op for op in operations if type(op) is _Body])
     dropped = [op for op in operations if type(op) is _Dropped]
     connection.executemany("DELETE FROM bodies WHERE number = ?", dropped)
@@ -316,19 +317,15 @@ def _write(clock: StoreClock, connection: sqlite3.Connection, operations: list[_
 
 
 def _read_all(
-    clock: StoreClock, connection: sqlite3.Connection
-) -> tuple[list[Card], list[tuple[int, str, int]], list[Kept]]:
+    clock: StoreClock, more: type[More], connection: sqlite3.Connection
+) -> tuple[list[Row[More]], list[tuple[int, str, int]]]:
     clock.load(connection)
-    cards = [_card(row) for row in connection.execute("SELECT * FROM cards ORDER BY number")]
-    sizes = connection.execute("SELECT number, name, length(body) FROM bodies").fetchall()
-    open_ones = [card for card in cards if not card.settled]
-    return cards, sizes, [Kept(card, _read_bodies(connection, card.number)) for card in open_ones]
+    read = msgspec.json.Decoder(more).decode
+    found = connection.execute("SELECT * FROM cards ORDER BY number")
+    rows: list[Row[More]] = [Row._make((*row[:-1], read(row[-1]))) for row in found]
+    return rows, connection.execute("SELECT number, name, length(body) FROM bodies").fetchall()
 
 
-def _card(row: tuple[Any, ...]) -> Card:
-    card = Card(*row)
-    return card._replace(settled=bool(card.settled))
-
-
-def _read_bodies(connection: sqlite3.Connection, number: int) -> dict[str, bytes]:
-    return dict(connection.execute("SELECT name, body FROM bodies WHERE number = ?", (number,)).fetchall())
+def _read_bodies(numbers: list[int], connection: sqlite3.Connection) -> list[dict[str, bytes]]:
+    ask = "SELECT name, body FROM bodies WHERE number = ?"
+    return [dict(connection.execute(ask, (number,)).fetchall()) for number in numbers]
