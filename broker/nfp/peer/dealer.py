@@ -162,7 +162,7 @@ class DealerChannel:
 
     async def _run(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._closed:  # an error of the session's end may have taken the place of the cancellation
             try:
                 await self._once(receiver, open_body)
             except (LinkError, ConfigError) as error:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import zmq
@@ -54,12 +55,8 @@ class Hub:
         libzmq 4.3.5 aborts the process when a connection breaks that took half a message and whose socket is closed
         just then. So it has to be gone before.
         """
-        closing = threading.Thread(
-            target=_break_and_close, args=(sock, monitor, fd, number), name="zeromq-close"
-        )
         self._closing = [each for each in self._closing if each.is_alive()]
-        self._closing.append(closing)
-        closing.start()
+        self._closing += _in_thread("zeromq-close", _break_and_close, sock, monitor, fd, number)
         self._closed(2)
 
     def _closed(self, sockets: int) -> None:
@@ -86,12 +83,23 @@ class Hub:
         if self._zap is not None:
             self._zap.close()
         # it waits for lingering sockets, at most LINGER_MS: off the loop, and joined at the process's end
-        threading.Thread(target=self._end, name="zeromq-term").start()
+        _in_thread("zeromq-term", self._end)
 
     def _end(self) -> None:
         for closing in self._closing:
             closing.join()
         self._context.term()
+
+
+def _in_thread(name: str, function: Callable[..., None], *args: Any) -> list[threading.Thread]:
+    """Call ``function`` in a thread, which is returned; at the end of the process, which starts none, at once."""
+    thread = threading.Thread(target=function, args=args, name=name)
+    try:
+        thread.start()
+    except RuntimeError:  # Python 3.12 and later, behind the main thread's end, such as in an atexit function
+        function(*args)
+        return []
+    return [thread]
 
 
 def _break_and_close(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes], fd: int, number: int) -> None:

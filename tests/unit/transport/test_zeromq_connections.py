@@ -476,3 +476,15 @@ def test_one_large_message_on_a_slow_line_makes_progress(monkeypatch, way):
             await asyncio.sleep(0.01)
 
     asyncio.run(check())
+
+
+async def test_sockets_are_closed_at_the_end_of_the_process_too_when_no_thread_can_be_started(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    shared = hub.hub()
+    sock = shared.open(zmq.DEALER)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    shared.close(sock, 0)
+    assert sock.closed
+    assert hub.hub() is not shared
