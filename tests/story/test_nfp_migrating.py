@@ -54,6 +54,7 @@ def lab(rundir: Path) -> Iterator[Lab]:
 FOUND = "greeter-1 ['hello ada'] False\ngreeter-2 ['hei ada'] False\n"
 
 
+@pytest.mark.patient
 def test_workers_scripts_and_the_shell(lab: Lab) -> None:
     assert lab.run(block("sh", "python -m broker.nfp.norfab client.py")) == FOUND
     (lab.folder / "new.py").write_text(block("python", "BlockingClient"))
