@@ -66,10 +66,12 @@ async def obey(nfp: NfpClient, words: dict[str, Any]) -> dict[str, Any]:
             for _ in range(words["count"])
         ]
     else:
-        jobs = [
-            await nfp.submit(SERVICE, task, kwargs=kwargs, target=target, timeout_s=TIMEOUT_S)
-            for _ in range(words["count"])
-        ]
+        jobs = await asyncio.gather(
+            *(
+                nfp.submit(SERVICE, task, kwargs=kwargs, target=target, timeout_s=TIMEOUT_S)
+                for _ in range(words["count"])
+            )
+        )
         say(submitted=len(jobs))
         results = [await job.result() for job in jobs]
     return {"seconds": time.perf_counter() - began, "results": results}
