@@ -18,6 +18,8 @@ class DispatchConfig:
             once, by default. A worker of the text gets one ("at most one request a time").
         credits_max: the most an OPEN may ask for.
         ahead: jobs beyond that for a worker that gives back what it has not begun: it need not wait for its next one.
+            A worker of deployed NorFab, which gives nothing back, gets so many for each credit while no other worker of
+            its service could run them.
         queue_ttl_s: how long a request waits while its service, or the worker it names, is absent.
         job_timeout_s: deadline of a job whose body names none; as deployed.
         job_ttl_s: the longest deadline a body may name; a request with a longer one is refused.

@@ -162,12 +162,15 @@ class Liveness:
         worker.tasks = offer.tasks
         state.registry.announced(worker, offer.resources)
         usual = state.config.credits if packet.dialect is Dialect.NORFAB else 1
-        worker.slots = worker.limit = min(offer.credits or usual, state.config.credits_max)
+        worker.slots = min(offer.credits or usual, state.config.credits_max)
         worker.tx = worker.rx = 0
         worker.sent = now
         connection = connection_of(peer, packet.dialect, packet.service, worker.features)
         if connection.lists:
-            worker.limit += state.config.ahead  # it gives back what has not begun
+            worker.ahead = state.config.ahead
+        else:  # who names a limit is given no more, and the text's workers get one job at a time
+            deployed = packet.dialect is Dialect.NORFAB and not offer.credits
+            worker.ahead = state.config.ahead * worker.slots if deployed else 0
         state.registry.arrived(worker, connection, now)
         state.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
         self._arm(worker, now)

@@ -225,7 +225,8 @@ class WorkerEntry:
         state: alive, lost (connection broken, not dead yet) or expected (known from the store, not back yet).
         connection: how it is written to; None unless alive.
         slots: jobs it runs at a time.
-        limit: jobs it is given at a time: one more where it can be taken back, so that it never waits for the next.
+        ahead: jobs beyond its slots that it is given, so that it never waits for the next one, where they can be taken
+            back; where not, only while it is alone: see ``limit``.
         busy: credits in use.
         runs: by job, what it was given and has not finished.
         foreign: jobs that it said it holds and was not given here; True for those it runs, which take credits.
@@ -245,7 +246,8 @@ class WorkerEntry:
         self.features: frozenset[str] = frozenset()
         self.state = EXPECTED
         self.connection: WorkerConnection | None = None
-        self.slots = self.limit = 1
+        self.slots = 1
+        self.ahead = 0
         self.busy = 0
         self.runs: dict[str, Run] = {}
         self.foreign: dict[str, bool] = {}
@@ -256,6 +258,13 @@ class WorkerEntry:
         self.tx = self.rx = 0
         self.resources: tuple[str, ...] = ()
         self.tasks: Mapping[str, bool | None] = {}
+
+    @property
+    def limit(self) -> int:
+        """Jobs it is given at a time."""
+        connection = self.connection
+        shares = connection is not None and not connection.lists and self.service.alive > 1
+        return self.slots if shares else self.slots + self.ahead
 
     @property
     def free(self) -> bool:

@@ -118,7 +118,7 @@ class WorkerRegistry:
         worker.since = worker.heard = now
         worker.choked = False
         self.away.pop(worker.name, None)
-        self.refresh(worker)
+        self._refresh_limits(worker, 2)
         if self.moved is not None:
             self.moved(worker, True)
 
@@ -134,7 +134,13 @@ class WorkerRegistry:
         worker.service.alive -= 1
         if not worker.service.alive:
             worker.service.absent_since = now
-        self.refresh(worker)
+        self._refresh_limits(worker, 1)
+
+    def _refresh_limits(self, worker: WorkerEntry, alive: int) -> None:
+        """``worker`` has come or left; where so many are there now, the others' limits have changed, too."""
+        service = worker.service
+        for each in service.workers.values() if service.alive == alive else (worker,):
+            self.refresh(each)
 
     def refresh(self, worker: WorkerEntry) -> None:
         """After a change of ``worker``: has it a free slot, or room for one more?"""

@@ -295,12 +295,48 @@ def test_a_worker_is_given_one_more_than_it_has_slots_when_nobody_has_a_free_one
     assert [packet.command for packet in w1.take() if packet.command is POST] == [POST]
 
 
-def test_who_gives_nothing_back_is_given_as_many_as_it_runs():
-    bench = Bench(DispatchConfig(ahead=1))
-    deployed, client = bench.register("w1", limit=2), bench.client()
-    for _ in range(4):
+def deployed(bench, *names, jobs):
+    """Workers of deployed NorFab, which give nothing back, after so many jobs."""
+    workers, client = [bench.register(name) for name in names], bench.client()
+    for _ in range(jobs):
         bench.post(client)
-    assert len(deployed.take()) == 2
+    return workers, client
+
+
+def test_who_gives_nothing_back_is_given_as_many_as_it_runs_where_somebody_else_could_run_them():
+    bench = Bench(DispatchConfig(ahead=1, credits=2))
+    workers, _client = deployed(bench, "w1", "w2", jobs=6)
+    posts = [worker.take() for worker in workers]
+    assert [len(each) for each in posts] == [2, 2]
+    bench.lose(workers[1])
+    bench.answer(workers[0], posts[0][0], 200, b"{}")
+    assert len(given_to(workers[0])) == 2  # it is alone now
+
+
+def test_who_gives_nothing_back_and_is_alone_is_given_twice_what_it_runs():
+    bench = Bench(DispatchConfig(ahead=1, credits=2))
+    (first,), client = deployed(bench, "w1", jobs=6)
+    posts = given_to(first)
+    assert len(posts) == 4
+    assert bench.dispatcher.workers(bench.now)[0].busy == 2
+    second = bench.register("w2")
+    assert len(given_to(second)) == 2
+    bench.post(client)
+    bench.answer(first, posts[0], 200, b"{}")
+    assert given_to(first) == []
+
+
+@pytest.mark.parametrize("more", [{"seed": True}, {"limit": 1}])
+def test_who_asked_for_one_job_at_a_time_gets_one(more):
+    bench = Bench(DispatchConfig(ahead=1))
+    worker, client = bench.register("w1", **more), bench.client()
+    for _ in range(3):
+        bench.post(client)
+    assert len(given_to(worker)) == 1
+
+
+def given_to(worker):
+    return [packet for packet in worker.take() if packet.command is POST]
 
 
 def test_what_waits_behind_a_long_job_goes_to_the_first_who_is_free():
