@@ -30,7 +30,6 @@ WITHOUT_NORFAB = (
     ("yaml", "# inventory.yaml, in addition"),
     ("sh", "headgate nfp up\n"),
     ("sh", "headgate nfp shell"),
-    ("sh", ". ./.env"),
 )
 """Blocks that the story runs."""
 WITH_NORFAB = (

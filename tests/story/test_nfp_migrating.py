@@ -65,9 +65,3 @@ def test_workers_scripts_and_the_shell(lab: Lab) -> None:
     for word in ("hello ada, from a template", "letter.j2", "greeter-2", "job_list", "NFPBroker"):
         assert word in said, said
     assert (lab.folder / "letter.j2").read_text() == (lab.folder / "shared" / "letter.j2").read_text()
-
-
-def test_an_environment_file(rundir: Path) -> None:
-    lab = Lab(rundir, free_endpoint())
-    (lab.folder / ".env").write_text("LAB_GREETING='good day'\n")
-    assert lab.run(block("sh", ". ./.env") + "printenv LAB_GREETING") == "good day\n"

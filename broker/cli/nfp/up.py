@@ -22,10 +22,14 @@ from urllib.parse import quote
 
 from broker import interpreter, supervision
 from broker.cli.nfp import norfab_worker
+from broker.cli.nfp.broker import arguments as broker_arguments
+from broker.cli.nfp.broker import section_of
 from broker.cli.nfp.processes import Program, Supervisor
 from broker.errors import ConfigError
-from broker.nfp.inventory import Datastore, Topology, TopologyWorker, read_topology
+from broker.nfp.inventory import Datastore, Topology, TopologyWorker, load_environment, read_topology
+from broker.nfp.inventory.topology import ENDPOINT
 from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key
+from broker.settings import NfpSection
 from broker.transport.zeromq.address import contact, parse
 
 BROKER: Final = "broker"
@@ -61,7 +65,8 @@ inventory.yaml:
       - greet-1
       - greet-2: {depends_on: [greet-1]}
 
-Everything else below `workers` reaches the worker as its inventory. Who ends is started again, after a pause that
+Everything else below `workers` reaches the worker as its inventory. NAME=VALUE lines of a file .env beside the
+inventory go before what the environment says, as in NorFab. Who ends is started again, after a pause that
 grows; who ends five times in a row, or cannot be configured, is left. SIGTERM and Ctrl-C: workers finish what they
 run, then the broker leaves; a second one ends all at once.
 exit codes: 0 told to leave, 1 the broker or the last worker failed, 2 wrong options, 78 wrong configuration
@@ -119,6 +124,7 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     if given.no_broker and given.no_workers:
         parser.error("--no-broker and --no-workers: expected one of them")
+    load_environment(os.path.dirname(os.path.abspath(given.inventory)))
     datastore = Datastore(given.inventory)
     datastore.load()
     topology = wanted(given, read_topology(datastore))
@@ -184,7 +190,14 @@ class Commands:
         self._inventory = os.path.abspath(given.inventory)
         self.base_dir = Path(os.path.abspath(given.base_dir)) if given.base_dir else default_base_dir()
         self._curve = topology.curve and not given.no_curve
-        place = parse(topology.endpoint)
+        self._insecure: bool = given.insecure
+        endpoint = topology.endpoint or ENDPOINT
+        if topology.broker:
+            section = self._settings()
+            self.base_dir = Path(section.base_dir)
+            self._curve, self._insecure = section.curve, section.insecure
+            endpoint = section.worker_endpoint or section.endpoint
+        place = parse(endpoint)
         self._contact = contact(place, place.host)
         self._key = ""
         if self._curve and (key := given.server_key or topology.server_key):
@@ -213,11 +226,24 @@ class Commands:
         """Where modules are looked for: beside the inventory first."""
         return [os.path.dirname(self._inventory), *filter(None, [os.environ.get("PYTHONPATH")])]
 
+    def _settings(self) -> NfpSection:
+        """The broker's: of its file and of all options, which it takes as ``headgate nfp broker`` does."""
+        section = section_of(broker_arguments().parse_args(self._options()))
+        for place in (section.endpoint, section.worker_endpoint or section.endpoint):
+            if place.endswith(":*"):
+                raise ConfigError(f"nfp.endpoint {place}: expected a port, workers have to find the broker")
+        return section
+
     def _broker(self) -> list[str]:
-        given = self._given
-        words = [*interpreter.command("headgate"), "nfp", "broker", "--endpoint", self._topology.endpoint]
-        words += ["--inventory", self._inventory, "--base-dir", str(self.base_dir)]
-        words += ["--files", self._topology.files] if self._topology.files else []
+        words = [*interpreter.command("headgate"), "nfp", "broker", *self._options()]
+        return words if "--base-dir" in words else [*words, "--base-dir", str(self.base_dir)]
+
+    def _options(self) -> list[str]:
+        given, topology = self._given, self._topology
+        words = ["--inventory", self._inventory]
+        words += ["--endpoint", topology.endpoint] if topology.endpoint else []
+        words += ["--base-dir", str(self.base_dir)] if given.base_dir else []
+        words += ["--files", topology.files] if topology.files else []
         for name in ("config", "key_secret"):
             words += [f"--{name.replace('_', '-')}", getattr(given, name)] if getattr(given, name) else []
         for each in given.set:
@@ -234,7 +260,7 @@ class Commands:
         return words + self._shared()
 
     def _shared(self) -> list[str]:
-        found = [("--no-curve", not self._curve), ("--insecure", self._given.insecure)]
+        found = [("--no-curve", not self._curve), ("--insecure", self._insecure)]
         return [word for word, wanted in (*found, ("--no-store", self._given.no_store)) if wanted]
 
     def _norfab(self, worker: TopologyWorker) -> list[str]:

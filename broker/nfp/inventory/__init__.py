@@ -23,7 +23,7 @@ from broker.nfp.inventory.datastore import Datastore
 from broker.nfp.inventory.mappings import redacted
 from broker.nfp.inventory.reader import Reader
 from broker.nfp.inventory.service import InventoryService
-from broker.nfp.inventory.topology import Topology, TopologyWorker, read_topology
+from broker.nfp.inventory.topology import Topology, TopologyWorker, load_environment, read_topology
 
 __all__ = [
     "Datastore",
@@ -31,6 +31,7 @@ __all__ = [
     "Reader",
     "Topology",
     "TopologyWorker",
+    "load_environment",
     "read_topology",
     "redacted",
 ]

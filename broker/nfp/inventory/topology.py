@@ -34,6 +34,10 @@ from broker.nfp.peer.keys import check_name
 
 T = TypeVar("T")
 ENDPOINT: Final = "tcp://127.0.0.1:5555"
+_ASSIGNMENT: Final = re.compile(
+    r"""\s*(?:export\s+)?(\w+)\s*=\s*(?:'([^']*)'|"([^"]*)"|([^'"\s#].*?)?)\s*(?:(?<=\s)#.*)?$"""
+)
+"""A line of a ``.env`` file: quotes are left out, as is a comment behind the value."""
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,6 +94,7 @@ class Topology(NamedTuple):
 
     broker: bool
     endpoint: str
+    """Of the broker; "" when the inventory does not say."""
     curve: bool
     server_key: str | None
     files: str | None
@@ -117,6 +122,28 @@ class Topology(NamedTuple):
                 if each.name in names
             )
         )
+
+
+def load_environment(folder: str, *, override: bool = True) -> None:
+    """Take NAME=VALUE lines of a file ``.env`` in ``folder`` into the environment, as deployed NorFab does.
+
+    ``override``: they go before what the environment says already.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    path = os.path.join(folder, ".env")
+    if not os.path.isfile(path):
+        return
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for found in filter(None, map(_ASSIGNMENT.match, lines)):
+        name, *values = found.groups()
+        if override or name not in os.environ:
+            os.environ[name] = next(filter(None, values), "")
 
 
 def read_topology(datastore: Datastore) -> Topology:
@@ -148,7 +175,7 @@ def read_topology(datastore: Datastore) -> Topology:
     _check_dependencies(main, workers)
     return Topology(
         section.broker,
-        broker.endpoint or ENDPOINT,
+        broker.endpoint or "",
         broker.zmq_auth,
         broker.shared_key or None,
         files,

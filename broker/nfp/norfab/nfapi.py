@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from broker import interpreter
 from broker.errors import ConfigError
+from broker.nfp.inventory import load_environment
 from broker.nfp.norfab.client import NFPClient
 from broker.nfp.norfab.inventory import Inventory
 from broker.nfp.peer.brokers import DEFAULT
@@ -68,7 +69,7 @@ class NorFab:
         if configure_logging:
             logging.basicConfig(level=log_level or "WARNING")
         folder = base_dir or os.getcwd() if inventory_data else os.path.dirname(os.path.abspath(inventory))
-        _load_environment(Path(folder, ".env"), load_env_override)
+        load_environment(folder, override=load_env_override)
         self.inventory = Inventory(inventory, inventory_data, base_dir)
         self.broker_endpoint = str(self.inventory.broker.get("endpoint") or DEFAULT)
         self.run_broker, self.run_workers = run_broker, run_workers
@@ -220,11 +221,3 @@ def _written(inventory: Inventory) -> str:
     ) as file:
         json.dump(inventory.data, file)  # YAML, too
     return file.name
-
-
-def _load_environment(path: Path, override: bool) -> None:
-    """Take NAME=VALUE lines of a ``.env`` file into the environment."""
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        if equals and not name.startswith("#") and (override or name.strip() not in os.environ):
-            os.environ[name.strip()] = value.strip().strip("'\"")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -79,6 +80,7 @@ def test_what_is_started(inventory: Path) -> None:
 def test_options_are_passed_on(inventory: Path) -> None:
     given = ["--base-dir", "state", "--no-store", "--no-curve", "--insecure", "--drain", "5"]
     given += ["--config", "nfp.toml", "--set", "nfp.credits=4", "--key-secret", "key"]
+    Path("nfp.toml").write_text("")
     found = programs(inventory, *given)
     broker, worker = " ".join(found["broker"]), " ".join(found["w"])
     for words in (broker, worker):
@@ -86,6 +88,51 @@ def test_options_are_passed_on(inventory: Path) -> None:
         assert words.endswith("--no-curve --insecure --no-store")
     assert "--config nfp.toml --key-secret key --set nfp.credits=4" in broker
     assert "--drain 5" in worker
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "endpoint"),
+    [
+        ('worker_endpoint = "tcp://127.0.0.1:6001"', [], "tcp://127.0.0.1:6001"),
+        ('endpoint = "tcp://127.0.0.1:6000"', [], "tcp://127.0.0.1:5999"),
+        ("", ["--set", "nfp.endpoint=tcp://127.0.0.1:6000"], "tcp://127.0.0.1:6000"),
+        ("", ["--set", "nfp.worker_endpoint=tcp://127.0.0.1:6001"], "tcp://127.0.0.1:6001"),
+    ],
+)
+def test_workers_go_where_the_settings_of_the_broker_say(
+    inventory: Path, file: str, words: list[str], endpoint: str
+) -> None:
+    Path("nfp.toml").write_text(f"[nfp]\n{file}\n")
+    found = programs(inventory, "--config", "nfp.toml", *words)
+    assert found["w"][found["w"].index("--broker") + 1] == endpoint
+    assert "--no-curve" not in found["w"]
+    alone = programs(inventory, "--config", "nfp.toml", "--no-broker", "--server-key", KEY, *words)
+    assert alone["w"][alone["w"].index("--broker") + 1] == "tcp://127.0.0.1:5999"
+
+
+def test_workers_have_the_keys_and_the_form_that_the_settings_of_the_broker_say(inventory: Path) -> None:
+    inventory.write_text(INVENTORY.replace('broker: {endpoint: "tcp://127.0.0.1:5999"}', ""))
+    place = inventory.parent / "srv"
+    Path("nfp.toml").write_text(
+        f'[nfp]\nendpoint = "tcp://127.0.0.1:6000"\ncurve = false\ninsecure = true\nbase_dir = "{place}"\n'
+    )
+    worker = programs(inventory, "--config", "nfp.toml")["w"]
+    assert f"--broker tcp://127.0.0.1:6000 --base-dir {place}" in " ".join(worker)
+    assert worker[-2:] == ["--no-curve", "--insecure"]
+
+
+def test_an_environment_file_is_read_as_in_norfab(inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["# of the lab", "export NFP_TEST_A='x y'", 'NFP_TEST_B="a b" # of b', "NFP_TEST_C=a#b  # c"]
+    Path(".env").write_text("\n".join([*lines, "NFP_TEST_D=", "no assignment", ""]))
+    names = [f"NFP_TEST_{letter}" for letter in "ABCD"]
+    for name in names:
+        monkeypatch.setenv(name, "before")
+    with pytest.raises(SystemExit, match="2"):
+        main(["nfp", "up", "--no-broker", "--no-workers"])
+    assert main(["nfp", "up", "--worker", "nosuch"]) == exits.CONFIG
+    assert [os.environ[name] for name in names] == ["x y", "a b", "a#b", ""]
+    Path(".env").write_bytes(b"\xff")
+    assert main(["nfp", "up", "--worker", "nosuch"]) == exits.CONFIG
 
 
 def test_a_part_of_it(inventory: Path) -> None:
@@ -114,6 +161,8 @@ def test_a_worker_of_norfab(inventory: Path) -> None:
         ("a: [", [], exits.CONFIG, "inventory.yaml:1: "),
         (INVENTORY, ["--worker", "y"], exits.CONFIG, "no worker 'y' in the topology"),
         (INVENTORY, ["--server-key", "z"], exits.CONFIG, "z: "),
+        (INVENTORY, ["--set", "nfp.nosuch=1"], exits.CONFIG, "nosuch"),
+        (INVENTORY, ["--set", "nfp.endpoint=tcp://127.0.0.1:*"], exits.CONFIG, "expected a port"),
         ("topology: {broker: false}", [], exits.CONFIG, "nothing to start"),
         (
             INVENTORY.replace("[w, {x: {depends_on: [w]}}]", "[broker]"),

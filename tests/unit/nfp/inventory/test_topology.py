@@ -78,7 +78,7 @@ def test_some_of_the_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "broker:\nworkers:\ntopology:", "topology: {}"])
 def test_nothing_said_is_a_broker(tmp_path: Path, text: str) -> None:
-    assert read(tmp_path, text) == Topology(True, "tcp://127.0.0.1:5555", True, None, None, (), 0.0)
+    assert read(tmp_path, text) == Topology(True, "", True, None, None, (), 0.0)
 
 
 @pytest.mark.parametrize(
