@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 from broker.loopthread import LoopThread
 from broker.nfp.client.client import NfpClient
@@ -33,10 +34,6 @@ from broker.nfp.client.job import Job
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.client.subscription import Subscription
 from broker.nfp.client.transfer import Details, Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

@@ -10,7 +10,8 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, Self
 from uuid import uuid4
 
 from broker.errors import ConfigError, LinkClosed, LinkRefused
@@ -27,16 +28,12 @@ from broker.nfp.client.tracker import JobTracker
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
 from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Sender
 from broker.nfp.peer.brokers import chosen
+from broker.nfp.peer.channel import Channel
 from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
 from broker.nfp.store.peers import Retention
 from broker.nfp.targets import ALL, Targeting, target_of
 from broker.transport.curve import generate
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from broker.nfp.peer.channel import Channel
 
 log = logging.getLogger("headgate")
 FETCHED: Final = "fetched"

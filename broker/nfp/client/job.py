@@ -9,21 +9,19 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from broker.errors import LinkClosed
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout, TaskFailed
 from broker.nfp.client.events import ByteStream, Event, EventReader, RecentEvents
+from broker.nfp.client.limits import Limits
+from broker.nfp.frames import Packet
 from broker.nfp.names import Code, Command
 from broker.nfp.opening import read_object
 from broker.nfp.outcome import Outcome
 from broker.nfp.targets import Target, render
-
-if TYPE_CHECKING:
-    from broker.nfp.client.limits import Limits
-    from broker.nfp.frames import Packet
 
 _STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
 

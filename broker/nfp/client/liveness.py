@@ -17,17 +17,14 @@ doubles with each session that ends so, up to ``STRETCH_MAX`` times, until one h
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.nfp.awake import absent_s
 from broker.nfp.opening import broker_of
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from broker.nfp.peer.channel import Channel
+from broker.nfp.peer.channel import Channel
 
 log = logging.getLogger("headgate")
 LEAST_S: Final = 1.0

@@ -11,22 +11,20 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkRefused
 from broker.nfp import bodies
 from broker.nfp.client.errors import JobCancelled, JobFailed, JobTimeout, RequestFailed
 from broker.nfp.client.job import Job, JobOwner, Submission
+from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_WORKER, Code, Command, Sender
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import error_text
+from broker.nfp.peer.channel import Channel
 from broker.nfp.targets import ANY, Target
-
-if TYPE_CHECKING:
-    from broker.nfp.client.limits import Limits
-    from broker.nfp.peer.channel import Channel
 
 ONCE: Final = frozenset({"restart", "shutdown", "disconnect"})
 """Tasks of management that end connections: their answers may well be lost with them."""

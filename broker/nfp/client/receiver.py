@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -18,10 +18,8 @@ from broker.nfp.client.tracker import PUSH, JobTracker
 from broker.nfp.frames import Packet
 from broker.nfp.names import MMI_BROKER, Command, Sender
 from broker.nfp.opening import DIALECT
+from broker.nfp.peer.channel import Channel
 from broker.nfp.targets import ANY
-
-if TYPE_CHECKING:
-    from broker.nfp.peer.channel import Channel
 
 log = logging.getLogger("headgate")
 

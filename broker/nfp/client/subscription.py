@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, Self
 
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.events import Event, RecentEvents
+from broker.nfp.client.limits import Limits
+from broker.nfp.frames import Packet
 from broker.nfp.names import EVENTS
 from broker.nfp.opening import read_object
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from broker.nfp.client.limits import Limits
-    from broker.nfp.frames import Packet
 
 Ask = Callable[[str, str, dict[str, Any]], Awaitable[Any]]
 """service, task, kwargs -> answer."""

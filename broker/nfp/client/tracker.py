@@ -14,7 +14,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.errors import HeadgateError, LinkClosed, LinkRefused
 from broker.nfp import bodies
@@ -25,10 +25,8 @@ from broker.nfp.client.store import ENDS, ClientStore, StoredJob, error_of, rest
 from broker.nfp.frames import Packet
 from broker.nfp.names import Code, Command, Sender
 from broker.nfp.outcome import worker_of
+from broker.nfp.peer.channel import Channel
 from broker.nfp.targets import Target
-
-if TYPE_CHECKING:
-    from broker.nfp.peer.channel import Channel
 
 PUSH: Final = "push"
 _CANCELLED: Final = "cancelled"

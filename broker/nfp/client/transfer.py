@@ -15,13 +15,11 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from broker.errors import LinkError
 from broker.nfp.client.errors import FetchFailed
-
-if TYPE_CHECKING:
-    from broker.nfp.client.job import Job
+from broker.nfp.client.job import Job
 
 CHUNK_BYTES: Final = 256_000
 """As deployed NorFab's clients ask for."""

@@ -15,19 +15,17 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from broker.nfp.files.reading import Changed, Digests, Reading
 from broker.nfp.files.tree import DENY_DEFAULT, FILE_MAX_BYTES, Missing, TooLarge, Tree
 from broker.nfp.names import FILESHARING, FSS
+from broker.nfp.peer.channel import Channel
 from broker.nfp.urls import Unsafe, names_of
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.executor import Threads
 from broker.nfp.worker.results import Result
 from broker.nfp.worker.worker import Worker
-
-if TYPE_CHECKING:
-    from broker.nfp.peer.channel import Channel
 
 T = TypeVar("T")
 CHUNK_BYTES: Final = 256_000

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
 from broker.nfp.contract import Call
+from broker.nfp.dispatch import WorkerView
 from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
 from broker.nfp.management import workers as lines
 from broker.nfp.management.counters import counters, messaging
@@ -33,7 +34,6 @@ from broker.nfp.principal import Standing
 from broker.nfp.process_stats import ProcessStats
 
 if TYPE_CHECKING:
-    from broker.nfp.dispatch import WorkerView
     from broker.nfp.server.broker import NfpBroker
 
 CALLED: Final = "NFPBroker"

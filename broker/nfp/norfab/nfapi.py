@@ -15,7 +15,8 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, Self
 
 from broker import interpreter
 from broker.errors import ConfigError
@@ -23,9 +24,6 @@ from broker.nfp.inventory import load_environment
 from broker.nfp.norfab.client import NFPClient
 from broker.nfp.norfab.inventory import Inventory
 from broker.nfp.peer.brokers import DEFAULT
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 log = logging.getLogger("headgate")
 PYTHON: Final = "NORFAB_PYTHON"

@@ -11,7 +11,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import zmq
 
@@ -20,14 +20,12 @@ from broker.nfp.frames import Body, Packet, decode, encode
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Receiver, Traffic
+from broker.transport.curve import CurveClient
+from broker.transport.zeromq.address import Endpoint
 from broker.transport.zeromq.drain import Pump
+from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NO_RECONNECT_MS, NOBLOCK, join_curve, tune
-
-if TYPE_CHECKING:
-    from broker.transport.curve import CurveClient
-    from broker.transport.zeromq.address import Endpoint
-    from broker.transport.zeromq.hub import Hub
 
 log = logging.getLogger("headgate")
 _EVENTS: Final = (

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.transport.zeromq.zap import tag
-
-if TYPE_CHECKING:
-    import asyncio
 
 log = logging.getLogger("headgate")
 WARN_EVERY_S: Final = 10.0

@@ -8,21 +8,19 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from broker import __version__
 from broker.nfp import bodies, opening
+from broker.nfp.access import Access
 from broker.nfp.contract import FEATURES, Answer, Call, Later, Peer
+from broker.nfp.dispatch import Dispatcher
 from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.frames import Packet, answer_packet
+from broker.nfp.management.internal_service import InternalService
 from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
-
-if TYPE_CHECKING:
-    from broker.nfp.access import Access
-    from broker.nfp.dispatch import Dispatcher
-    from broker.nfp.management.internal_service import InternalService
 
 log = logging.getLogger("headgate")
 _OPEN: Final = Command.OPEN

@@ -19,17 +19,15 @@ of those from the same host, is taken for it; the first message of a connection 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.transport.zeromq.connection import inode, shut_down, silent_s
-
-if TYPE_CHECKING:
-    import asyncio
 
 log = logging.getLogger("headgate")
 SPEAKS_S: Final = 0.5

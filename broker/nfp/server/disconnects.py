@@ -8,17 +8,15 @@ whose it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.nfp.frames import Body, Packet, encode
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import WorkerSeen
 from broker.nfp.server.peers import name_of
-
-if TYPE_CHECKING:
-    import asyncio
 
 FIRST_S: Final = 0.02
 """After the authenticator has let a key in: what is left of the handshake takes about a round trip."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Final
 
 log = logging.getLogger("headgate")
 QUIET_S: Final = 60.0

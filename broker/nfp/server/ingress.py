@@ -13,26 +13,22 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from broker.nfp.access import Access
+from broker.nfp.dispatch import Dispatcher
 from broker.nfp.frames import Body, InvalidPacket, Packet, decode
+from broker.nfp.management import EventBus
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
-from broker.nfp.server.peers import name_of
-
-if TYPE_CHECKING:
-    from broker.nfp.access import Access
-    from broker.nfp.dispatch import Dispatcher
-    from broker.nfp.management import EventBus
-    from broker.nfp.principal import Principal
-    from broker.nfp.records import JobRow
-    from broker.nfp.server.commands import Commands
-    from broker.nfp.server.disconnects import Disconnects
-    from broker.nfp.server.flusher import Flusher
-    from broker.nfp.server.invalid_messages import InvalidMessages
-    from broker.nfp.server.local import LocalPeer
-    from broker.nfp.server.name_pins import NamePins
-    from broker.nfp.server.peers import RouterPeer
-    from broker.nfp.server.recording import Recording
+from broker.nfp.principal import Principal
+from broker.nfp.records import JobRow
+from broker.nfp.server.commands import Commands
+from broker.nfp.server.disconnects import Disconnects
+from broker.nfp.server.flusher import Flusher
+from broker.nfp.server.invalid_messages import InvalidMessages
+from broker.nfp.server.local import LocalPeer
+from broker.nfp.server.name_pins import NamePins
+from broker.nfp.server.peers import RouterPeer, name_of
+from broker.nfp.server.recording import Recording
 
 log = logging.getLogger("headgate")
 

@@ -10,12 +10,12 @@ import zmq
 
 from broker.nfp.frames import FRAMES_MAX, Body, Packet, encode
 from broker.nfp.names import Command
+from broker.nfp.principal import Principal
 from broker.nfp.server.outbox import LESSER, QueuedPeer, Waiting
 from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.tuning import MORE_NOBLOCK, NOBLOCK
 
 if TYPE_CHECKING:
-    from broker.nfp.principal import Principal
     from broker.nfp.server.router import NfpRouter
 
 log = logging.getLogger("headgate")

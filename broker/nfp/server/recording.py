@@ -21,7 +21,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from broker.journal.layout import (
     CAPTURE,
@@ -40,14 +40,12 @@ from broker.journal.ration import Ration
 from broker.journal.recorder import CLOSE_S, Recorder
 from broker.journal.tap import FLUSH_S, Tap
 from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.frames import Body, Packet
 from broker.nfp.names import Command, Sender
+from broker.nfp.server.local import LocalPeer
+from broker.nfp.server.peers import RouterPeer
 from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_of, wire_of
-
-if TYPE_CHECKING:
-    from broker.nfp.dispatch.model import WorkerEntry
-    from broker.nfp.server.local import LocalPeer
-    from broker.nfp.server.peers import RouterPeer
 
 log = logging.getLogger("headgate")
 Wire = list[bytes] | tuple[bytes, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -22,8 +22,10 @@ from broker.nfp.server.authenticator import Authenticator
 from broker.nfp.server.connections import Connections
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.handshake_failures import HandshakeFailures
+from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.peers import RouterPeer, name_of
+from broker.nfp.server.recording import Recording
 from broker.transport.curve import CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, contact, parse, remove_socket
 from broker.transport.zeromq.connection import inode, shut_down
@@ -31,10 +33,6 @@ from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, probe, serve_curve, tune
-
-if TYPE_CHECKING:
-    from broker.nfp.server.ingress import Ingress
-    from broker.nfp.server.recording import Recording
 
 log = logging.getLogger("headgate")
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.principal import Principal
+from broker.nfp.server.broker import NfpBroker
 from broker.nfp.service.job_stream import JobStream
 from broker.nfp.targets import ALL, Target
-
-if TYPE_CHECKING:
-    from broker.nfp.server.broker import NfpBroker
 
 FEATURES: Final = frozenset({"push"})
 IDLE_MAX: Final = 256

@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.client import Handle, Limits, connect
 from broker.errors import HeadgateError
 from broker.identity import Role
 from broker.nfp.contract import JobEvent
+from broker.nfp.server.broker import NfpBroker
 from broker.nfp.service.handlers import Handlers
 from broker.nfp.service.payloads import SERVICE
 from broker.nfp.service.publisher import EventPublisher
 from broker.transport.link import Options
-
-if TYPE_CHECKING:
-    from broker.nfp.server.broker import NfpBroker
 
 log = logging.getLogger("headgate")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -19,6 +19,7 @@ from broker.nfp.dispatch.views import JobView
 from broker.nfp.management.jobs import described, explained_slots
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command
 from broker.nfp.principal import Principal, of_flux
+from broker.nfp.server.broker import NfpBroker
 from broker.nfp.service.callers import Caller, Callers
 from broker.nfp.service.job_stream import JobStream
 from broker.nfp.service.payloads import (
@@ -37,9 +38,6 @@ from broker.nfp.service.payloads import (
     worker_row,
 )
 from broker.nfp.targets import Target
-
-if TYPE_CHECKING:
-    from broker.nfp.server.broker import NfpBroker
 
 ANSWER_S: Final = 30.0
 """How long the NFP broker may take to answer what it answers itself: long enough for a slow disk."""

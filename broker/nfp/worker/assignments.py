@@ -5,22 +5,19 @@ The rest is in its store.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from broker.nfp.bodies import read_request, read_token, token_client
+from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.worker.store import StoredAssignment
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from broker.nfp.frames import Packet
 
 WAITING: Final = "PENDING"
 RUNNING: Final = "STARTED"

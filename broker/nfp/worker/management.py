@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.nfp.bodies import read_request, token_client
+from broker.nfp.frames import Packet
 from broker.nfp.worker.store import FINISHED
 
 if TYPE_CHECKING:
-    from broker.nfp.frames import Packet
     from broker.nfp.worker.session import Session
 
 

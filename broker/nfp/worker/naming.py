@@ -11,14 +11,12 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
 from broker.nfp.peer.keys import peer_file
-
-if TYPE_CHECKING:
-    from broker.nfp.store.database import Lock
+from broker.nfp.store.database import Lock
 
 log = logging.getLogger("headgate")
 NEIGHBOURS_MAX: Final = 1000
@@ -83,8 +81,6 @@ class Naming:
             yield f"{self.first}-{number}"
 
     def _hold(self, folder: Path, name: str) -> bool:
-        from broker.nfp.store.database import Lock
-
         path = peer_file(folder, name, "")
         try:
             self._lock = Lock(path, "name")
