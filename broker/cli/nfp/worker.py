@@ -79,7 +79,7 @@ def arguments() -> argparse.ArgumentParser:
         "--keep",
         type=float,
         metavar="SECONDS",
-        help="how long the results of ended jobs are kept (default 86400)",
+        help="how long results are kept that a broker has recorded (default 86400)",
     )
     add("--inventory", action="store_true", help="wait for what the broker's inventory has for this worker")
     add("-j", "--jobs", type=int, metavar="N", help="jobs at a time (default 5; the NFP text wants 1)")

@@ -6,7 +6,7 @@ somebody waits for it (``durable``): a job that begins, ends and is recorded mea
 
 Retention. A row that is *settled* is dropped ``keep_s`` after its end, or earlier, the oldest first, while there
 are more than ``keep_jobs`` or ``keep_bytes``. One that has ended but is not settled (a result nobody has confirmed)
-has the same time, and makes room only when no settled one is left. What has not ended stays.
+has a day at least, and makes room only when no settled one is left. What has not ended stays.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from broker.nfp.store.thread import StoreThread
 
 KEEP_S: Final = 24 * 3600.0
 """Results of yesterday can be asked for, unless a worker's ``keep_s`` or a client's says otherwise."""
+KEEP_UNSETTLED_S: Final = KEEP_S
+"""What has ended and is not settled has so long at least: a broker that was away still waits for the result."""
 KEEP_BYTES: Final = 256 * 1024 * 1024
 KEEP_JOBS: Final = 10_000
 """Their rows are in memory: a few megabytes."""
@@ -272,10 +274,9 @@ class PeerStore(Generic[More]):
             if first is None:
                 break
             self.drop(first)
-        oldest = [next(iter(group)) for group in (self._settled, self._ended) if group]
-        if oldest and self._sweeper is None:
-            due = min(self.rows[uuid].ended_at for uuid in oldest) + self.retention.keep_s
-            self._sweeper = self._loop.call_later(max(SWEEP_MIN_S, due - now), self._swept)
+        due = [self.rows[next(iter(group))].ended_at + keep_s for group, keep_s in self._groups() if group]
+        if due and self._sweeper is None:
+            self._sweeper = self._loop.call_later(max(SWEEP_MIN_S, min(due) - now), self._swept)
 
     def _swept(self) -> None:
         self._sweeper = None
@@ -284,10 +285,15 @@ class PeerStore(Generic[More]):
     def _count(self) -> int:
         return len(self._settled) + len(self._ended)
 
+    def _groups(self) -> tuple[tuple[dict[str, None], float], ...]:
+        """What has ended, and how long that is kept."""
+        keep_s = self.retention.keep_s
+        return (self._settled, keep_s), (self._ended, max(keep_s, KEEP_UNSETTLED_S))
+
     def _too_old(self, now: float) -> Iterator[str]:
-        for group in (self._settled, self._ended):
+        for group, keep_s in self._groups():
             for uuid in group:
-                if now - self.rows[uuid].ended_at < self.retention.keep_s:
+                if now - self.rows[uuid].ended_at < keep_s:
                     break
                 yield uuid
 

@@ -43,7 +43,7 @@ class Worker:
         server_key, key: see ``peer.keys.credentials``.
         state_dir: where jobs and keys are kept; None: ``peer.keys.default_base_dir``, or nothing where it cannot be
             written. store: False keeps jobs in memory only; default: True, except over a ``channel`` of this process.
-        keep_s: how long ended jobs are kept with their results, recorded by a broker or not.
+        keep_s: how long ended jobs are kept with their results; those that no broker has recorded a day at least.
         resources: names of what it manages, which targets of jobs may name.
         jobs_at_a_time: 1 to ``SLOTS_MAX``, default ``SLOTS``; the text wants one (NFP, "Architecture").
         inventory: ask the broker's inventory for ours before the first READY; until then the worker waits.

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from broker.errors import ConfigError
-from broker.nfp.store.peers import Retention
+from broker.nfp.store.peers import KEEP_UNSETTLED_S, Retention
 from broker.nfp.store.writer import NotStored
 from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from tests.unit.nfp.store.samples import Clocks, run, until, write
@@ -172,9 +172,28 @@ def test_retention_by_time(path, clocks):
             assert store.accepted(kept("settled", b"again")), "it is not known any more"
             clocks.wall_s += 1e6
             assert (await store.find("unconfirmed")).result == b"r"
-        clocks.passes(60)
+        clocks.passes(KEEP_UNSETTLED_S - 30)
         async with opened(path, clock=clocks.clock, retention=Retention(keep_s=100)) as store:
             assert [job.uuid for job in store.found] == ["open", "new", "settled"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("keep_s", [0.0, 100.0, KEEP_UNSETTLED_S])
+def test_a_result_that_no_broker_has_recorded_stays_however_short_results_are_kept(path, clocks, keep_s):
+    async def story():
+        async with opened(path, clock=clocks.clock, retention=Retention(keep_s=keep_s)) as store:
+            store.done(kept("u", status=200, result=b"r"))
+            clocks.passes(KEEP_UNSETTLED_S - 1)
+            store.done(kept("other", status=200, result=b"r"))
+            assert (await store.find("u")).result == b"r"
+        async with opened(path, clock=clocks.clock, retention=Retention(keep_s=keep_s)) as store:
+            assert [job.uuid for job in store.found] == ["u", "other"]
+            store.recorded(["other"])
+            assert store.state("other") == ("" if not keep_s else "recorded")
+            clocks.passes(2)
+            store.done(kept("third", status=200, result=b"r"))
+            assert store.state("u") == ""
 
     run(story())
 
