@@ -186,6 +186,7 @@ class Run:
         told: the client was told that the worker has it (201).
         ready: body of the worker's result_ready event, whose result is on its way to us; else None.
         holds: a credit of the worker is in use for it.
+        whole: nothing that it has streamed can have gone elsewhere: it was given to a worker that did not have it.
         content: what it has streamed to a client that cannot be sent STREAM, None while nothing.
         ended: when it ceased to be current, 0.0 before.
     """
@@ -200,7 +201,7 @@ class Run:
         self.check = False
         self.told = False
         self.ready: Any = None
-        self.holds = False
+        self.holds = self.whole = False
         self.ended = 0.0
         self.content: bytearray | None = None
 

@@ -12,17 +12,20 @@ from broker.identity import USERID_UNKNOWN
 from broker.nfp import bodies
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
-from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, WAITING, Run, WorkerEntry
+from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, WAITING, Order, Run, WorkerEntry
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Body, Packet
-from broker.nfp.names import FINAL_CODES, Code, Command, Dialect
+from broker.nfp.names import FILESHARING, FINAL_CODES, FSS, Code, Command, Dialect
 from broker.nfp.records import Accepted
 
 GATHERED_MAX_BYTES: int = 16 * 1024 * 1024
 """What is streamed in one job for a client that has to get it as one result."""
+_TORN: Final = (
+    "what the task streams was torn when a connection was lost or the broker restarted: submit it again"
+)
 _AT_WORK: Final = frozenset({102, 201, 202, 300})
 """Codes of a worker that has the job and has not finished."""
 _SPOKEN: Final = frozenset({"progress", "input_request", "input_response", "result_ready"})
@@ -166,7 +169,7 @@ class Progress:
         if part.run is not run:
             self._results.release(run)
         elif run.check and connection is not None:
-            run.check = False
+            run.check, run.whole = False, True
             if not run.request(Command.POST, part.order.body, self._state.journal.position):
                 run.worker.choked = True
                 self._scheduler.give_back(run, "was lost", now, untouched=True)
@@ -182,9 +185,28 @@ class Progress:
                 self._state.counts.late += 1
         elif run.ended and packet.status != 200:  # it was told to stop, somebody else is at work
             self._results.release(run)
+        elif packet.status == 200 and self._is_gathered(part.order) and run.content is None:
+            self._end_gathered(run, packet.data, now)
         else:
             self._results.record(run, packet.status, packet.data, now)
         self._results.acknowledge(worker, part.order.uuid)
+
+    def _is_gathered(self, order: Order) -> bool:
+        """Whether what a task streams is the whole point of it, and its client has to get it as one result."""
+        files = order.task == "fetch_file" and order.service in (FILESHARING, FSS)
+        return files and order.client.dialect is Dialect.SEED
+
+    def _end_gathered(self, run: Run, body: bytes, now: float) -> None:
+        """A file was sent, and nothing of it is here: it is empty, or what came is lost."""
+        if run.whole or bodies.says_failed(body):
+            run.content = bytearray()
+            self._results.record(run, 200, body, now)
+            return
+        part = run.part
+        self._results.release(run)
+        if part.run is run:
+            part.run = None
+            self._results.fail(part, 500, _TORN, now)
 
     # -- EVENT, STREAM --------------------------------------------------------------------------
 
@@ -257,6 +279,9 @@ class Progress:
         Nor has it PUT, by which file workers are asked for one chunk after the other: the broker does it.
         """
         content, order, state = run.content, run.part.order, self._state
+        if content is None and not run.whole:
+            self._results.fail(run.part, 500, _TORN, now)
+            return
         if content is None:
             content = run.content = bytearray()
         content += chunk

@@ -228,6 +228,7 @@ class Scheduler:
             self._state.responders.of(order.client).dispatched(order)
         before = part.given.get(worker.name, 0)
         run = self.bind(part, worker, part.attempt + 1, now)
+        run.whole = not before or worker.name in part.strangers
         state.journal.put(Dispatched(order.uuid, part.name, worker.name, run.attempt))
         if run.check:
             run.asked = now

@@ -200,6 +200,45 @@ def test_what_is_streamed_to_a_client_of_the_text_is_its_result_unless_the_task_
         assert (state.open_bytes, order.size < 4096) == (0, True)
 
 
+FETCH = b'{"task":"fetch_file","kwargs":{"url":"nf://f"}}'
+
+
+@pytest.mark.parametrize("lost", ["restart", "restart and stream", "given up"])
+def test_a_client_of_the_text_never_gets_a_part_of_a_file_as_all_of_it(lost):
+    bench = Bench()
+    worker, client = bench.register("w1", "filesharing", ours=True), bench.client(seed=True)
+    uuid = bench.post(client, service="filesharing", task="fetch_file", body=FETCH)
+    post = the(worker.take(), POST)
+    bench.accept(worker, post)
+    bench.answer(worker, post, 200, b"one ", Command.STREAM)
+    held = {uuid: (1, "running")}
+    if lost == "given up":
+        bench.lose(worker)
+        bench.pass_time(bench.config.grace_s + 1)
+    else:
+        bench.restart()
+    back = bench.register("w1", "filesharing", ours=True, jobs=held)
+    if lost != "restart":
+        bench.answer(back, post, 200, b"two", Command.STREAM)
+        assert [packet.command for packet in back.take()] == [Command.DELETE]
+    bench.answer(back, post, 200, b'{"w1": {"result": true, "failed": false}}')
+    answer = bench.get(client, uuid, service="filesharing")[-1]
+    assert (answer.status, "submit it again" in said(answer)["error"]) == (500, True)
+    assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+    (view,) = bench.dispatcher.workers(bench.now)
+    assert lost != "restart" or view.busy == 0
+
+
+def test_an_empty_file_is_empty_for_a_client_of_the_text():
+    bench = Bench()
+    worker, client = bench.register("w1", "filesharing", ours=True), bench.client(seed=True)
+    uuid = bench.post(client, service="filesharing", task="fetch_file", body=FETCH)
+    client.take()
+    bench.answer(worker, the(worker.take(), POST), 200, b'{"w1": {"result": true, "failed": false}}')
+    (answer,) = bench.get(client, uuid, service="filesharing")
+    assert (answer.status, answer.data) == (200, b"")
+
+
 def test_no_more_is_gathered_for_a_client_of_the_text_than_fits(monkeypatch):
     monkeypatch.setattr(progress, "GATHERED_MAX_BYTES", 8)
     bench = Bench()

@@ -96,6 +96,7 @@ def test_a_file_comes_as_the_result(live, service):
         assert fetch("u2", url="nf://big.bin") == (200, BIG)
         assert fetch("u3", url="nf://big.bin", offset=500_000, length=300_000) == (200, BIG[500_000:])
         assert fetch("u4", url="nf://big.bin", offset=10, length=300_000) == (200, BIG[10:300_010])
+        assert fetch("u6", url="nf://big.bin", offset=len(BIG)) == (200, b"")
         status, body = fetch("u5", url="nf://none")
         assert (status, b"file not found" in body) == (200, True)
 
