@@ -4,6 +4,7 @@
 ``marks``     what the corridor hands over in front of each record, and the envelope of a chunk
 ``options``   what is captured, where to, how it is rotated, synced and kept
 ``tap``       the corridor's end: records as they pass, peers by number, chunks at the end of a batch
+``feed``      a tap with its recorder on an event loop, for processes that record beside their own work
 ``premises``  what must be there before a writer is started
 ``ration``    how many refusals a second are worth a record each
 ``child``     that process, seen from its master: socket pair, process, one descriptor

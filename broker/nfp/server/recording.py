@@ -23,8 +23,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
+from broker.journal.feed import Feed
 from broker.journal.layout import (
-    CAPTURE,
     DENIED,
     DENIED_LINK,
     IN,
@@ -37,8 +37,7 @@ from broker.journal.layout import (
 )
 from broker.journal.options import JournalOptions
 from broker.journal.ration import Ration
-from broker.journal.recorder import CLOSE_S, Recorder
-from broker.journal.tap import FLUSH_S, Tap
+from broker.journal.recorder import CLOSE_S
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.frames import Body, Packet
@@ -80,90 +79,27 @@ class _Pending:
         self.task = ""
 
 
-class Recording:
-    """The tap of one broker.
+class Recording(Feed):
+    """The feed of one broker.
 
     Args:
         options: where to, and what. loop: for timers.
-
-    Attributes:
-        active: records are taken at present; False before ``start``, after ``stop``, when the writer had to give up.
-        recorder: where records go; None before ``start`` and after ``stop``.
     """
 
     def __init__(self, options: JournalOptions, loop: asyncio.AbstractEventLoop) -> None:
-        self.active = False
-        self.recorder: Recorder | None = None
-        self._options = options
-        self._both = options.capture == "both"
-        self._loop = loop
+        super().__init__(options, loop, lambda state: log.error("the journal of NFP is %s", state))
         self._known: dict[Peer, _Known] = {}
         self._pending: _Pending | None = None
         self._ration = Ration()
-        self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    # -- life ----------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin; the writer's process is started.
-
-        Raises:
-            ConfigError: records cannot be written there.
-        """
-        self.recorder = recorder = Recorder(self._options, on_state=self._state)
-        self._tap = Tap(recorder)
-        try:
-            recorder.start()
-        except BaseException:
-            self.recorder = None
-            recorder.close(0.0)
-            raise
-        self._loop.add_reader(recorder.fileno(), self._poll)
-        told = {"state": "on", "capture": self._options.capture, "payload": self._options.payload}
-        self._note(STATE, CAPTURE, told)
 
     async def stop(self) -> None:
         """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""
-        recorder, self.recorder = self.recorder, None
-        if recorder is None:
-            return
-        self._loop.remove_reader(recorder.fileno())
-        for handle in (self._soon, self._timer):
-            if handle is not None:
-                handle.cancel()
         if self.active:
+            self.done()
             self._tell_left_out()
-            self._note(STATE, CAPTURE, {"state": "off", "reason": "the broker stops"})
-        self.active = False
-        self._tap.flush()
-        await asyncio.to_thread(recorder.close, CLOSE_S)
-
-    def _state(self, state: str) -> None:
-        """The writer gave up, or works."""
-        self.active = state == "on"
-        if state.startswith("off:"):
-            log.error("the journal of NFP is %s", state)
-
-    def _settle(self) -> None:
-        """The end of a turn: what it brought is dated."""
-        self._soon = None
-        self._tap.settle()
-        self._arm()
-
-    def _flush(self) -> None:
-        self._timer = None
-        self._tap.flush()
-        self._arm()
-
-    def _poll(self) -> None:
-        if self.recorder is not None:
-            self.recorder.poll()
-            self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is None and self._tap.waiting:
-            self._timer = self._loop.call_later(FLUSH_S, self._flush)
+        recorder = self.end("the broker stops")
+        if recorder is not None:
+            await asyncio.to_thread(recorder.close, CLOSE_S)
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -211,7 +147,7 @@ class Recording:
         self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None = None
     ) -> None:
         """``packet`` is queued for ``peer``; recorded where what is sent is wanted, too."""
-        if not self._both or not self.active or packet.command is _KEEPALIVE:
+        if not self.both or not self.active or packet.command is _KEEPALIVE:
             return
         self.done()
         known = self._of(peer, "worker" if peer.worker else "client")
@@ -295,7 +231,7 @@ class Recording:
             facts = {"address": peer.address, **uid_of(peer)}
             if peer.principal.name:
                 facts["called"] = peer.principal.name
-            number = self._tap.peer(peer.name, peer.transport, role, **facts)
+            number = self.peer(peer.name, peer.transport, role, **facts)
             known = self._known[peer] = _Known(number, role)
             if role == "client":
                 self._up(peer, known)
@@ -308,7 +244,7 @@ class Recording:
         facts = {"peer": peer.name, "role": known.role, "address": peer.address, **uid_of(peer)}
         if known.service:
             facts["service"] = known.service
-        self._put(STATE, LINK_UP, facts, transport=peer.transport, peer=known.number)
+        self.note(STATE, LINK_UP, facts, transport=peer.transport, peer=known.number)
 
     def _down(self, peer: RouterPeer | LocalPeer, reason: str) -> None:
         self.done()
@@ -326,16 +262,9 @@ class Recording:
                 "sent": known.sent,
                 "discarded": 0,
             }
-            self._put(STATE, LINK_DOWN, facts, transport=peer.transport, peer=known.number)
-        self._tap.forget(known.number)
-
-    # -- the tap ---------------------------------------------------------------------------------
+            self.note(STATE, LINK_DOWN, facts, transport=peer.transport, peer=known.number)
+        self.forget(known.number)
 
     def _note(self, kind: int, topic: str, facts: dict[str, Any], wire: Wire = (), **mark: int) -> None:
         self.done()
-        self._put(kind, topic, facts, wire, **mark)
-
-    def _put(self, kind: int, topic: str, facts: dict[str, Any], wire: Wire = (), **mark: int) -> None:
-        self._tap.note(kind, topic, facts, wire, **mark)
-        if self._soon is None:
-            self._soon = self._loop.call_soon(self._settle)
+        self.note(kind, topic, facts, wire, **mark)

@@ -28,7 +28,6 @@ async def told(now):
     recording.turned_away("192.0.2.1", "k", "after it was on")
     recording._tap.flush()
     await asyncio.sleep(0)  # what was noted for the end of the turn
-    recording._timer and recording._timer.cancel()
     return shelf.records
 
 
