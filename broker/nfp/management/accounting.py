@@ -32,17 +32,14 @@ class Account(NamedTuple):
     service: str
 
 
-class Tally:
+class Tally(msgspec.Struct, eq=False, gc=False):
     """The sums of an account."""
 
-    __slots__ = ("busy_s", "bytes_in", "bytes_out", "failed", "jobs")
-
-    def __init__(self) -> None:
-        self.jobs = 0
-        self.failed = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.busy_s = 0.0
+    jobs: int = 0
+    failed: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    busy_s: float = 0.0
 
     def used(self, account: Account) -> Used:
         """As it is written down."""
@@ -71,12 +68,9 @@ class Accounting:
     Args:
         journal: takes ``Used`` operations.
         clock: monotonic seconds.
-        known: what the store has added up before.
     """
 
-    def __init__(
-        self, journal: Journal, *, clock: Callable[[], float] = time.monotonic, known: Iterable[Used] = ()
-    ) -> None:
+    def __init__(self, journal: Journal, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._journal = journal
         self._clock = clock
         self._flushed_at = clock()
@@ -91,7 +85,6 @@ class Accounting:
             "returned": self._stopped,
             **dict.fromkeys(("closed", "expired", "cancelled"), self._ended),
         }
-        self.restore(known)
 
     def restore(self, known: Iterable[Used]) -> None:
         """Add what a former broker wrote down."""
@@ -117,8 +110,7 @@ class Accounting:
         self._tally(self._job(event).account).bytes_out += event.size or len(event.body)
 
     def _finished(self, event: JobEvent) -> None:
-        job = self._job(event)
-        self._tally(job.account).bytes_out += event.size
+        self._tally(self._job(event).account).bytes_out += event.size
         self._stopped(event)
 
     def _stopped(self, event: JobEvent) -> None:

@@ -119,16 +119,7 @@ class MmiService(InternalService):
 
     def _show_clients(self, call: Call) -> list[dict[str, Any]]:
         return [
-            {
-                "name": client.name,
-                "holder": client.holder,
-                "dialect": client.dialect.value,
-                "present": client.present,
-                "pushes": client.pushes,
-                "jobs": client.jobs,
-                "kept": client.kept,
-                "seen_s": round(client.seen_s, 1),
-            }
+            {**client._asdict(), "dialect": client.dialect.value, "seen_s": round(client.seen_s, 1)}
             for client in self._broker.dispatcher.clients(self._broker.clock.now())
             if call.peer.principal.may_see(client.holder)
         ]

@@ -97,9 +97,9 @@ class NfpBroker:
                 settings.store_file,
                 self.loop,
                 sync=settings.sync,
-                on_commit=self._committed,
+                on_commit=lambda number: self.flusher.commit_done(number),  # noqa: PLW0108 - made later
                 on_failed=self._unstored,
-                on_stuck=self._stuck,
+                on_stuck=lambda: self.flusher.retry(),  # noqa: PLW0108 - what waits for nothing may leave
             )
         self.access = access_of(settings, self.keys)
         self.name_pins = NamePins(
@@ -359,13 +359,6 @@ class NfpBroker:
             router.pump.sent()
 
     # -- the store -----------------------------------------------------------------------------
-
-    def _committed(self, number: int) -> None:
-        self.flusher.commit_done(number)
-
-    def _stuck(self) -> None:
-        """The disk does not answer: what does not wait for it may leave."""
-        self.flusher.retry()
 
     def _unstored(self, error: str, ops: list[Op]) -> list[Op]:
         """A commit failed: new jobs are refused, everything else is tried again."""

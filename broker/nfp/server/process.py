@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from broker import supervision
 from broker.errors import ConfigError, HeadgateError
@@ -31,29 +31,18 @@ EXIT_CONFIG: Final = 78
 """sysexits.h EX_CONFIG: a supervisor need not try again."""
 
 
-def run(
-    settings: NfpSection,
-    *,
-    name: str = "",
-    log_level: str = "info",
-    ready: Callable[[NfpBroker], None] | None = None,
-    beside: Beside | None = None,
-    journal: JournalOptions | None = None,
-) -> int:
+def run(settings: NfpSection, *, log_level: str = "info", **means: Any) -> int:
     """Run a broker until it is told to leave; returns the exit code of the process.
 
     Args:
         settings: the section ``[nfp]``.
-        name: see ``NfpBroker``.
         log_level: of its lines to stderr.
-        ready: called once it listens, and ``beside`` is entered.
-        beside: see ``Beside``; what entering raises ends the process.
-        journal: see ``NfpBroker``.
+        means: see ``serve``.
     """
     supervision.send_to_stderr(log, "nfp", log_level)
     supervision.raise_descriptor_limit()
     try:
-        outcome = asyncio.run(serve(settings, name=name, ready=ready, beside=beside, journal=journal))
+        outcome = asyncio.run(serve(settings, **means))
     except ConfigError as error:
         print(f"headgate nfp: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
         return EXIT_CONFIG
@@ -74,6 +63,13 @@ async def serve(
     journal: JournalOptions | None = None,
 ) -> str:
     """Run a broker in this loop until a signal or management ends it.
+
+    Args:
+        settings: the section ``[nfp]``.
+        name: see ``NfpBroker``.
+        ready: called once it listens, and ``beside`` is entered.
+        beside: see ``Beside``; what entering raises ends the process.
+        journal: see ``NfpBroker``.
 
     Returns: "stop" or "restart"; "" after a second signal, which leaves at once.
     """

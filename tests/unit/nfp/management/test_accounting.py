@@ -123,7 +123,8 @@ def test_differences_are_written_after_ten_seconds_of_activity_and_at_the_end():
 def test_what_a_former_broker_wrote_is_added_to_and_not_written_again():
     clock, journal = Clock(), FakeJournal()
     known = [Used("uid:1000", "", "dummy", 7, 1, 70, 700, 7.0)]
-    accounting = Accounting(journal, clock=clock, known=known)
+    accounting = Accounting(journal, clock=clock)
+    accounting.restore(known)
     run(accounting, clock, "a")
     accounting.flush()
     assert journal.ops == [Used("uid:1000", "", "dummy", 1, 0, 10, 100, 1.0)]
