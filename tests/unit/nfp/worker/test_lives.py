@@ -86,7 +86,8 @@ def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_fro
             async with killed(worker, broker):
                 post(broker, "u1", "count")
                 post(broker, "u2", "count")
-                first = [(await broker.take_only(Command.RESPONSE)).data for _ in range(2)]
+                both = [await broker.take_only(Command.RESPONSE) for _ in range(2)]
+                first = {packet.uuid: packet.data for packet in both}
                 safe = bodies.uuids(["u1"])
                 broker.say(
                     "w1",
@@ -104,12 +105,12 @@ def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_fro
                 await broker.take_only(Command.READY, Command.DISCONNECT)
                 assert broker.offers[-1]["jobs"] == {"u2": [1, "done"]}
                 packet = await broker.take_only(Command.RESPONSE)
-                assert (packet.uuid, packet.data) == ("u2", first[1])
+                assert (packet.uuid, packet.data) == ("u2", first["u2"])
                 post(broker, "u1", "count", client=b"d#1")
                 packet = await broker.take_only(Command.RESPONSE)
-                assert (packet.uuid, packet.data, packet.client) == ("u1", first[0], b"d#1")
+                assert (packet.uuid, packet.data, packet.client) == ("u1", first["u1"], b"d#1")
                 broker.say("w1", Command.GET, client=b"e#1", uuid="u2", body=b"{}")
-                assert (await broker.take_only(Command.RESPONSE)).data == first[1]
+                assert (await broker.take_only(Command.RESPONSE)).data == first["u2"]
                 post(broker, "l1", "job_list")
                 listed = result(await final(broker))["result"]
                 assert {job["uuid"] for job in listed} == {"u1", "u2", "l1"}
@@ -247,7 +248,7 @@ def test_what_ended_is_shown_with_its_events_and_its_failure_in_a_later_life(tmp
     async def ask(broker, uuid, task, /, **kwargs):
         post(broker, uuid, task, client=b"ada#1", **kwargs)
         packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
-        while packet.status != 200 or packet.command is not Command.RESPONSE:
+        while (packet.uuid, packet.status, packet.command) != (uuid, 200, Command.RESPONSE):
             packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
         recorded = {"service": "dummy", "uuid": uuid, "status": 200, "status_text": bodies.RECORDED}
         broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids([uuid]))
