@@ -149,8 +149,9 @@ class Job:
             JobFailed, JobCancelled, JobTimeout: how it ended. TimeoutError: not over within ``timeout_s``.
             LinkClosed: the client was closed before.
         """
-        async with asyncio.timeout(timeout_s):
-            await asyncio.shield(self._over)
+        if not self._over.done():
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._over)
         if self._error is not None:
             raise self._error
         results = self.results

@@ -64,7 +64,8 @@ class Connection:
         self._over = False
         self.opened: asyncio.Future[None] = hub.loop.create_future()
         self._sock = hub.open(zmq.DEALER)
-        self._send: Any = self._sock.send
+        # without pyzmq's checks for draft sockets, a call for each frame
+        self._send: Any = super(zmq.Socket, self._sock).send
         self._recv: Any = self._sock.recv
         try:
             self._pump = Pump(hub, self._sock, self)
