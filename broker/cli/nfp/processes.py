@@ -99,7 +99,7 @@ class Process:
         """Run it once those ``before`` it are ready, and again and again, until it is left."""
         try:
             for other in before:
-                await other.settled.wait()
+                await other.until_ready()
                 if not other.ready.is_set() and not self._leaving.is_set():
                     self._tell(
                         "left", f"is not started: {other.program.name}, which it depends on, is not there"
@@ -109,6 +109,16 @@ class Process:
         finally:
             self.left.set()
             self.settled.set()
+
+    async def until_ready(self) -> None:
+        """Return once it is ready, or left: it may have been ready before, and be about to be started again."""
+        loop = asyncio.get_running_loop()
+        waits = [loop.create_task(each.wait(), name=self.program.name) for each in (self.ready, self.left)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time

@@ -61,8 +61,11 @@ def read(line: str) -> TaskLine:
     rest: list[str] = []
     left = iter(words)
     for word in left:
-        if word in OPTIONS:
-            given[word] = next(left, "")
+        name, equals, value = word.partition("=")
+        if name in OPTIONS:
+            given[name] = value if equals else next(left, "")
+        elif word.startswith("--"):
+            raise UsageError(f"no option {name!r:.80}, expected {' or '.join(OPTIONS)}")
         else:
             rest.append(word)
     if len(rest) < 2:

@@ -95,6 +95,23 @@ def test_they_start_in_order_and_end_in_order(stage: Stage) -> None:
     assert (sorted(ends[:2]), ends[2:]) == (["w1", "w2"], ["b"])
 
 
+def test_who_depends_on_one_that_is_being_started_again_waits_for_it(stage: Stage) -> None:
+    async def story() -> int:
+        supervisor = stage.supervisor(program("b", STAYS), program("w", STAYS, "b"), first="b")
+        broker = supervisor._processes["b"]
+        running = started(supervisor)
+        await stage.until(lambda: stage.events("ready"))
+        broker.ready.clear()  # it has just died, before w looked
+        await asyncio.sleep(0.05)
+        broker._running.kill()
+        await stage.until(lambda: stage.events("up"))
+        supervisor.leave()
+        return await running
+
+    assert asyncio.run(story()) == OK
+    assert [name for name, _ in stage.events("ready")] == ["b", "b", "w"]
+
+
 def test_lines_and_variables(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "1000")
     code = f"{READY}print(os.environ['A'], os.environ.get('WATCHDOG_USEC'))\nprint('x' * 100_000 + 'y')\n"

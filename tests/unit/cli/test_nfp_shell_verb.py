@@ -36,6 +36,7 @@ def test_a_line_is_a_task_with_arguments():
         """lab measure 3 'a b' "[1, 2]" place=here n='{"a": 1}' --target w1,w2 --timeout 2"""
     ) == TaskLine("lab", "measure", [3, "a b", [1, 2]], {"place": "here", "n": {"a": 1}}, "w1,w2", 2.0)
     assert read("lab say x==y url?a=b").args == ["url?a=b"]
+    assert read("lab say --target=w1 --timeout=2 - -1") == TaskLine("lab", "say", ["-", -1], {}, "w1", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,8 @@ def test_a_line_is_a_task_with_arguments():
         ("lab", "expected SERVICE TASK"),
         ("lab say 'open", "No closing quotation"),
         ("lab say --timeout", "--timeout ''"),
+        ("lab reboot --targets w1", "no option '--targets', expected --target or --timeout"),
+        ("lab reboot --", "no option '--'"),
         ("lab say --timeout never", "--timeout 'never'"),
         ("lab say --timeout inf", "--timeout 'inf'"),
         ("--target all lab", "expected SERVICE TASK"),
