@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class BlockingIterator(Generic[T_co]):
-    """BlockingIterator as they come: ``for item in items``."""
+    """Gives items as they come: ``for item in items``."""
 
     def __init__(self, source: AsyncIterator[T_co], loop: LoopThread) -> None:
         self._source = source
@@ -53,7 +53,7 @@ class BlockingIterator(Generic[T_co]):
         return self.next()
 
     def next(self, timeout_s: float | None = None) -> T_co:
-        """The next item; waits ``timeout_s`` seconds for it, None: until the end.
+        """Return the next item; it waits ``timeout_s`` seconds for it, None: until the end.
 
         Raises:
             StopIteration: the end. TimeoutError: nothing came; call again to wait on.
@@ -73,7 +73,7 @@ async def _next(source: AsyncIterator[T], timeout_s: float | None) -> T:
 
 
 class BlockingJob:
-    """See ``broker.nfp.client.job.Job``."""
+    """A job; each name is that of ``broker.nfp.client.job.Job``, and each call waits."""
 
     def __init__(self, job: Job, loop: LoopThread) -> None:
         self._job = job
@@ -89,43 +89,43 @@ class BlockingJob:
 
     @property
     def done(self) -> bool:
-        """True once it is over."""
+        """True once the job is over."""
         return self._job.done
 
     @property
     def status(self) -> str:
-        """new, queued, dispatched, started, waiting, then done, failed, cancelled or expired."""
+        """The status: new, queued, dispatched, started, waiting, then done, failed, cancelled or expired."""
         return self._job.status
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Who was given the job."""
+        """The workers that were given the job."""
         return self._job.workers
 
     @property
     def results(self) -> dict[str, Any]:
-        """What has come so far."""
+        """The results that have come so far."""
         return self._loop.call(lambda: self._job.results)
 
     @property
     def error(self) -> Exception | None:
-        """Why it did not end well."""
+        """Why the job did not end well; None while it runs, and when it ended well."""
         return self._job.error
 
     def result(self, *, check: bool = False, timeout_s: float | None = None) -> dict[str, Any]:
-        """The results of all its workers."""
+        """Wait for the results of all its workers and return them."""
         return self._loop.run(self._job.result(check=check, timeout_s=timeout_s))
 
     def wait(self) -> None:
-        """Return when it is over, however it ended."""
+        """Return when the job is over, however it ended."""
         self._loop.run(self._job.wait())
 
     def events(self, *, from_start: bool = True) -> BlockingIterator[Event]:
-        """What happens to it, until it is over."""
+        """Read what happens to the job until it is over."""
         return BlockingIterator(self._job.events(from_start=from_start), self._loop)
 
     def cancel(self) -> bool:
-        """Ask the broker to end it."""
+        """Ask the broker to end the job; return True when it says that it did."""
         return self._loop.run(self._job.cancel())
 
     def answer(self, input_id: str, value: Any = None, **options: Any) -> None:
@@ -133,12 +133,12 @@ class BlockingJob:
         self._loop.run(self._job.answer(input_id, value, **options))
 
     def put(self, value: Any, *, worker: str = "") -> None:
-        """Give ``value`` to the running task."""
+        """Send ``value`` to the running task."""
         self._loop.call(lambda: self._job.put(value, worker=worker))
 
 
 class BlockingSubscription(BlockingIterator[Event]):
-    """Events of the broker: ``with nfp.subscribe() as events: for event in events``."""
+    """Gives events of the broker: ``with nfp.subscribe() as events: for event in events``."""
 
     def __init__(self, subscription: Subscription, loop: LoopThread) -> None:
         self._subscription = subscription
@@ -155,12 +155,12 @@ class BlockingSubscription(BlockingIterator[Event]):
 
     @property
     def lost(self) -> int:
-        """Events dropped because nobody read them in time."""
+        """How many events were dropped because nobody read them in time."""
         return self._subscription.lost
 
 
 class BlockingClient:
-    """See ``NfpClient``, whose arguments it takes; ``with BlockingClient(...) as nfp``."""
+    """A client, ``with BlockingClient(...) as nfp``; it takes the arguments of ``NfpClient``."""
 
     def __init__(self, name: str = "", **options: Any) -> None:
         self._client = NfpClient(name, **options)
@@ -183,7 +183,7 @@ class BlockingClient:
         self.close()
 
     def close(self) -> None:
-        """Leave and end the thread; harmless twice."""
+        """Leave and end the thread. Harmless twice."""
         loop, self._loop = self._loop, None
         if loop is not None:
             try:
@@ -211,51 +211,51 @@ class BlockingClient:
         return self._client.is_connected
 
     def wait_connected(self, timeout_s: float | None = None) -> str:
-        """Wait for a session; returns the broker's address."""
+        """Wait for a session and return the broker's address."""
         return self._run(self._client.wait_connected(timeout_s))
 
     def submit(self, service: str, task: str, **options: Any) -> BlockingJob:
-        """Have ``task`` run; options as ``NfpClient.submit``."""
+        """Have ``task`` run and return its job; options as ``NfpClient.submit`` takes them."""
         return BlockingJob(self._run(self._client.submit(service, task, **options)), self._thread)
 
     def run(self, service: str, task: str, **options: Any) -> dict[str, Any]:
-        """Submit and wait; options as ``NfpClient.run``."""
+        """Have ``task`` run and return the results; options as ``NfpClient.run`` takes them."""
         return self._run(self._client.run(service, task, **options))
 
     def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> BlockingJob:
-        """A job that was submitted before."""
+        """Return a job that was submitted before."""
         return BlockingJob(
             self._run(self._client.attach(uuid, service=service, timeout_s=timeout_s)), self._thread
         )
 
     def unfinished(self) -> list[BlockingJob]:
-        """Jobs that have not ended, of an earlier life of this client, too."""
+        """Return the jobs that have not ended, those of an earlier life of this client, too."""
         return [BlockingJob(job, self._thread) for job in self._run(self._client.unfinished())]
 
     def mmi(self, task: str, *, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """Ask a service of the broker itself; options as ``NfpClient.mmi``."""
+        """Ask a service of the broker itself and return its answer; options as ``NfpClient.mmi`` takes them."""
         return self._run(self._client.mmi(task, kwargs=kwargs, **options))
 
     def inventory(self, name: str = "") -> Any:
-        """What the broker's inventory has for ``name``."""
+        """Return what the broker's inventory has for ``name``."""
         return self._run(self._client.inventory(name))
 
     def services(self) -> list[dict[str, Any]]:
-        """Services with their workers."""
+        """Return the services with their workers."""
         return self._run(self._client.services())
 
     def workers(self, service: str = "") -> list[dict[str, Any]]:
-        """Workers as ``show_workers`` tells them."""
+        """Return the workers as ``show_workers`` tells them."""
         return self._run(self._client.workers(service))
 
     def jobs(self, **wanted: Any) -> list[dict[str, Any]]:
-        """Jobs in the broker's store."""
+        """Return jobs of the broker's store."""
         return self._run(self._client.jobs(**wanted))
 
     def subscribe(
         self, *, uuid: str = "", service: str = "", kinds: Iterable[str] = (), since: int | None = None
     ) -> BlockingSubscription:
-        """Events of all jobs that we may see, for the time of a ``with`` block."""
+        """Subscribe to events of all jobs that we may see, for the time of a ``with`` block."""
         subscription = self._client.subscribe(uuid=uuid, service=service, kinds=kinds, since=since)
         return BlockingSubscription(subscription, self._thread)
 
@@ -267,13 +267,13 @@ class BlockingClient:
         progress: Progress | None = None,
         timeout_s: float = JOB_TIMEOUT_S,
     ) -> Fetched:
-        """Fetch the file ``nf://PATH``; ``progress`` is called in the client's thread."""
+        """Fetch the file ``nf://PATH`` and return where it is; ``progress`` is called in the client's thread."""
         return self._run(self._client.fetch(url, to, progress=progress, timeout_s=timeout_s))
 
     def list_files(self, url: str = "nf://", *, timeout_s: float = 60.0) -> list[str]:
-        """Names in a folder of the shared files."""
+        """Return the names in a folder of the shared files."""
         return self._run(self._client.list_files(url, timeout_s=timeout_s))
 
     def file_details(self, url: str, *, timeout_s: float = 60.0) -> Details:
-        """Size and digests of a shared file."""
+        """Return size and digests of a shared file."""
         return self._run(self._client.file_details(url, timeout_s=timeout_s))

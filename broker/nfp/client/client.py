@@ -144,7 +144,7 @@ class NfpClient:
         self._receiver.refused(error)
 
     async def close(self) -> None:
-        """Leave: what waits raises LinkClosed; jobs go on at the broker. Harmless twice."""
+        """Leave: what waits raises LinkClosed, and jobs go on at the broker. Harmless twice."""
         closed = LinkClosed("the client was closed")
         if self._tracker is not None:
             self._tracker.close()
@@ -173,12 +173,12 @@ class NfpClient:
 
     @property
     def broker(self) -> str:
-        """Address of the broker that we session to, or talked to last; "" before."""
+        """The address of the broker that we have a session with, or had one last; "" before the first."""
         return self._receiver.broker
 
     @property
     def opened(self) -> dict[str, Any] | None:
-        """What the broker said in its OPEN; None: deployed NorFab's, or not connected yet."""
+        """What the broker said in its OPEN; None for deployed NorFab's, and while we are not connected yet."""
         return self._receiver.opened
 
     @property
@@ -187,10 +187,11 @@ class NfpClient:
         return self._channel.trouble
 
     async def wait_connected(self, timeout_s: float | None = None) -> str:
-        """Wait for a session; returns the broker's address. Nothing else needs it: requests wait by themselves.
+        """Wait for a session and return the broker's address. Nothing else needs this: requests wait by themselves.
 
         Raises:
-            LinkBroken: none within ``timeout_s``; the text says why. LinkRefused: keys do not fit, ours or its.
+            LinkBroken: there was none within ``timeout_s`` (None: wait for ever); the text says why. LinkRefused: keys
+            do not fit, ours or the broker's.
         """
         return await self._receiver.wait_connected(timeout_s)
 
@@ -208,11 +209,11 @@ class NfpClient:
         uuid: str = "",
         keep: bool = True,
     ) -> Job:
-        """Have ``task`` run by workers of ``service``; returns at once, connected or not.
+        """Have ``task`` run by workers of ``service`` and return the job at once, connected or not.
 
-        ``target`` is ``all`` workers of the service, ``any`` one, or names. ``timeout_s``: until then all results must
-        be here; counted from now on, also over a restart. ``uuid`` is the job's id, by default a new one; a known one
-        is not run twice. ``keep`` writes it to the client's store, if it has one.
+        ``target`` is ``all`` workers of the service, ``any`` one, or names. All results must be here within
+        ``timeout_s`` seconds from now, restarts of this client included. ``uuid`` is the job's id, "" a new one; a job
+        that is known is not run twice. ``keep`` writes the job to the client's store, if it has one.
 
         A service that takes no jobs (``names.ASKED_BY_MMI``, such as ``mmi.service.broker``) is asked by MMI, once and
         never again: an answer that is lost with the connection is a LinkBroken. The result is that of "broker".
@@ -247,10 +248,10 @@ class NfpClient:
         timeout_s: float = JOB_TIMEOUT_S,
         check: bool = False,
     ) -> dict[str, Any]:
-        """Submit and wait: {worker: result}. A wait that is cancelled cancels the job.
+        """Have ``task`` run and return the results, {worker: result}. A wait that is cancelled cancels the job.
 
         Raises:
-            JobFailed, JobCancelled, JobTimeout: how it ended. TaskFailed: with ``check``, when a result says so.
+            JobFailed, JobCancelled, JobTimeout: the job ended so. TaskFailed: with ``check``, when a result says so.
             LinkRefused: keys do not fit, ours or the broker's.
         """
         job = await self.submit(
@@ -263,9 +264,9 @@ class NfpClient:
             raise
 
     async def attach(self, uuid: str, *, service: str = "", timeout_s: float = JOB_TIMEOUT_S) -> Job:
-        """A job that was submitted before, by this client or, for owners and on other brokers, by anybody.
+        """Return a job that was submitted before, by this client or, for owners and on other brokers, by anybody.
 
-        ``service`` is whose job it is, by default what is kept here, or what our broker says.
+        ``service`` is the job's; with "" the client asks its store, then the broker, if that is ours.
 
         Raises:
             RequestFailed: the broker does not know it, or keeps no jobs (then name the ``service``).
@@ -286,9 +287,9 @@ class NfpClient:
         return self.tracker.add(Submission(uuid, service, task, target, b"", timeout_s, deadline))
 
     async def unfinished(self) -> list[Job]:
-        """Jobs of an earlier life of this client whose deadline has not passed, and those of this one.
+        """Return the jobs of an earlier life of this client whose deadline has not passed, and those of this one.
 
-        They go on: results that came meanwhile are asked for, unsent ones are sent.
+        They go on: the client asks for results that came meanwhile, and sends jobs that were not sent.
         """
         if self._store is not None:
             for stored in await self._store.unfinished():
@@ -308,10 +309,10 @@ class NfpClient:
         target: Targeting = "any",
         timeout_s: float | None = None,
     ) -> Any:
-        """Ask a service of the broker itself, or (``mmi.service.worker``) the workers named by ``target``.
+        """Return the answer of a service of the broker itself or, for ``mmi.service.worker``, of workers (``target``).
 
         Raises:
-            RequestFailed: answered with an error. TimeoutError: not answered within ``timeout_s`` (default
+            RequestFailed: the answer is an error. TimeoutError: there was none within ``timeout_s`` (None:
             ``Limits.answer_s``).
         """
         patience_s = self.limits.answer_s if timeout_s is None else timeout_s
@@ -326,11 +327,11 @@ class NfpClient:
         return answer
 
     async def inventory(self, name: str = "") -> Any:
-        """What the broker's inventory has for the worker ``name`` (default: for us); None when nothing."""
+        """Return what the broker's inventory has for the worker ``name`` ("": for us); None when it has nothing."""
         return await self.mmi("get_inventory", service=SID, kwargs={"name": name or self.name})
 
     async def services(self) -> list[dict[str, Any]]:
-        """Services as ``show_services`` tells them; of deployed NorFab's broker: name and workers."""
+        """Return the services as ``show_services`` tells them; of deployed NorFab's broker names and workers."""
         if self.opened is not None:
             return list(await self.mmi("show_services"))
         found: dict[str, list[str]] = {}
@@ -339,16 +340,16 @@ class NfpClient:
         return [{"name": name, "workers": names, "alive": len(names)} for name, names in found.items()]
 
     async def workers(self, service: str = "") -> list[dict[str, Any]]:
-        """Workers as ``show_workers`` tells them."""
+        """Return the workers of ``service`` ("": of all) as ``show_workers`` tells them."""
         kwargs = {"service": service or "all", "status": "all"}
         told = await self.mmi("show_workers", kwargs=kwargs)
         return [worker for worker in told if isinstance(worker, dict) and worker.get("name")]
 
     async def jobs(self, **wanted: Any) -> list[dict[str, Any]]:
-        """Jobs in the broker's store, newest first: our own, an owner's all.
+        """Return jobs of the broker's store, the newest first: our own; for an owner everybody's.
 
         Args:
-            wanted: ``service``, ``task``, ``state``, ``worker``, ``client``, ``limit``.
+            wanted: ``service``, ``task``, ``state``, ``worker``, ``client``, ``limit``; see ``management.jobs``.
         """
         told = await self.mmi("list", service=JOBS, kwargs=wanted)
         return list(told["jobs"])
@@ -356,10 +357,10 @@ class NfpClient:
     def subscribe(
         self, *, uuid: str = "", service: str = "", kinds: Iterable[str] = (), since: int | None = None
     ) -> Subscription:
-        """Events of all jobs that we may see, for the time of an ``async with`` block; needs a broker of ours.
+        """Subscribe to events of all jobs that we may see, for an ``async with`` block; the broker has to be ours.
 
-        Only those of ``uuid``, ``service``, ``kinds`` where given; first those behind the sequence number ``since``
-        that the broker still has (0: all of them).
+        ``uuid``, ``service`` and ``kinds`` leave out other events. With ``since`` the events behind that sequence
+        number that the broker still has come first (0: all of them).
         """
         return Subscription(self._subscriptions, uuid, service, frozenset(kinds), since)
 
@@ -374,7 +375,7 @@ class NfpClient:
         timeout_s: float = JOB_TIMEOUT_S,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> Fetched:
-        """Fetch the file ``nf://PATH``; a copy that is here and the same is not sent again.
+        """Fetch the file ``nf://PATH`` and return where it is; a copy that is here and the same is not sent again.
 
         ``to`` is a file or folder, or a function of the file's Details that says where it goes; by default PATH below
         ``state_dir/fetched`` or, without ``state_dir``, below the present folder. Of several that fetch the same
@@ -388,11 +389,11 @@ class NfpClient:
         )
 
     async def list_files(self, url: str = "nf://", *, timeout_s: float = 60.0) -> list[str]:
-        """Names in a folder of the shared files, of all workers together."""
+        """Return the names in a folder of the shared files, of all workers together."""
         return await self._fetching.names(url, timeout_s)
 
     async def file_details(self, url: str, *, timeout_s: float = 60.0) -> Details:
-        """Size and digests of a shared file, as most workers have it.
+        """Return size and digests of a shared file, as most workers have it.
 
         Raises:
             FetchFailed: ENOENT, nobody has it.

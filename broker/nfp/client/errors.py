@@ -24,7 +24,7 @@ from broker.errors import HeadgateError
 
 
 class JobError(HeadgateError):
-    """A job did not end well; ``results`` is what its workers had brought until then, {worker: result}."""
+    """A job did not end well; ``results`` are what its workers had brought until then, {worker: result}."""
 
     fault = "peer"
 
@@ -35,7 +35,7 @@ class JobError(HeadgateError):
 
 
 class JobFailed(JobError):
-    """The broker, or a worker, answered with an error: its status code and its "error" text."""
+    """The broker or a worker answered with an error; ``status`` is its code, the text its "error"."""
 
     errno = _errno.EREMOTEIO
 
@@ -47,21 +47,21 @@ class JobFailed(JobError):
 
 
 class JobCancelled(JobError):
-    """It was cancelled, by us or by an owner; in a task also: its client cancelled the question it was asked."""
+    """The job was cancelled, by us or by an owner. In a task: also, its client cancelled the question it was asked."""
 
     errno = _errno.ECANCELED
     fault = "caller"
 
 
 class JobTimeout(JobError, TimeoutError):
-    """Its deadline passed before every worker had answered."""
+    """The deadline of the job passed before every worker had answered."""
 
     errno = _errno.ETIMEDOUT
     fault = "outside"
 
 
 class TaskFailed(JobError):
-    """Tasks ended with ``failed``; ``failed`` maps their workers to the errors they gave."""
+    """Tasks of the job failed; ``failed`` maps their workers to the errors they gave."""
 
     errno = _errno.EREMOTEIO
 

@@ -18,7 +18,7 @@ CHARGE_BYTES: Final = 256
 class Event(NamedTuple):
     """Something that happened to a job.
 
-    ``kind`` is what the worker's event says (progress, result_ready, input_request, input_response) or what an answer
+    ``kind`` is what the worker's event says (progress, result_ready, input_request, input_response), or what an answer
     meant: queued, dispatched, accepted, finished (one worker's result), failed (one worker's error). ``body`` is the
     event, or the body of that answer, as it came.
     """
@@ -36,13 +36,13 @@ class Event(NamedTuple):
 
     @property
     def input_id(self) -> str:
-        """What ``Job.answer`` wants: the id of an input_request; "" for other events."""
+        """The id of an input_request, which ``Job.answer`` wants; "" for other events."""
         asked = self._asked()
         return str(asked.get("id") or asked.get("input_id") or "")
 
     @property
     def question(self) -> str:
-        """What an input_request asks; "" for other events."""
+        """The question of an input_request; "" for other events."""
         return str(self._asked().get("question") or (self.message if self.input_id else ""))
 
     def _asked(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Event(NamedTuple):
 
 
 class _Growing:
-    """What grows until its end; who reads it waits for more, or for the end."""
+    """Something that grows until its end; readers wait for more, or for the end."""
 
     __slots__ = ("_changed", "_ended")
 
@@ -61,13 +61,13 @@ class _Growing:
         self._ended: Exception | None = None
 
     def finish(self, end: Exception | None = None) -> None:
-        """Nothing more comes: readers end behind what is kept, with ``end`` where it is an error; the first counts."""
+        """End it: readers end behind what is kept, with ``end`` where it is an error. The first end counts."""
         if self._ended is None:
             self._ended = end or StopAsyncIteration()
             self._wake()
 
     async def changed(self) -> None:
-        """Wait for more or the end."""
+        """Wait for more, or for the end."""
         if self._changed is None:
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)  # others may wait for it, too
@@ -79,7 +79,7 @@ class _Growing:
 
 
 class RecentEvents(_Growing):
-    """The last ``max_msgs`` events, at most ``max_bytes`` of them."""
+    """Keeps the last ``max_msgs`` events, at most ``max_bytes`` of them, for any number of readers."""
 
     __slots__ = ("_bytes", "_events", "_first", "_max_bytes", "_max_msgs")
 
@@ -92,7 +92,7 @@ class RecentEvents(_Growing):
         self._max_bytes = max_bytes
 
     def put(self, event: Event, size: int = 0) -> None:
-        """Add ``event`` of ``size`` bytes; the oldest make room. Nothing is added after the end."""
+        """Add ``event`` of ``size`` bytes; the oldest make room for it. After the end nothing is added."""
         if self._ended is not None:
             return
         size += CHARGE_BYTES
@@ -105,14 +105,14 @@ class RecentEvents(_Growing):
         self._wake()
 
     def reader(self, *, from_start: bool = True) -> EventReader:
-        """A reader of what is kept and what comes; ``from_start`` False: of what comes."""
+        """Return a reader of what is kept and of what comes; ``from_start`` False: only of what comes."""
         return EventReader(self, self._first if from_start else self._first + len(self._events))
 
     def at(self, number: int) -> tuple[int, Event] | None:
-        """The event ``number``, or the oldest behind it, with its number; None while there is none.
+        """Return the event ``number``, or the oldest behind it, with its number; None while there is none.
 
         Raises:
-            the end, when it was told and nothing is left.
+            Exception: the end, as ``finish`` was told it, when nothing is left.
         """
         number = max(number, self._first)
         if number - self._first < len(self._events):
@@ -123,7 +123,7 @@ class RecentEvents(_Growing):
 
 
 class EventReader:
-    """``async for event in reader``; one task at a time.
+    """Reads events, ``async for event in reader``; for one task at a time.
 
     Attributes:
         lost: events that were dropped before this reader came to them.
@@ -149,7 +149,7 @@ class EventReader:
 
 
 class ByteStream(_Growing):
-    """Chunks of a stream for one reader: ``async for chunk in job.stream``.
+    """Keeps the chunks of a stream for one reader: ``async for chunk in job.stream``.
 
     Attributes:
         dropped: chunks that did not fit; the stream ended with Overrun in front of the first.
@@ -165,7 +165,7 @@ class ByteStream(_Growing):
         self.dropped = 0
 
     def put(self, chunk: bytes) -> None:
-        """Keep ``chunk``; one that does not fit ends the stream: behind a gap the rest is worth nothing."""
+        """Keep ``chunk``. One that does not fit ends the stream: behind a gap the rest is worth nothing."""
         if self._chunks and self._bytes + len(chunk) > self._max_bytes:
             self.dropped += 1
             waits = f"{self._bytes} bytes of a stream wait for a reader that does not read"

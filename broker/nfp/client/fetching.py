@@ -48,7 +48,7 @@ class Fetched(NamedTuple):
 
 
 def path_of(url: str) -> tuple[str, ...]:
-    """The names of a file below the shared folder.
+    """Return the names of a file below the shared folder.
 
     Raises:
         FetchFailed: EINVAL, no ``nf://`` URL of a file, or one that leads out of the folder.
@@ -66,7 +66,7 @@ def path_of(url: str) -> tuple[str, ...]:
 
 
 def destination_of(url: str, to: str | os.PathLike[str] | None, folder: Path) -> Path:
-    """Where a file goes: ``to``, or into it when it is a folder; None: its path below ``folder``."""
+    """Return where a file goes: ``to``, or into it when it is a folder; None: its path below ``folder``."""
     names = path_of(url)
     if to is None:
         return folder.joinpath(*names)
@@ -75,7 +75,7 @@ def destination_of(url: str, to: str | os.PathLike[str] | None, folder: Path) ->
 
 
 class Fetching:
-    """Fetches for one client.
+    """Fetches files for one client.
 
     Args:
         folder: where files go when nothing else is said.
@@ -117,7 +117,7 @@ class Fetching:
         return Fetched(destination, details.size_bytes, details.mark, worker, cached=not worker)
 
     async def _brought(self, url: str, transfer: FileTransfer, workers: list[str], deadline: float) -> str:
-        """Who sent the last part; "" when another fetched the same file meanwhile."""
+        """Fetch it, and return who sent the last part; "" when another fetched the same file meanwhile."""
         try:
             async with asyncio.timeout_at(deadline):
                 mine = await transfer.open()
@@ -127,7 +127,7 @@ class Fetching:
         return await self._bring(url, transfer, workers, deadline) if mine else ""
 
     async def find(self, url: str, timeout_s: float) -> tuple[Details, list[str]]:
-        """The content that most workers have, and who has it.
+        """Return the content that most workers have, and who has it.
 
         Raises:
             FetchFailed: ENOENT, nobody has it.
@@ -144,7 +144,7 @@ class Fetching:
         return content, workers[at:] + workers[:at]
 
     async def _ask(self, task: str, url: str, timeout_s: float) -> Mapping[str, Any]:
-        """What every worker answers; one that does not in time is left out, unless none does."""
+        """Return what every worker answers; one that does not in time is left out, unless none does."""
         try:
             return await self._client.run(
                 FILESHARING, task, kwargs={"url": url}, target="all", timeout_s=timeout_s
@@ -155,7 +155,7 @@ class Fetching:
             return error.results
 
     async def _bring(self, url: str, transfer: FileTransfer, workers: list[str], deadline: float) -> str:
-        """Until all bytes are here and are the right ones; returns who sent the last."""
+        """Fetch until all bytes are here and are the right ones, and return who sent the last."""
         clock = asyncio.get_running_loop().time
         left = TRIES
         at = 0

@@ -27,16 +27,16 @@ _STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
 
 
 class JobOwner(ABC):
-    """Who looks after a job; as it is, nobody can be told anything about it, and nothing is kept."""
+    """Looks after a job. As it is, it cannot send anything about the job, and keeps nothing."""
 
     limits: Limits
 
     def send(self, job: Job, command: Command, body: bytes, target: Target | None = None) -> bool:
-        """Send a command about ``job``, False when that cannot be; ``target`` None: as it was submitted."""
+        """Send a command about ``job``; return False when that cannot be. ``target`` None: as it was submitted."""
         return False
 
     def progressed(self, job: Job) -> None:
-        """It is known who works on it, or the workers in its ``outcome.fresh`` have brought a result or an error."""
+        """Note that it is known who works on it, or that workers (``outcome.fresh``) have brought something."""
         return
 
     @abstractmethod
@@ -49,11 +49,11 @@ class JobOwner(ABC):
 
     @abstractmethod
     def ended(self, job: Job) -> None:
-        """It is over."""
+        """Note that the job is over."""
 
 
 class Submission(NamedTuple):
-    """What was asked for: enough to ask again after a restart."""
+    """A request for a job: enough to ask again after a restart."""
 
     uuid: str
     service: str
@@ -67,7 +67,7 @@ class Submission(NamedTuple):
 
 
 class Job:
-    """A job of this client: ``await job`` for its results.
+    """A job of this client; ``await job`` gives its results.
 
     Attributes:
         uuid, service, task, target, timeout_s: as submitted.
@@ -103,34 +103,34 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """True once it is over, well or not."""
+        """True once the job is over, well or not."""
         return self._over.done()
 
     @property
     def status(self) -> str:
-        """new, queued, dispatched, started, waiting (for input), then done, failed, cancelled or expired."""
+        """new, queued, dispatched, started or waiting (for input), then done, failed, cancelled or expired."""
         if not self.done:
             return self.outcome.status
         return "done" if self._error is None else _STATUS_OF.get(type(self._error), "failed")  # type: ignore[arg-type]
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Who was given the job; () while nobody was."""
+        """The workers that were given the job; () while none was."""
         return self.outcome.workers
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names in the target that the broker has never heard of."""
+        """The names in the target that the broker has never heard of."""
         return self.outcome.missing
 
     @property
     def results(self) -> dict[str, Any]:
-        """What has come so far, {worker: result}."""
+        """The results that have come so far, {worker: result}."""
         return dict(self.outcome.results)
 
     @property
     def error(self) -> Exception | None:
-        """Why it did not end well; None while it runs, and when it did."""
+        """Why the job did not end well; None while it runs, and when it ended well."""
         return self._error
 
     # -- waiting ----------------------------------------------------------------------------------
@@ -139,14 +139,14 @@ class Job:
         return self.result().__await__()
 
     async def result(self, *, check: bool = False, timeout_s: float | None = None) -> dict[str, Any]:
-        """The results of all its workers, {worker: result}; a result is what the worker made of its task.
+        """Wait for the results of all its workers and return them, {worker: result}.
 
         Args:
-            check: raise TaskFailed when a result says ``failed``. Default: that is a result, too.
-            timeout_s: wait so long at most; the job goes on. None: until it is over.
+            check: raise TaskFailed when a result says ``failed``. False: that is a result like any other.
+            timeout_s: how long to wait; the job goes on behind it. None: until the job is over.
 
         Raises:
-            JobFailed, JobCancelled, JobTimeout: how it ended. TimeoutError: not over within ``timeout_s``.
+            JobFailed, JobCancelled, JobTimeout: the job ended so. TimeoutError: it was not over within ``timeout_s``.
             LinkClosed: the client was closed before.
         """
         if not self._over.done():
@@ -166,27 +166,28 @@ class Job:
         return results
 
     async def wait(self) -> None:
-        """Return when it is over, however it ended."""
+        """Return when the job is over, however it ended."""
         await asyncio.shield(self._over)
 
     async def accepted(self) -> None:
-        """Return once a broker has it, or it is over: from then on it goes on without this client."""
+        """Return once a broker has the job, which then goes on without this client, or it is over."""
         await self._known.wait()
 
     def events(self, *, from_start: bool = True) -> EventReader:
-        """What happens to it, ``async for event in job.events()``, until it is over; any number of readers.
+        """Read what happens to the job until it is over: ``async for event in job.events()``; any number may read.
 
-        The last ``Limits.events_msgs`` are kept; the reader's ``lost`` counts those that it came too late for.
+        The job keeps the last ``Limits.events_msgs``; a reader's ``lost`` counts those that it came too late for.
+        ``from_start`` False leaves out what has happened before.
         """
         return self._buffer.reader(from_start=from_start)
 
     # -- doing ------------------------------------------------------------------------------------
 
     async def cancel(self) -> bool:
-        """Ask the broker to end it (DELETE); returns True when the broker says that it did.
+        """Ask the broker to end the job (DELETE) and return True when the broker says that it did.
 
-        False: it was over before, or the broker did not answer within ``Limits.answer_s`` (deployed NorFab's never
-        does). Nobody waits for the job any more in either case.
+        It returns False when the job was over before, or the broker did not answer within ``Limits.answer_s`` (deployed
+        NorFab's never does). Nobody waits for the job any more in either case.
         """
         return await self._owner.cancel(self)
 
@@ -199,10 +200,10 @@ class Job:
         cancel: bool = False,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Answer an input_request; ``cancel`` declines it, which ends the task.
+        """Answer an input_request (``Event.input_id``); ``cancel`` declines it, which ends the task.
 
         Raises:
-            LinkError: there is no connection at present.
+            LinkError: there is no connection at present, or the job is over.
         """
         said = {"input_id": input_id, "value": value, "cancel": cancel, "metadata": dict(metadata or {})}
         self.put(said, worker=worker or self._asking(input_id))
@@ -211,7 +212,7 @@ class Job:
         return next((name for name, asked in self.outcome.inputs.items() if asked == input_id), "")
 
     def put(self, value: Any, *, worker: str = "") -> None:
-        """Give ``value`` (JSON) to the running task (PUT), at ``worker`` only or at all of them.
+        """Send ``value`` (JSON) to the running task (PUT), at ``worker`` only or, with "", at all that run it.
 
         Raises:
             LinkClosed: there is no connection at present, or the job is over.
@@ -222,17 +223,17 @@ class Job:
             raise LinkClosed(f"job {self.uuid}: {'it is over' if self.done else 'no connection to a broker'}")
 
     def give_up(self, error: Exception) -> None:
-        """End it with ``error`` at once, and tell the broker that nobody waits for it any more."""
+        """End the job with ``error`` at once, and tell the broker that nobody waits for it any more."""
         self._owner.abandon(self, error)
 
     def divert_stream(self, take: Callable[[bytes], None]) -> None:
-        """Hand chunks to ``take`` as they come, in place of ``stream``."""
+        """Hand the chunks of the stream to ``take`` as they come; ``stream`` gets none then."""
         self._on_chunk = take
 
     # -- from the tracker ----------------------------------------------------------------------------
 
     def received(self, packet: Packet) -> None:
-        """A packet about this job."""
+        """Take a packet about this job."""
         if self.done:
             return
         if packet.command is Command.STREAM:
@@ -259,7 +260,7 @@ class Job:
             self.finish(self._verdict())
 
     def _input_wanted(self, said: dict[str, Any]) -> None:
-        """102 of a worker: its event may have been missed."""
+        """Take 102 of a worker for the event that may have been missed."""
         asked = said.get("input_request")
         if isinstance(asked, dict):
             event = {
@@ -297,7 +298,7 @@ class Job:
         return JobFailed(text, failure.status, self.uuid, outcome.results)
 
     def finish(self, error: Exception | None) -> None:
-        """It is over; ``error`` is None when it ended well. The first end counts."""
+        """End the job; ``error`` is None when it ended well. The first end counts."""
         if self.done:
             return
         self._error = error
@@ -308,12 +309,12 @@ class Job:
         self._owner.ended(self)
 
     def expire(self, trouble: str = "") -> None:
-        """Its deadline has passed; ``trouble`` is why there is no connection, "" while there is one."""
+        """End the job because its deadline has passed; ``trouble`` is why there is no connection, "" when there is."""
         what = f"job {self.uuid} ({self.service}.{self.task}): nothing final within {self.submission.timeout_s:g} s"
         self.finish(JobTimeout(what + self._lacking(trouble), self.uuid, self.outcome.results))
 
     def _lacking(self, trouble: str) -> str:
-        """What did not come, as far as it is known here."""
+        """Say what did not come, as far as it is known here."""
         if not self.outcome.acknowledged:
             return "; no broker has confirmed that it has it" + (f": {trouble}" if trouble else "")
         if self.outcome.status == "queued":
@@ -323,5 +324,5 @@ class Job:
 
     @property
     def target_text(self) -> str:
-        """Its target, as written to a broker."""
+        """The target as written to a broker."""
         return render(self.target, array=True)

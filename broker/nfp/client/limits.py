@@ -13,7 +13,7 @@ JOB_TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Settings of one NfpClient; none can be switched off."""
+    """Limits of one NfpClient; none can be switched off."""
 
     resend_s: float = 5.0
     """A POST without any answer is sent again, under the same uuid, after this many seconds."""
@@ -36,6 +36,6 @@ class Limits:
     events_bytes: int = 4 << 20
     """The same in bytes."""
     stream_bytes: int = 64 << 20
-    """ByteStream of a job's stream that wait for their reader; beyond it the stream raises Overrun."""
+    """Bytes of a job's stream that wait for their reader; beyond it the stream raises Overrun."""
     subscription_msgs: int = 10_000
     """Events one subscription keeps for its reader; older ones are dropped and counted."""

@@ -67,7 +67,7 @@ class BrokerLiveness:
         self._probed = False
 
     def begin(self, opened: Mapping[str, Any] | None) -> None:
-        """A session begins; called again when the broker's OPEN comes late."""
+        """Begin to watch: a session begins, or the broker's OPEN has come late."""
         self.end()
         if not self._channel.broker:
             return
@@ -78,7 +78,7 @@ class BrokerLiveness:
         self._arm()
 
     def end(self) -> None:
-        """The session is over. Harmless twice."""
+        """Watch no more: the session is over. Harmless twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

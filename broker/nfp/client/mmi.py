@@ -50,7 +50,7 @@ class _Pending:
 
 
 class MmiRequests:
-    """The questions of one client that wait for answers."""
+    """Keeps the questions of one client that wait for answers."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -72,14 +72,14 @@ class MmiRequests:
         uuid: str = "",
         once: bool = False,
     ) -> Any:
-        """The answer, read from JSON; ``uuid`` is the question's, by default a new one.
+        """Ask, and return the answer, read from JSON; ``uuid`` is the question's, "" a new one.
 
         A question that is to be asked ``once``, as all of ``ONCE`` are, is not sent again on another connection.
 
         Raises:
-            RequestFailed: it is an error. TimeoutError: none came. LinkClosed: the client was closed. LinkBroken: the
-            connection was lost before the answer to a question asked once, which may have been done. LinkRefused: no
-            broker lets us in, because of keys.
+            RequestFailed: the answer is an error. TimeoutError: none came within ``timeout_s``. LinkClosed: the client
+            was closed. LinkBroken: the connection was lost before the answer to a question asked once, which may have
+            been done. LinkRefused: no broker lets us in, because of keys.
         """
         uuid = uuid or uuid4().hex
         body = bodies.request(task, args, kwargs or {}, None)
@@ -102,31 +102,31 @@ class MmiRequests:
         return pending.sent
 
     def began(self) -> None:
-        """A session begins: what has no answer is asked, or asked again."""
+        """Ask, or ask again, what has no answer: a session begins."""
         self._connected = True
         for pending in self._pending.values():
             pending.sent = pending.sent and pending.once
             self._send(pending)
 
     def lost(self) -> None:
-        """The session is over."""
+        """Give up what must not be asked twice: the session is over."""
         self._connected = False
         for pending in self._pending.values():
             if pending.once and pending.sent:
                 pending.fail(LinkBroken(f"{pending.packet.service}: {_LOST}"))
 
     def refused(self, error: LinkRefused) -> None:
-        """No broker lets us in."""
+        """Give up what waits: no broker lets us in."""
         for pending in self._pending.values():
             pending.fail(LinkRefused(str(error), error.errno))
 
     def close(self) -> None:
-        """The client is closed."""
+        """Give up what waits: the client is closed."""
         for pending in self._pending.values():
             pending.fail(LinkClosed("the client was closed"))
 
     def received(self, packet: Packet) -> bool:
-        """A packet with the uuid of a question; False when there is no such question."""
+        """Take the answer to a question; return False when no question has the packet's uuid."""
         pending = self._pending.get(packet.uuid)
         if pending is None:
             return False
@@ -143,7 +143,7 @@ class MmiRequests:
 
 
 class MmiJobs(JobOwner):
-    """Jobs for services that take none: each is one question, asked once.
+    """Looks after jobs for services that take none: each is one question, asked once.
 
     An answer that is lost with the connection ends the job with LinkBroken.
 
@@ -158,7 +158,7 @@ class MmiJobs(JobOwner):
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def add(self, submission: Submission, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
-        """Ask, now or once there is a connection; the job that is returned ends with the answer.
+        """Ask, now or once there is a connection, and return a job that ends with the answer.
 
         Raises:
             HeadgateError: EAGAIN, too many wait for answers.
@@ -192,7 +192,7 @@ class MmiJobs(JobOwner):
             job.finish(None)
 
     async def close(self) -> None:
-        """What waits raises LinkClosed."""
+        """End what waits with LinkClosed."""
         tasks = list(self._tasks.values())
         for job in list(self.jobs.values()):
             job.finish(LinkClosed(f"{job.service} {job.task}: the client was closed"))
@@ -209,7 +209,7 @@ class MmiJobs(JobOwner):
         job.finish(error or JobCancelled(f"job {job.uuid} was cancelled", job.uuid))
 
     def ended(self, job: Job) -> None:
-        """A job is over."""
+        """Forget a job that is over."""
         self.jobs.pop(job.uuid, None)
         task = self._tasks.pop(job.uuid, None)
         if task is not None and task is not asyncio.current_task():

@@ -67,10 +67,10 @@ class ClientReceiver:
         return self._connected.is_set()
 
     async def wait_connected(self, timeout_s: float | None) -> str:
-        """Wait for a session; returns the broker's address.
+        """Wait for a session and return the broker's address.
 
         Raises:
-            LinkBroken: none within ``timeout_s``; the text says why. LinkRefused: see ``refused``.
+            LinkBroken: there was none within ``timeout_s``; the text says why. LinkRefused: see ``refused``.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -84,7 +84,7 @@ class ClientReceiver:
         return self.broker
 
     def refused(self, error: LinkRefused) -> None:
-        """No broker lets us in, and none ever has: who waits is told, jobs end that no broker can have.
+        """Tell who waits, and end jobs that no broker can have: none lets us in, and none ever has.
 
         The channel tries on, so that a new attempt of the caller goes well once the keys are right.
         """
@@ -101,7 +101,7 @@ class ClientReceiver:
         return bool(len(self._requests) or self._tracker.jobs or len(self._subscriptions))
 
     def _probe(self) -> None:
-        """Ours answers every OPEN, and no rule of access forbids it; deployed NorFab's drops it, but answers MMI."""
+        """Send what the broker answers at once: ours every OPEN, whatever its rules, deployed NorFab's only MMI."""
         if self.opened is not None:
             packet = Packet(Sender.CLIENT, Command.OPEN, body=msgspec.json.encode(self._open_body()))
         else:
@@ -118,7 +118,7 @@ class ClientReceiver:
     # -- peer.channel.Receiver --------------------------------------------------------------------
 
     def received(self, packet: Packet) -> None:
-        """A packet of the broker."""
+        """Hand on a packet of the broker."""
         if packet.uuid == self._probes:
             return
         if packet.command is Command.EVENT and self._subscriptions.received(packet):
@@ -127,7 +127,7 @@ class ClientReceiver:
             self._tracker.received(packet)
 
     def lost(self, why: str) -> None:
-        """The session is over."""
+        """Note that the session is over."""
         log.info("%s: %s", self._channel.name, why)
         self._connected.clear()
         self._liveness.end()
@@ -135,7 +135,7 @@ class ClientReceiver:
         self._requests.lost()
 
     def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
-        """A session begins."""
+        """Note that a session begins."""
         self.broker, self.opened, self._refusal = broker, opened, None
         self._connected.set()
         self._liveness.begin(opened)

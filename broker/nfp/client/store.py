@@ -42,7 +42,7 @@ class StoredResult(NamedTuple):
 
 
 class StoredJob(NamedTuple):
-    """A job that was submitted."""
+    """A job that was submitted, as the store has it."""
 
     submission: Submission
     left_s: float
@@ -68,7 +68,7 @@ class _More(msgspec.Struct, omit_defaults=True):
 
 
 class ClientStore(PeerStore[_More]):
-    """The store of one client.
+    """Keeps the jobs of one client.
 
     Args:
         path: of the file. name: of the client, for people. settings: as ``PeerStore`` takes them.
@@ -115,11 +115,11 @@ class ClientStore(PeerStore[_More]):
             raise
 
     def keep_workers(self, uuid: str, workers: tuple[str, ...]) -> None:
-        """It is known who works on a job."""
+        """Keep who works on a job."""
         self.attach(uuid, _WORKERS, msgspec.json.encode(workers))
 
     def keep_results(self, job: Job) -> None:
-        """The workers in the job's ``outcome.fresh`` have brought a result or an error."""
+        """Keep what the workers in the job's ``outcome.fresh`` have brought, results and errors."""
         for worker in job.outcome.fresh:
             failure = job.outcome.failures.get(worker)
             if failure is not None:
@@ -129,7 +129,7 @@ class ClientStore(PeerStore[_More]):
                 self.keep_result(job.uuid, worker, Code.OK, body)
 
     def keep_result(self, uuid: str, worker: str, status: int, body: bytes) -> None:
-        """The result of ``worker``, "" when it has no name; the first one stays."""
+        """Keep the result of ``worker``, "" when it has no name; the first one stays."""
         row = self.rows.get(uuid)
         if row is None or worker in row.more.statuses:
             return
@@ -137,13 +137,13 @@ class ClientStore(PeerStore[_More]):
         self.change(uuid, row.state, statuses={**row.more.statuses, worker: status})
 
     def end(self, uuid: str, state: str, error: str = "") -> None:
-        """A job has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
+        """Note that a job has ended: done, failed, cancelled or expired. The first end stays; its retention begins."""
         row = self.rows.get(uuid)
         if row is not None and not row.settled and state in ENDS:
             self.change(uuid, state, settled=True, error=error)
 
     async def find(self, uuid: str) -> StoredJob | None:
-        """The job ``uuid`` of this or an earlier life, ended or not.
+        """Return the job ``uuid`` of this or an earlier life, ended or not; None when it is not here.
 
         Raises:
             NotStored: the file cannot be read.
@@ -152,7 +152,7 @@ class ClientStore(PeerStore[_More]):
         return self._job(row, (await self.bodies([row]))[0]) if row is not None else None
 
     async def unfinished(self) -> list[StoredJob]:
-        """The jobs that have not ended, the oldest first; those whose deadline has passed meanwhile end now.
+        """Return the jobs that have not ended, the oldest first; those whose deadline has passed meanwhile end now.
 
         Raises:
             NotStored: the file cannot be read.
@@ -206,7 +206,7 @@ def restore(job: Job, stored: StoredJob) -> None:
 
 
 def error_of(job: Job, stored: StoredJob) -> JobError | None:
-    """How the restored ``job`` ended that ``stored`` says is over; None: well."""
+    """Return how the restored ``job`` ended that ``stored`` says is over; None: well."""
     results, failures = job.outcome.results, job.outcome.failures
     if stored.state == "done":
         return None

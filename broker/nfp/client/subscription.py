@@ -27,7 +27,7 @@ PAGE: Final = 1000
 
 
 class Subscription:
-    """Events, for the time of a block: ``async with nfp.subscribe() as events: async for event in events``.
+    """Gives events for the time of a block: ``async with nfp.subscribe() as events: async for event in events``.
 
     Attributes:
         lost: events dropped here because nobody read them in time; ``gap`` events tell those missing at the broker.
@@ -67,7 +67,7 @@ class Subscription:
         return self._reader.lost
 
     def wants(self, event: Event) -> bool:
-        """True when it asked for such an event."""
+        """True when the subscription asked for such an event."""
         if event.kind == GAP:
             return True
         return (
@@ -77,7 +77,7 @@ class Subscription:
         )
 
     def take(self, event: Event, size: int) -> None:
-        """An event that came live."""
+        """Take an event that came live."""
         known = event.sequence is not None and event.sequence < self.next
         if known or not self.wants(event):
             return
@@ -87,22 +87,22 @@ class Subscription:
             self._buffer.put(event, size)
 
     def hold(self) -> None:
-        """What comes live waits behind a replay."""
+        """Keep what comes live back until ``replay``."""
         self._early = []
 
     def replay(self, earlier: Iterable[Event]) -> None:
-        """What had come before, then what came live meanwhile."""
+        """Give what had come before, then what came live meanwhile."""
         early, self._early = self._early or [], None
         for event in (*earlier, *early):
             self._buffer.put(event)
 
     def finish(self, error: Exception | None = None) -> None:
-        """Nothing more comes."""
+        """End it: nothing more comes."""
         self._buffer.finish(error)
 
 
 class Subscriptions:
-    """All subscriptions of a client, over one at the broker."""
+    """Keeps all subscriptions of a client, over one at the broker."""
 
     def __init__(self, ask: Ask, limits: Limits) -> None:
         self.limits = limits
@@ -120,7 +120,7 @@ class Subscriptions:
         return len(self._all)
 
     async def begin(self, subscription: Subscription) -> None:
-        """Add one; returns once it is in force and what it asked for has been read."""
+        """Add one, and return once it is in force and what it asked for has been read."""
         subscription.hold()
         self._all.append(subscription)
         try:
@@ -146,7 +146,7 @@ class Subscriptions:
                 await self._unsubscribe()
 
     async def again(self) -> None:
-        """A new session: subscribe anew, behind what was seen.
+        """Subscribe anew in a new session, behind what was seen.
 
         A broker that has no subscriptions, or none for us, ends them all.
         """
@@ -164,7 +164,7 @@ class Subscriptions:
             await self._ask(EVENTS, "unsubscribe", {"subscription": ident})
 
     async def _subscribe(self) -> int:
-        """Have at the broker what all want; returns the number of its latest event."""
+        """Have at the broker what all want, and return the number of its latest event."""
         async with self._one_at_a_time:
             # its answer comes behind the last event of the former one, so that number is known exactly
             await self._unsubscribe()
@@ -181,7 +181,7 @@ class Subscriptions:
                     self._live(event, size)
 
     def _begun(self, answer: Mapping[str, Any]) -> int:
-        """The broker has subscribed us; returns the number of its latest event."""
+        """Read the broker's answer, and return the number of its latest event."""
         self._ident = str(answer.get("subscription") or "")
         epoch = str(answer.get("epoch") or "")
         if epoch != self._epoch:
@@ -223,7 +223,7 @@ class Subscriptions:
         return found
 
     def received(self, packet: Packet) -> bool:
-        """An EVENT with a sequence, or a gap told by the broker; False for other packets."""
+        """Take an EVENT with a sequence, or a gap that the broker tells; return False for other packets."""
         if packet.sequence is None and packet.service != EVENTS:
             return False
         said = read_object(packet.data)
@@ -244,13 +244,13 @@ class Subscriptions:
             subscription.take(event, size)
 
     def close(self, error: Exception) -> None:
-        """The client is closed."""
+        """End all: the client is closed."""
         for subscription in self._all:
             subscription.finish(error)
 
 
 def gap_of(answer: Mapping[str, Any]) -> list[Event]:
-    """The gap that an answer tells: events that the broker has no more; [] when there is none."""
+    """Return the gap that an answer tells, events that the broker has no more; [] when there is none."""
     gap = answer.get("gap")
     if not isinstance(gap, dict):
         return []
@@ -260,7 +260,7 @@ def gap_of(answer: Mapping[str, Any]) -> list[Event]:
 
 
 def event_of(said: dict[str, Any]) -> Event:
-    """An event as the broker tells it to subscribers."""
+    """Return the event that the broker tells subscribers."""
     event = said.get("event")
     message = event.get("message") if isinstance(event, dict) else None
     sequence = said.get("sequence")

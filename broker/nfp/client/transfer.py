@@ -2,7 +2,7 @@
 
 The worker streams the first chunk unasked and one more for each PUT ``{"offset": N}``; up to ``PIPELINE`` offsets are
 asked for ahead. STREAM carries no offset, so order is checked by size: every chunk but the last is as large as was
-asked for, and the digest of the whole decides in the end. ByteStream are written to ``.NAME.DIGEST.part`` beside the
+asked for, and the digest of the whole decides in the end. Bytes are written to ``.NAME.DIGEST.part`` beside the
 destination, so that what is continued later belongs to the same content. Who writes that file holds a lock on it, and
 others that fetch the same content to the same place wait until it is there, in this process and in others.
 """
@@ -32,7 +32,7 @@ _LOCK_S: Final = 0.1
 """How often a partial file that another writes is looked at."""
 
 Progress = Callable[[int, int], None]
-"""bytes here, bytes in all"""
+"""Is called with (bytes here, bytes in all)."""
 
 
 class Details(NamedTuple):
@@ -45,16 +45,16 @@ class Details(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What tells this content from others."""
+        """The digest that tells this content from others."""
         return self.sha256 or self.md5
 
     def hasher(self) -> Any:
-        """A new hash of the kind that is compared."""
+        """Return a new hash of the kind that is compared."""
         return hashlib.sha256() if self.sha256 else hashlib.md5(usedforsecurity=False)
 
 
 def matches(path: Path, details: Details) -> bool:
-    """True when the file ``path`` is what ``details`` describes; reads all of it."""
+    """Return True when the file ``path`` is what ``details`` describes; it reads all of it."""
     try:
         if path.stat().st_size != details.size_bytes:
             return False
@@ -64,7 +64,7 @@ def matches(path: Path, details: Details) -> bool:
 
 
 def hashed(path: Path, details: Details) -> Any:
-    """The hash of what is in the file ``path``; an absent file has nothing in it."""
+    """Return the hash of what is in the file ``path``; an absent file has nothing in it."""
     hasher = details.hasher()
     try:
         with open(path, "rb") as file:
@@ -76,15 +76,16 @@ def hashed(path: Path, details: Details) -> Any:
 
 
 def part_of(destination: Path, details: Details) -> Path:
-    """Where bytes are kept until all are here."""
+    """Return where bytes are kept until all are here."""
     return destination.with_name(f".{destination.name}.{details.mark[:MARK_CHARS]}.part")
 
 
 class FileTransfer:
-    """ByteStream of one file, from one worker after the other until all are here.
+    """Takes the bytes of one file, from one worker after the other, until all are here.
 
     Args:
-        destination: the file to make.
+        destination: the file to make. details: what its workers say about it. chunk_bytes: what is asked for at a time.
+        progress: called with (bytes here, bytes in all); None: nobody is told.
 
     Attributes:
         have: bytes in the partial file.
@@ -107,13 +108,13 @@ class FileTransfer:
 
     @property
     def complete(self) -> bool:
-        """All bytes are here."""
+        """True when all bytes are here."""
         return self.have >= self.details.size_bytes
 
     async def open(self) -> bool:
-        """Take up what an earlier attempt left; waits while another writes it.
+        """Take up what an earlier attempt left, once nobody else writes it.
 
-        Returns: False when another has brought the file meanwhile, and there is nothing to do.
+        It returns False when another has brought the file meanwhile, and there is nothing to do.
         """
         self._part.parent.mkdir(parents=True, exist_ok=True)
         while not self._lock():  # noqa: ASYNC110 - another process tells nobody when it is done
@@ -158,7 +159,7 @@ class FileTransfer:
         self.have = 0
 
     def begin(self, job: Job, worker: str) -> None:
-        """ByteStream of ``job``, run by ``worker``, follow from ``have`` on."""
+        """Take the bytes of ``job``, which ``worker`` runs, from ``have`` on."""
         self._job, self._worker = job, worker
         self._asked_to = self.have + self.chunk_bytes
         job.divert_stream(self._chunk)

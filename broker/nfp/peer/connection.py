@@ -34,7 +34,7 @@ _EVENTS: Final = (
 OUT_MSGS: Final = 10_000
 """Messages that wait in the outbox; deployed NorFab holds as many."""
 OUT_BYTES: Final = 64 << 20
-"""ByteStream that wait; one larger message may wait alone."""
+"""Bytes that wait; one larger message may wait alone."""
 MESSAGE_BYTES: Final = 256 << 20
 """Largest part that libzmq accepts from a broker."""
 COPY_BYTES: Final = 32 << 10

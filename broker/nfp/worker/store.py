@@ -22,7 +22,7 @@ FINISHED: Final = frozenset({"done", "recorded", "cancelled"})
 
 
 LISTED: Final = 1000
-"""Assignments that people are shown unless they ask for another number."""
+"""Jobs that people are shown unless they ask for another number."""
 
 
 class StoredAssignment(NamedTuple):

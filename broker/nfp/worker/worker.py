@@ -29,9 +29,9 @@ Hook = Callable[["Worker"], object]
 DRAIN_S: Final = 30.0
 """How long running jobs may take once the worker is told to leave."""
 SLOTS: Final = 5
-"""Assignments at a time when nothing is said: what deployed NorFab's workers run."""
+"""Jobs at a time when nothing is said: what deployed NorFab's workers run."""
 SLOTS_MAX: Final = 64
-"""Assignments at a time; a broker of ours gives no more."""
+"""Jobs at a time; a broker of ours gives no more."""
 
 
 class Worker:
