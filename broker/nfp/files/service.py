@@ -21,9 +21,9 @@ from broker.nfp.files.reading import Changed, Digests, Reading
 from broker.nfp.files.tree import DENY_DEFAULT, FILE_MAX_BYTES, Missing, TooLarge, Tree
 from broker.nfp.names import FILESHARING, FSS
 from broker.nfp.peer.channel import Channel
+from broker.nfp.threads import Threads
 from broker.nfp.urls import Unsafe, names_of
 from broker.nfp.worker.context import JobContext
-from broker.nfp.worker.executor import Threads
 from broker.nfp.worker.results import Result
 from broker.nfp.worker.worker import Worker
 

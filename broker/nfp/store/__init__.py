@@ -2,7 +2,7 @@
 
     journal     Store: the broker's journal; NoStore: the store switched off
     thread      one thread that owns a database: put, commit, durable, retry; for every store of the wing
-    writer      the thread's side of it
+    writer      the thread's side of it: opens, writes groups, answers questions, cleans up
     database    files: mode, lock, damage, versions and migrations
     clock       ages that no step of the wall clock changes
     schema      the broker's tables

@@ -20,16 +20,19 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from functools import partial
+from typing import Final, Generic
 
 from broker.nfp.store.database import Database
-from broker.nfp.store.writer import Group, NotStored, Query, Writer
+from broker.nfp.store.writer import Answer, NotStored, Operation, Writer, Written
+from broker.nfp.threads import Threads
 
 log = logging.getLogger("headgate")
 
+TIDY_AFTER_S: Final = 1.0
+"""Without work for so long, the thread cleans up behind the last burst."""
 RETRY_S: Final = 1.0
 """Between two attempts to write what could not be written: soon enough for people, rare enough for a sick disk."""
 CLOSE_S: Final = 5.0
@@ -47,9 +50,6 @@ BEHIND_OPS: Final = 100_000
 WAITING_OPS_MAX: Final = 1_000_000
 """What is put beyond that is lost to the store (counted, logged): memory ends before patience does. The store is then
 broken until a restart: it can no longer be said of anything that it is all there."""
-
-Operation = TypeVar("Operation")
-Answer = TypeVar("Answer")
 
 
 class StoreThread(Generic[Operation]):
@@ -98,11 +98,10 @@ class StoreThread(Generic[Operation]):
         self._on_stuck = on_stuck
         self._retry_s = retry_s
         self._pending: list[Operation] = []
-        self._ended: asyncio.Future[None] = loop.create_future()
-        self._writer = Writer(
-            loop, connect, apply, tidy, self._committed, self._failed, self._dropped, self._ended, name
-        )
+        self._writer = Writer(connect, apply, tidy, name)
+        self._threads = Threads(name, 1, loop)
         self._busy = self._writer.busy
+        self._tidies = tidy is not None
         self._under_way = False
         self._asked = False
         self._since = self._begun = 0.0
@@ -111,9 +110,10 @@ class StoreThread(Generic[Operation]):
         self._later: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._tidier: asyncio.TimerHandle | None = None
+        self._opened = False
         self._closing = False
         self._settled: asyncio.Future[None] | None = None
-        self._thread: threading.Thread | None = None
         self._name = name
 
     # -- from the loop -------------------------------------------------------------------------
@@ -124,19 +124,15 @@ class StoreThread(Generic[Operation]):
         Raises:
             ConfigError: it cannot be used; the text names the file and what to do.
         """
-        opened: asyncio.Future[Answer] = self._loop.create_future()
-        self._thread = threading.Thread(
-            target=self._writer.main, args=(read, opened), name=self._name, daemon=True
-        )
-        self._thread.start()
         try:
-            return await opened
+            found: Answer = await self._threads.run(partial(self._writer.open, read))
         except BaseException:
-            self._writer.queue.put(None)
-            if not opened.cancelled():
-                await self._ended
-                self._thread.join(CLOSE_S)
+            self._threads.run(self._writer.close)  # it may be open, when nobody waits any more
+            self._threads.close()
             raise
+        self._opened = True
+        self._tidy_later()
+        return found
 
     def put(self, op: Operation) -> None:
         """Write down ``op`` with the next commit. Never waits, never raises."""
@@ -185,21 +181,20 @@ class StoreThread(Generic[Operation]):
         if self._pending and not self._closing:
             with contextlib.suppress(NotStored):
                 await self.durable()
-        if self._thread is None or self._closing:
+        if not self._opened or self._closing:
             raise NotStored(f"{self._name}: closed, nothing can be asked")
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._writer.queue.put(Query(query, answer))
-        return await answer
+        answer: Answer = await self._threads.run(partial(self._writer.ask, query))
+        return answer
 
     async def close(self, timeout_s: float = CLOSE_S) -> int:
         """Write what is left and end the thread, within ``timeout_s``; returns how many operations were not written.
 
         A disk that fails gets one more attempt, no more. Idempotent.
         """
-        if self._thread is None or self._closing:
+        if not self._opened or self._closing:
             return len(self._pending)
         self._closing = True
-        for timer in (self._later, self._watch):
+        for timer in (self._later, self._watch, self._tidier):
             if timer is not None:
                 timer.cancel()
         until = self._loop.time() + timeout_s
@@ -212,10 +207,10 @@ class StoreThread(Generic[Operation]):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._settled, timeout_s)
         self._refuse_waiters(f"{self._name}: closed")
-        self._writer.queue.put(None)
+        closing = self._threads.run(self._writer.close)
+        self._threads.close()
         try:
-            await asyncio.wait_for(asyncio.shield(self._ended), max(0.1, until - self._loop.time()))
-            self._thread.join(timeout_s)
+            await asyncio.wait_for(asyncio.shield(closing), max(0.1, until - self._loop.time()))
         except TimeoutError:
             log.error("%s: the disk does not answer, its last commit is left to itself", self._name)
         if self._pending:
@@ -246,7 +241,7 @@ class StoreThread(Generic[Operation]):
         if self._watch is None and not self._closing:
             self._watch = self._loop.call_later(HANGS_S, self._look)
         self._busy.acquire(blocking=False)  # free unless a start failed: the thread lets go after each group
-        self._writer.queue.put(Group(self.position, operations))
+        self._threads.call(partial(self._writer.write, operations), partial(self._written, self.position))
 
     def _look(self) -> None:
         """Once in ``HANGS_S`` while there is work: does the disk still answer?"""
@@ -280,6 +275,15 @@ class StoreThread(Generic[Operation]):
                 self.broken = f"{self._name}: operations were lost waiting for the disk; restart the broker"
                 log.error("%s", self.broken)
 
+    def _written(self, number: int, written: Written[Operation], error: BaseException | None) -> None:
+        """The group ``number`` is written, or is not."""
+        for operation, why in written.dropped:
+            self._dropped(operation, why)
+        if written.error:
+            self._failed(written.left, written.error)
+        else:
+            self._committed(number)
+
     def _committed(self, number: int) -> None:
         self._under_way = False
         self.committed = number
@@ -296,6 +300,7 @@ class StoreThread(Generic[Operation]):
         elif self._closing:
             self._settle()
         else:
+            self._tidy_later()
             self._next(self._asked)
 
     def _tell_owner(self, on_commit: Callable[[int], None], number: int) -> None:
@@ -317,6 +322,18 @@ class StoreThread(Generic[Operation]):
             self._settle()
         else:
             self._retry = self._loop.call_later(self._retry_s, self._try_again)
+
+    def _tidy_later(self) -> None:
+        if self._tidies and self._tidier is None and not self._closing:
+            self._tidier = self._loop.call_later(TIDY_AFTER_S, self._tidy)
+
+    def _tidy(self) -> None:
+        """Clean up behind the last burst, a little at a time, once it is over."""
+        self._tidier = None
+        if self._under_way or time.monotonic() - self._begun < TIDY_AFTER_S:
+            self._tidy_later()
+        else:
+            self._threads.call(self._writer.tidy, lambda more, _: self._tidy_later() if more else None)
 
     def _try_again(self) -> None:
         """Hand over what is left, even if that is nothing: so it shows whether the disk is back."""

@@ -513,7 +513,7 @@ def test_the_file_does_not_grow_under_a_steady_load(path):
 
 
 def test_a_burst_is_given_back_once_it_is_quiet(path, monkeypatch):
-    monkeypatch.setattr("broker.nfp.store.writer.TIDY_AFTER_S", 0.01)
+    monkeypatch.setattr("broker.nfp.store.thread.TIDY_AFTER_S", 0.01)
 
     async def story():
         async with opened(path) as store:

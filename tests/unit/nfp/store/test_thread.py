@@ -58,6 +58,11 @@ def make(tmp_path, disk):
     return made
 
 
+def serving():
+    """The threads of these stores."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("test store")]
+
+
 def words(connection):
     return [row[0] for row in connection.execute("SELECT word FROM said ORDER BY rowid")]
 
@@ -375,7 +380,7 @@ def test_a_question_that_waits_when_the_store_is_closed_is_refused(make, disk):
         with pytest.raises(NotStored, match="closed"):
             await asks
         disk.free.set()
-        await asyncio.wait_for(store._ended, 10)
+        await until(lambda: not serving())
 
     run(story())
 
@@ -392,9 +397,7 @@ def test_closing_does_not_wait_for_ever(make, disk):
         with pytest.raises(NotStored, match="closed"):
             await waits
         disk.free.set()
-        await asyncio.wait_for(store._ended, 10)
-        store._thread.join(10)
-        assert not store._thread.is_alive()
+        await until(lambda: not serving())
 
     run(story())
     assert disk.groups == [["a"]]
@@ -407,13 +410,12 @@ def test_a_loop_that_is_gone_ends_in_peace(make, disk):
         disk.free.clear()
         store.put("a")
         store.commit()
-        return store
 
-    store = run(story())
+    run(story())
     disk.free.set()
-    store._writer.queue.put(None)
-    store._thread.join(10)
-    assert not store._thread.is_alive()
+    for thread in serving():
+        thread.join(10)
+    assert not serving()
     assert disk.groups == [["a"]]
 
 
@@ -460,9 +462,7 @@ def test_a_loop_without_a_break_stands_aside_for_an_old_group(make, disk, monkey
 
 
 def test_cleaning_up_happens_behind_the_work_until_there_is_no_more(make, disk, monkeypatch):
-    from broker.nfp.store import writer
-
-    monkeypatch.setattr(writer, "TIDY_AFTER_S", 0.01)
+    monkeypatch.setattr(threads, "TIDY_AFTER_S", 0.01)
     rounds = []
 
     def tidy(connection):
@@ -491,7 +491,7 @@ def test_a_file_that_cannot_be_opened_or_read(make, tmp_path):
         store = make()
         with pytest.raises(ConfigError, match="expected a regular file"):
             await store.start(words)
-        assert not store._thread.is_alive()
+        await until(lambda: not serving())
         (tmp_path / "t.db").rmdir()
         store = make()
         with pytest.raises(ConfigError, match="no such column"):

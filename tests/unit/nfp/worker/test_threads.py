@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from broker.nfp.worker.executor import Threads
+from broker.nfp.threads import Threads
 
 
 def test_results_and_exceptions_come_back_and_threads_are_used_again():
