@@ -69,7 +69,12 @@ class LogBuffer(logging.Handler):
             logger: exactly this one, or all below it; "": all.
             since: ISO 8601 in UTC, itself included, compared as text (a date is before all of its day); "": open.
             until: likewise.
+
+        Raises:
+            ValueError: there is no such level.
         """
+        if level and level.upper() not in logging.getLevelNamesMapping():
+            raise ValueError(f"level {level[:64]!r}, expected DEBUG, INFO, WARNING, ERROR or CRITICAL")
         wanted = [
             record
             for record in tuple(self._records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -253,7 +254,13 @@ async def worker(
     Exit code 1 when one of them did not answer, or refused.
     """
     told = await client.mmi(function.value, service=MMI_WORKER, target=workers)
-    code = FAILED if set(workers) - set(told) else OK
+    silent = [name for name in workers if name not in told]
+    if silent:
+        names = ", ".join(silent)
+        print(
+            f"headgate nfp: no answer of {names}: not there, or has no management interface", file=sys.stderr
+        )
+    code = FAILED if silent else OK
     for name, said in told.items():
         refused = isinstance(said, dict) and bool(said.get("error"))
         code = FAILED if refused else code

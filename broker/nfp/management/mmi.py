@@ -174,13 +174,11 @@ class MmiService(InternalService):
         }
 
     def _get_logs(self, call: Call) -> list[dict[str, Any]]:
-        return self._broker.log.read(
-            last=number(call, "last", LAST_DEFAULT, 0, RECORDS_MAX),
-            level=text(call, "level"),
-            logger=text(call, "logger"),
-            since=text(call, "since"),
-            until=text(call, "until"),
-        )
+        wanted = {name: text(call, name) for name in ("level", "logger", "since", "until")}
+        try:
+            return self._broker.log.read(last=number(call, "last", LAST_DEFAULT, 0, RECORDS_MAX), **wanted)
+        except ValueError as error:
+            raise Refused(str(error)) from error
 
     # -- done -------------------------------------------------------------------------------------
 

@@ -90,20 +90,27 @@ def test_the_inventory_is_read_again(rundir, manage, capsys):
     assert manage("reload", code=exits.FAILED) == []
 
 
-def test_the_log_is_shown(live, manage):
+def test_the_log_is_shown(live, manage, capsys):
     logging.getLogger("headgate").warning("a word")
     assert [line.split(" ", 1)[1] for line in manage("logs", "--level", "warning")] == ["WARNING a word"]
     (line,) = manage("logs", "--last", "1", "--json")
     assert json.loads(line)["role"] == "broker"
     assert manage("logs", "--since", "2999-01-01") == []
+    assert (
+        main(["nfp", "manage", "logs", "--level", "loud", "--base-dir", str(live.base_dir)]) == exits.FAILED
+    )
+    assert "level 'loud', expected DEBUG" in capsys.readouterr().err
 
 
-def test_workers_answer_for_themselves(manage):
+def test_workers_answer_for_themselves(live, manage, capsys):
     (line,) = manage("worker", "show_workers", "broker-files")
     assert line.startswith('broker-files: [{"')
     (line,) = manage("worker", "restart", "broker-files", "--json", code=exits.FAILED)
     assert "lives in its broker's process" in json.loads(line)["answer"]["error"]
-    assert len(manage("worker", "show_broker", "broker-files", "nosuch", code=exits.FAILED)) == 1
+    asked = ["worker", "show_broker", "broker-files", "nosuch", "--base-dir", str(live.base_dir)]
+    assert main(["nfp", "manage", *asked]) == exits.FAILED
+    said = capsys.readouterr()
+    assert (len(said.out.splitlines()), "no answer of nosuch: not there" in said.err) == (1, True)
 
 
 @pytest.mark.parametrize(
