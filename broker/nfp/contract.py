@@ -104,6 +104,26 @@ class JobEvent(msgspec.Struct, frozen=True, gc=False):
     """How it ended, see ``outcome``: one worker's part (finished), the job (closed, expired, cancelled); else ""."""
 
 
+class EventFilter(NamedTuple):
+    """Which events a subscriber wants; empty fields want everything."""
+
+    uuid: str = ""
+    service: str = ""
+    kinds: frozenset[str] = frozenset()
+
+    def wants(self, uuid: str, service: str, kind: str) -> bool:
+        """True when such an event passes every field."""
+        return (
+            (not self.uuid or uuid == self.uuid)
+            and (not self.service or service == self.service)
+            and (not self.kinds or kind in self.kinds)
+        )
+
+    def asked(self) -> dict[str, Any]:
+        """The fields as requests and answers of the events' service have them."""
+        return {"uuid": self.uuid, "service": self.service, "kinds": sorted(self.kinds)}
+
+
 OnJobEvent = Callable[[JobEvent], None]
 """Is told in order, at once; must not call back into the dispatcher."""
 

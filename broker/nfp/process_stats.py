@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import threading
 import time
+from collections.abc import Iterable
+from importlib import metadata
 from typing import Any, Final
 
 FRESH_S: Final = 1.0
@@ -15,6 +18,15 @@ SHARE: Final = 100
 asks gets older figures rather than make a loop with others to serve stand still."""
 _LISTED_MAX: Final = 4096
 """Descriptors looked at; with more the number of TCP sockets is not told."""
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of ``packages``; "" for those that are not installed."""
+    found = dict.fromkeys(packages, "")
+    for package in found:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 class ProcessStats:

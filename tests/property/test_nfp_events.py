@@ -4,7 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.nfp.management.event_bus import EventBus, EventFilter
+from broker.nfp.contract import EventFilter
+from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
 from tests.unit.nfp.management.fakes import FakePeer, event
@@ -38,7 +39,8 @@ class Reader:
         self.begin = 0
 
     def wants(self, one):
-        return self.event_filter.wants(one) and self.peer.principal.may_see(one.holder)
+        fits = self.event_filter.wants(one.uuid, one.service, one.kind)
+        return fits and self.peer.principal.may_see(one.holder)
 
     def account(self, everything, ring_first):
         """Check the whole stream since the beginning against ``everything`` (number -> event)."""

@@ -26,6 +26,7 @@ from broker.nfp.client.store import ClientStore
 from broker.nfp.client.subscription import Subscription, Subscriptions
 from broker.nfp.client.tracker import JobTracker
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
+from broker.nfp.contract import EventFilter
 from broker.nfp.names import ASKED_BY_MMI, JOBS, MMI_BROKER, SID, Sender
 from broker.nfp.peer.brokers import chosen
 from broker.nfp.peer.channel import Channel
@@ -362,7 +363,7 @@ class NfpClient:
         ``uuid``, ``service`` and ``kinds`` leave out other events. With ``since`` the events behind that sequence
         number that the broker still has come first (0: all of them).
         """
-        return Subscription(self._subscriptions, uuid, service, frozenset(kinds), since)
+        return Subscription(self._subscriptions, EventFilter(uuid, service, frozenset(kinds)), since)
 
     # -- files ------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.events import Event, RecentEvents
 from broker.nfp.client.limits import Limits
+from broker.nfp.contract import EventFilter
 from broker.nfp.frames import Packet
 from broker.nfp.names import EVENTS
 from broker.nfp.opening import read_object
@@ -33,12 +34,8 @@ class Subscription:
         lost: events dropped here because nobody read them in time; ``gap`` events tell those missing at the broker.
     """
 
-    def __init__(
-        self, hub: Subscriptions, uuid: str, service: str, kinds: frozenset[str], since: int | None
-    ) -> None:
-        self.uuid = uuid
-        self.service = service
-        self.kinds = kinds
+    def __init__(self, hub: Subscriptions, wanted: EventFilter, since: int | None) -> None:
+        self.wanted = wanted
         self.since = since
         self.next = 0
         self._hub = hub
@@ -66,20 +63,11 @@ class Subscription:
         """See the class."""
         return self._reader.lost
 
-    def wants(self, event: Event) -> bool:
-        """True when the subscription asked for such an event."""
-        if event.kind == GAP:
-            return True
-        return (
-            (not self.uuid or event.uuid == self.uuid)
-            and (not self.service or event.service == self.service)
-            and (not self.kinds or event.kind in self.kinds)
-        )
-
     def take(self, event: Event, size: int) -> None:
         """Take an event that came live."""
         known = event.sequence is not None and event.sequence < self.next
-        if known or not self.wants(event):
+        wanted = event.kind == GAP or self.wanted.wants(event.uuid, event.service, event.kind)
+        if known or not wanted:
             return
         if self._early is not None:
             self._early.append(event)
@@ -193,23 +181,17 @@ class Subscriptions:
         return int(answer.get("sequence") or 0)
 
     def _union(self) -> dict[str, Any]:
-        uuids = {one.uuid for one in self._all}
-        services = {one.service for one in self._all}
-        kinds = frozenset().union(*(one.kinds for one in self._all))
-        if any(not one.kinds for one in self._all):
-            kinds = frozenset()
-        return {
-            "uuid": next(iter(uuids)) if len(uuids) == 1 else "",
-            "service": next(iter(services)) if len(services) == 1 else "",
-            "kinds": sorted(kinds),
-        }
+        wanted = [one.wanted for one in self._all]
+        uuids, services = {each.uuid for each in wanted}, {each.service for each in wanted}
+        every_kind = not all(each.kinds for each in wanted)
+        return EventFilter(
+            uuids.pop() if len(uuids) == 1 else "",
+            services.pop() if len(services) == 1 else "",
+            frozenset() if every_kind else frozenset().union(*(each.kinds for each in wanted)),
+        ).asked()
 
     async def _read(self, subscription: Subscription, since: int, until: int) -> list[Event]:
-        wish = {
-            "uuid": subscription.uuid,
-            "service": subscription.service,
-            "kinds": sorted(subscription.kinds),
-        }
+        wish = subscription.wanted.asked()
         found: list[Event] = []
         at = since
         while at < until:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from broker.nfp.inventory.datastore import Datastore
+from broker.nfp.threads import Threads
 
 log = logging.getLogger("headgate")
 PATIENCE_S: Final = 2.0
@@ -32,7 +32,7 @@ class Reader:
         self._datastore = datastore
         self._loop = loop
         self._patience_s = patience_s
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads = Threads("nfp inventory", 1, loop)
         self._looking = False
         self._waiting: dict[Then, asyncio.TimerHandle] = {}
         self._closed = False
@@ -44,7 +44,7 @@ class Reader:
             ConfigError: file, line and what is wrong.
         """
         if self._datastore.watched:
-            await self._in_thread(self._datastore.load)
+            await self._threads.run(self._datastore.load)
 
     def look(self, then: Then) -> None:
         """Call ``then(None)`` once it is known that nothing has changed, or what has changed was read.
@@ -57,7 +57,7 @@ class Reader:
         self._waiting[then] = self._loop.call_later(self._patience_s, self._answer, then)
         if not self._looking:
             self._looking = True
-            self._in_thread(self._datastore.look).add_done_callback(self._looked)
+            self._threads.run(self._datastore.look).add_done_callback(self._looked)
 
     def reload(self, then: Then) -> None:
         """Read what changed, now; ``then`` gets what is told about it, or the ConfigError."""
@@ -68,7 +68,7 @@ class Reader:
                 then(error if error is not None else reading.result())
 
         if not self._closed:
-            self._in_thread(self._datastore.load).add_done_callback(done)
+            self._threads.run(self._datastore.load).add_done_callback(done)
 
     def close(self) -> None:
         """Nobody is answered any more; a file that is being read is read to its end. Harmless twice."""
@@ -76,14 +76,7 @@ class Reader:
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
-
-    def _in_thread(self, read: Callable[[], Any]) -> asyncio.Future[Any]:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "nfp inventory")
-        return self._loop.run_in_executor(self._pool, read)
+        self._threads.close()
 
     def _looked(self, looking: asyncio.Future[None]) -> None:
         self._looking = False

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker.nfp.access import Access
-from broker.nfp.contract import JobEvent, Peer
+from broker.nfp.contract import EventFilter, JobEvent, Peer
 from broker.nfp.frames import Packet, answer_packet
 from broker.nfp.management.replay_buffer import HELD_MAX, HELD_MAX_BYTES, BufferedEvent, ReplayBuffer
 from broker.nfp.names import EVENTS, Command
@@ -37,22 +37,6 @@ RETRY_S: Final = 0.1
 Later = Callable[[float, Callable[[], None]], object]
 Listener = Callable[[JobEvent, int], None]
 """Gets every event with its number, body included, at once."""
-
-
-class EventFilter(NamedTuple):
-    """Which events a subscriber wants; empty fields want everything."""
-
-    uuid: str = ""
-    service: str = ""
-    kinds: frozenset[str] = frozenset()
-
-    def wants(self, event: JobEvent) -> bool:
-        """True when ``event`` passes every field."""
-        return (
-            (not self.uuid or event.uuid == self.uuid)
-            and (not self.service or event.service == self.service)
-            and (not self.kinds or event.kind in self.kinds)
-        )
 
 
 class EventSubscription:
@@ -196,7 +180,7 @@ class EventBus:
 
         What a worker published is nobody's: who knows its topic and may call the worker's service may see it.
         """
-        if not event_filter.wants(event):
+        if not event_filter.wants(event.uuid, event.service, event.kind):
             return False
         if event.kind != "published":
             return peer.principal.may_see(event.holder)

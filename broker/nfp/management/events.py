@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.nfp.contract import Call
-from broker.nfp.management.event_bus import EventBus, EventFilter, Gap
+from broker.nfp.contract import Call, EventFilter
+from broker.nfp.management.event_bus import EventBus, Gap
 from broker.nfp.management.internal_service import InternalService, Refused, number, text, words
 from broker.nfp.management.replay_buffer import told
 from broker.nfp.names import EVENTS, Dialect
@@ -93,9 +93,7 @@ class EventService(InternalService):
             {
                 "subscription": one.ident,
                 "peer": one.peer.name,
-                "uuid": one.event_filter.uuid,
-                "service": one.event_filter.service,
-                "kinds": sorted(one.event_filter.kinds),
+                **one.event_filter.asked(),
                 "next": self._bus.reached(one),
                 "dropped": one.dropped,
             }

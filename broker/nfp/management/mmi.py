@@ -8,7 +8,6 @@ Ours: unpin, reload (owners only), show_usage.
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from datetime import UTC, datetime
 from functools import cache
@@ -31,7 +30,7 @@ from broker.nfp.management.internal_service import (
 )
 from broker.nfp.names import MMI_BROKER
 from broker.nfp.principal import Standing
-from broker.nfp.process_stats import ProcessStats
+from broker.nfp.process_stats import ProcessStats, versions
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -55,7 +54,7 @@ class MmiService(InternalService):
                 "show_workers": (everybody, self._show_workers),
                 "show_services": (everybody, self._show_services),
                 "show_clients": (everybody, self._show_clients),
-                "show_broker_version": (everybody, lambda _: dict(versions())),
+                "show_broker_version": (everybody, lambda _: dict(_versions())),
                 "show_broker_inventory": (everybody, self._show_inventory),
                 "show_usage": (everybody, self._show_usage),
                 "get_stats": (everybody, self._get_stats),
@@ -211,12 +210,7 @@ def _reloaded(outcome: Any) -> dict[str, Any]:
 
 
 @cache
-def versions() -> dict[str, str]:
-    """Of what this broker runs on; "" for what is not installed. Keys as deployed NorFab's, and ours."""
-    found = {"headgate": __version__}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = ""
-    return found | {"python": sys.version.split(" ", 1)[0], "platform": sys.platform}
+def _versions() -> dict[str, str]:
+    """Of what this broker runs on. Keys as deployed NorFab's, and ours."""
+    of_python = {"python": sys.version.split(" ", 1)[0], "platform": sys.platform}
+    return {"headgate": __version__} | versions(_PACKAGES) | of_python

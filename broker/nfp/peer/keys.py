@@ -79,15 +79,25 @@ def own_certificate(base_dir: str | Path, name: str) -> Certificate:
         ConfigError: its file cannot be read or written, or is readable by others.
     """
     path = peer_file(base_dir, name, ".key_secret")
-    if not path.exists():
-        made = generate({"name": _printable(name)})
+    if path.exists():
+        return load(path)
+    made = kept_certificate(path, _printable(name))
+    save(made.public, path.with_suffix(".key"), replace=True)
+    return made
+
+
+def kept_certificate(path: Path, name: str) -> Certificate:
+    """The key pair in ``path``, made there if there is none; two who start at once agree on one.
+
+    Raises:
+        ConfigError: as ``own_certificate``.
+    """
+    if not os.path.lexists(path):
         try:
-            save(made, path)
+            save(generate({"name": name}), path)
         except ConfigError:
-            if not path.exists():  # else another process of this name was faster
+            if not path.exists():  # else another process was faster
                 raise
-        else:
-            save(made.public, path.with_suffix(".key"), replace=True)
     return load(path)
 
 

@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError
 from broker.nfp.access import Access, Key, Rule, TaskRule
+from broker.nfp.peer.keys import kept_certificate
 from broker.settings.nfp import NfpSection
 from broker.transport import curve
 from broker.transport.curve import Certificate
@@ -43,9 +43,9 @@ def prepare(section: NfpSection) -> BrokerKeys:
     if not section.curve:
         return BrokerKeys(None, None)
     secret = Path(section.secret_file)
-    broker = curve.load(secret) if section.key_secret is not None else _own(secret, "NFPBroker")
+    broker = curve.load(secret) if section.key_secret is not None else kept_certificate(secret, "NFPBroker")
     _show(broker, base / "broker.key")
-    owner = _own(base / "owner.key_secret", OWNER)
+    owner = kept_certificate(base / "owner.key_secret", OWNER)
     _show(owner, base / "owner.key")
     return BrokerKeys(broker, owner)
 
@@ -65,17 +65,6 @@ def access_of(section: NfpSection, keys: BrokerKeys) -> Access:
         offer_unlisted=section.offer_unlisted,
         results=section.results,
     )
-
-
-def _own(path: Path, name: str) -> Certificate:
-    """The key pair in ``path``, made there if there is none; two who start at once agree on one."""
-    if not os.path.lexists(path):
-        try:
-            curve.save(curve.generate({"name": name}), path)
-        except ConfigError:
-            if not path.exists():
-                raise
-    return curve.load(path)
 
 
 def _show(certificate: Certificate, path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from broker.client import Handle, Limits, connect
@@ -19,6 +20,7 @@ from broker.nfp.server.broker import NfpBroker
 from broker.nfp.service.handlers import Handlers
 from broker.nfp.service.payloads import SERVICE
 from broker.nfp.service.publisher import EventPublisher
+from broker.supervision import Pauses
 from broker.transport.link import Options
 
 log = logging.getLogger("headgate")
@@ -123,9 +125,9 @@ class FluxService:
             log.info("NFP is back at the broker at %s", self._uri)
 
     async def _again(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        pauses = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, inf)
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pauses.after(0.0))
             try:
                 await self._connect()
                 return
@@ -133,7 +135,6 @@ class FluxService:
                 log.debug("no link to %s yet: %s", self._uri, error)
             except Exception:
                 log.exception("the link of NFP to %s could not be made", self._uri)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _writable(self) -> None:
         if self._handle is not None:

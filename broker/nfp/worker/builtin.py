@@ -10,12 +10,12 @@ import inspect
 import platform
 import sys
 import time
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.nfp.bodies import read_request, token_client
 from broker.nfp.logs import LAST_DEFAULT
 from broker.nfp.opening import read_any
+from broker.nfp.process_stats import versions
 from broker.nfp.rendering import render
 from broker.nfp.worker.assignments import ASKING, DONE, FAILED, RUNNING, TIMEOUT_S, WAITING
 from broker.nfp.worker.context import JobContext
@@ -64,13 +64,7 @@ class _Builtin:
 
     async def get_version(self) -> dict[str, str]:
         """Versions of this worker's software."""
-        found = {"python": platform.python_version(), "platform": sys.platform}
-        for package in _PACKAGES:
-            try:
-                found[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                found[package] = ""
-        return found
+        return {"python": platform.python_version(), "platform": sys.platform} | versions(_PACKAGES)
 
     async def list_tasks(self, name: str | None = None, brief: bool = False) -> list[Any]:
         """The tasks of this worker: their names (brief), the schema of one, or all schemas."""

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, overload
 
@@ -315,36 +316,26 @@ class Worker:
             insecure=self.insecure,
         )
 
-        def make_client() -> NfpClient:
-            return self._make_client(certificate, keys)
-
-        has_client = self.files or self.ask_inventory
-        return Session(self, self._dial(certificate, keys), make_client if has_client else None)
-
-    def _dial(self, certificate: Certificate | None, keys: Mapping[str, str]) -> Channel:
-        return DealerChannel(
+        means: dict[str, Any] = {"failover_s": self.failover_s, "insecure": self.insecure}
+        channel = DealerChannel(
             self.brokers,
             identity=self.name,
             sender=Sender.WORKER,
             certificate=certificate,
             server_keys=keys,
             open_timeout_s=self.open_timeout_s,
-            failover_s=self.failover_s,
-            insecure=self.insecure,
+            **means,
         )
-
-    def _make_client(self, certificate: Certificate | None, keys: Mapping[str, str]) -> NfpClient:
-        """Its key is the worker's: who lists that one has listed both names."""
-        name = self.name + CLIENT_OF_WORKER
-        return NfpClient(
-            name,
+        make_client = partial(  # its key is the worker's: who lists that one has listed both names
+            NfpClient,
+            self.name + CLIENT_OF_WORKER,
             broker=self.brokers,
             server_key=dict(keys) or PLAINTEXT,
             key=certificate,
             state_dir=self.folder,
-            failover_s=self.failover_s,
-            insecure=self.insecure,
+            **means,
         )
+        return Session(self, channel, make_client if self.files or self.ask_inventory else None)
 
 
 def check_service(service: str) -> str:

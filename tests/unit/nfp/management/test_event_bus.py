@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from broker.identity import USERID_UNKNOWN
+from broker.nfp.contract import EventFilter
 from broker.nfp.frames import decode, encode
-from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, EventFilter, Gap
+from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, Gap
 from broker.nfp.management.replay_buffer import BODY_MAX_BYTES
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
