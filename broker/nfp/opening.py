@@ -99,11 +99,6 @@ def read_client(body: Body) -> ClientOpen:
     return ClientOpen(_text(said.get("name")), _text(said.get("dialect")), features)
 
 
-def read_broker(body: Body) -> BrokerOpen:
-    """The broker's OPEN."""
-    return broker_of(read_object(body))
-
-
 def broker_of(said: Mapping[str, Any]) -> BrokerOpen:
     """The broker's OPEN, of which the JSON was read.
 
@@ -122,15 +117,9 @@ def broker_of(said: Mapping[str, Any]) -> BrokerOpen:
     )
 
 
-def write(opening: WorkerOpen | ClientOpen | BrokerOpen) -> bytes:
-    """The body: what ``read_worker``, ``read_client`` and ``read_broker`` read; empty members are left out."""
-    said: dict[str, Any] = {key: value for key, value in opening._asdict().items() if value}
-    if isinstance(opening, WorkerOpen) and "jobs" in opening.features:
-        said["jobs"] = opening.jobs
-    if "tasks" in said:
-        said["tasks"] = {
-            name: {} if safe is None else {"idempotent": safe} for name, safe in said["tasks"].items()
-        }
+def write(opening: BrokerOpen) -> bytes:
+    """The body of the broker's OPEN, which ``broker_of`` reads; empty members are left out."""
+    said = {key: value for key, value in opening._asdict().items() if value}
     return msgspec.json.encode(said, order="deterministic")
 
 

@@ -138,12 +138,8 @@ class FileService:
         absent = {"md5hash": None, "sha256": None, "size_bytes": None, "exists": False}
         try:
             return Result(result=await self._disk(lambda: self._digested(url, stop)))
-        except Missing:
-            return _failed(f"'{url}' file not found", absent)
-        except Unsafe as error:
-            return _failed(str(error), absent)
-        except OSError as error:
-            return _failed(f"'{url}' {_said(error)}", absent)
+        except (Unsafe, OSError) as error:
+            return _failed(_why(url, error), absent)
 
     def _digested(self, url: str, stop: Callable[[], bool]) -> dict[str, Any]:
         digest = self.digests.of(self.tree.open_file(names_of(url)), stop)
@@ -178,12 +174,8 @@ class FileService:
                 return await self._streamed(job, reading, size, chunk_size, offset, chunk_timeout)
             finally:
                 reading.close()
-        except Missing:
-            return _failed(f"'{url}' file not found")
-        except Unsafe as error:
-            return _failed(str(error))
-        except OSError as error:
-            return _failed(f"'{url}' {_said(error)}")
+        except (Unsafe, OSError) as error:
+            return _failed(_why(url, error))
 
     async def _streamed(
         self, job: JobContext, reading: Reading, size: int, chunk_size: int, offset: int, timeout_s: float
@@ -245,6 +237,13 @@ def _wrong(chunk_size: Any, offset: Any, chunk_timeout: Any, length: Any) -> str
     if isinstance(chunk_timeout, bool) or not isinstance(chunk_timeout, int | float) or not chunk_timeout > 0:
         return f"chunk_timeout {str(chunk_timeout)[:32]}, expected seconds above 0"
     return ""
+
+
+def _why(url: str, error: Unsafe | OSError) -> str:
+    """Why the file ``url`` cannot be served."""
+    if isinstance(error, Unsafe):
+        return str(error)
+    return f"'{url}' {'file not found' if isinstance(error, Missing) else _said(error)}"
 
 
 def _said(error: OSError) -> str:

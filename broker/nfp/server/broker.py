@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Final
 
+from broker import __version__
 from broker.errors import ConfigError, LinkClosed
 from broker.journal.options import JournalOptions
 from broker.nfp.contract import JobEvent, Peer
@@ -24,6 +25,7 @@ from broker.nfp.frames import Body
 from broker.nfp.inventory import Datastore, InventoryService, Reader
 from broker.nfp.management import Accounting, EventBus, LogBuffer, internal_services
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
+from broker.nfp.opening import BrokerOpen
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import JobAdded, Op
 from broker.nfp.server.commands import Commands
@@ -149,9 +151,9 @@ class NfpBroker:
             self.dispatcher,
             self.access,
             [*internal_services(self), self._inventory_service()],
-            keepalive_ms=settings.keepalive_ms,
-            multiplier=settings.multiplier,
-            epoch=self.epoch,
+            opened=BrokerOpen(
+                "headgate", __version__, settings.keepalive_ms, settings.multiplier, epoch=self.epoch
+            ),
             refused=self.recording.refused if self.recording is not None else unnoticed,
         )
         self.ingress = Ingress(

@@ -10,16 +10,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import msgspec
-
-from broker import __version__
 from broker.nfp import bodies, opening
 from broker.nfp.access import Access
 from broker.nfp.contract import FEATURES, Answer, Call, Later, Peer
 from broker.nfp.dispatch import Dispatcher
 from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.frames import Packet, answer_packet
-from broker.nfp.management.internal_service import InternalService
+from broker.nfp.management.internal_service import InternalService, refusal
 from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
 
 log = logging.getLogger("headgate")
@@ -35,8 +32,7 @@ class Commands:
 
     Args:
         dispatcher: takes what is about jobs and workers. access: the rules. services: the broker's own.
-        keepalive_ms, multiplier: the interval of KEEPALIVE, and how many of them in silence end a connection.
-        epoch: the broker's incarnation id; with another one peers begin anew.
+        opened: what its OPEN says to everybody; with another epoch peers begin anew.
         refused: told the errno of each request that is refused here, before it is answered.
 
     Attributes:
@@ -49,17 +45,13 @@ class Commands:
         access: Access,
         services: Iterable[InternalService],
         *,
-        keepalive_ms: int,
-        multiplier: int,
-        epoch: str,
+        opened: opening.BrokerOpen,
         refused: Callable[[int], None] = unnoticed,
     ) -> None:
         self._dispatcher = dispatcher
         self._access = access
         self._services = {service.name: service for service in services}
-        self._keepalive_ms = keepalive_ms
-        self._multiplier = multiplier
-        self._epoch = epoch
+        self._opened = opened
         self._refused = refused
         self.denied = 0
 
@@ -76,7 +68,7 @@ class Commands:
         elif service in ASKED_BY_MMI:
             self._question(peer, packet, now)
         elif command is _MMI:
-            answer(peer, packet, _refusal(Code.UNKNOWN, f"{packet.service} is not managed by MMI"))
+            answer(peer, packet, refusal(f"{packet.service} is not managed by MMI"))
         else:
             self._dispatcher.client(peer, packet, now)
 
@@ -89,7 +81,7 @@ class Commands:
     def failed(self, peer: Peer, packet: Packet, error: Exception) -> None:
         """Answer 500 to a client, which waits, because the broker failed at ``packet``; workers expect no answer."""
         if packet.sender is _CLIENT and packet.command is not _OPEN:
-            answer(peer, packet, _refusal(Code.ERROR, f"the broker failed: {type(error).__name__}"))
+            answer(peer, packet, refusal(f"the broker failed: {type(error).__name__}", Code.ERROR))
 
     # -- OPEN ----------------------------------------------------------------------------------
 
@@ -106,10 +98,7 @@ class Commands:
             self._answer_open(peer, packet)
 
     def _answer_open(self, peer: Peer, packet: Packet) -> None:
-        said = opening.BrokerOpen(
-            "headgate", __version__, self._keepalive_ms, self._multiplier, peer.features, self._epoch
-        )
-        body = opening.write(said)
+        body = opening.write(self._opened._replace(features=peer.features))
         peer.send(Packet(Sender.BROKER, Command.OPEN, dialect=packet.dialect, body=body))
 
     # -- the broker's own services --------------------------------------------------------------
@@ -124,7 +113,7 @@ class Commands:
         if packet.command is not asks:
             self._refused(errno.EOPNOTSUPP)
             text = f"{packet.service} takes no jobs: it is asked by {asks.name}, not {packet.command.name}"
-            answer(peer, packet, _refusal(Code.UNKNOWN, text))
+            answer(peer, packet, refusal(text))
         elif packet.service == MMI_WORKER:
             self._manage_workers(peer, packet, now)
         else:
@@ -147,12 +136,12 @@ class Commands:
             return None
         self.denied += 1
         self._refused(errno.EPERM)
-        return _refusal(Code.UNKNOWN, self._access.denial(peer.principal, service, task))
+        return refusal(self._access.denial(peer.principal, service, task))
 
     def _ask(self, peer: Peer, packet: Packet) -> Answer | Later:
         service = self._services.get(packet.service)
         if service is None:
-            return _refusal(Code.UNKNOWN, f"this broker has no service {packet.service}")
+            return refusal(f"this broker has no service {packet.service}")
         raw = packet.data
         asked = bodies.read_request(raw)
         refused = self._denied(peer, packet.service, asked.task)
@@ -163,7 +152,7 @@ class Commands:
             return service.call(call)
         except Exception as error:
             log.exception("%s: %s %s failed", peer.name, packet.service, asked.task)
-            return _refusal(Code.ERROR, f"{type(error).__name__}: {error}")
+            return refusal(f"{type(error).__name__}: {error}", Code.ERROR)
 
 
 def _unsaid(peer: Peer, packet: Packet) -> frozenset[str]:
@@ -186,8 +175,3 @@ def answer(peer: Peer, packet: Packet, said: Answer) -> None:
     commands = (Command.RESPONSE,) if packet.dialect is Dialect.SEED else (Command.RESPONSE, Command.MMI)
     for command in commands:
         peer.send(answer_packet(command, packet.dialect, packet.service, packet.uuid, status, said.body))
-
-
-def _refusal(status: int, text: str) -> Answer:
-    body = {"error": text, "errors": [text], "status": bodies.FAILED.get(status, "FAILED")}
-    return Answer(status, msgspec.json.encode(body))

@@ -48,7 +48,6 @@ class RouterPeer(QueuedPeer[list[Body]]):
         deaf: True once it is cut: what it has sent is not handled.
         lockstep: its socket is a REQ: one answer for each request, and nothing unasked.
         senders: who may speak on its socket: clients, workers, or both.
-        connected_s: monotonic, when it spoke first.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class RouterPeer(QueuedPeer[list[Body]]):
         self.inode = inode(fd)
         self.deaf = False
         self.lockstep = False
-        self.connected_s = router.now()
         self.senders = router.senders
         self._router = router
         self._send: Any = router.send

@@ -163,7 +163,7 @@ class Assignments:
     """The table of those without result, and of ended ones until their result is safe elsewhere.
 
     Attributes:
-        open: without result. done, failed: ended ones since the start. given_up: results nobody took.
+        open: without result. done, failed: ended ones since the start.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,6 @@ class Assignments:
         self.open = 0
         self.done = 0
         self.failed = 0
-        self.given_up = 0
 
     def __iter__(self) -> Iterator[Assignment]:
         return iter(self._by_uuid.values())
@@ -212,7 +211,6 @@ class Assignments:
             self._unrecorded_bytes > UNRECORDED_BYTES and len(self._unrecorded) > 1
         ):
             self.remove(next(iter(self._unrecorded.values())))
-            self.given_up += 1
 
     @property
     def unrecorded(self) -> list[Assignment]:

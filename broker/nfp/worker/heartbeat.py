@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
-from broker.nfp.opening import BrokerOpen
+from broker.nfp.opening import BrokerOpen, broker_of
 from broker.nfp.peer.channel import Channel
 
 KEEPALIVE_S: Final = BrokerOpen().keepalive_ms / 1000
@@ -56,11 +56,9 @@ class Heartbeat:
 
     def register(self, opened: dict[str, Any] | None) -> None:
         """Register; called again when the broker's OPEN comes late, which changes the timing only."""
-        self.interval_s, self.multiplier = KEEPALIVE_S, MULTIPLIER
         self._ours = opened is not None
-        if opened is not None:
-            self.interval_s = _positive(opened.get("keepalive_ms"), self.interval_s * 1000) / 1000
-            self.multiplier = int(_positive(opened.get("multiplier"), self.multiplier))
+        said = broker_of(opened or {})
+        self.interval_s, self.multiplier = said.keepalive_ms / 1000, said.multiplier
         self._heard = self._spoke = self._loop.time()
         if not self.registered:
             self.registered = True
@@ -108,7 +106,3 @@ class Heartbeat:
             self._spoke = now
             self.sent += 1
         self._arm()
-
-
-def _positive(said: Any, unsaid: float) -> float:
-    return float(said) if isinstance(said, (int, float)) and said > 0 else unsaid

@@ -43,8 +43,8 @@ class Setting:
         self.service = service or Service()
         self.invalid_messages = InvalidMessages(2)
         access = access or Access()
-        opened = {"keepalive_ms": 1000, "multiplier": 3, "epoch": "e1"}
-        self.commands = Commands(self.dispatch, access, [self.service], **opened)
+        opened = opening.BrokerOpen("headgate", keepalive_ms=1000, multiplier=3, epoch="e1")
+        self.commands = Commands(self.dispatch, access, [self.service], opened=opened)
         loop = SimpleNamespace(time=lambda: 1.0)
         self.pins = NamePins(
             RecordingJournal(),
@@ -233,7 +233,7 @@ def test_open_of_a_client(dialect, body):
     on = Setting()
     (answer,) = on.say(Packet(Sender.CLIENT, Command.OPEN, dialect=dialect, body=body))
     assert (answer.command, answer.dialect) == (Command.OPEN, dialect)
-    said = opening.read_broker(answer.body)
+    said = opening.broker_of(opening.read_object(answer.body))
     assert (said.broker, said.keepalive_ms, said.multiplier, said.epoch) == ("headgate", 1000, 3, "e1")
     pushed = b"push" in body or (dialect is Dialect.SEED and b"features" not in body)
     assert on.peer.features == said.features == ({"push"} if pushed else set())
@@ -244,7 +244,7 @@ def test_open_of_a_worker():
     on = Setting()
     body = b'{"features":["push","recorded","jobs"],"credits":3}'
     (answer,) = on.say(Packet(Sender.WORKER, Command.OPEN, body=body))
-    assert opening.read_broker(answer.body).features == {"recorded", "jobs"}
+    assert opening.broker_of(opening.read_object(answer.body)).features == {"recorded", "jobs"}
     ((_, _, offer),) = on.dispatch.calls
     assert offer.credits == 3
 
