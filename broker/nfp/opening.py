@@ -70,6 +70,8 @@ class BrokerOpen(NamedTuple):
     """Those asked for that the broker grants."""
     epoch: str = ""
     """Another one after the store was lost or replaced: jobs of before are then unknown here."""
+    message_bytes: int = 0
+    """The largest frame that it takes: it ends the connection of who sends a larger one. 0: it does not say."""
     refused: str = ""
     """Why whoever sent the OPEN is not served; the connection ends then."""
 
@@ -113,6 +115,7 @@ def broker_of(said: Mapping[str, Any]) -> BrokerOpen:
         _number(said.get("multiplier"), 0) or usual.multiplier,
         _texts(said.get("features")),
         _text(said.get("epoch")),
+        _number(said.get("message_bytes"), 0),
         _text(said.get("refused")),
     )
 

@@ -18,12 +18,13 @@ from typing import Any, Final
 
 from broker.errors import HeadgateError, LinkClosed, LinkRefused
 from broker.nfp import bodies
-from broker.nfp.client.errors import JobCancelled
+from broker.nfp.client.errors import JobCancelled, JobFailed
 from broker.nfp.client.job import Job, JobOwner, Submission
 from broker.nfp.client.limits import Limits
 from broker.nfp.client.store import ENDS, ClientStore, StoredJob, error_of, restore
 from broker.nfp.frames import Packet
 from broker.nfp.names import Code, Command, Sender
+from broker.nfp.opening import broker_of
 from broker.nfp.outcome import worker_of
 from broker.nfp.peer.channel import Channel
 from broker.nfp.targets import Target
@@ -56,6 +57,7 @@ class JobTracker(JobOwner):
         self._at_broker: set[str] = set()
         self._untold: dict[str, Job] = {}  # deleted here, and the broker does not know yet; oldest first
         self._epoch = ""
+        self._message_bytes = 0
         self._cancels: dict[str, asyncio.Future[bool]] = {}
         self._stuck: asyncio.TimerHandle | None = None
         self._closed = False
@@ -133,6 +135,7 @@ class JobTracker(JobOwner):
         again = self.connected
         self.connected = True
         self.pushes = isinstance(features, list) and PUSH in features
+        self._message_bytes = broker_of(opened or {}).message_bytes
         if again and not self.pushes:
             return
         self._at_broker.clear()
@@ -177,12 +180,21 @@ class JobTracker(JobOwner):
             job = waiting[0]
             if job.done or job.uuid in self._at_broker or job.uuid in self._cancels:
                 waiting.popleft()
+            elif self._message_bytes and len(job.submission.body) > self._message_bytes:
+                waiting.popleft()
+                job.finish(self._too_large(job))
             elif self._hand_over(job):
                 waiting.popleft()
                 self._at_broker.add(job.uuid)
             else:
                 self._try_later()
                 return
+
+    def _too_large(self, job: Job) -> JobFailed:
+        """The broker would end the connection for its POST, each time that it comes."""
+        size = len(job.submission.body)
+        text = f"the request has {size} bytes, the broker takes {self._message_bytes} (nfp.message_bytes_max)"
+        return JobFailed(text, Code.UNKNOWN, job.uuid)
 
     def _hand_over(self, job: Job) -> bool:
         now = self._loop.time()

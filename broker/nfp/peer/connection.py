@@ -224,6 +224,7 @@ class BrokerSession:
         self._traffic = channel.traffic
         self._received = channel.traffic.received
         self._opened: dict[str, Any] | None = None
+        self._message_bytes = 0
         self._early: list[Packet] = []
 
     @property
@@ -249,7 +250,22 @@ class BrokerSession:
         return self.begun and not self.over.done() and self.send_now(packet)
 
     def send_now(self, packet: Packet) -> bool:
-        """Send even before the session has begun."""
+        """Send even before the session has begun.
+
+        What the broker would end the connection for is dropped, and nobody tries it again: who knows what to do about a
+        large body looks at ``BrokerOpen.message_bytes`` before.
+        """
+        if self._message_bytes and packet.body is not None and len(packet.body) > self._message_bytes:
+            text = "%s: dropped a %s of %d bytes, %s takes %d (nfp.message_bytes_max)"
+            log.error(
+                text,
+                self._channel.name,
+                packet.command.name,
+                len(packet.body),
+                self.broker,
+                self._message_bytes,
+            )
+            return True
         frames = encode(packet)
         sent = self.connection.send(frames)
         self._traffic.sent += sent
@@ -324,7 +340,8 @@ class BrokerSession:
             self._traffic.invalid += 1
             log.warning("%s: the OPEN of %s is no JSON object", self._channel.name, self.broker)
             return
-        self.refused = broker_of(opened).refused
+        said = broker_of(opened)
+        self.refused, self._message_bytes = said.refused, said.message_bytes
         if self.refused:
             self.end(f"it refused us: {self.refused}")
             return

@@ -152,7 +152,12 @@ class NfpBroker:
             self.access,
             [*internal_services(self), self._inventory_service()],
             opened=BrokerOpen(
-                "headgate", __version__, settings.keepalive_ms, settings.multiplier, epoch=self.epoch
+                "headgate",
+                __version__,
+                settings.keepalive_ms,
+                settings.multiplier,
+                epoch=self.epoch,
+                message_bytes=settings.message_bytes_max,
             ),
             refused=self.recording.refused if self.recording is not None else unnoticed,
         )

@@ -212,6 +212,13 @@ class Assignments:
         ):
             self.remove(next(iter(self._unrecorded.values())))
 
+    def replace_result(self, job: Assignment, result: bytes) -> None:
+        """``job``, which has ended, has failed with this ``result`` instead."""
+        before = job.size
+        job.end(job.status, result, failed=True)
+        if job.uuid in self._unrecorded:
+            self._unrecorded_bytes += job.size - before
+
     @property
     def unrecorded(self) -> list[Assignment]:
         """With a result of which nobody said that it is safe, oldest first."""

@@ -19,7 +19,7 @@ from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect
-from broker.nfp.opening import read_any
+from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Channel
 from broker.nfp.worker.assignments import ASKING, PUTS_MAX, Assignment, Assignments
 from broker.nfp.worker.delivery import Delivery
@@ -100,6 +100,7 @@ class Consumer:
         """Register, and bring what an earlier broker or connection may not have got."""
         self.opened = opened
         self.delivery.pushes_results = opened is not None and RECORDED_FEATURE in _features(opened)
+        self.delivery.message_bytes = broker_of(opened or {}).message_bytes
         if self.draining:
             return
         again = self.heartbeat.registered

@@ -193,6 +193,8 @@ class _Context:
     async def _stream(self, data: bytes) -> None:
         if self._job.dialect is Dialect.SEED:
             raise RuntimeError("the one-byte dialect has no STREAM: this broker cannot carry it")
+        if why := self._delivery.too_large(len(data)):
+            raise ValueError(f"a chunk of {why}: stream smaller ones")
         while not self._delivery.send(self._job, Command.STREAM, 200, data):
             await self._delivery.writable()
 

@@ -18,7 +18,7 @@ from broker.nfp.names import Command, Sender
 from broker.nfp.peer.channel import Channel
 from broker.nfp.worker.assignments import Assignment, Assignments
 from broker.nfp.worker.heartbeat import Heartbeat
-from broker.nfp.worker.results import event_time
+from broker.nfp.worker.results import Result, clock_text, encode, event_time
 from broker.nfp.worker.store import AssignmentStore
 
 log = logging.getLogger("headgate")
@@ -29,6 +29,7 @@ class Delivery:
 
     Attributes:
         worker, service: who we are. pushes_results: the broker takes results unasked and says when it has them.
+        message_bytes: the largest body that it takes; 0: it does not say.
         changed: set whenever a job ended, a result became safe, or background work ended.
     """
 
@@ -39,6 +40,7 @@ class Delivery:
         self.service = service
         self.loop = asyncio.get_running_loop()
         self.pushes_results = False
+        self.message_bytes = 0
         self.changed = asyncio.Event()
         self._channel = channel
         self._assignments = jobs
@@ -103,6 +105,7 @@ class Delivery:
 
     def ended(self, job: Assignment) -> None:
         """``job`` has its result: store it, send it."""
+        self._shorten(job)
         self._assignments.close(job)
         self.changed.set()
         if job.cancelled:
@@ -158,7 +161,25 @@ class Delivery:
         finally:
             self._sending = False
 
+    def too_large(self, size: int) -> str:
+        """Why the broker does not take a body of ``size`` bytes, "" when it does."""
+        if not self.message_bytes or size <= self.message_bytes:
+            return ""
+        return f"{size} bytes, the broker takes {self.message_bytes} (nfp.message_bytes_max)"
+
+    def _shorten(self, job: Assignment) -> None:
+        """Replace a result that the broker would end the connection for, again and again, by one that says so."""
+        why = self.too_large(len(job.result or b""))
+        if not why:
+            return
+        error = f"the result has {why}: return less, stream it, or share it as a file"
+        log.error("%s: job %s: %s", self.worker, job.uuid, error)
+        lean = Result(failed=True, status="error", errors=[error], task=f"{self.worker}:{job.task}")
+        lean.juuid, lean.service, lean.task_completed = job.uuid, self.service, clock_text()
+        self._assignments.replace_result(job, encode(self.worker, lean))
+
     def _try_result(self, job: Assignment) -> bool:
+        self._shorten(job)
         if self.pushes_results:
             return self.send(job, Command.RESPONSE, job.status, job.result or b"")
         return self.send_event(job, "result_ready", "completed", "completed")
