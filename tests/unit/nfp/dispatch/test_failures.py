@@ -85,3 +85,35 @@ def test_a_job_that_an_earlier_version_recorded_as_done_has_failed():
     bench.journal.ops[at] = bench.journal.ops[at]._replace(closes="done")
     bench.restart()
     assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+
+
+@pytest.mark.parametrize("how", ["raise", "answer an error", "are called by no such name"])
+@pytest.mark.parametrize("client", ["deployed", "own", "text"])
+def test_a_job_of_several_workers_that_all_fail_has_failed(how, client):
+    """A deployed client is told each as a task that failed, so that it shows every error; the job has failed."""
+    bench = Bench()
+    workers = [bench.register(name, ours=True) for name in ("w1", "w2")]
+    bench.pass_time(6)
+    asking = {"deployed": bench.client, "own": bench.own_client}.get(
+        client, lambda: bench.client(seed=True)
+    )()
+    names = "x1,x2" if "name" in how else "w1,w2"
+    uuid = bench.post(asking, target=names)
+    for worker in workers if "name" not in how else ():
+        post = the(worker.take()[-1:], POST)
+        body = json.dumps({worker.name: {"result": None, "failed": True, "errors": ["no"]}})
+        if how == "raise":
+            bench.answer(worker, post, 200, body.encode())
+        else:
+            bench.finish(worker, post, code=500)
+    view = bench.dispatcher.job(uuid, bench.now)
+    assert (view.state, shown(view)["failed"]) == ("failed", names.split(","))
+    assert told_of(bench.listener.events[-1])["status"] == "FAILED"
+    told = [packet for packet in asking.take() if packet.status != 202]
+    if client == "deployed":
+        assert [packet.status for packet in told] == [200, 200]
+        assert all(b'"failed":true' in packet.data.replace(b" ", b"") for packet in told)
+    (answer,) = bench.get(asking, uuid, target=names)[-1:]
+    assert client == "deployed" or answer.status == (
+        200 if how == "raise" else 500 if client == "text" or "error" in how else 400
+    )
