@@ -31,6 +31,8 @@ SECTIONS: Final = ("broker", "workers", "topology", "logging", "client", "hooks"
 
 Stamp = tuple[int, int, int] | None
 """Time of change, size and number of a file; None when it is not there."""
+_Seen = dict[Path, tuple[Stamp, Document | None]]
+"""Files that were looked at; None when one could not be read."""
 Item = str | dict[str, Any]
 """A file's name, relative to the folder of the inventory, or a mapping in its place."""
 
@@ -82,8 +84,7 @@ class Datastore:
         self._check_s = check_s
         self._checked = clock()
         self._loaded = Loaded()
-        self._stamps: dict[Path, Stamp] = {}
-        self._documents: dict[Path, tuple[Stamp, Document]] = {}
+        self._seen: _Seen = {}
 
     def load(self) -> Mapping[str, Any]:
         """Read everything that changed, and tell what there is: file, patterns, files and notes.
@@ -94,17 +95,14 @@ class Datastore:
         self._checked = self._clock()
         if self._path is None:
             return {"file": None, "patterns": 0, "files": 0, "notes": []}
-        stamps: dict[Path, Stamp] = {}
-        documents: dict[Path, tuple[Stamp, Document]] = {}
+        seen: _Seen = {}
         try:
-            loaded = self._read_all(self._path, stamps, documents)
+            loaded = self._read_all(self._path, seen)
         except ConfigError as error:
             self.problem = str(error)
+            self._seen |= seen
             raise
-        finally:
-            self._stamps = stamps
-            self._documents |= documents
-        self._documents = documents
+        self._seen = seen
         self._loaded, self.problem = loaded, ""
         for note in loaded.notes:
             log.warning("inventory: %s", note)
@@ -154,7 +152,7 @@ class Datastore:
         if not self.due:
             return
         self._checked = self._clock()
-        if all(_stamp(path) == known for path, known in self._stamps.items()):
+        if all(_stamp(path) == known for path, (known, _) in self._seen.items()):
             return
         try:
             self.load()
@@ -163,11 +161,9 @@ class Datastore:
         else:
             log.info("inventory: read again")
 
-    def _read_all(
-        self, path: Path, stamps: dict[Path, Stamp], documents: dict[Path, tuple[Stamp, Document]]
-    ) -> Loaded:
+    def _read_all(self, path: Path, seen: _Seen) -> Loaded:
         try:
-            main = self._document(path, str(path), stamps, documents)
+            main = self._document(path, str(path), seen)
         except _UnusableError as error:
             raise ConfigError(f"{path} {error}") from error
         workers = main.value.get("workers") or {}
@@ -182,23 +178,22 @@ class Datastore:
             if len(files) >= FILES_MAX:
                 raise main.fault(where, f"more than {FILES_MAX} files")
             try:
-                document = self._document(_confined(path.parent, name), name, stamps, documents)
+                document = self._document(_confined(path.parent, name), name, seen)
             except _UnusableError as error:
                 raise main.fault(where, f"{name[:200]!r} {error}") from error
             files[name] = document.value
             notes += document.notes
         return Loaded(main, patterns, files, tuple(notes))
 
-    def _document(
-        self, path: Path, name: str, stamps: dict[Path, Stamp], documents: dict[Path, tuple[Stamp, Document]]
-    ) -> Document:
+    def _document(self, path: Path, name: str, seen: _Seen) -> Document:
         """The file's mapping; as it was read before when it did not change."""
-        stamp = stamps[path] = _stamp(path)
-        known = self._documents.get(path)
-        if known is None or known[0] != stamp or stamp is None:
-            known = stamp, self._fresh(path, name)
-        documents[path] = known
-        return known[1]
+        stamp = _stamp(path)
+        known, document = self._seen.get(path, (None, None))
+        seen[path] = stamp, None
+        if document is None or known != stamp or stamp is None:
+            document = self._fresh(path, name)
+        seen[path] = stamp, document
+        return document
 
     def _fresh(self, path: Path, name: str) -> Document:
         text = _text_of(path)
