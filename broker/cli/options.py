@@ -64,8 +64,12 @@ def application(verb: str) -> typer.Typer:
     )
 
 
-def run_app(verb: str, app: typer.Typer, examples: Sequence[str], argv: Sequence[str]) -> int:
-    """As ``run``, for an application with commands of its own."""
+def run_app(
+    verb: str, app: typer.Typer, examples: Sequence[str], argv: Sequence[str], usual: str = ""
+) -> int:
+    """As ``run``, for an application with commands of its own; without a word it is ``usual``, if there is one."""
+    if usual and (not argv or (argv[0].startswith("-") and argv[0] not in _HELP)):
+        argv = [usual, *argv]
     try:
         code = app(list(argv), prog_name=f"headgate {verb}", standalone_mode=False)
     except typer.Abort:

@@ -36,9 +36,8 @@ class JobDisplay:
     """Progress of one job, for the time of a ``with`` block.
 
     Args:
-        screen: the verb's; with ``--json`` event are JSON lines.
+        screen: the verb's; with ``--json`` events are JSON lines. job: which one.
         shown: False draws and says nothing.
-        workers: who is known beforehand.
     """
 
     def __init__(self, screen: Screen, job: Job, shown: bool) -> None:

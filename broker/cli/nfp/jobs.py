@@ -257,7 +257,4 @@ async def cancel(
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb; without a word it lists."""
-    words = argv
-    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
-        words = ["list", *words]
-    return options.run_app("nfp jobs", app, EXAMPLES, words)
+    return options.run_app("nfp jobs", app, EXAMPLES, argv, usual="list")

@@ -155,10 +155,7 @@ def _show(
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb; without a word it lists."""
-    words = argv
-    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
-        words = ["list", *words]
-    return options.run_app("nfp keys", app, EXAMPLES, keys_last(words))
+    return options.run_app("nfp keys", app, EXAMPLES, keys_last(argv), usual="list")
 
 
 def keys_last(words: list[str]) -> list[str]:

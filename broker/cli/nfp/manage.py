@@ -270,7 +270,4 @@ async def worker(
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb; without a word it shows the broker."""
-    words = argv
-    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
-        words = ["show", *words]
-    return options.run_app("nfp manage", app, EXAMPLES, words)
+    return options.run_app("nfp manage", app, EXAMPLES, argv, usual="show")

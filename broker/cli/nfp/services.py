@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -29,18 +29,12 @@ WORKER_HEADS = ("worker", "service", "status", "busy", "waiting", *END_STATES, "
 CLIENT_HEADS = ("client", "there", "open jobs", "kept", "last seen", "holder")
 
 
-class ServiceTables:
+class ServiceTables(NamedTuple):
     """What a broker has at one time; deployed NorFab's tells names and who is alive, no load."""
 
-    def __init__(
-        self,
-        services: Sequence[dict[str, Any]],
-        workers: Sequence[dict[str, Any]],
-        clients: Sequence[dict[str, Any]] | None,
-    ) -> None:
-        self.services = services
-        self.workers = workers
-        self.clients = clients
+    services: Sequence[dict[str, Any]]
+    workers: Sequence[dict[str, Any]]
+    clients: Sequence[dict[str, Any]] | None
 
     def show(self, screen: Screen) -> None:
         """Print it: tables, or one JSON object."""

@@ -28,19 +28,6 @@ class WorkerConnection(ABC):
         unknown: what it answers to a GET of a job it does not know.
     """
 
-    __slots__ = (
-        "cancels",
-        "lists",
-        "managed",
-        "peer",
-        "pushes",
-        "records",
-        "service",
-        "strict",
-        "tokens",
-        "unknown",
-    )
-
     dialect: ClassVar[Dialect]
 
     def __init__(self, peer: Peer, service: str, features: frozenset[str]) -> None:
@@ -84,7 +71,6 @@ class WorkerConnection(ABC):
 class NorfabConnection(WorkerConnection):
     """Deployed NorFab's form, with the client's address."""
 
-    __slots__ = ()
     dialect: ClassVar[Dialect] = Dialect.NORFAB
 
     def request(self, command: Command, uuid: str, address: bytes, body: Body, after: int = 0) -> bool:
@@ -98,7 +84,6 @@ class TextConnection(WorkerConnection):
     Its worker's management is a service that is asked by POST (NFP, "Worker Management Interface").
     """
 
-    __slots__ = ()
     dialect: ClassVar[Dialect] = Dialect.SEED
 
     def __init__(self, peer: Peer, service: str, features: frozenset[str]) -> None:

@@ -106,20 +106,17 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
         raise ConfigError(
             f"{place}: its folder cannot be made: {error.filename}: {error.strerror}", error.errno
         ) from error
+    lock = None
     try:
         lock = Lock(place, schema.what)
-    except OSError as error:
-        raise ConfigError(f"{place}: {error.strerror or error}", error.errno) from error
-    try:
         return Database(place, _connect(place, schema, sync), lock)
-    except sqlite3.Error as error:
-        lock.release()
-        raise complaint(place, error) from error
-    except OSError as error:
-        lock.release()
-        raise ConfigError(f"{place}: {error.strerror or error}", error.errno) from error
-    except BaseException:
-        lock.release()
+    except BaseException as error:
+        if lock is not None:
+            lock.release()
+        if isinstance(error, sqlite3.Error):
+            raise complaint(place, error) from error
+        if isinstance(error, OSError):
+            raise ConfigError(f"{place}: {error.strerror or error}", error.errno) from error
         raise
 
 

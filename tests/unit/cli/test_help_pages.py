@@ -44,9 +44,9 @@ def page_of(capsys, *words):
 def test_a_help_page_says_what_its_source_says(page, capsys, monkeypatch):
     shown = []
 
-    def spy(verb, app, examples, argv):
+    def spy(verb, app, examples, argv, **more):
         shown.append((app, examples))
-        return run_app(verb, app, examples, argv)
+        return run_app(verb, app, examples, argv, **more)
 
     run_app = options.run_app
     monkeypatch.setattr(options, "run_app", spy)
