@@ -54,6 +54,13 @@ def part_state(status: int, body: Body) -> str:
     return EXPIRED if status == Code.TIMEOUT and not lost else FAILED
 
 
+def result_state(result: Any) -> str:
+    """Return how a task ended by its result, as a client has read it: done, failed or expired, as of ``part_state``."""
+    if not isinstance(result, dict) or result.get("failed") is not True:
+        return DONE
+    return EXPIRED if result.get("status") == "timeout" else FAILED
+
+
 def job_state(parts: Iterable[str]) -> str:
     """Return how a job ended whose parts ended like this: failed, expired or cancelled when one of them is, in this
     order, so that nothing hides a task that failed; done when all are.

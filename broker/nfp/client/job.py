@@ -20,7 +20,7 @@ from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
 from broker.nfp.names import Code, Command
 from broker.nfp.opening import read_object
-from broker.nfp.outcome import Outcome
+from broker.nfp.outcome import FAILED, Outcome, job_state, result_state
 from broker.nfp.targets import Target, render
 
 _STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
@@ -108,10 +108,15 @@ class Job:
 
     @property
     def status(self) -> str:
-        """new, queued, dispatched, started or waiting (for input), then done, failed, cancelled or expired."""
+        """new, queued, dispatched, started or waiting (for input), then done, failed, cancelled or expired.
+
+        A task that failed is a job that failed, although its result is one like any other.
+        """
         if not self.done:
             return self.outcome.status
-        return "done" if self._error is None else _STATUS_OF.get(type(self._error), "failed")  # type: ignore[arg-type]
+        if self._error is None:
+            return job_state(map(result_state, self.outcome.results.values()))
+        return _STATUS_OF.get(type(self._error), FAILED)  # type: ignore[arg-type]
 
     @property
     def workers(self) -> tuple[str, ...]:

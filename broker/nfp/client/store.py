@@ -206,9 +206,9 @@ def restore(job: Job, stored: StoredJob) -> None:
 
 
 def error_of(job: Job, stored: StoredJob) -> JobError | None:
-    """Return how the restored ``job`` ended that ``stored`` says is over; None: well."""
+    """Return how the restored ``job`` ended that ``stored`` says is over; None: with a result of every worker."""
     results, failures = job.outcome.results, job.outcome.failures
-    if stored.state == "done":
+    if stored.state != "cancelled" and not stored.error:
         return None
     if stored.state == "cancelled":
         return JobCancelled(stored.error, job.uuid, results)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broker.nfp import bodies
-from broker.nfp.outcome import END_STATES, STATUS_WORDS, job_state, part_state
+from broker.nfp.outcome import END_STATES, STATUS_WORDS, job_state, part_state, result_state
 
 
 def result(**more):
@@ -58,3 +58,19 @@ def test_a_job_and_that_nothing_hides_a_task_that_failed(parts, state):
 
 def test_each_has_a_word_in_the_journal():
     assert set(STATUS_WORDS) == set(END_STATES)
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [
+        ({"failed": False}, "done"),
+        ({"failed": True}, "failed"),
+        ({"failed": True, "status": "timeout"}, "expired"),
+        ("failed", "done"),
+        (None, "done"),
+        ({"failed": "yes"}, "done"),
+    ],
+)
+def test_a_result_says_how_its_task_ended(value, state):
+    assert result_state(value) == state
+    assert part_state(200, json.dumps({"w1": value}).encode()) == state

@@ -96,6 +96,20 @@ def test_a_finished_job_can_be_looked_at_later(ours, tmp_path):
     assert ours.count("POST") == 2
 
 
+def test_a_task_that_failed_is_a_job_that_failed_and_has_its_results(ours, tmp_path):
+    """As the broker says; the results are there as those of any other job, in this life and in the next."""
+
+    async def first(client):
+        job = await client.submit("dummy", "fail", uuid="u")
+        return (await job)["w1"]["failed"], job.status, job.error
+
+    async def second(client):
+        job = await client.attach("u")
+        return (await job)["w1"]["failed"], job.status, job.error
+
+    assert lives(ours, tmp_path, first, second) == [(True, "failed", None)] * 2
+
+
 def test_a_deadline_goes_on_while_nobody_is_there(ours, tmp_path):
     async def first(client):
         await client.submit("dummy", "never", uuid="u", timeout_s=0.3)
