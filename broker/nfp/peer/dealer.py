@@ -37,6 +37,8 @@ OPEN_TIMEOUT_S: Final = 0.5
 FAILOVER_S: Final = 5.0
 ATTEMPT_S: Final = 5.0
 """One address may take so long for the handshake."""
+UNHEARD_S: float = 5.0
+"""A worker that was registered for so long has got a KEEPALIVE, also of a deployed broker."""
 UNANSWERED: Final = 3
 """New connections tried for an OPEN of ours that a broker which used to answer leaves without answer."""
 CLOSE_S: Final = 1.0
@@ -255,6 +257,12 @@ class DealerChannel:
             self._answering.discard(session.broker)
             self._unanswered = 0
             session.begin(None)
+            if self._sender is Sender.WORKER:
+                asyncio.get_running_loop().call_later(UNHEARD_S, self._tell_unheard, session)
+
+    def _tell_unheard(self, session: BrokerSession) -> None:
+        if session is self._session and session.trouble:
+            log.warning("%s: %s", self.name, session.trouble)
 
     # -- connection.SessionOwner ------------------------------------------------------------------
 

@@ -448,3 +448,27 @@ def test_a_broker_that_says_nothing_is_named_while_it_is_waited_for():
             await way.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("sender", [Sender.CLIENT, Sender.WORKER])
+@pytest.mark.parametrize("speaks", [False, True])
+def test_a_worker_that_hears_nothing_says_what_that_may_be(sender, speaks, monkeypatch, caplog):
+    """Another peer of its name is connected: libzmq ignores the second one, and all looks well."""
+    monkeypatch.setattr(dealer, "UNHEARD_S", 0.1)
+
+    async def main():
+        with RawBroker() as broker:
+            way = DealerChannel([broker.endpoint], identity="c1", sender=sender, open_timeout_s=0.05)
+            way.start(Story(), dict)
+            await until(lambda: not way.trouble.startswith("tcp") or "said nothing" in way.trouble)
+            if speaks:
+                await broker.take_open()
+                broker.say("c1", Command.KEEPALIVE, service="s")
+            await asyncio.sleep(0.3)
+            await way.close()
+
+    asyncio.run(main())
+    warned = [
+        record for record in caplog.records if "perhaps another peer is connected as 'c1'" in record.message
+    ]
+    assert len(warned) == (sender is Sender.WORKER and not speaks)
