@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.nfp.files.service import FileService
+from broker.nfp.files.tree import Tree
 from tests.live.norfab import norfab
 from tests.live.ports import free_endpoint
 
@@ -19,7 +20,7 @@ class Serving:
     """Our file worker in a thread of its own."""
 
     def __init__(self, root: Path, endpoint: str, key: str, state: Path) -> None:
-        self.files = FileService(root)
+        self.files = FileService(Tree(root))
         self.worker = self.files.worker(
             name="our-files", broker=[endpoint], server_key=key, state_dir=state, drain_s=1.0
         )

@@ -12,13 +12,12 @@ asked for. A transfer is over when the end of the file was streamed. It may begi
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from broker.nfp.files.reading import Changed, Digests, Reading
-from broker.nfp.files.tree import DENY_DEFAULT, FILE_MAX_BYTES, Missing, TooLarge, Tree
+from broker.nfp.files.tree import Missing, TooLarge, Tree
 from broker.nfp.names import FILESHARING, FSS
 from broker.nfp.peer.channel import Channel
 from broker.nfp.threads import Threads
@@ -49,21 +48,11 @@ class FileService:
     """A shared folder, and the tasks over it.
 
     Args:
-        root, deny, own, file_max_bytes: see ``Tree``.
-
-    Raises:
-        OSError: the folder cannot be made or opened.
+        tree: the folder, which ``close`` closes.
     """
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        deny: Iterable[str] = DENY_DEFAULT,
-        own: Iterable[str | os.PathLike[str]] = (),
-        file_max_bytes: int = FILE_MAX_BYTES,
-    ) -> None:
-        self.tree = Tree(root, deny=deny, own=own, file_max_bytes=file_max_bytes)
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
         self.digests = Digests()
         self._threads: Threads | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

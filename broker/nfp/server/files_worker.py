@@ -58,10 +58,11 @@ class FilesWorker:
         if not settings.files_dir:
             return
         from broker.nfp.files.service import FileService
+        from broker.nfp.files.tree import Tree
 
         own = [path for path in (settings.secret_file, settings.store_file, settings.inventory) if path]
         try:
-            self._files = FileService(settings.files_dir, deny=settings.files_deny, own=own)
+            self._files = FileService(Tree(settings.files_dir, deny=settings.files_deny, own=own))
         except OSError as error:
             raise ConfigError(
                 f"{settings.files_dir}: cannot share this folder: {error.strerror}", error.errno

@@ -9,6 +9,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.files.service import LOCAL, TRANSFERS_MAX, FileService
+from broker.nfp.files.tree import Tree
 from broker.nfp.frames import Packet
 from broker.nfp.names import FILESHARING, FSS, Command, Sender
 from broker.nfp.peer.channel import Traffic
@@ -83,7 +84,7 @@ def root(tmp_path):
 
 def serving(root, scenario, service=FILESHARING, **settings):
     async def run():
-        files = FileService(root, **settings)
+        files = FileService(Tree(root, **settings))
         held = Held("files-1")
         worker = files.worker(
             service, name="files-1", channel=held, drain_s=0.1
@@ -186,7 +187,7 @@ def test_a_client_that_falls_silent_and_one_that_cancels(root):
 
 
 def test_the_brokers_own_two_are_named_and_cannot_be_confused(root):
-    files = FileService(root)
+    files = FileService(Tree(root))
     workers = asyncio.run(both(files))
     assert [(worker.service, worker.name) for worker in workers] == list(LOCAL)
     with pytest.raises(ConfigError):

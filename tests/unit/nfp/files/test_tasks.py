@@ -7,6 +7,7 @@ import os
 import pytest
 
 from broker.nfp.files.service import CHUNK_MAX_BYTES, URLS_MAX, FileService
+from broker.nfp.files.tree import Tree
 
 DATA = os.urandom(1000)
 
@@ -22,7 +23,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def sharing(root):
-    service = FileService(root, file_max_bytes=5000)
+    service = FileService(Tree(root, file_max_bytes=5000))
     yield service
     service.close()
 
