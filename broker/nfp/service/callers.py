@@ -27,7 +27,7 @@ class Caller:
 
     Attributes:
         principal: who it is.
-        name: its identity at the NFP broker.
+        name: its identity at the NFP broker. peer: how it is connected there.
         streams: by uuid.
         bodies: what was submitted under each of these: service, target, body.
     """
@@ -37,17 +37,8 @@ class Caller:
         self.streams: dict[str, list[JobStream]] = {}
         self.bodies: dict[str, tuple[str, Target, bytes]] = {}
         self.name = f"flux:{principal.userid}:{principal.standing}"
-        self._peer = broker.local_peer(principal, self.name, self._received, FEATURES)
-        self._peer.on_lost = self._lost
-
-    @property
-    def alive(self) -> bool:
-        """False once the NFP broker has ended it."""
-        return self._peer.alive
-
-    def close(self) -> None:
-        """Nobody asks any more."""
-        self._peer.close()
+        self.peer = broker.local_peer(principal, self.name, self._received, FEATURES)
+        self.peer.on_lost = self._lost
 
     def send(
         self, command: Command, stream: JobStream, target: Target, body: bytes = b"", service: str = ""
@@ -61,7 +52,7 @@ class Caller:
             uuid=stream.uuid,
             body=body,
         )
-        self._peer.submit(packet)
+        self.peer.submit(packet)
 
     def cancel(self, stream: JobStream) -> None:
         """DELETE its job."""
@@ -102,7 +93,7 @@ class Callers:
     def caller(self, principal: Principal) -> Caller:
         """The one of ``principal``."""
         known = self._by_principal.pop(principal, None)
-        if known is None or not known.alive:
+        if known is None or not known.peer.alive:
             known = Caller(self._broker, principal)
             self._trim()
         self._by_principal[principal] = known  # behind all others: the latest
@@ -111,10 +102,10 @@ class Callers:
     def _trim(self) -> None:
         idle = [who for who, caller in self._by_principal.items() if not caller.streams]
         for who in idle[: max(0, len(idle) - IDLE_MAX)]:
-            self._by_principal.pop(who).close()
+            self._by_principal.pop(who).peer.close()
 
     def close(self) -> None:
         """Forget everybody."""
         for caller in self._by_principal.values():
-            caller.close()
+            caller.peer.close()
         self._by_principal.clear()
