@@ -249,6 +249,8 @@ class PeerStore(Generic[More]):
         Raises:
             NotStored: the file cannot be read.
         """
+        if not rows:
+            return []
         return await self._thread.ask(partial(_read_bodies, [row.number for row in rows]))
 
     def age_s(self, row: Row[More]) -> float:
