@@ -148,6 +148,8 @@ def _arguments(said: Any) -> str:
     """As they would be written in a call: ``1, device="r1"``."""
     if not isinstance(said, dict):
         return str(said or "")
+    if not isinstance(said.get("args"), list) or not isinstance(said.get("kwargs"), dict):
+        return compact(said)  # anybody may submit anything
     named = [f"{name}={compact(value)}" for name, value in said["kwargs"].items()]
     return ", ".join([*map(compact, said["args"]), *named])
 

@@ -101,6 +101,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="PYTHON",
         help="an interpreter that has NorFab, to run workers that are NorFab's own",
     )
+    add("--no-env", action="store_true", help="do not read the file .env beside the inventory")
     add("--no-store", action="store_true", help="keep nothing: jobs end with the broker and the workers")
     add("--no-curve", action="store_true", help="speak plaintext, as broker.zmq_auth: false does")
     add("--insecure", action="store_true", help="allow plaintext to and from other machines")
@@ -124,7 +125,8 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     if given.no_broker and given.no_workers:
         parser.error("--no-broker and --no-workers: expected one of them")
-    load_environment(os.path.dirname(os.path.abspath(given.inventory)))
+    if not given.no_env:
+        load_environment(os.path.dirname(os.path.abspath(given.inventory)))
     datastore = Datastore(given.inventory)
     datastore.load()
     topology = wanted(given, read_topology(datastore))

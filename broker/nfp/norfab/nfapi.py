@@ -155,6 +155,7 @@ class _Topology:
     def __init__(self, inventory: Inventory, broker: bool, workers: bool, names: list[str]) -> None:
         self._written = "" if inventory.path else _written(inventory)
         words = [*interpreter.command("headgate"), "nfp", "up", inventory.path or self._written, "--json"]
+        words.append("--no-env")  # it was read, as load_env_override says
         words += [
             word for word, given in (("--no-broker", not broker), ("--no-workers", not workers)) if given
         ]

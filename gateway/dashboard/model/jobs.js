@@ -20,9 +20,12 @@ const OVER = new Set(['done', 'failed', 'cancelled', 'expired']);
  *   or cancelled, "" before; `share` is what of it is done
  */
 
-/** Arguments as they would stand in a call. @param {{args: any[], kwargs: object}|string|null} said */
+/** Arguments as they would stand in a call. @param {{args: any, kwargs: any}|string|null} said */
 export function givenOf(said) {
   if (!said || typeof said === 'string') return said ?? '';
+  if (!Array.isArray(said.args) || Array.isArray(said.kwargs) || typeof (said.kwargs ?? 0) !== 'object') { // anybody may submit anything
+    return JSON.stringify(said);
+  }
   const named = Object.entries(said.kwargs).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
   return [...said.args.map((value) => JSON.stringify(value)), ...named].join(', ');
 }

@@ -13,6 +13,7 @@ import pytest
 from broker.cli import exits
 from broker.cli.main import main
 from broker.cli.nfp.following import show_results
+from broker.cli.nfp.jobs import JOB_HEADS, job_row
 from broker.cli.nfp.session import CONNECT_S, NfpSession
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken
@@ -553,3 +554,27 @@ def test_help_has_examples(capsys):
     for verb in ("run", "jobs", "services", "events", "fetch", "keys"):
         assert nfp(verb, "--help") == 0
         assert f"headgate nfp {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ({"args": [1], "kwargs": {"a": "b"}}, '1, a="b"'),
+        ({"args": 5, "kwargs": {}}, '{"args":5,"kwargs":{}}'),
+        ({"args": [], "kwargs": ["a"]}, '{"args":[],"kwargs":["a"]}'),
+        ("no JSON", "no JSON"),
+        (None, ""),
+    ],
+)
+def test_a_list_of_jobs_stands_whatever_somebody_has_submitted(arguments, shown):
+    job = {
+        "uuid": "u",
+        "service": "s",
+        "task": "t",
+        "target": "any",
+        "state": "done",
+        "age_s": 1,
+        "client": "c",
+    }
+    row = dict(zip(JOB_HEADS, job_row({**job, "workers": [], "arguments": arguments}), strict=True))
+    assert row["arguments"] == shown

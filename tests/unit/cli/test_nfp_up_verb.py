@@ -131,6 +131,9 @@ def test_an_environment_file_is_read_as_in_norfab(inventory: Path, monkeypatch: 
         main(["nfp", "up", "--no-broker", "--no-workers"])
     assert main(["nfp", "up", "--worker", "nosuch"]) == exits.CONFIG
     assert [os.environ[name] for name in names] == ["x y", "a b", "a#b", ""]
+    monkeypatch.setenv("NFP_TEST_A", "before")
+    assert main(["nfp", "up", "--worker", "nosuch", "--no-env"]) == exits.CONFIG
+    assert os.environ["NFP_TEST_A"] == "before"
     Path(".env").write_bytes(b"\xff")
     assert main(["nfp", "up", "--worker", "nosuch"]) == exits.CONFIG
 

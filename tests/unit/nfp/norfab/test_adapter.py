@@ -244,7 +244,7 @@ def test_start(place, up, wanted, words):
     try:
         nf.start(**wanted)
         assert json.loads((place / "words").read_text()) == [
-            "nfp", "up", str(place / "inventory.yaml"), "--json", *words,
+            "nfp", "up", str(place / "inventory.yaml"), "--json", "--no-env", *words,
         ]  # fmt: skip
         with pytest.raises(RuntimeError, match="one start"):
             nf.start()
