@@ -3,7 +3,7 @@
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns, ``disown``
 takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take apart, and
 ``raise_descriptor_limit`` asks for all that is allowed. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said.
-``Pauses`` is for who looks after others.
+``signals`` is how a process leaves, at once when it is told twice. ``Pauses`` is for who looks after others.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import fcntl
 import logging
 import os
 import resource
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -134,6 +135,34 @@ class Pauses:
             self.ends = 0
         self.ends += 1
         return float(min(self._first_s * 2.0 ** min(self.ends - 1, 32), self._longest_s))
+
+
+# ---------------------------------------------------------------- signals
+
+
+@contextlib.contextmanager
+def signals(loop: Any, leave: Callable[[str], object], at_once: Callable[[], object]) -> Iterator[list[str]]:
+    """In the block SIGTERM and SIGINT call ``leave`` with the first one's name, ``at_once`` for each further one.
+
+    Gives the names of those that came.
+    """
+    told: list[str] = []
+
+    def signalled(name: str) -> None:
+        told.append(name)
+        if len(told) > 1:
+            at_once()
+        else:
+            leave(name)
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, signalled, number.name)
+    try:
+        yield told
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 # ---------------------------------------------------------------- descriptors

@@ -1,9 +1,11 @@
 """What a process says to its service manager, heard at a real socket, and the three forms of its log."""
 
+import asyncio
 import json
 import logging
 import os
 import resource
+import signal
 import socket
 import sys
 from importlib import import_module
@@ -342,3 +344,18 @@ def test_pauses_grow_to_a_limit_and_begin_anew():
     assert (pauses.after(10.0), pauses.ends) == (1.0, 2)
     for _ in range(2000):
         assert pauses.after(0.0) <= 3.0
+
+
+def test_the_first_signal_has_it_leave_and_further_ones_end_it_at_once():
+    async def main():
+        said = []
+        loop = asyncio.get_running_loop()
+        with supervision.signals(loop, said.append, lambda: said.append("at once")) as told:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(0.02)
+        assert said == ["SIGINT", "at once"]
+        assert told == ["SIGINT", "SIGTERM"]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    asyncio.run(main())

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -76,38 +75,36 @@ async def serve(
     broker = NfpBroker(settings, name=name, journal=journal)
     task = asyncio.current_task()
     assert task is not None
-    told: list[str] = []
-
-    def signalled(number: signal.Signals) -> None:
-        told.append(number.name)
-        if len(told) > 1:
-            task.cancel()
-        else:
-            broker.leave(restart=False, reason=number.name)
-
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, number)
     supervision.watch(loop.call_later)
+
+    def leave(name: str) -> None:
+        broker.leave(restart=False, reason=name)
+
+    told: list[str] = []
     try:
-        await broker.start()
-        await broker.files_worker.settled()
-        async with beside(broker) if beside is not None else contextlib.nullcontext():
-            supervision.announce(loop.call_later, "READY=1")
-            if ready is not None:
-                ready(broker)
-            outcome = await broker.left()
-        supervision.notify("STOPPING=1" if outcome == "stop" else "RELOADING=1")
-        await broker.stop(f"the broker {'restarts' if outcome == 'restart' else 'stops'}")
+        with supervision.signals(loop, leave, task.cancel) as told:
+            return await _work(broker, ready, beside)
     except asyncio.CancelledError:
         if len(told) < 2:
             raise
         task.uncancel()
         return ""
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
         await broker.abandon()
+
+
+async def _work(broker: NfpBroker, ready: Callable[[NfpBroker], None] | None, beside: Beside | None) -> str:
+    """From its start to its stop in order; returns "stop" or "restart"."""
+    await broker.start()
+    await broker.files_worker.settled()
+    async with beside(broker) if beside is not None else contextlib.nullcontext():
+        supervision.announce(broker.loop.call_later, "READY=1")
+        if ready is not None:
+            ready(broker)
+        outcome = await broker.left()
+    supervision.notify("STOPPING=1" if outcome == "stop" else "RELOADING=1")
+    await broker.stop(f"the broker {'restarts' if outcome == 'restart' else 'stops'}")
     return outcome
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, overload
 
+from broker import supervision
 from broker.errors import ConfigError
 from broker.nfp.client.client import NfpClient
 from broker.nfp.names import CLIENT_OF_WORKER, INTERNAL, MMI_WORKER, NAME_BYTES_MAX, Sender
@@ -265,23 +265,8 @@ class Worker:
         """``run``, ended by SIGTERM or SIGINT, at once by a second one."""
         loop = asyncio.get_running_loop()
         running = loop.create_task(self.run(), name=f"worker {self.name}")
-        told = 0
-
-        def leave() -> None:
-            nonlocal told
-            told += 1
-            if told > 1:
-                running.cancel()
-            else:
-                self.stop()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, leave)
-        try:
+        with supervision.signals(loop, lambda _: self.stop(), running.cancel):
             await asyncio.wait([running])
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
         return "shutdown" if running.cancelled() else running.result()
 
     def _begin(self) -> None:
