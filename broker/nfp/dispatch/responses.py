@@ -177,7 +177,7 @@ class NorfabResponder(Responder):
         return sent
 
     def _none_of(self, order: Order) -> tuple[int, bytes]:
-        if order.open:
+        if order.open or not order.parts:  # without parts it waits for the first worker of its service
             return 300, bodies.progress(order.uuid, order.service, "")
         return 404, bodies.failed(404, order.uuid, order.service, order.target_text, NOT_GIVEN)
 

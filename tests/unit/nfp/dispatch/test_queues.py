@@ -32,6 +32,21 @@ def test_a_request_for_nobody_waits_and_is_dispatched(target):
     assert story(client.take()) == [wanted]
 
 
+@pytest.mark.parametrize("target", ["any", "all", "w1", "w1,w2"])
+@pytest.mark.parametrize("kind", ["deployed", "own", "text"])
+def test_a_request_for_nobody_is_pending_for_whoever_asks(kind, target):
+    """Clients ask now and then, deployed ones after 10 s, and take an error for the end."""
+    bench = Bench()
+    client = {"deployed": bench.client, "own": bench.own_client, "text": partial(bench.client, seed=True)}[
+        kind
+    ]()
+    uuid = bench.post(client, target=target)
+    client.take()
+    answers = bench.get(client, uuid, target=target)
+    assert {answer.status for answer in answers} == {300}
+    the(bench.register("w1").take(), POST)
+
+
 @pytest.mark.parametrize("target", ["any", "all", "w1"])
 @pytest.mark.parametrize("seed", [False, True])
 def test_a_request_for_nobody_expires(target, seed):
