@@ -21,6 +21,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.journal.feed import Feed
@@ -52,31 +53,27 @@ _KEEPALIVE: Final = Command.KEEPALIVE
 _WORKER: Final = Sender.WORKER
 
 
+@dataclass(slots=True, eq=False)
 class _Known:
     """A peer of the journal."""
 
-    __slots__ = ("number", "received", "role", "sent", "service", "up")
-
-    def __init__(self, number: int, role: str) -> None:
-        self.number = number
-        self.role = role
-        self.service = ""
-        self.up = False
-        self.received = 0
-        self.sent = 0
+    number: int
+    role: str
+    service: str = ""
+    up: bool = False
+    received: int = 0
+    sent: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A packet that came and is not noted yet."""
 
-    __slots__ = ("frames", "packet", "peer", "refused", "task")
-
-    def __init__(self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None) -> None:
-        self.peer = peer
-        self.packet = packet
-        self.frames = frames
-        self.refused = 0
-        self.task = ""
+    peer: RouterPeer | LocalPeer
+    packet: Packet
+    frames: Sequence[Body] | None
+    refused: int = 0
+    task: str = ""
 
 
 class Recording(Feed):
