@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import Final
+from typing import Any, Final
 
 from broker import __version__
 from broker.errors import ConfigError, LinkClosed
@@ -38,8 +38,7 @@ from broker.nfp.server.keys import BrokerKeys, access_of, prepare
 from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
 from broker.nfp.server.name_pins import NamePins
-from broker.nfp.server.outbox import QueueLimits
-from broker.nfp.server.peers import RouterPeer
+from broker.nfp.server.outbox import QueuedPeer, QueueLimits
 from broker.nfp.server.recollection import Recollection
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.router import NfpRouter
@@ -292,7 +291,7 @@ class NfpBroker:
         """Its public key, Z85; "" in plaintext."""
         return self.keys.broker.public_key if self.keys.broker is not None else ""
 
-    def peers(self) -> Iterator[RouterPeer | LocalPeer]:
+    def peers(self) -> Iterator[QueuedPeer[Any]]:
         """Everybody who is connected and has spoken."""
         for router in self.routers:
             yield from router.peers()
@@ -358,7 +357,7 @@ class NfpBroker:
 
     def _offended(self, peer: Peer, kind: str, text: str) -> None:
         """The dispatcher saw what only a broken or hostile peer does."""
-        assert isinstance(peer, RouterPeer | LocalPeer)
+        assert isinstance(peer, QueuedPeer)
         self.ingress.invalid(peer, kind, text, self.clock.now())
 
     def _sent(self) -> None:
@@ -394,4 +393,4 @@ def _explained(error: ConfigError) -> ConfigError:
 
 
 def _backlog(peer: Peer) -> int:
-    return peer.waiting[0] if isinstance(peer, RouterPeer | LocalPeer) else 0
+    return peer.waiting[0] if isinstance(peer, QueuedPeer) else 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from broker.nfp.access import Access
 from broker.nfp.dispatch import Dispatcher
@@ -25,8 +26,8 @@ from broker.nfp.server.commands import Commands
 from broker.nfp.server.disconnects import Disconnects
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.invalid_messages import InvalidMessages
-from broker.nfp.server.local import LocalPeer
 from broker.nfp.server.name_pins import NamePins
+from broker.nfp.server.outbox import QueuedPeer
 from broker.nfp.server.peers import RouterPeer, name_of
 from broker.nfp.server.recording import Recording
 
@@ -99,7 +100,7 @@ class Ingress:
             if row.added.holder.startswith("key:") and not _is_libzmqs(row.added.client):
                 self._name_pins.expect(name_of(row.added.client), row.added.holder.removeprefix("key:"))
 
-    def _greet(self, peer: RouterPeer | LocalPeer, packet: Packet, now: float) -> bool:
+    def _greet(self, peer: QueuedPeer[Any], packet: Packet, now: float) -> bool:
         """Pin the name of a peer whose first valid message is ``packet``; False: no room for it, or the peer left."""
         peer.greeted = True
         key, worker = peer.principal.key, packet.sender is Sender.WORKER
@@ -130,9 +131,7 @@ class Ingress:
             return
         self.take(peer, packet, frames, now)
 
-    def take(
-        self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None, now: float
-    ) -> None:
+    def take(self, peer: QueuedPeer[Any], packet: Packet, frames: Sequence[Body] | None, now: float) -> None:
         """Act on a packet, which came as ``frames`` or from this process (None); never raises."""
         recording = self._recording
         if recording is not None:
@@ -155,7 +154,7 @@ class Ingress:
         if recording is not None:
             recording.done()
 
-    def invalid(self, peer: RouterPeer | LocalPeer, kind: str, text: str, now: float) -> None:
+    def invalid(self, peer: QueuedPeer[Any], kind: str, text: str, now: float) -> None:
         """Drop a message, count it, and cut who sends too many."""
         log.debug("%s: dropped: %s", peer.name, text)
         if self._invalid_messages.add(peer.invalid, kind, now):
@@ -163,13 +162,13 @@ class Ingress:
 
     # -- connections ---------------------------------------------------------------------------
 
-    def has_room(self, peer: RouterPeer | LocalPeer) -> None:
+    def has_room(self, peer: QueuedPeer[Any]) -> None:
         """Send ``peer`` what it is owed: its queue is at most half full again, after something found no room."""
         if peer.alive:
             self._dispatcher.has_room(peer, self._flusher.clock.now())
             self._flusher.soon()
 
-    def gone(self, peer: RouterPeer | LocalPeer, now: float) -> None:
+    def gone(self, peer: QueuedPeer[Any], now: float) -> None:
         """Take note that a connection is lost; everything that came over it was handled."""
         try:
             self._dispatcher.peer_gone(peer, now)

@@ -46,10 +46,8 @@ class LocalPeer(QueuedPeer[Packet]):
         features: frozenset[str],
         limits: QueueLimits,
     ) -> None:
-        super().__init__(name, name.encode(), principal, limits)
+        super().__init__(name, name.encode(), principal, limits, "here", INPROC)
         self.features = features
-        self.address = "here"
-        self.transport = INPROC
         self.on_packet = on_packet
         self.on_lost: Callable[[str], None] = _nobody
         self._broker = broker

@@ -141,19 +141,32 @@ class QueuedPeer(Peer, Generic[Form]):
     """A peer of this broker with an outbox, before it is known how it is connected.
 
     Attributes:
+        address: where it is, for people. transport: how it is connected, as the journal numbers it.
         invalid: the count of its invalid messages.
+        deaf: True once it is cut: what it has sent is not handled.
         greeted: True once it has said something valid.
         worker: True once it has said something as a worker.
     """
 
-    def __init__(self, name: str, identity: bytes, principal: Principal, limits: QueueLimits) -> None:
+    def __init__(
+        self,
+        name: str,
+        identity: bytes,
+        principal: Principal,
+        limits: QueueLimits,
+        address: str,
+        transport: int,
+    ) -> None:
         self.name = name
+        self.address = address
+        self.transport = transport
         self.identity = identity
         self.principal = principal
         self.dialect = Dialect.NORFAB
         self.features = frozenset()
         self.alive = True
         self.unsent = ()
+        self.deaf = False
         self.invalid = InvalidCount()
         self.greeted = False
         self.worker = False

@@ -43,9 +43,7 @@ class RouterPeer(QueuedPeer[list[Body]]):
 
     Attributes:
         tag: the user id of the connection (see ``zap``).
-        address: its network address, for people.
         fd: the connection's descriptor in libzmq. inode: its socket's number.
-        deaf: True once it is cut: what it has sent is not handled.
         lockstep: its socket is a REQ: one answer for each request, and nothing unasked.
         senders: who may speak on its socket: clients, workers, or both.
     """
@@ -53,12 +51,10 @@ class RouterPeer(QueuedPeer[list[Body]]):
     def __init__(
         self, router: NfpRouter, identity: bytes, tag: str, principal: Principal, address: str, fd: int
     ) -> None:
-        super().__init__(name_of(identity), identity, principal, router.limits)
+        super().__init__(name_of(identity), identity, principal, router.limits, address, router.transport)
         self.tag = tag
-        self.address = address
         self.fd = fd
         self.inode = inode(fd)
-        self.deaf = False
         self.lockstep = False
         self.senders = router.senders
         self._router = router
@@ -68,11 +64,6 @@ class RouterPeer(QueuedPeer[list[Body]]):
 
     def __repr__(self) -> str:
         return f"<{self.name} at {self.address}>"
-
-    @property
-    def transport(self) -> int:
-        """How it is connected, as the journal numbers it."""
-        return self._router.transport
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         """See ``Peer.send``. A peer that has no room even for a result, and takes nothing, does not read: it is cut."""

@@ -43,8 +43,7 @@ from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.frames import Body, Packet
 from broker.nfp.names import Command, Sender
-from broker.nfp.server.local import LocalPeer
-from broker.nfp.server.peers import RouterPeer
+from broker.nfp.server.outbox import QueuedPeer
 from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_of, wire_of
 
 log = logging.getLogger("headgate")
@@ -69,7 +68,7 @@ class _Known:
 class _Pending:
     """A packet that came and is not noted yet."""
 
-    peer: RouterPeer | LocalPeer
+    peer: QueuedPeer[Any]
     packet: Packet
     frames: Sequence[Body] | None
     refused: int = 0
@@ -100,7 +99,7 @@ class Recording(Feed):
 
     # -- packets -------------------------------------------------------------------------------
 
-    def came(self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None) -> None:
+    def came(self, peer: QueuedPeer[Any], packet: Packet, frames: Sequence[Body] | None) -> None:
         """``packet`` of ``peer`` is going to be acted on; ``frames`` None: it never was any."""
         self.done()
         if self.active and packet.command is not _KEEPALIVE:
@@ -127,7 +126,7 @@ class Recording(Feed):
         direction = DENIED if pending.refused else IN
         self._packet(peer, known, facts, direction, pending.refused, wire_of(packet, pending.frames))
 
-    def invalid(self, peer: RouterPeer | LocalPeer, kind: str, frames: Sequence[Body]) -> None:
+    def invalid(self, peer: QueuedPeer[Any], kind: str, frames: Sequence[Body]) -> None:
         """``peer`` sent what is no packet; ``kind`` as of ``InvalidPacket``."""
         self.done()
         if self.active:
@@ -140,9 +139,7 @@ class Recording(Feed):
             }
             self._packet(peer, known, facts, DENIED, errno.EPROTO, [bytes(frame) for frame in frames])
 
-    def sent(
-        self, peer: RouterPeer | LocalPeer, packet: Packet, frames: Sequence[Body] | None = None
-    ) -> None:
+    def sent(self, peer: QueuedPeer[Any], packet: Packet, frames: Sequence[Body] | None = None) -> None:
         """``packet`` is queued for ``peer``; recorded where what is sent is wanted, too."""
         if not self.both or not self.active or packet.command is _KEEPALIVE:
             return
@@ -155,7 +152,7 @@ class Recording(Feed):
 
     def _packet(
         self,
-        peer: RouterPeer | LocalPeer,
+        peer: QueuedPeer[Any],
         known: _Known,
         facts: dict[str, Any],
         direction: int,
@@ -195,7 +192,8 @@ class Recording(Feed):
         wire = worker.connection
         if not self.active or wire is None:
             return
-        peer: RouterPeer | LocalPeer = wire.peer  # type: ignore[assignment]  # all of ours are
+        peer = wire.peer
+        assert isinstance(peer, QueuedPeer)
         if here:
             self.done()
             known = self._of(peer, "worker")
@@ -204,7 +202,7 @@ class Recording(Feed):
         else:
             self._down(peer, "nothing can be given to it any more")
 
-    def gone(self, peer: RouterPeer | LocalPeer) -> None:
+    def gone(self, peer: QueuedPeer[Any]) -> None:
         """The connection of ``peer`` is lost."""
         if self.active:
             self._down(peer, "its connection ended")
@@ -222,7 +220,7 @@ class Recording(Feed):
         if owed:
             self._note(STATE, LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
 
-    def _of(self, peer: RouterPeer | LocalPeer, role: str) -> _Known:
+    def _of(self, peer: QueuedPeer[Any], role: str) -> _Known:
         known = self._known.get(peer)
         if known is None:
             facts = {"address": peer.address, **uid_of(peer)}
@@ -234,7 +232,7 @@ class Recording(Feed):
                 self._up(peer, known)
         return known
 
-    def _up(self, peer: RouterPeer | LocalPeer, known: _Known) -> None:
+    def _up(self, peer: QueuedPeer[Any], known: _Known) -> None:
         if known.up:
             return
         known.up = True
@@ -243,13 +241,13 @@ class Recording(Feed):
             facts["service"] = known.service
         self.note(STATE, LINK_UP, facts, transport=peer.transport, peer=known.number)
 
-    def _down(self, peer: RouterPeer | LocalPeer, reason: str) -> None:
+    def _down(self, peer: QueuedPeer[Any], reason: str) -> None:
         self.done()
         known = self._known.pop(peer, None)
         if known is None:
             return
         if known.up:
-            cause = "closed" if getattr(peer, "deaf", False) else "ended"
+            cause = "closed" if peer.deaf else "ended"
             facts = {
                 "peer": peer.name,
                 "role": known.role,
