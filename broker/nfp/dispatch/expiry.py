@@ -16,6 +16,7 @@ from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State, told_by
 
 MISSPELT: Final = "no worker is called {}, and no resource"
+TOO_LATE: Final = "{} is a resource that nobody had announced when the job came: submit it again"
 
 
 class Expiry:
@@ -38,7 +39,8 @@ class Expiry:
         for part in [part for part in order.parts.values() if part.state == WAITING]:
             if self._misspelt_at(part.name, order) <= now:
                 self._scheduler.withdraw(part)
-                self._results.fail(part, 400, MISSPELT.format(part.name), now)
+                late = bool(self._state.registry.named(part.name, order.service))
+                self._results.fail(part, 400, (TOO_LATE if late else MISSPELT).format(part.name), now)
             elif self._given_up_at(part.name, order, part.since, now) <= now:
                 self._expire_part(part, self._nobody(part.name, order, part.since, now), now)
         if order.open or not order.parts:
