@@ -248,7 +248,7 @@ def test_a_resource_is_its_workers_while_they_are_known_and_a_worker_of_that_nam
 @pytest.mark.parametrize("came_before", [False, True])
 def test_a_resource_that_is_announced_too_late_is_told_as_such(came_before):
     """Of a restarted broker's workers it is not known what they manage, until they are back."""
-    bench = Bench(DispatchConfig(queue_ttl_s=60))
+    bench = Bench(DispatchConfig(queue_ttl_s=10))
     client = bench.own_client()
     if came_before:
         bench.register("w1", ours=True, resources=("r1",))
@@ -256,7 +256,7 @@ def test_a_resource_that_is_announced_too_late_is_told_as_such(came_before):
     bench.post(client, target="r1", timeout=100)
     bench.register("w1", ours=True, resources=("r1",))
     client.take()
-    bench.pass_time(COME_S + 0.1 if came_before else 60.1)
+    bench.pass_time(COME_S + 0.1 if came_before else 10.1)
     (told,) = client.take()
     error = "r1 is a resource that nobody had announced when the job came: submit it again"
     assert (told.status, said(told)["error"]) == (400, error)
