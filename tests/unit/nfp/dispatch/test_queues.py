@@ -125,7 +125,7 @@ def test_a_name_that_was_there_is_held_and_told():
     the(back.take(), POST)
 
 
-COME_S = 2 * DispatchConfig.keepalive_s
+COME_S = 2 * DispatchConfig().keepalive_s
 """Every worker of a service has come after so long."""
 
 
