@@ -3,7 +3,8 @@
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns, ``disown``
 takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take apart, and
 ``raise_descriptor_limit`` asks for all that is allowed. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said.
-``signals`` is how a process leaves, at once when it is told twice. ``Pauses`` is for who looks after others.
+``signals`` is how a process leaves, at once when it is told twice, ``start_again`` how it begins anew, and ``Pauses``
+is for who looks after others.
 """
 
 from __future__ import annotations
@@ -163,6 +164,17 @@ def signals(loop: Any, leave: Callable[[str], object], at_once: Callable[[], obj
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def start_again() -> None:
+    """Execute the command line of this process once more; returns only when that fails, which is logged."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    try:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
+    except OSError:
+        logging.getLogger("headgate").exception("cannot start again")
 
 
 # ---------------------------------------------------------------- descriptors

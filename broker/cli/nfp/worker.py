@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Final
 
 from broker import supervision
-from broker.cli.exits import OK, UsageError
+from broker.cli.exits import FAILED, OK, UsageError
 from broker.errors import ConfigError
 from broker.nfp.peer.keys import PLAINTEXT, check_name
 from broker.nfp.worker import Worker
@@ -108,8 +108,8 @@ def main(argv: list[str]) -> int:
         print("\n".join([*worker.summary(), "Ctrl-C ends it"]), flush=True)
     if asyncio.run(_serve(worker)) == "restart":
         log.info("%s: starts anew", worker.name)
-        sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line again
+        supervision.start_again()
+        return FAILED
     return OK
 
 

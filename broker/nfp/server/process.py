@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -49,7 +48,7 @@ def run(settings: NfpSection, *, log_level: str = "info", **means: Any) -> int:
         print(f"headgate nfp: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
         return EXIT_FAILED
     if outcome == "restart":
-        start_again()
+        supervision.start_again()
     return EXIT_OK if outcome else EXIT_FAILED
 
 
@@ -106,14 +105,3 @@ async def _work(broker: NfpBroker, ready: Callable[[NfpBroker], None] | None, be
     supervision.notify("STOPPING=1" if outcome == "stop" else "RELOADING=1")
     await broker.stop(f"the broker {'restarts' if outcome == 'restart' else 'stops'}")
     return outcome
-
-
-def start_again() -> None:
-    """Execute the command line of this process once more; returns only when that fails, which is logged."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    try:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own command line
-    except OSError:
-        log.exception("cannot start again")
