@@ -11,29 +11,10 @@
 They see the broker itself (``server.broker.NfpBroker``). ``../MANAGEMENT.md`` has all their tasks.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from broker.nfp.logs import LogBuffer
 from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.management.events import EventService
-from broker.nfp.management.internal_service import InternalService
 from broker.nfp.management.jobs import JobService
 from broker.nfp.management.mmi import MmiService
 
-if TYPE_CHECKING:
-    from broker.nfp.server.broker import NfpBroker
-
-__all__ = [
-    "Accounting",
-    "EventBus",
-    "LogBuffer",
-    "internal_services",
-]
-
-
-def internal_services(broker: NfpBroker) -> list[InternalService]:
-    """The services of management; the inventory's is its own room's."""
-    return [MmiService(broker), JobService(broker), EventService(broker.event_bus)]
+__all__ = ["Accounting", "EventBus", "EventService", "JobService", "MmiService"]

@@ -23,7 +23,8 @@ from broker.nfp.dispatch import DispatchConfig, Dispatcher
 from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.frames import Body
 from broker.nfp.inventory import Datastore, InventoryService, Reader
-from broker.nfp.management import Accounting, EventBus, LogBuffer, internal_services
+from broker.nfp.logs import LogBuffer
+from broker.nfp.management import Accounting, EventBus, EventService, JobService, MmiService
 from broker.nfp.names import CLIENT_OF_WORKER, Sender
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.principal import Principal, Standing
@@ -149,7 +150,7 @@ class NfpBroker:
         self.commands = Commands(
             self.dispatcher,
             self.access,
-            [*internal_services(self), self._inventory_service()],
+            [MmiService(self), JobService(self), EventService(self.event_bus), self._inventory_service()],
             opened=BrokerOpen(
                 "headgate",
                 __version__,

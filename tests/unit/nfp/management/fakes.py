@@ -8,7 +8,8 @@ from broker.nfp.access import Access
 from broker.nfp.contract import Call, JobEvent
 from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
-from broker.nfp.management import Accounting, EventBus, LogBuffer
+from broker.nfp.logs import LogBuffer
+from broker.nfp.management import Accounting, EventBus, EventService, JobService, MmiService
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
@@ -191,3 +192,8 @@ class FakeBroker:
 
     def leave(self, *, restart, reason):
         self.left.append(restart)
+
+
+def internal_services(broker):
+    """The services of management over ``broker``."""
+    return [MmiService(broker), JobService(broker), EventService(broker.event_bus)]

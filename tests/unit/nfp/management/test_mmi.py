@@ -5,7 +5,6 @@ import logging
 
 import pytest
 
-from broker.nfp.management import internal_services
 from broker.nfp.management.mmi import MmiService
 from broker.nfp.names import EVENTS, JOBS, MMI_BROKER, Dialect
 from tests.unit.nfp.management.fakes import (
@@ -16,6 +15,7 @@ from tests.unit.nfp.management.fakes import (
     FakeBroker,
     FakePeer,
     event,
+    internal_services,
     reply,
     worker_view,
 )

@@ -9,10 +9,9 @@ import broker.nfp
 from broker.cli.nfp.manage import Function, What
 from broker.nfp.access import Access
 from broker.nfp.inventory import Datastore, InventoryService
-from broker.nfp.management import internal_services
 from broker.nfp.names import ASKED_BY_MMI, INTERNAL, MMI_WORKER
 from broker.nfp.worker import management
-from tests.unit.nfp.management.fakes import FakeBroker
+from tests.unit.nfp.management.fakes import FakeBroker, internal_services
 
 PAGE = (Path(broker.nfp.__file__).parent / "MANAGEMENT.md").read_text()
 TABLES = dict(re.findall(r"^`([a-z.]+)`[^\n]*:\n\n((?:\|.*\n)+)", PAGE, re.MULTILINE))
