@@ -101,8 +101,9 @@ class FileTransfer:
         self.chunk_bytes = chunk_bytes
         self._progress = progress
         self._hasher = details.hasher()
-        self._file: IO[bytes] | None = None
-        self._job: Job | None = None
+        self._file: IO[bytes]
+        self._job: Job
+        self._is_open = False
         self._worker = ""
         self._asked_to = 0
 
@@ -117,31 +118,29 @@ class FileTransfer:
         It returns False when another has brought the file meanwhile, and there is nothing to do.
         """
         self._part.parent.mkdir(parents=True, exist_ok=True)
-        while not self._lock():  # noqa: ASYNC110 - another process tells nobody when it is done
+        while (file := self._locked()) is None:  # noqa: ASYNC110 - another process tells nobody when it is done
             await asyncio.sleep(_LOCK_S)
+        self._file, self._is_open = file, True
         if await asyncio.to_thread(matches, self.destination, self.details):
             self._part.unlink(missing_ok=True)  # ours alone: whoever waits for it sees that it is gone
             return False
         await self._take_up()
         return True
 
-    def _lock(self) -> bool:
-        """Open the partial file for us alone; False while another has it, or has just put it in its place."""
+    def _locked(self) -> IO[bytes] | None:
+        """Open the partial file for us alone; None while another has it, or has just put it in its place."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.fdopen(os.open(self._part, flags, 0o644), "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(file.fileno()), os.lstat(self._part)):
-                self._file = file
+                return file
         except (BlockingIOError, FileNotFoundError):
             pass
-        finally:
-            if self._file is None:
-                file.close()
-        return self._file is not None
+        file.close()
+        return None
 
     async def _take_up(self) -> None:
-        assert self._file is not None
         size = os.fstat(self._file.fileno()).st_size
         if size > self.details.size_bytes:
             self._restart()
@@ -152,7 +151,6 @@ class FileTransfer:
         self._report()
 
     def _restart(self) -> None:
-        assert self._file is not None
         self._file.seek(0)
         self._file.truncate()
         self._hasher = self.details.hasher()
@@ -170,7 +168,6 @@ class FileTransfer:
         Raises:
             FetchFailed: a chunk was wrong, or the worker says why it ended. What the callback for progress raised.
         """
-        assert self._job is not None
         results = await self._job.result()
         result = results.get(self._worker)
         if not isinstance(result, dict) or result.get("failed"):
@@ -182,7 +179,6 @@ class FileTransfer:
 
     def _chunk(self, data: bytes) -> None:
         """A chunk came; whatever is wrong with it ends the job."""
-        assert self._job is not None
         try:
             self._take(data)
         except OSError as error:
@@ -193,7 +189,6 @@ class FileTransfer:
             self._ask()
 
     def _take(self, data: bytes) -> None:
-        assert self._file is not None
         wanted = min(self.chunk_bytes, self.details.size_bytes - self.have)
         if len(data) != wanted:
             raise FetchFailed(
@@ -206,7 +201,6 @@ class FileTransfer:
 
     def _ask(self) -> None:
         """Keep ``PIPELINE`` chunks on their way."""
-        assert self._job is not None
         limit = min(self.details.size_bytes, self.have + PIPELINE * self.chunk_bytes)
         while self._asked_to < limit:
             try:
@@ -225,7 +219,6 @@ class FileTransfer:
         Raises:
             FetchFailed: the digest is another one; the partial file is emptied.
         """
-        assert self._file is not None
         found = self._hasher.hexdigest()
         if found != self.details.mark:
             self._restart()
@@ -235,6 +228,5 @@ class FileTransfer:
 
     def close(self) -> None:
         """Leave the partial file as it is."""
-        if self._file is not None:
+        if self._is_open:
             self._file.close()
-            self._file = None
