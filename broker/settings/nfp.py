@@ -123,8 +123,9 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reconnect. 0: none."""
 
     credits: Count = 5
-    """Jobs that a worker of deployed NorFab is given at a time. Default 5: so many it runs at once. Our workers say how
-    many they run; workers of the text get one."""
+    """Jobs that a worker of deployed NorFab is given at a time; twice as many while no other worker of its service is
+    there, since nobody else could run them. Default 5: so many it runs at once. Our workers say how many they run;
+    workers of the text get one."""
 
     credits_max: Count = 64
     """The most that a worker may ask for in its OPEN. Default 64: what a worker of coroutines keeps busy with."""
