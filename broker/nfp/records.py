@@ -137,6 +137,8 @@ class Used(NamedTuple):
     bytes_in: int
     bytes_out: int
     busy_s: float
+    expired: int = 0
+    cancelled: int = 0
 
 
 Op = (

@@ -120,7 +120,7 @@ class Model:
             del self.pins[op.name]
 
     def Used(self, op):
-        before = self.used.get(op[:3], (0,) * 5)
+        before = self.used.get(op[:3], (0,) * 7)
         self.used[op[:3]] = tuple(a + b for a, b in zip(before, op[3:], strict=True))
 
 
@@ -160,7 +160,10 @@ OPERATIONS = st.one_of(
     st.builds(WorkerSeen, WORKERS, TEXT, st.sampled_from(Dialect), TEXT),
     st.builds(WorkerLeft, WORKERS),
     st.builds(Pinned, WORKERS, st.sampled_from(["", "K1", "K2"])),
-    st.builds(Used, st.just("h"), TEXT, st.sampled_from(["s1", "s2"]), COUNTS, COUNTS, COUNTS, COUNTS, NUMBERS),
+    st.builds(
+        Used, st.just("h"), TEXT, st.sampled_from(["s1", "s2"]),
+        COUNTS, COUNTS, COUNTS, COUNTS, NUMBERS, COUNTS, COUNTS,
+    ),
 )  # fmt: skip
 
 

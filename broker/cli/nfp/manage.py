@@ -79,7 +79,8 @@ TASKS: Final = {
     What.STATS: "get_stats",
 }
 """Tasks that are not named ``show_`` and what they show."""
-USAGE_HEADS: Final = ("holder", "service", "jobs", "failed", "bytes in", "bytes out", "busy s", "key")
+USAGE_COUNTS: Final = ("jobs", "failed", "expired", "cancelled", "bytes in", "bytes out")
+USAGE_HEADS: Final = ("holder", "service", *USAGE_COUNTS, "busy s", "key")
 
 
 async def ask(client: NfpClient, task: str, **kwargs: Any) -> Any:
@@ -202,7 +203,7 @@ async def usage(client: NfpClient, screen: Screen) -> None:
 
 
 def _usage_row(used: Mapping[str, Any]) -> tuple[str, ...]:
-    counts = (str(used[name]) for name in ("jobs", "failed", "bytes_in", "bytes_out"))
+    counts = (str(used.get(name.replace(" ", "_"), "")) for name in USAGE_COUNTS)
     return (
         short(used["holder"], 48),
         str(used["service"]),

@@ -1,9 +1,8 @@
 """Who used how much: jobs, failures, bytes and busy seconds by holder, key and service (NFP, "Accounting", is TBD).
 
 Numbers are added up in memory and written down as differences, at most every ``FLUSH_S`` of activity: a broker that is
-killed forgets at most that much. ``failed`` counts jobs that ended as failed (see ``outcome``), neither those whose
-time was over nor those that were cancelled. Busy seconds run from dispatch to the recorded result, on the monotonic
-clock.
+killed forgets at most that much. ``failed``, ``expired`` and ``cancelled`` count jobs that ended so (see ``outcome``).
+Busy seconds run from dispatch to the recorded result, on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker.nfp.contract import JobEvent, Journal
-from broker.nfp.outcome import FAILED
+from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED
 from broker.nfp.records import ACCOUNTS_MAX, OTHERS, Used
 
 FLUSH_S: Final = 10.0
@@ -40,10 +39,21 @@ class Tally(msgspec.Struct, eq=False, gc=False):
     bytes_in: int = 0
     bytes_out: int = 0
     busy_s: float = 0.0
+    expired: int = 0
+    cancelled: int = 0
 
     def used(self, account: Account) -> Used:
         """As it is written down."""
-        return Used(*account, self.jobs, self.failed, self.bytes_in, self.bytes_out, round(self.busy_s, 6))
+        return Used(
+            *account,
+            self.jobs,
+            self.failed,
+            self.bytes_in,
+            self.bytes_out,
+            round(self.busy_s, 6),
+            self.expired,
+            self.cancelled,
+        )
 
     def add(self, used: Used | Tally) -> None:
         """Add to these sums."""
@@ -52,6 +62,8 @@ class Tally(msgspec.Struct, eq=False, gc=False):
         self.bytes_in += used.bytes_in
         self.bytes_out += used.bytes_out
         self.busy_s += used.busy_s
+        self.expired += used.expired
+        self.cancelled += used.cancelled
 
 
 class _Open(msgspec.Struct, eq=False, gc=False):
@@ -132,6 +144,8 @@ class Accounting:
             return
         tally = self._tally(job.account)
         tally.failed += event.state == FAILED
+        tally.expired += event.state == EXPIRED
+        tally.cancelled += event.state == CANCELLED
         now = self._clock()
         for started in job.running.values():  # the broker ended it, they were busy until now
             tally.busy_s += max(0.0, now - started)

@@ -8,14 +8,15 @@ from typing import Final
 from broker.nfp.records import ACCOUNTS_MAX, KNOWN_MAX, OTHERS, Used
 from broker.nfp.store.database import transaction
 
-_COLUMNS: Final = "holder, key, service, jobs, failed, bytes_in, bytes_out, busy_s"
+_COLUMNS: Final = "holder, key, service, jobs, failed, bytes_in, bytes_out, busy_s, expired, cancelled"
 _FOLD: Final = """
 INSERT INTO usage
-SELECT ?, '', ?, sum(jobs), sum(failed), sum(bytes_in), sum(bytes_out), sum(busy_s)
+SELECT ?, '', ?, sum(jobs), sum(failed), sum(bytes_in), sum(bytes_out), sum(busy_s), sum(expired), sum(cancelled)
     FROM usage WHERE (holder, key, service) IN folded HAVING count(*) > 0
 ON CONFLICT (holder, key, service) DO UPDATE SET
     jobs = jobs + excluded.jobs, failed = failed + excluded.failed, bytes_in = bytes_in + excluded.bytes_in,
-    bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s
+    bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s,
+    expired = expired + excluded.expired, cancelled = cancelled + excluded.cancelled
 """
 
 

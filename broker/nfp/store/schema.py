@@ -38,6 +38,7 @@ CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL DE
 CREATE TABLE usage (
     holder TEXT NOT NULL, key TEXT NOT NULL, service TEXT NOT NULL, jobs INTEGER NOT NULL, failed INTEGER NOT NULL,
     bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL, busy_s REAL NOT NULL,
+    expired INTEGER NOT NULL DEFAULT 0, cancelled INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (holder, key, service)) WITHOUT ROWID
 """
 
@@ -56,6 +57,10 @@ ALTER TABLE results RENAME COLUMN slot TO part;
 ALTER TABLE jobs ADD COLUMN parts TEXT NOT NULL DEFAULT '[]';
 UPDATE parts SET state = CASE state WHEN 1 THEN 1 WHEN 2 THEN 1 WHEN 5 THEN 2 ELSE 0 END
 """,
+    4: """
+ALTER TABLE usage ADD COLUMN expired INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE usage ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0
+""",
 }
 
-SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 4, _TABLES, _MIGRATIONS)
+SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 5, _TABLES, _MIGRATIONS)

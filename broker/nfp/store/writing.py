@@ -67,10 +67,11 @@ _WORKER_LEFT: Final = "UPDATE workers SET gone = :at WHERE name = :name AND gone
 _PINNED: Final = "INSERT OR REPLACE INTO pins VALUES (?, ?, ?)"
 _UNPINNED: Final = "DELETE FROM pins WHERE name = ?"
 _USED: Final = """
-INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (holder, key, service) DO UPDATE SET
     jobs = jobs + excluded.jobs, failed = failed + excluded.failed, bytes_in = bytes_in + excluded.bytes_in,
-    bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s
+    bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s,
+    expired = expired + excluded.expired, cancelled = cancelled + excluded.cancelled
 """
 
 _encode: Final = msgspec.json.Encoder().encode

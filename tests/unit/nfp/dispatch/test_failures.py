@@ -72,7 +72,8 @@ def test_all_of_it_agrees(how, state):
     for event in events:
         accounting.happened(event)
     (used,) = accounting.usage()
-    assert (used.jobs, used.failed) == (1, int(state == "failed"))
+    counted = (used.jobs, used.failed, used.expired, used.cancelled)
+    assert counted == (1, *(int(state == each) for each in ("failed", "expired", "cancelled")))
     bench.restart()
     assert bench.dispatcher.job(uuid, bench.now).state == state
 

@@ -283,6 +283,11 @@ _FIRST = """
     CREATE TABLE workers (
         name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE usage (
+        holder TEXT NOT NULL, key TEXT NOT NULL, service TEXT NOT NULL, jobs INTEGER NOT NULL, failed INTEGER NOT NULL,
+        bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL, busy_s REAL NOT NULL,
+        PRIMARY KEY (holder, key, service)) WITHOUT ROWID;
+    INSERT INTO usage VALUES ('uid:7', 'K', 'svc', 3, 1, 10, 20, 0.5);
     INSERT INTO jobs VALUES (1, 'u', 'svc', 'task', '["any",[]]', '6d65', 'norfab', 'uid:7', 7, 60, 0, 0, x'7b7d');
     INSERT INTO pins VALUES ('c1', 'K');
     INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, '', 'w1', 1, 1);
@@ -303,14 +308,16 @@ _THIRD = """
 def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(path, version):
     run(write(path))
     base = sqlite3.connect(path)
-    for table in ("jobs", "parts", "results", "workers", "pins"):
+    for table in ("jobs", "parts", "results", "workers", "pins", "usage"):
         base.execute(f"DROP TABLE {table}")
     base.executescript(_FIRST + (";" + _THIRD if version == 3 else ""))
     base.execute(f"PRAGMA user_version = {version}")
     base.close()
 
     async def story():
-        await write(path, Owned("u", "w1"), WorkerLeft("w1"))
+        await write(path, Owned("u", "w1"), WorkerLeft("w1"), Used("uid:7", "K", "svc", 1, 0, 0, 0, 0.0, 1))
+        async with opened(path) as store:
+            assert await store.usage() == [Used("uid:7", "K", "svc", 4, 1, 10, 20, 0.5, 1, 0)]
         found = await read(path)
         assert found.jobs[0].added == job("u")._replace(client=b"me")
         assert found.jobs[0].parts[:2] == (
@@ -365,7 +372,7 @@ def test_accounting_of_endless_keys_is_folded(path):
     database = open_database(path, SCHEMA)
     base = database.connection
     rows = [(f"key:{number}", "k", f"s{number % 2}", 1, 0, 2, 3, float(number)) for number in range(30)]
-    base.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    base.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0)", rows)
     listing.fold_usage(base, rows_max=40)
     assert len(listing.usage(base)) == 30
     for _ in range(2):
