@@ -66,10 +66,12 @@ class Journal(Protocol):
 
     Attributes:
         position: the commit that will make durable everything put so far; 0 with the store off.
+        committed: the last commit that is done; -1 with the store off, where nothing ever is.
         broken: "" or why nothing can be stored at present: new jobs are refused with it.
     """
 
     position: int
+    committed: int
     broken: str
 
     def put(self, op: Op) -> None:

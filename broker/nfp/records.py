@@ -186,6 +186,18 @@ class JobRow(NamedTuple):
     parts: tuple[PartRow, ...]
 
 
+class ClosedRow(NamedTuple):
+    """A closed job as a broker starts with it."""
+
+    job: JobRow
+    """Without its body and its parts, which are read on demand."""
+    parts: int
+    """How many it has."""
+    body_bytes: int
+    result_bytes: int
+    """Of all results together."""
+
+
 class Snapshot(NamedTuple):
     """What a broker starts from."""
 
@@ -194,7 +206,7 @@ class Snapshot(NamedTuple):
     workers: tuple[WorkerSeen, ...] = ()
     pins: tuple[Pinned, ...] = ()
     """In the order of their last use."""
-    closed: tuple[str, ...] = ()
-    """Uuids of closed jobs, the latest end first; the jobs are read while the broker works already."""
+    closed: tuple[ClosedRow, ...] = ()
+    """The earliest end first."""
     known: tuple[str, ...] = ()
     """Names of workers that have left, the latest last."""

@@ -142,12 +142,13 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     are sent, not kept."""
 
     results_max_bytes: Bytes = 256 * 2**20
-    """Bytes that ended jobs may take in memory, their results and 2 KiB more each; beyond it the oldest are forgotten
-    first. Default 256 MiB."""
+    """Bytes that ended jobs may take in the store, their results and 2 KiB more each; beyond it the oldest are
+    forgotten first. Without a store they take them in memory; with one, memory has the latest of them, up to 16 MiB.
+    Default 256 MiB."""
 
     results_max_jobs: Count = 50_000
-    """Ended jobs kept; beyond it the oldest are forgotten first. Default 50000: a restart has read all of them again
-    within seconds."""
+    """Ended jobs kept; beyond it the oldest are forgotten first. Default 50000: some 25 MiB of memory, and a restart
+    knows all of them within a second."""
 
     queue_max: Count = 10_000
     """Jobs waiting for one service, or for one worker by name; beyond it 500. Default 10000, as the queues of NorFab's

@@ -31,6 +31,7 @@ CONFIG = DispatchConfig(
     jobs_max=12,
     attempts_max=6,
     ahead=1,
+    recent_max_jobs=2,
 )
 WORKERS = {
     "plain": ("net", "seed", 1),
@@ -49,6 +50,7 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.bench = Bench(CONFIG)
+        self.bench.reads = False
         self.workers = {name: SimWorker(self, name, *about) for name, about in WORKERS.items()}
         self.clients = {
             "old": self.bench.client("old"),
@@ -87,7 +89,7 @@ class Machine(RuleBasedStateMachine):
     def again(self, data: st.DataObject, command: Command) -> None:
         uuid = data.draw(st.sampled_from(sorted(self.jobs)))
         name, service, target = self.jobs[uuid]
-        unread = uuid in self.bench.dispatcher._state.unread
+        unread = self.bench.dispatcher._state.unread(uuid)
         if command is Command.POST:
             self.bench.post(self.clients[name], uuid, service=service, target=target)
         else:
@@ -99,7 +101,7 @@ class Machine(RuleBasedStateMachine):
             ]
         if unread:
             self.hear(name)
-            assert self.bench.recall()
+            self.bench.read()
         assert self.hear(name)
 
     @rule(name=st.sampled_from(["old", "own", "rex"]))
@@ -202,7 +204,7 @@ class Machine(RuleBasedStateMachine):
         elif last == "finish":
             self.workers["ours"].finish(200)
         self.bench.end_turn = end
-        self.bench.restart(recall=False)
+        self.bench.restart()
         self.all_come_anew()
 
     @rule(really=RARELY)
@@ -224,16 +226,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def closed_jobs_are_read(self) -> None:
-        """Some that the broker has closed before it was killed."""
-        self.bench.recall()
+        """Some of those that somebody waits for."""
+        self.bench.read()
 
     # -- what always holds ------------------------------------------------------------------------
 
     @invariant()
     def nothing_is_lost(self) -> None:
         forgotten = {op.uuid for op in self.bench.journal.of(Forgotten)}
-        for uuid in self.taken - forgotten - self.bench.dispatcher._state.unread.keys():
-            assert self.bench.dispatcher.job(uuid, self.bench.now) is not None
+        for uuid in self.taken - forgotten:
+            assert uuid in self.bench.dispatcher._state.orders
 
     @invariant()
     def results_are_of_who_was_given_the_job(self) -> None:
@@ -269,7 +271,7 @@ class Machine(RuleBasedStateMachine):
             worker.die(loses_memory=False)
         for client in self.clients.values():
             self.bench.lose(client)
-        while self.bench.recall():
+        while self.bench.read():
             pass
         self.bench.pass_time(CONFIG.job_timeout_s + CONFIG.result_ttl_s + 60)
         check(self.bench.dispatcher._state)
@@ -422,6 +424,11 @@ def check(state: Any) -> None:
     assert not state.returned
     for order in state.orders.values():
         parts = order.parts.values()
+        if order.stored:
+            assert not parts
+            assert order.state != OPEN
+            assert order.timer is None
+            continue
         assert order.open == sum(part.state != FINAL for part in parts)
         assert (order.state == OPEN) == (bool(order.open) or not parts)
         assert (order.timer is not None) == (order.state == OPEN)
@@ -440,11 +447,16 @@ def check(state: Any) -> None:
                 current[part] = part.run.worker.name
     assert state.waiting == waiting
     assert state.waiting_parts == waiting_parts
-    assert state.open_parts == sum(order.open for order in state.orders.values())
-    assert not state.unread.keys() & state.orders.keys()
+    assert state.open_parts == sum(order.open for order in state.orders.values() if order.state == OPEN)
     assert state.open_orders == sum(order.state == OPEN for order in state.orders.values())
     assert state.open_bytes == sum(order.size for order in state.orders.values() if order.state == OPEN)
+    assert state.recent_bytes == sum(order.size for order in state.recent)
+    assert [order for order in state.closed if not order.stored] == list(state.recent)
     assert state.kept_bytes == sum(order.size for order in state.closed)
+    assert [order.closed_at for order in state.closed] == sorted(order.closed_at for order in state.closed)
+    for client in state.clients:
+        assert client.kept == sum(order.client is client for order in state.closed)
+        assert client.owed.keys() <= state.orders.keys()
     assert {order.uuid for order in state.closed} == {
         order.uuid for order in state.orders.values() if order.state != OPEN
     }
@@ -481,8 +493,10 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
         "claims": state.foreign,
         "waiting": state.waiting,
         "waiting_parts": state.waiting_parts,
-        "unread": state.unread,
-        "later": dispatcher._recall,
+        "recent": state.recent,
+        "later": dispatcher._stored._waiting,
+        "costs": dispatcher._stored._costs,
+        "paying": dispatcher._stored._paying,
         "safe": state.safe,
         "timers": state.timers,
         "workers": state.registry.workers,

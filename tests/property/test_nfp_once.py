@@ -443,9 +443,9 @@ class Once(RuleBasedStateMachine):
             self.loop.close()
 
     def _state(self, uuid: str) -> str:
-        job = self.bench.dispatcher.job(uuid, self.bench.now)
-        assert job is not None
-        return job.state
+        found = self.bench.find(uuid)
+        assert found is not None
+        return found.view.state
 
     def _over(self) -> bool:
         open_jobs = [uuid for uuid in self.jobs if self._state(uuid) == "open"]
@@ -471,7 +471,7 @@ class Once(RuleBasedStateMachine):
             self.pass_time(1.0)
         for uuid in self.jobs:
             assert self._state(uuid) != "open", f"{uuid} never ended"
-            ends = {result.status for result in self.bench.dispatcher.results(uuid)}
+            ends = {result.status for result in self.bench.find(uuid).results}
             assert 417 not in ends or uuid in self.cancelled, f"{uuid} ended as if it had been cancelled"
         for worker in self.workers.values():
             assert worker.consumer.assignments.open == 0, worker.consumer.held()

@@ -13,7 +13,8 @@ In the order of a job's life::
     relays        requests that are no jobs: the workers' management
     expiry        time limits, on the heap of ``timers``
     liveness      workers come, are heard, fall silent, come back
-    restore       a restart; ``recall`` reads closed jobs later
+    restore       a restart
+    stored_jobs   closed jobs that are in the store only: who speaks of one waits until it was read
 
 What they share: ``model`` orders (a client's jobs), their parts, runs, workers, services and clients; ``registry`` who
 is there; ``state`` all tables; ``config`` and ``counts``. ``views`` is for people, ``search`` for those that they look

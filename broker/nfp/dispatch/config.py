@@ -24,8 +24,11 @@ class DispatchConfig:
         job_timeout_s: deadline of a job whose body names none; as deployed.
         job_ttl_s: the longest deadline a body may name; a request with a longer one is refused.
         result_ttl_s: how long a closed job is remembered.
-        results_max_bytes: what closed jobs may cost in memory (``Order.size``); the oldest are forgotten first.
-        results_max_jobs: how many of them, likewise: a restart reads them all.
+        results_max_bytes: what closed jobs may cost in the store, or in memory with the store off (``Order.size``); the
+            oldest are forgotten first.
+        results_max_jobs: how many of them, likewise.
+        recent_max_bytes, recent_max_jobs: what of them stays in memory, too, where there is a store: most results are
+            asked for at once.
         queue_max: requests that may wait in one queue (a service's, or a named worker's).
         queue_per_client: requests of one holder that may wait.
         slots_per_client: workers that those may be for, together; one request for more is taken while none waits.
@@ -50,6 +53,8 @@ class DispatchConfig:
     result_ttl_s: float = 3600.0
     results_max_bytes: int = 256 * 1024 * 1024
     results_max_jobs: int = 50_000
+    recent_max_bytes: int = 16 * 1024 * 1024
+    recent_max_jobs: int = 2_000
     queue_max: int = 10_000
     queue_per_client: int = 1_000
     slots_per_client: int = 20_000

@@ -11,34 +11,36 @@ call (``Scheduler.settle``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from math import inf
 from typing import Final
 
 from broker.nfp.access import Access
 from broker.nfp.contract import Journal, OnJobEvent, Peer
-from broker.nfp.dispatch import views
+from broker.nfp.dispatch import stored_jobs, views
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.expiry import Expiry
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.model import FINAL, Client, WorkerEntry
+from broker.nfp.dispatch.model import FINAL, WorkerEntry
 from broker.nfp.dispatch.progress import Progress
-from broker.nfp.dispatch.recall import Recall
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.restore import Restore
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
-from broker.nfp.dispatch.search import JobFilter, JobSearch
+from broker.nfp.dispatch.search import JobFilter, JobSearch, Tell
 from broker.nfp.dispatch.state import Offended, State, ignore
-from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, WorkerView
+from broker.nfp.dispatch.stored_jobs import StoredJobs, Waiting
+from broker.nfp.dispatch.views import ClientView, FoundJob, JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command
 from broker.nfp.opening import WorkerOpen
 from broker.nfp.principal import Principal
 from broker.nfp.records import JobRow, Snapshot
 
+_OfWorker = Callable[[Peer, WorkerEntry, Packet, float], None]
 _READY: Final = Command.READY
 """A look into an enum costs more than the comparison that follows."""
 
@@ -75,8 +77,8 @@ class Dispatcher:
         self._relays = relays = Relays(state)
         self._requests = requests = Requests(state, results, scheduler, relays)
         progress = Progress(state, results, scheduler, relays, foreign)
-        self._recall = recall = Recall(state)
-        self._liveness = Liveness(state, results, scheduler, requests, progress, relays, foreign, recall)
+        self._stored = stored = StoredJobs(state, results)
+        self._liveness = Liveness(state, results, scheduler, requests, progress, relays, foreign, stored)
         self._restore = Restore(state, results, scheduler, self._liveness)
         self._of_clients = {
             Command.POST: requests.post,
@@ -103,8 +105,9 @@ class Dispatcher:
         """POST, GET, DELETE or PUT of a client to an ordinary service; nothing else is passed here."""
         act = self._of_clients.get(packet.command)
         if act is not None:
-            if self._state.unread and packet.uuid in self._state.unread:
-                self._later(self.client, peer, packet)
+            if self._state.unread(packet.uuid):
+                refuse = partial(self._requests.unread, peer, packet)
+                self._stored.hold(peer, packet, partial(act, peer, packet), refuse, now)
                 return
             act(peer, packet, now)
         if self._state.freed or self._state.returned:
@@ -125,8 +128,9 @@ class Dispatcher:
         self._liveness.heard(worker, now)
         act = self._of_workers.get(command)
         if act is not None:
-            if self._state.unread and packet.uuid in self._state.unread:
-                self._later(self.worker, peer, packet)
+            if self._state.unread(packet.uuid):
+                again = partial(self._said_again, act, peer, packet)
+                self._stored.hold(peer, packet, again, self._liveness.unread, now)
                 return
             act(peer, worker, packet, now)
         elif command is Command.KEEPALIVE:
@@ -136,14 +140,11 @@ class Dispatcher:
         if self._state.freed or self._state.returned:
             self._scheduler.settle(now)
 
-    def _later(self, act: Callable[[Peer, Packet, float], None], peer: Peer, packet: Packet) -> None:
-        """The job is closed, and still to be read: ``act`` once it is, if the peer is there then."""
-
-        def again(now: float) -> None:
-            if peer.alive:
-                act(peer, packet, now)
-
-        self._recall.later(packet.uuid, again, len(packet.body) if packet.body is not None else 0)
+    def _said_again(self, act: _OfWorker, peer: Peer, packet: Packet, now: float) -> None:
+        """What a worker said about a job that was read since."""
+        worker = self._liveness.of(peer)
+        if worker is not None:
+            act(peer, worker, packet, now)
 
     def worker_opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
         """What a worker's OPEN said; used when its READY comes.
@@ -156,29 +157,25 @@ class Dispatcher:
         """A (re)connected client spoke first or sent OPEN: what is pushed goes there now, and what it is owed."""
         client = self._state.clients.of(peer, now)
         if client.owed:
-            self._pay(client, peer)
+            self._stored.pay(client)
 
     def has_room(self, peer: Peer, now: float) -> None:
         """``peer``, which had no room for something, has some: more of what it is owed goes there."""
         client = self._state.clients.at(peer)
         if client is not None and client.owed:
-            self._pay(client, peer)
-
-    def _pay(self, client: Client, peer: Peer) -> None:
-        """What it is owed, as far as there is room for what can wait; the rest once there is more."""
-        owed, client.owed = client.owed, {}
-        for part in owed:
-            if peer.roomy():
-                self._state.responders.of(client).delivered_again(part)
-            else:
-                client.owed[part] = None
+            self._stored.pay(client)
 
     def peer_gone(self, peer: Peer, now: float) -> None:
         """The connection of a client or worker is lost; results that were queued for it are owed again."""
         for uuid in peer.unsent:
             order = self._state.orders.get(uuid)
             if order is not None and order.client.peer is peer:
-                order.client.owed.update((part, None) for part in order.parts.values() if part.state == FINAL)
+                if order.stored:
+                    order.client.owed[uuid] = {}
+                for part in order.parts.values():
+                    if part.state == FINAL:
+                        order.client.owe(part)
+        self._stored.gone(peer)
         self._state.clients.gone(peer)
         self._liveness.gone(peer, now)
         self._settle(now)
@@ -213,20 +210,21 @@ class Dispatcher:
         return min(again, self._results.sweep(now), state.timers.due)
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
-        """Take up what the store kept; once, before anything else. ``to_read`` then tells of closed jobs."""
+        """Take up what the store kept; once, before anything else."""
         self._restore.take(snapshot, now)
-        self._recall.begin(snapshot.closed, now)
         self._settle(now)
 
-    def to_read(self) -> list[str]:
-        """Closed jobs that are to be read from the store next, what somebody waits for first; [] when all are."""
-        return self._recall.wanted()
+    def read_with(self, wanted: Callable[[], None]) -> None:
+        """Have ``wanted`` called whenever ``to_read`` may have something new."""
+        self._stored.wanted = wanted
 
-    def was_read(self, uuids: Iterable[str], rows: Iterable[JobRow], now: float) -> None:
-        """``rows`` is what the store has of the jobs ``uuids``, which ``to_read`` told; ages as of the snapshot."""
-        for row in rows:
-            self._restore.remember(row, self._recall.since)
-        self._recall.done(uuids, now)
+    def to_read(self) -> list[str]:
+        """Closed jobs that are to be read from the store next; [] when nobody waits for any."""
+        return self._stored.to_read()
+
+    def was_read(self, uuids: Collection[str], rows: Iterable[JobRow], now: float) -> None:
+        """``rows`` is what the store has of the jobs ``uuids``, which ``to_read`` told."""
+        self._stored.was_read(uuids, rows, now)
         self._settle(now)
 
     def unstored(self, uuids: Iterable[str], error: str, now: float) -> None:
@@ -257,17 +255,35 @@ class Dispatcher:
         """Everybody who is there and has spoken, or has a job that is remembered."""
         return [views.client_view(client, now) for client in self._state.clients]
 
-    def search(self, which: JobFilter, may_see: Callable[[str], bool], limit: int, now: float) -> JobSearch:
+    def search(
+        self,
+        which: JobFilter,
+        may_see: Callable[[str], bool],
+        limit: int,
+        now: float,
+        tell: Tell,
+    ) -> JobSearch:
         """Jobs that people look for; whoever asks has it take its steps."""
-        return JobSearch(self._state, which, may_see, limit, now)
+        return JobSearch(self._state, which, may_see, limit, now, tell)
+
+    def find(self, uuid: str, now: float, then: Callable[[FoundJob | str | None], None]) -> None:
+        """Call ``then`` with a job, at once or when it was read: None when it is not known, a text when that failed."""
+        if self._state.unread(uuid):
+            again = partial(self.find, uuid, then=then)
+            self._stored.later(Waiting(None, uuid, again, then, now + stored_jobs.PATIENCE_S), now)
+        else:
+            view = self.job(uuid, now)
+            then(FoundJob(view, self.results(uuid)) if view is not None else None)
 
     def job(self, uuid: str, now: float) -> JobView | None:
-        """One job; None when it is not known."""
+        """A job that is in memory; else None, see ``find``."""
         order = self._state.orders.get(uuid)
-        return views.job_view(order, self._state.config.result_ttl_s, now) if order is not None else None
+        if order is None or order.stored:
+            return None
+        return views.job_view(order, self._state.config.result_ttl_s, now)
 
     def results(self, uuid: str) -> list[ResultView]:
-        """The recorded results of a job so far, in the order of its parts; [] when it is not known."""
+        """The recorded results so far of a job that is in memory, in the order of its parts; else []."""
         order = self._state.orders.get(uuid)
         return views.result_views(order) if order is not None else []
 

@@ -18,12 +18,12 @@ from broker.nfp.dispatch.connections import WorkerConnection, connection_of, dis
 from broker.nfp.dispatch.foreign_jobs import ForeignJobs
 from broker.nfp.dispatch.model import ALIVE, EXPECTED, FINAL, LOST, WAITING, Run, WorkerEntry
 from broker.nfp.dispatch.progress import Progress
-from broker.nfp.dispatch.recall import Recall
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
+from broker.nfp.dispatch.stored_jobs import LONG_PATIENCE_S, StoredJobs, Waiting
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
@@ -63,7 +63,7 @@ class Liveness:
         progress: Progress,
         relays: Relays,
         foreign: ForeignJobs,
-        recall: Recall,
+        stored: StoredJobs,
     ) -> None:
         self._state = state
         self._results = results
@@ -72,7 +72,7 @@ class Liveness:
         self._progress = progress
         self._relays = relays
         self._foreign = foreign
-        self._recall = recall
+        self._stored = stored
         self._offers: dict[Peer, _Offer] = {}
         self._offered = 0
         self._told: dict[str, float] = {}
@@ -206,6 +206,10 @@ class Liveness:
             if may_begin:
                 connection.confirm(may_begin, self._state.journal.position)
 
+    def unread(self, _why: str) -> None:
+        """A worker's word about a closed job is dropped, which could not be read: it says it again."""
+        self._state.counts.unroutable += 1
+
     def _still_holds(
         self, worker: WorkerEntry, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
     ) -> None:
@@ -217,8 +221,9 @@ class Liveness:
     ) -> bool:
         """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
         state = self._state
-        if uuid in state.unread:
-            self._recall.later(uuid, partial(self._still_holds, worker, connection, uuid, held))
+        if state.unread(uuid):
+            again = partial(self._still_holds, worker, connection, uuid, held)
+            self._stored.later(Waiting(connection.peer, uuid, again, self.unread, now + LONG_PATIENCE_S), now)
             return False
         order = state.orders.get(uuid)
         part = order.given_to(worker.name) if order is not None else None

@@ -7,7 +7,7 @@ A client's POST becomes an ``Order`` with one ``Part`` for each worker it is for
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker.nfp import bodies
@@ -54,8 +54,10 @@ class Order:
         told: the client was told that it is dispatched (202).
         owner: for any: the worker the client was told of, "" before.
         body: b"" once it is closed, when it is longer than ``BODY_KEPT_BYTES``.
+        dropped: how many bytes it had then, else 0.
+        stored: it is closed and the store alone has its body, its parts and their results.
         size: bytes it costs: its body, its recorded results, ``ORDER_BYTES``, and ``PART_BYTES`` for each part.
-        after: the commit that makes the job durable.
+        after: the commit that makes the job durable, and later its end.
     """
 
     def __init__(self, added: JobAdded, client: Client, principal: Principal | None, added_at: float) -> None:
@@ -84,6 +86,8 @@ class Order:
         self.timer: Timer | None = None
         self.size = ORDER_BYTES + len(added.body)
         self.after = 0
+        self.dropped = 0
+        self.stored = False
         self._digest: tuple[int, int] | None = None
 
     @property
@@ -98,9 +102,15 @@ class Order:
         """
         if len(self.body) <= BODY_KEPT_BYTES:
             return
+        self.dropped = len(self.body)
         self._digest = (len(self.body), hash(self.body))
         self.size -= len(self.body)
         self.body = b""
+
+    def leave_to_store(self) -> None:
+        """The store alone has what takes room."""
+        self.stored = True
+        self.body, self.parts = b"", {}
 
     def has_body(self, body: bytes) -> bool:
         """Whether it was submitted with this body."""
@@ -309,7 +319,8 @@ class Client:
         peer: its present connection, None while it is away.
         dialect: how it spoke last.
         features: what its latest OPEN asked for.
-        owed: parts whose recorded result could not be pushed, in order.
+        owed: jobs with recorded results that could not be pushed, in order, and the names of their parts; {} means
+            every part.
         open: its jobs that are not closed.
         kept: its closed jobs.
         seen: when it last asked something, -1.0 when never since the start.
@@ -322,11 +333,34 @@ class Client:
         self.dialect = dialect
         self.features: frozenset[str] = frozenset()
         self.peer: Peer | None = None
-        self.owed: dict[Part, None] = {}
+        self.owed: dict[str, dict[str, None]] = {}
         self.open = 0
         self.kept = 0
         self.seen = -1.0
         self._prefix = bodies.make_token(identity, 0)[:-1]
+
+    def owe(self, part: Part) -> None:
+        """The result of ``part`` is still to be sent."""
+        uuid = part.order.uuid
+        if uuid not in self.owed:
+            self.owed[uuid] = {part.name: None}
+        elif self.owed[uuid]:
+            self.owed[uuid][part.name] = None
+
+    def owed_of(self, order: Order) -> dict[str, None]:
+        """The parts of ``order`` that it is owed, by name."""
+        owed = self.owed.get(order.uuid)
+        return owed or dict.fromkeys(order.parts if owed is not None else ())
+
+    def settle(self, order: Order, parts: Iterable[Part]) -> None:
+        """The results of ``parts`` are not owed any more."""
+        left = self.owed_of(order)
+        for part in parts:
+            left.pop(part.name, None)
+        if left:
+            self.owed[order.uuid] = left
+        else:
+            self.owed.pop(order.uuid, None)
 
     def token(self, attempt: int) -> bytes:
         """The address written to workers that run its jobs."""

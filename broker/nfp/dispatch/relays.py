@@ -84,7 +84,7 @@ class Relays:
 
     def _unfit(self, packet: Packet) -> str:
         state = self._state
-        if packet.uuid in self._waiting or packet.uuid in state.orders or packet.uuid in state.unread:
+        if packet.uuid in self._waiting or packet.uuid in state.orders:
             return "this uuid is in use"
         return "too many requests wait for workers" if len(self._waiting) >= RELAYS_MAX else ""
 

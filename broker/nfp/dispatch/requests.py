@@ -181,8 +181,7 @@ class Requests:
                 client.open += by
             else:
                 client.kept += by
-        for part in order.parts.values():
-            old.owed.pop(part, None)
+        old.owed.pop(order.uuid, None)
         self._state.clients.tidy(old)
 
     # -- targets --------------------------------------------------------------------------------
@@ -273,8 +272,7 @@ class Requests:
             assert packet.target is not None
             parts = order.named(packet.target.names)
             if responder.results(peer, order, parts) and order.client.peer is peer:
-                for part in parts:
-                    order.client.owed.pop(part, None)
+                order.client.settle(order, parts)
         elif (
             packet.uuid in self._state.orders
             or not peer.principal.owner
@@ -319,6 +317,14 @@ class Requests:
                     sent |= part.run.request(Command.PUT, packet.body)
         if not sent:
             self._state.counts.unroutable += 1
+
+    def unread(self, peer: Peer, packet: Packet, why: str) -> None:
+        """A request about a closed job that could not be read; PUT has no answer."""
+        if packet.command is Command.PUT:
+            self._state.counts.unroutable += 1
+        else:
+            error = f"this job cannot be read at present: {why}"
+            self._refuse(peer, packet, 500, error, errno.EIO)
 
     def unstored(self, uuid: str, error: str) -> None:
         """The store refused the job for good: as if it had never come, but for the 500."""

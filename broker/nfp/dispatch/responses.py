@@ -193,7 +193,7 @@ class NorfabResponder(Responder):
         """What finds no room is sent once there is, to the client whose job it is."""
         sent = self._respond_result(peer, part)
         if not sent and part.order.client.peer is peer:
-            part.order.client.owed[part] = None
+            part.order.client.owe(part)
         return sent
 
     def _respond_result(self, peer: Peer, part: Part) -> bool:
@@ -240,7 +240,7 @@ class NorfabResponder(Responder):
         order = part.order
         if ready is not None and part.status == 200 and not self._renamed(part):
             if not self._forward(order, _EVENT, ready, part.after):
-                order.client.owed[part] = None
+                order.client.owe(part)
         else:
             self._push(part)
 
@@ -255,7 +255,7 @@ class NorfabResponder(Responder):
     def _push(self, part: Part) -> None:
         client = part.order.client
         if client.peer is None or not self._respond_result(client.peer, part):
-            client.owed[part] = None
+            client.owe(part)
 
     def _renamed(self, part: Part) -> bool:
         return not part.name and bool(part.order.owner) and part.order.owner != part.worker
@@ -319,7 +319,7 @@ class TextResponder(LockstepResponder):
         client = order.client
         answer = self._outcome(order, list(order.parts.values()))
         if client.peer is None or not self._respond(client.peer, order.service, order.uuid, *answer):
-            client.owed[first] = None
+            client.owe(first)
 
 
 class Responders:

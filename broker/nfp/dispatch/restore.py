@@ -1,4 +1,4 @@
-"""After a restart: what the store kept becomes jobs and workers again (NFP, "Reliability"); closed jobs later.
+"""After a restart: what the store kept becomes jobs and workers again (NFP, "Reliability"); closed jobs stay there.
 
 Nothing is given to anybody here: no worker is there yet. Those of the snapshot are expected for one hold time; what
 they had stays theirs until then, and is settled when they register. Queued requests wait a whole queue ttl from now
@@ -7,14 +7,25 @@ on: that nobody came to a broker that was not there tells nothing about a servic
 
 from __future__ import annotations
 
+from broker.nfp.access import Access
 from broker.nfp.dispatch.liveness import Liveness
-from broker.nfp.dispatch.model import ACCEPTED, DISPATCHED, FINAL, OPEN, PART_BYTES, Order, Part, WorkerEntry
+from broker.nfp.dispatch.model import (
+    ACCEPTED,
+    BODY_KEPT_BYTES,
+    DISPATCHED,
+    FINAL,
+    OPEN,
+    PART_BYTES,
+    Order,
+    Part,
+    WorkerEntry,
+)
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
-from broker.nfp.outcome import job_state
+from broker.nfp.dispatch.stored_jobs import fill
 from broker.nfp.principal import Principal
-from broker.nfp.records import JobRow, PartRow, Snapshot
+from broker.nfp.records import ClosedRow, JobRow, PartRow, Snapshot
 
 
 class Restore:
@@ -40,43 +51,32 @@ class Restore:
         for seen in snapshot.workers:
             service = registry.service(seen.service, now)
             self._liveness.expect(WorkerEntry(seen.name, service, seen.dialect, seen.key, now), now)
-        rows = sorted(snapshot.jobs, key=lambda row: row.age_s, reverse=True)
+        rows = [*(closed.job for closed in snapshot.closed), *snapshot.jobs]
+        rows.sort(key=lambda row: row.age_s, reverse=True)
         for row in rows:
             self._state.orders[row.added.uuid] = self._order(row, now)
+        for closed in snapshot.closed:
+            self._remember(closed, now)
+        for row in snapshot.jobs:
+            fill(self._state.orders[row.added.uuid], row)
         for row in rows:
-            self._resume(row, now)
+            if row.state == OPEN:
+                self._resume(row, now)
 
-    def remember(self, row: JobRow, now: float) -> None:
-        """A closed job; it is older than those that were remembered before."""
-        order = self._order(row, now)
-        order.drop_body()
-        if not self._results.keep_earlier(order):
-            self._state.clients.tidy(order.client)
+    def _remember(self, row: ClosedRow, now: float) -> None:
+        """A closed job, which stays in the store."""
+        order = self._state.orders[row.job.added.uuid]
+        order.closed_at, order.state = now - row.job.closed_age_s, row.job.state
+        order.dropped = row.body_bytes if row.body_bytes > BODY_KEPT_BYTES else 0
+        order.size += row.parts * PART_BYTES + row.result_bytes + row.body_bytes - order.dropped
+        order.leave_to_store()
+        self._results.keep(order)
 
     def _order(self, row: JobRow, now: float) -> Order:
-        added = row.added
+        added, access = row.added, self._state.access
         client = self._state.clients.absent(added.client, added.holder, added.dialect)
-        order = Order(added, client, self._principal(added.holder), now - row.age_s)
-        order.state = row.state
-        order.closed_at = now - row.closed_age_s
-        order.told = any(each.workers for each in row.parts)
-        for each in row.parts:
-            order.parts[each.part] = part = Part(order, each.part, now)
-            _fill(part, each)
-            order.owner = order.owner or each.owner
-            order.size += PART_BYTES + len(part.body)
-            order.open += part.state != FINAL
-        if order.state != OPEN:  # an earlier version recorded every job with results as done
-            order.state = job_state(part.ended for part in order.parts.values())
-        return order
-
-    def _principal(self, holder: str) -> Principal | None:
-        """Who the holder is by the present rules; None where the name alone does not tell (a userid)."""
-        kind, _, name = holder.partition(":")
-        access = self._state.access
-        if kind == "key":
-            return access.principal_of(name, "")
-        return access.principal_of("", name) if kind == "peer" else None
+        principal = _principal(added.holder, access) if row.state == OPEN else None
+        return Order(added, client, principal, now - row.age_s)
 
     def _resume(self, row: JobRow, now: float) -> None:
         state = self._state
@@ -90,6 +90,8 @@ class Restore:
             self._scheduler.gather(order, now)
         for each in row.parts:
             self._resume_part(order.parts[each.part], each, now)
+        if order.state != OPEN:
+            return  # it must not be run again, and has just ended
         if order.parts and not order.open:
             self._results.close(order, now)
         else:
@@ -114,10 +116,9 @@ class Restore:
             registry.tidy(worker.service)
 
 
-def _fill(part: Part, row: PartRow) -> None:
-    """``part`` as the store kept it, but for whose hands it is in."""
-    for worker, attempt in (*row.workers, *(((row.worker, row.attempt),) if row.worker else ())):
-        part.given[worker] = max(attempt, part.given.get(worker, 0))
-    part.attempt = max(part.given.values(), default=row.attempt)
-    if row.state == FINAL:
-        part.settle(row.worker, row.status, row.body)
+def _principal(holder: str, access: Access) -> Principal | None:
+    """Who the holder is by the present rules; None where the name alone does not tell (a userid)."""
+    kind, _, name = holder.partition(":")
+    if kind == "key":
+        return access.principal_of(name, "")
+    return access.principal_of("", name) if kind == "peer" else None

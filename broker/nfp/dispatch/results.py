@@ -164,7 +164,7 @@ class Results:
         state = self._state
         order.state = _end_of(order)
         state.counts.ended(order.state)
-        order.closed_at = now
+        order.closed_at, order.after = now, state.journal.position
         state.timers.cancel(order.timer)
         order.timer = None
         self._state.responders.of(order.client).closed(order)
@@ -172,6 +172,8 @@ class Results:
         state.open_bytes -= order.size
         order.client.open -= 1
         order.drop_body()
+        state.recent.append(order)
+        state.recent_bytes += order.size
         self.keep(order)
         kind = order.state if order.state in (CANCELLED, EXPIRED) else "closed"
         status = max(part.status for part in order.parts.values())
@@ -189,24 +191,9 @@ class Results:
         ):
             self._forget(state.closed.popleft())
 
-    def keep_earlier(self, order: Order) -> bool:
-        """A job that was closed before all others here is remembered; False: there is no room, it is forgotten."""
-        state, config = self._state, self._state.config
-        if state.closed and (
-            state.kept_bytes + order.size > config.results_max_bytes
-            or len(state.closed) >= config.results_max_jobs
-        ):
-            state.counts.forgotten += 1
-            state.journal.put(Forgotten(order.uuid))
-            return False
-        state.orders[order.uuid] = order
-        state.closed.appendleft(order)
-        state.kept_bytes += order.size
-        order.client.kept += 1
-        return True
-
     def sweep(self, now: float) -> float:
         """Forget what was kept long enough. Returns when the next one is due."""
+        self._leave_to_store()
         closed, ttl = self._state.closed, self._state.config.result_ttl_s
         while closed:
             due = closed[0].closed_at + ttl
@@ -215,19 +202,40 @@ class Results:
             self._forget(closed.popleft())
         return inf
 
+    def _leave_to_store(self) -> None:
+        """All but the latest closed orders leave their room in memory, as soon as they are durable."""
+        state, config, recent = self._state, self._state.config, self._state.recent
+        while len(recent) > config.recent_max_jobs or state.recent_bytes > config.recent_max_bytes:
+            if state.journal.broken or recent[0].after > state.journal.committed:
+                return
+            order = recent.popleft()
+            state.recent_bytes -= order.size
+            order.leave_to_store()
+
     def _forget(self, order: Order) -> None:
+        """``order`` is in no table of closed ones any more."""
         state = self._state
+        if state.recent and state.recent[0] is order:
+            state.recent.popleft()
+            state.recent_bytes -= order.size
         del state.orders[order.uuid]
-        state.kept_bytes -= order.size
         state.counts.forgotten += 1
         state.journal.put(Forgotten(order.uuid))
+        self._kept_no_more(order)
+
+    def lost(self, order: Order) -> None:
+        """The store does not have this one any more."""
+        self._state.closed.remove(order)
+        self._forget(order)
+
+    def _kept_no_more(self, order: Order) -> None:
+        self._state.kept_bytes -= order.size
         order.client.kept -= 1
         self._owes_nothing(order)
 
     def _owes_nothing(self, order: Order) -> None:
         """The job's client is owed nothing because of it any more."""
-        for part in order.parts.values():
-            order.client.owed.pop(part, None)
+        order.client.owed.pop(order.uuid, None)
         self._state.clients.tidy(order.client)
 
     def remove(self, order: Order) -> None:
@@ -239,11 +247,12 @@ class Results:
             state.open_parts -= order.open
             state.open_bytes -= order.size
             order.client.open -= 1
+            self._owes_nothing(order)
         else:
             state.closed.remove(order)
-            state.kept_bytes -= order.size
-            order.client.kept -= 1
-        self._owes_nothing(order)
+            state.recent.remove(order)
+            state.recent_bytes -= order.size
+            self._kept_no_more(order)
 
 
 def _end_of(order: Order) -> str:

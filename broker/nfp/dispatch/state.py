@@ -49,12 +49,12 @@ class State:
         due: called as ``due(order, now)`` when it is time to look at one, see ``look_at``.
         orders: open and closed ones, by uuid, in the order they came.
         closed: closed orders, the one that is forgotten next first.
-        unread: uuids of closed jobs that are still to be read from the store.
+        recent: those of them that are not in the store only, the latest.
         foreign: jobs that workers said they hold and were not given here: uuid -> those workers by name.
         waiting: by holder, how many of its jobs have a part that waits.
         waiting_parts: by holder, how many parts of its jobs wait.
         open_orders, open_parts: how many have not ended.
-        open_bytes, kept_bytes: what open and closed jobs cost, see ``Order.size``.
+        open_bytes, kept_bytes: what open and closed jobs cost, see ``Order.size``; recent_bytes: those of ``recent``.
         freed: workers that may have a free credit.
         returned: parts that wait again and stand in no queue yet.
         safe: results to acknowledge, by worker.
@@ -82,11 +82,11 @@ class State:
         self.clients = ClientRegistry()
         self.orders: dict[str, Order] = {}
         self.closed: deque[Order] = deque()
-        self.unread: dict[str, None] = {}
+        self.recent: deque[Order] = deque()
         self.foreign: dict[str, dict[str, WorkerEntry]] = {}
         self.waiting: dict[str, int] = {}
         self.waiting_parts: dict[str, int] = {}
-        self.open_bytes = self.kept_bytes = self.open_orders = self.open_parts = 0
+        self.open_bytes = self.kept_bytes = self.recent_bytes = self.open_orders = self.open_parts = 0
         self.freed: list[WorkerEntry] = []
         self.returned: list[Part] = []
         self.safe: dict[WorkerEntry, list[str]] = {}
@@ -98,6 +98,11 @@ class State:
         All do after a failover or a restart without store, a deployed one at its next KEEPALIVE. Inf: nobody is there.
         """
         return self.registry.began(service) + min(2 * self.config.keepalive_s, self.config.queue_ttl_s)
+
+    def unread(self, uuid: str) -> bool:
+        """Whether this is a closed job that has to be read from the store first."""
+        order = self.orders.get(uuid)
+        return order is not None and order.stored
 
     def look_in_time(self, order: Order, now: float) -> None:
         """A new order, or something of it waits that did not: have it looked at before its time is over."""

@@ -132,6 +132,13 @@ class ResultView(NamedTuple):
     body: bytes
 
 
+class FoundJob(NamedTuple):
+    """A job with what is recorded of it."""
+
+    view: JobView
+    results: list[ResultView]
+
+
 def worker_view(
     worker: WorkerEntry, registry: WorkerRegistry, config: DispatchConfig, now: float
 ) -> WorkerView:

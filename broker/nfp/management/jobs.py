@@ -20,7 +20,6 @@ short. A slot of ``show`` has its ``result``, ``error`` and ``traceback`` in ful
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import time
 from collections.abc import Callable, Iterable
@@ -32,12 +31,13 @@ import msgspec
 from broker.nesting import read_json
 from broker.nfp.contract import Call
 from broker.nfp.dispatch.search import JobFilter, JobSearch
-from broker.nfp.dispatch.views import JobView, ResultView
+from broker.nfp.dispatch.views import FoundJob, JobView, ResultView
 from broker.nfp.management.internal_service import Deferred, InternalService, Refused, number, text, words
-from broker.nfp.names import JOBS
+from broker.nfp.names import JOBS, Code
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain, part_state
 from broker.nfp.principal import Standing, told_userid
+from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import render
 
 if TYPE_CHECKING:
@@ -70,29 +70,30 @@ class JobService(InternalService):
 
     def _list(self, call: Call) -> Any:
         limit = number(call, "limit", 100, 1, LIST_MAX)
-        return self._search(call, limit, self._listed)
-
-    def _listed(self, search: JobSearch) -> dict[str, Any]:
-        results = self._broker.dispatcher.results
-        jobs = [{**shown(job), **described(job, results(job.uuid))} for job in search.found]
-        return {"jobs": jobs, "total": search.total, "more": search.total > len(jobs)}
+        return self._search(call, limit, listed)
 
     def _count(self, call: Call) -> Any:
         return self._search(call, 0, _counted)
 
     def _search(self, call: Call, limit: int, told: Callable[[JobSearch], dict[str, Any]]) -> Any:
         may_see, now = call.peer.principal.may_see, self._broker.clock.now()
-        search = self._broker.dispatcher.search(_filter(call), may_see, limit, now)
-        return Deferred(partial(_go_on, search), told) if search.step() else told(search)
+        search = self._broker.dispatcher.search(_filter(call), may_see, limit, now, _row)
+        return Deferred(partial(self._broker.job_reader.finish, search), partial(_searched, told))
 
-    def _show(self, call: Call) -> dict[str, Any]:
-        uuid = text(call, "uuid")
-        dispatcher = self._broker.dispatcher
-        job = dispatcher.job(uuid, self._broker.clock.now()) if uuid else None
-        if job is None or not self._broker.access.may_read(call.peer.principal, job.holder):
+    def _show(self, call: Call) -> Deferred:
+        find = self._broker.dispatcher.find
+        return Deferred(
+            partial(find, text(call, "uuid"), self._broker.clock.now()), partial(self._shown, call)
+        )
+
+    def _shown(self, call: Call, found: FoundJob | str | None) -> dict[str, Any]:
+        if isinstance(found, str):
+            raise Refused(found, Code.ERROR)
+        if found is None or not self._broker.access.may_read(call.peer.principal, found.view.holder):
+            uuid = text(call, "uuid")
             raise Refused(f"job {uuid[:64]!r} is not known")  # somebody else's is no more known than none
-        results = dispatcher.results(uuid)
-        told = {**shown(job), **described(job, results)}
+        job, results = found
+        told = _row(job, results)
         wanted = bool(call.kwargs.get("results", True))
         told["slots"] = explained_slots(job, results if wanted else [])
         if wanted:
@@ -100,17 +101,20 @@ class JobService(InternalService):
         return told
 
 
-def _go_on(search: JobSearch, then: Callable[[JobSearch], None]) -> None:
-    """Search on, a slice each turn of the loop, and call ``then`` at the end."""
-    loop = asyncio.get_running_loop()
+def _row(job: JobView, results: list[ResultView]) -> dict[str, Any]:
+    return {**shown(job), **described(job, results)}
 
-    def step() -> None:
-        if search.step():
-            loop.call_soon(step)
-        else:
-            then(search)
 
-    loop.call_soon(step)
+def _searched(told: Callable[[JobSearch], dict[str, Any]], outcome: JobSearch | NotStored) -> dict[str, Any]:
+    if isinstance(outcome, NotStored):
+        raise Refused(str(outcome), Code.ERROR)
+    return told(outcome)
+
+
+def listed(search: JobSearch) -> dict[str, Any]:
+    """What a search found; ``more``: there are further ones, ``total`` in all."""
+    jobs = search.found
+    return {"jobs": jobs, "total": search.total, "more": search.total > len(jobs)}
 
 
 def _counted(search: JobSearch) -> dict[str, Any]:

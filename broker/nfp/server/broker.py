@@ -35,12 +35,12 @@ from broker.nfp.server.files_worker import FilesWorker
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.invalid_messages import InvalidMessages
+from broker.nfp.server.job_reader import JobReader
 from broker.nfp.server.keys import BrokerKeys, access_of, prepare
 from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
 from broker.nfp.server.name_pins import NamePins
 from broker.nfp.server.outbox import QueuedPeer, QueueLimits
-from broker.nfp.server.recollection import Recollection
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.router import NfpRouter
 from broker.nfp.store import NoStore, Store
@@ -135,6 +135,7 @@ class NfpBroker:
             overtaking=lambda: bool(self.store.broken),
         )
         self.clock = self.flusher.clock
+        self.job_reader = JobReader(self.dispatcher, self.store, self.flusher)
         self.started_s = self.clock.now()
 
     def _make_ingress(self) -> None:
@@ -173,9 +174,6 @@ class NfpBroker:
             in_use=self._in_use,
             recording=self.recording,
         )
-        self._recollection = Recollection(
-            self.dispatcher, self.store, self.ingress.expect_clients, self.clock
-        )
 
     def _inventory_service(self) -> InventoryService:
         return InventoryService(
@@ -201,12 +199,11 @@ class NfpBroker:
             await self.reader.start()
             snapshot = await self.store.open()
             self.name_pins.restore(snapshot.pins)
-            self.ingress.expect_clients(snapshot.jobs)
+            self.ingress.expect_clients([*snapshot.jobs, *(row.job for row in snapshot.closed)])
             self.accounting.restore(await self.store.usage())
             self.dispatcher.restore(snapshot, self.clock.now())
             self.disconnects.begin(snapshot.workers)
             await listen(self)
-            self._recollection.start()
             self.files_worker.start()
         except ConfigError as error:
             await self._close()
@@ -244,7 +241,7 @@ class NfpBroker:
             return
         self._closed = True
         self.disconnects.close()
-        await self._recollection.stop()
+        await self.job_reader.stop()
         self.reader.close()
         await self.files_worker.stop()
         await self.store.close()

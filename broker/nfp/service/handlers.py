@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -15,8 +16,8 @@ from broker.errors import RpcError
 from broker.nfp import bodies
 from broker.nfp.contract import JobEvent
 from broker.nfp.dispatch.search import JobSearch
-from broker.nfp.dispatch.views import JobView
-from broker.nfp.management.jobs import described, explained_slots
+from broker.nfp.dispatch.views import FoundJob, JobView, ResultView
+from broker.nfp.management.jobs import explained_slots, listed
 from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command
 from broker.nfp.principal import Principal, of_flux
 from broker.nfp.server.broker import NfpBroker
@@ -31,14 +32,15 @@ from broker.nfp.service.payloads import (
     asked,
     counted,
     job_row,
-    listed,
     read,
     service_row,
     summary,
     worker_row,
 )
+from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import Target
 
+T = TypeVar("T")
 ANSWER_S: Final = 30.0
 """How long the NFP broker may take to answer what it answers itself: long enough for a slow disk."""
 _ENDS: Final = frozenset({"finished", "closed", "expired", "cancelled"})
@@ -92,8 +94,8 @@ class Handlers:
         caller = self._callers.caller(_principal(request))
         uuid = what.job.uuid or uuid4().hex
         body = bodies.request(what.task, what.job.args, what.job.kwargs, what.job.timeout)
-        if self._is_awaited(caller, uuid, what, body) and (view := self._view(uuid)) is not None:
-            return await self._attach(request, caller, view)
+        if self._is_awaited(caller, uuid, what, body) and (found := await self._find(uuid)) is not None:
+            return await self._attach(request, caller, found.view)
         stream = JobStream(uuid, what.service, what.target)
         with caller.receiving(stream):
             caller.bodies[uuid] = (what.service, what.target, body)
@@ -133,7 +135,7 @@ class Handlers:
 
     async def jobs_attach(self, request: Request) -> dict[str, Any] | None:
         """``nfp.jobs.attach``."""
-        caller, view = self._job_of(request)
+        caller, view, _ = await self._job_of(request)
         return await self._attach(request, caller, view)
 
     async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
@@ -168,7 +170,7 @@ class Handlers:
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
-        caller, view = self._job_of(request, results=True)
+        caller, view, _ = await self._job_of(request, results=True)
         stream = _stream_of(view)
         recorded = sum(slot.state == "final" for slot in view.slots)
         with caller.receiving(stream):
@@ -181,7 +183,7 @@ class Handlers:
 
     async def jobs_cancel(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.cancel``."""
-        caller, view = self._job_of(request)
+        caller, view, _ = await self._job_of(request)
         if view.state != "open":
             return {"uuid": view.uuid, "state": view.state}
         stream = _stream_of(view)
@@ -191,13 +193,13 @@ class Handlers:
         failure = stream.outcome.error
         if failure is not None and failure.status != 417:
             raise stream.error() or RpcError(errno.EIO, failure.text)
-        after = self._view(view.uuid)
-        return {"uuid": view.uuid, "state": after.state if after is not None else "cancelled"}
+        after = await self._find(view.uuid)
+        return {"uuid": view.uuid, "state": after.view.state if after is not None else "cancelled"}
 
     async def jobs_answer(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.answer``; the task's next event says that it came."""
         said = read(JobAnswer, request.payload)
-        caller, view = self._job_of(request, said)
+        caller, view, _ = await self._job_of(request, said)
         workers = (said.worker,) if said.worker else view.asked
         if not workers or view.state != "open":
             raise RpcError(errno.EINVAL, f"job {view.uuid} waits for no input")
@@ -206,33 +208,47 @@ class Handlers:
         caller.send(Command.PUT, _stream_of(view), Target("list", tuple(workers)), body)
         return {"uuid": view.uuid, "workers": list(workers)}
 
-    def _job_of(
+    async def _job_of(
         self, request: Request, said: OneJob | None = None, *, results: bool = False
-    ) -> tuple[Caller, JobView]:
+    ) -> tuple[Caller, JobView, list[ResultView]]:
         """Who asks, and the job; ``results``: its results are all that is asked for.
 
         Raises:
-            RpcError: ENOENT, there is none that the caller may see.
+            RpcError: ENOENT, there is none that the caller may see; EIO, it cannot be read.
         """
         uuid = (said or read(OneJob, request.payload)).uuid
-        caller = self._callers.caller(_principal(request))
-        view = self._view(uuid)
+        principal = _principal(request)
+        found = await self._find(uuid)
         allowed = self._broker.dispatcher.may_read if results else Principal.may_see
-        if view is None or not allowed(caller.principal, view.holder):
+        if found is None or not allowed(principal, found.view.holder):
             raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
-        return caller, view
+        return self._callers.caller(principal), found.view, found.results
 
     def _look(self, caller: Caller, stream: JobStream) -> None:
         """Ask for the results that are there; the stream then waits for no more, if the job is over."""
-        view = self._view(stream.uuid)
+        self._broker.dispatcher.find(stream.uuid, _now(), partial(self._looked, caller, stream))
+
+    def _looked(self, caller: Caller, stream: JobStream, found: FoundJob | str | None) -> None:
+        if isinstance(found, str):
+            stream.failed(found)
+            return
+        view = found.view if found is not None else None
         recorded = 0 if view is None else sum(slot.state == "final" for slot in view.slots)
         if view is None or view.state != "open":
             stream.closed(recorded)
         if view is not None and recorded and not stream.over:
             caller.send(Command.GET, stream, _whole(view))
 
-    def _view(self, uuid: str) -> JobView | None:
-        return self._broker.dispatcher.job(uuid, _now())
+    async def _find(self, uuid: str) -> FoundJob | None:
+        """The job, which may have to be read from the store; None when it is not known.
+
+        Raises:
+            RpcError: EIO, it cannot be read.
+        """
+        found: FoundJob | str | None = await _answer(partial(self._broker.dispatcher.find, uuid, _now()))
+        if isinstance(found, str):
+            raise RpcError(errno.EIO, found)
+        return found
 
     async def _until(self, done: Callable[[], bool], stream: JobStream, what: str) -> None:
         try:
@@ -248,13 +264,12 @@ class Handlers:
     async def jobs_list(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.list``."""
         which = read(WhichJobs, request.payload)
-        return listed(await self._search(request, which, which.limit), self._broker.dispatcher.results)
+        return listed(await self._search(request, which, which.limit))
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
-        view = self._job_of(request, results=True)[1]
-        results = self._broker.dispatcher.results(view.uuid)
-        return {**job_row(view), **described(view, results), "slots": explained_slots(view, results)}
+        _, view, results = await self._job_of(request, results=True)
+        return {**job_row(view, results), "slots": explained_slots(view, results)}
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
@@ -263,11 +278,10 @@ class Handlers:
     async def _search(self, request: Request, which: WhichJobs, limit: int) -> JobSearch:
         principal = _principal(request)
         dispatcher = self._broker.dispatcher
-        search = dispatcher.search(which.filter(principal), principal.may_see, limit, _now())
-        left = search.step()
-        while left:
-            await asyncio.sleep(0)
-            left = search.step()
+        search = dispatcher.search(which.filter(principal), principal.may_see, limit, _now(), job_row)
+        outcome = await _answer(partial(self._broker.job_reader.finish, search))
+        if isinstance(outcome, NotStored):
+            raise RpcError(errno.EIO, str(outcome))
         return search
 
     async def services_list(self, _request: Request) -> dict[str, Any]:
@@ -280,6 +294,13 @@ class Handlers:
         views = self._broker.dispatcher.workers(_now())
         rows = [worker_row(view, principal) for view in views if which.service in ("", view.service)]
         return {"workers": rows}
+
+
+async def _answer(ask: Callable[[Callable[[T], None]], None]) -> T:
+    """What ``ask`` calls the function with that it is given."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    ask(lambda said: None if answer.done() else answer.set_result(said))
+    return await answer
 
 
 def _now() -> float:

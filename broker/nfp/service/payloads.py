@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -182,24 +182,15 @@ def errnum_of(status: int, text: str) -> int:
 # ---------------------------------------------------------------- views
 
 
-Results = Callable[[str], list[ResultView]]
-"""The recorded results of a job."""
-
-
-def job_row(view: JobView) -> dict[str, Any]:
+def job_row(view: JobView, results: list[ResultView]) -> dict[str, Any]:
     """Tell of a job what people and dashboards read."""
     return {
         **told_everywhere(view),
         "age": round(view.age_s, 3),
         "remaining": round(view.remaining_s, 3),
         "slots": [slot._asdict() for slot in view.slots],
+        **described(view, results),
     }
-
-
-def listed(search: JobSearch, results: Results) -> dict[str, Any]:
-    """What a search found; ``more``: there are further ones, ``total`` in all."""
-    jobs = [{**job_row(view), **described(view, results(view.uuid))} for view in search.found]
-    return {"jobs": jobs, "total": search.total, "more": search.total > len(jobs)}
 
 
 def counted(search: JobSearch) -> dict[str, Any]:

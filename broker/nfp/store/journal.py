@@ -54,7 +54,6 @@ class Store(StoreThread[Op]):
     ) -> None:
         self.path = os.fspath(path)
         self._clock = StoreClock(clock)
-        self._read_at = 0.0
         super().__init__(
             partial(open_database, path, SCHEMA, sync),
             partial(writing.write, clock=self._clock),
@@ -68,7 +67,7 @@ class Store(StoreThread[Op]):
         )
 
     async def open(self) -> Snapshot:
-        """Open the file and return what is in it, but for closed jobs: of those the uuids (see ``closed``).
+        """Open the file and return what is in it, but for the bodies and results of closed jobs (see ``closed``).
 
         Raises:
             ConfigError: another broker uses it, it is damaged, of a newer version, not ours, or cannot be written.
@@ -76,12 +75,12 @@ class Store(StoreThread[Op]):
         return await self.start(self._read_all)
 
     async def closed(self, uuids: Sequence[str]) -> list[JobRow]:
-        """Those of these jobs that are there, with ages as of the snapshot; for ``Snapshot.closed``.
+        """Those of these jobs that are there, among those that are durable.
 
         Raises:
             NotStored: the file cannot be read.
         """
-        return await self.ask(partial(self._read_named, uuids))
+        return await self.ask(partial(self._read_named, uuids), behind=False)
 
     async def usage(self) -> list[Used]:
         """Sums of all ``Used`` put so far, by holder, key and service.
@@ -95,11 +94,10 @@ class Store(StoreThread[Op]):
 
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
         self._clock.load(connection)
-        self._read_at = self._clock.now()
-        return snapshot.read(connection, self._read_at)
+        return snapshot.read(connection, self._clock.now())
 
     def _read_named(self, uuids: Sequence[str], connection: sqlite3.Connection) -> list[JobRow]:
-        return snapshot.named(connection, self._read_at, uuids)
+        return snapshot.named(connection, self._clock.now(), uuids)
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
         listing.fold_usage(connection)
@@ -111,7 +109,7 @@ class NoStore:
     """The store switched off: nothing waits, nothing is kept."""
 
     position = 0
-    committed = 0
+    committed = -1
     broken = ""
     lost = 0
 

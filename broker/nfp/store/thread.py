@@ -170,15 +170,15 @@ class StoreThread(Generic[Operation]):
         self._waiters.append((self.position, waiter))
         await waiter
 
-    async def ask(self, query: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """What ``query`` finds, asked in the thread behind all that was put before.
+    async def ask(self, query: Callable[[sqlite3.Connection], Answer], *, behind: bool = True) -> Answer:
+        """What ``query`` finds, asked in the thread; ``behind`` all that was put before, or what is written so far.
 
         While nothing can be written it is asked all the same, and finds what was written before.
 
         Raises:
             NotStored: the database cannot be read, or the store is closed.
         """
-        if self._pending and not self._closing:
+        if behind and self._pending and not self._closing:
             with contextlib.suppress(NotStored):
                 await self.durable()
         if not self._opened or self._closing:

@@ -1,12 +1,16 @@
 """A search of a few lines, for fake brokers; the real one is tested with the dispatcher."""
 
 from collections import Counter
+from types import SimpleNamespace
+
+from broker.nfp.server.job_reader import JobReader
+from broker.nfp.store import NoStore
 
 
 class Found:
     """What ``JobSearch`` has at its end, of views, the newest last; ``slices`` steps are needed for it."""
 
-    def __init__(self, views, which, may_see, limit, slices=1):
+    def __init__(self, views, which, may_see, limit, tell, results, slices=1):
         meant = [
             view
             for view in reversed(views)
@@ -15,11 +19,17 @@ class Found:
             and (not which.states or view.state in which.states)
         ]
         self.which = which
-        self.found, self.total = meant[:limit], len(meant)
+        self.found = [tell(view, results(view.uuid)) for view in meant[:limit]]
+        self.total = len(meant)
         self.states = Counter(view.state for view in meant)
         self.services = Counter(view.service for view in meant)
         self._slices = slices
 
-    def step(self):
-        self._slices -= 1
-        return self._slices > 0
+    def steps(self):
+        for _ in range(self._slices - 1):
+            yield []
+
+
+def no_store(dispatcher):
+    """Who finishes searches, where nothing is ever read."""
+    return JobReader(dispatcher, NoStore(), SimpleNamespace())

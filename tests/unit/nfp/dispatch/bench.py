@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent
 from broker.nfp.dispatch import DispatchConfig, Dispatcher, JobView
-from broker.nfp.dispatch.search import JobFilter
+from broker.nfp.dispatch.search import JobFilter, JobSearch
+from broker.nfp.dispatch.views import FoundJob
 from broker.nfp.frames import Packet, decode, encode, status_text
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.records import (
     Accepted,
+    ClosedRow,
     Dispatched,
     Finished,
     Forgotten,
@@ -122,9 +125,8 @@ class FakeJournal:
         """What a broker starts from; jobs are ``age_s`` old."""
         book = self.book()
         jobs = tuple(book.row(uuid, age_s) for uuid in book.jobs if uuid not in book.closed)
-        return Snapshot(
-            jobs, tuple(book.workers.values()), (), tuple(reversed(book.closed)), tuple(book.known)
-        )
+        closed = tuple(book.closed_row(uuid, age_s) for uuid in book.closed)
+        return Snapshot(jobs, tuple(book.workers.values()), (), closed, tuple(book.known))
 
 
 class Book:
@@ -141,6 +143,12 @@ class Book:
         """A job as a broker gets it."""
         state, parts = self.closed.get(uuid, "open"), tuple(self.parts[uuid].values())
         return JobRow(self.jobs[uuid], 0.0, age_s, state, 0.0, parts)
+
+    def closed_row(self, uuid: str, age_s: float) -> ClosedRow:
+        """The same of a closed one, unread."""
+        whole, parts = self.row(uuid, age_s), self.parts[uuid].values()
+        job = whole._replace(added=whole.added._replace(body=b"", parts=()), parts=())
+        return ClosedRow(job, len(parts), len(whole.added.body), sum(len(part.body) for part in parts))
 
     def take(self, op: Op) -> None:
         if isinstance(op, JobAdded):
@@ -215,7 +223,8 @@ class Bench:
         self.listener = FakeListener()
         self.offences: list[tuple[str, str]] = []
         self.due = 0.0
-        self.age_s = 0.0
+        self.reads = True
+        """What is wanted from the store is read at the end of each turn."""
         self.made = 0
         self._start()
 
@@ -232,36 +241,62 @@ class Bench:
     def counts(self) -> Any:
         return self.dispatcher.counts
 
-    def restart(self, *, age_s: float = 0.0, down_s: float = 0.0, recall: bool = True) -> None:
-        """The broker is killed and started again: what was not committed is lost.
-
-        ``recall`` False leaves closed jobs unread.
-        """
+    def restart(self, *, age_s: float = 0.0, down_s: float = 0.0) -> None:
+        """The broker is killed and started again: what was not committed is lost."""
         self.journal.pending.clear()
         self.now += down_s
         self._start()
-        self.age_s = age_s
         self.dispatcher.restore(self.journal.snapshot(age_s), self.now)
         self.end_turn()
-        while recall and self.recall():
-            pass
 
-    def recall(self) -> bool:
-        """Some closed jobs are read from the store, as what was committed tells them; False when all are."""
-        book = self.journal.book()
+    def read(self) -> list[str]:
+        """Some closed jobs are read from the store; returns which."""
         uuids = self.dispatcher.to_read()
-        self.dispatcher.was_read(uuids, [book.row(uuid, self.age_s) for uuid in uuids], self.now)
-        self.end_turn()
-        return bool(uuids)
+        if uuids:
+            self.dispatcher.was_read(uuids, self.rows(uuids), self.now)
+            self._end_turn()
+        return uuids
+
+    def rows(self, uuids: Iterable[str]) -> list[JobRow]:
+        """What the store has of these jobs."""
+        book = self.journal.book()
+        return [book.row(uuid) for uuid in uuids if uuid in book.jobs]
+
+    def search(self, which: JobFilter, may_see: Callable[[str], bool], limit: int) -> JobSearch:
+        """A search that has not begun; it tells of jobs as they are."""
+        return self.dispatcher.search(which, may_see, limit, self.now, lambda view, _: view)
+
+    def look(self, which: JobFilter, limit: int, may_see: Callable[[str], bool]) -> JobSearch:
+        """A whole search."""
+        search = self.search(which, may_see, limit)
+        self.go_on(search.steps())
+        return search
+
+    def go_on(self, steps: Generator[list[str], list[JobRow], None], uuids: list[str] | None = None) -> None:
+        """All steps of a search that are left, ``uuids`` is what it has just asked for."""
+        with contextlib.suppress(StopIteration):
+            uuids = next(steps) if uuids is None else uuids
+            while True:
+                uuids = steps.send(self.rows(uuids))
 
     def jobs(self) -> list[JobView]:
         """All of them, the oldest first."""
-        search = self.dispatcher.search(JobFilter(), lambda holder: True, 10_000, self.now)
-        while search.step():
-            pass
-        return search.found[::-1]
+        return self.look(JobFilter(), 10_000, lambda holder: True).found[::-1]
+
+    def find(self, uuid: str) -> FoundJob | None:
+        """One of them, which is read if need be."""
+        found: list[Any] = []
+        self.dispatcher.find(uuid, self.now, found.append)
+        while not found:
+            assert self.read()
+        return found[0]
 
     def end_turn(self) -> None:
+        self._end_turn()
+        while self.reads and self.read():
+            pass
+
+    def _end_turn(self) -> None:
         self.due = self.dispatcher.tick(self.now)
         self.journal.commit()
 

@@ -75,7 +75,7 @@ def test_all_of_it_agrees(how, state):
     counted = (used.jobs, used.failed, used.expired, used.cancelled)
     assert counted == (1, *(int(state == each) for each in ("failed", "expired", "cancelled")))
     bench.restart()
-    assert bench.dispatcher.job(uuid, bench.now).state == state
+    assert bench.find(uuid).view.state == state
 
 
 def test_a_job_that_an_earlier_version_recorded_as_done_has_failed():
@@ -85,7 +85,7 @@ def test_a_job_that_an_earlier_version_recorded_as_done_has_failed():
     assert bench.journal.ops[at].closes == "failed"
     bench.journal.ops[at] = bench.journal.ops[at]._replace(closes="done")
     bench.restart()
-    assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+    assert bench.find(uuid).view.state == "failed"
 
 
 @pytest.mark.parametrize("how", ["raise", "answer an error", "are called by no such name"])

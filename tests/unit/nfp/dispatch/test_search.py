@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.dispatch import search as search_room
 from broker.nfp.dispatch.model import BODY_KEPT_BYTES
 from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.names import Command
@@ -22,10 +24,13 @@ def failing(bench, worker, error):
     bench.answer(worker, the(worker.take(), POST), 200, json.dumps(body).encode())
 
 
-@pytest.fixture
-def bench():
-    """Jobs a (done), b (failed), c (open, of c2, for w9), d (cancelled), each ten seconds after the last."""
-    bench = Bench()
+@pytest.fixture(params=[1000, 1, 0])
+def bench(request):
+    """Jobs a (done), b (failed), c (open, of c2, for w9), d (cancelled), each ten seconds after the last.
+
+    So many of those that are closed stay in memory.
+    """
+    bench = Bench(DispatchConfig(credits=1, recent_max_jobs=request.param))
     worker = bench.register("w1", ours=True)
     one, two = bench.client("c1"), bench.client("c2")
     submit(bench, one, "a", kwargs={"device": "Zürich-1"})
@@ -38,14 +43,12 @@ def bench():
     bench.pass_time(10)
     submit(bench, one, "d", target="w1")
     bench.delete(one, "d")
+    bench.end_turn()
     return bench
 
 
 def look(bench, limit=10, may_see=lambda holder: True, **which):
-    search = bench.dispatcher.search(JobFilter(**which), may_see, limit, bench.now)
-    while search.step():
-        pass
-    return search
+    return bench.look(JobFilter(**which), limit, may_see)
 
 
 def found(bench, **which):
@@ -92,13 +95,14 @@ def test_jobs_of_others_are_neither_found_nor_counted(bench):
     assert ([job.uuid for job in search.found], search.total, dict(search.states)) == (["c"], 1, {"open": 1})
 
 
-def test_a_slice_at_a_time_while_jobs_come_and_go(bench):
-    search = bench.dispatcher.search(JobFilter(), lambda holder: True, 10, bench.now)
-    assert search.step(2)
-    assert [job.uuid for job in search.found] == ["d", "c"]
+def test_a_slice_at_a_time_while_jobs_come_and_go(bench, monkeypatch):
+    monkeypatch.setattr(search_room, "SLICE", 2)
+    search = bench.search(JobFilter(), lambda holder: True, 10)
+    steps = search.steps()
+    wanted = next(steps)
     submit(bench, bench.client("c1"), "e", target="w9")
-    bench.dispatcher.unstored(["a"], "no room", bench.now)
-    assert not search.step(2)
+    bench.pass_time(bench.config.result_ttl_s - 25)
+    bench.go_on(steps, wanted)
     assert [job.uuid for job in search.found] == ["d", "c", "b"]
 
 

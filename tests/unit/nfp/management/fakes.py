@@ -7,7 +7,15 @@ import msgspec
 from broker.nfp.access import Access
 from broker.nfp.contract import Call, JobEvent
 from broker.nfp.dispatch.counts import Counts
-from broker.nfp.dispatch.views import ClientView, JobView, ResultView, ServiceView, SlotView, WorkerView
+from broker.nfp.dispatch.views import (
+    ClientView,
+    FoundJob,
+    JobView,
+    ResultView,
+    ServiceView,
+    SlotView,
+    WorkerView,
+)
 from broker.nfp.logs import LogBuffer
 from broker.nfp.management import Accounting, EventBus, EventService, JobService, MmiService
 from broker.nfp.names import Dialect
@@ -17,7 +25,7 @@ from broker.nfp.server.invalid_messages import InvalidMessages
 from broker.nfp.server.name_pins import NamePins
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
-from tests.unit.nfp.found import Found
+from tests.unit.nfp.found import Found, no_store
 
 OWNER = Principal("key:owner", Standing.OWNER)
 ANNA = Principal("uid:1000", Standing.USER, 1000)
@@ -117,12 +125,18 @@ class FakeDispatcher:
             ClientView("c2", BERT.holder, Dialect.SEED, False, False, 0, 1, -1.0),
         ]
 
-    def search(self, which, may_see, limit, now):
-        self.searched = Found(self.all_jobs, which, may_see, limit)
+    slices = 1
+
+    def read_with(self, wanted):
+        pass
+
+    def search(self, which, may_see, limit, now, tell):
+        self.searched = Found(self.all_jobs, which, may_see, limit, tell, self.results, self.slices)
         return self.searched
 
-    def job(self, uuid, now):
-        return next((job for job in self.all_jobs if job.uuid == uuid), None)
+    def find(self, uuid, now, then):
+        view = next((job for job in self.all_jobs if job.uuid == uuid), None)
+        then(FoundJob(view, self.results(uuid)) if view is not None else None)
 
     def results(self, uuid):
         return [ResultView("w1", 200, body) for body in self.found.get(uuid, ())]
@@ -169,6 +183,7 @@ class FakeBroker:
         self.accounting = Accounting(FakeJournal(), clock=lambda: 0.0)
         self.log = LogBuffer()
         self.dispatcher = FakeDispatcher()
+        self.job_reader = no_store(self.dispatcher)
         self.datastore = FakeDatastore()
         self.reader = FakeReader()
         self.invalid_messages = InvalidMessages(10)

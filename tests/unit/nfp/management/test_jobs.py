@@ -14,7 +14,6 @@ from broker.nfp.management import jobs as room
 from broker.nfp.management.jobs import JobService
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import Target
-from tests.unit.nfp.found import Found
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, asked, job_view, reply
 
 BOSS = FakePeer("boss", principal=OWNER)
@@ -71,9 +70,7 @@ def test_the_limit_and_whether_there_are_more():
 
 async def test_a_search_of_several_slices_lets_the_loop_do_something_else():
     broker = broker_with(job_view("a"))
-    broker.dispatcher.search = lambda which, may_see, limit, now: Found(
-        broker.dispatcher.all_jobs, which, may_see, limit, slices=3
-    )
+    broker.dispatcher.slices = 3
     service = JobService(broker)
     later = service.call(asked(service, "list", None, "u1", {}))
     answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

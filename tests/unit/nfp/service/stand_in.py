@@ -8,7 +8,7 @@ from broker.client import Limits
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent
-from broker.nfp.dispatch.views import JobView, SlotView
+from broker.nfp.dispatch.views import FoundJob, JobView, SlotView
 from broker.nfp.frames import Packet
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Command, Dialect, Sender
@@ -16,7 +16,7 @@ from broker.nfp.service.flux_service import EVERYBODY
 from broker.nfp.service.handlers import Handlers
 from broker.nfp.targets import ALL
 from tests.unit.client.peer import talk
-from tests.unit.nfp.found import Found
+from tests.unit.nfp.found import Found, no_store
 
 
 def job_view(uuid, *slots, holder="uid:7", client="", state="open", target=ALL, userid=7):
@@ -49,6 +49,8 @@ class FakeBroker:
         self.submitted = []
         self.peers = []
         self.known = {}
+        self.stored = {}
+        self.job_reader = no_store(self)
         self.fresh = asyncio.Event()
 
     def may_read(self, principal, holder):
@@ -73,11 +75,20 @@ class FakeBroker:
     def services(self):
         return []
 
-    def search(self, which, may_see, limit, now):
-        return Found(list(self.known.values()), which, may_see, limit, slices=2)
+    def search(self, which, may_see, limit, now, tell):
+        return Found(list(self.known.values()), which, may_see, limit, tell, self.results, slices=2)
 
-    def job(self, uuid, now):
-        return self.known.get(uuid)
+    def read_with(self, wanted):
+        pass
+
+    def find(self, uuid, now, then):
+        """One that is ``stored`` is read first."""
+        view = self.known.get(uuid)
+        found = FoundJob(view, self.results(uuid)) if view is not None else None
+        if uuid in self.stored:
+            asyncio.get_running_loop().call_later(0.01, then, self.stored[uuid] or found)
+        else:
+            then(found)
 
     def results(self, uuid):
         return []

@@ -323,6 +323,34 @@ def test_attach_to_a_cancelled_job_without_results():
     with_face(script)
 
 
+def test_a_job_that_is_in_the_store_only_is_found_by_all_who_ask_for_it():
+    async def script(peer, broker):
+        broker.known["u"] = job_view("u", ("w1", "final"), client="cli", state="done")
+        broker.stored["u"] = None
+        for tag, method in enumerate(("attach", "result"), 1):
+            peer.call(f"nfp.jobs.{method}", {"uuid": "u"}, tag=tag)
+            caller, packet = await broker.next()
+            assert packet.command is Command.GET
+            respond(caller, packet, 200, {"w1": {"result": 1}})
+            assert (await record(peer))["results"] == {"w1": {"result": 1}}
+        peer.call("nfp.jobs.show", {"uuid": "u"})
+        assert (await record(peer))["state"] == "done"
+        peer.call("nfp.jobs.cancel", {"uuid": "u"})
+        assert await record(peer) == {"uuid": "u", "state": "done"}
+
+    with_face(script)
+
+
+def test_a_job_that_cannot_be_read_is_an_error():
+    async def script(peer, broker):
+        broker.stored["u"] = "the store does not answer"
+        for method in ("attach", "result", "show", "cancel"):
+            peer.call(f"nfp.jobs.{method}", {"uuid": "u"})
+            assert await record(peer) == (errno.EIO, "the store does not answer")
+
+    with_face(script)
+
+
 def test_jobs_of_others_are_not_there():
     async def script(peer, broker):
         broker.known["mine"] = job_view("mine", ("w1", "final"), state="done")

@@ -6,10 +6,11 @@ from broker.errors import RpcError
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.dispatch.views import SlotView, WorkerView
+from broker.nfp.management.jobs import listed
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.service.payloads import WhichJobs, asked, job_row, listed, read, worker_row
+from broker.nfp.service.payloads import WhichJobs, asked, job_row, read, worker_row
 from tests.unit.nfp.found import Found
 from tests.unit.nfp.service.stand_in import job_view
 
@@ -18,7 +19,7 @@ ME = Principal("uid:7", Standing.USER, 7)
 
 def test_a_list_says_how_many_there_are():
     views = [job_view(f"u{number}") for number in range(5)]
-    told = listed(Found(views, WhichJobs().filter(ME), ME.may_see, 2), lambda uuid: [])
+    told = listed(Found(views, WhichJobs().filter(ME), ME.may_see, 2, job_row, lambda uuid: []))
     assert ([row["uuid"] for row in told["jobs"]], told["total"], told["more"]) == (["u4", "u3"], 5, True)
 
 
@@ -54,11 +55,11 @@ def test_what_a_worker_has_and_covers_is_not_for_everybody():
 
 
 def test_a_job_of_a_key_without_userid_says_so():
-    assert job_row(job_view("u1", userid=7))["userid"] == 7
-    assert job_row(job_view("u1", userid=USERID_UNKNOWN))["userid"] is None
+    assert job_row(job_view("u1", userid=7), [])["userid"] == 7
+    assert job_row(job_view("u1", userid=USERID_UNKNOWN), [])["userid"] is None
 
 
 def test_a_job_whose_task_failed_says_so():
     slot = SlotView("", "w1", 1, "final", 200, 4, "failed")
     view = job_view("u1", state="failed")._replace(slots=(slot,))
-    assert job_row(view)["failed"] == ["w1"]
+    assert job_row(view, [])["failed"] == ["w1"]

@@ -70,7 +70,10 @@ async def write(path: Path, *operations: Any, **settings: Any) -> None:
 
 async def whole(store: Store, found: Snapshot) -> Snapshot:
     """``found`` with all jobs in the order they were added, as if closed ones were not read later."""
-    rows = {row.added.uuid: row for row in (*found.jobs, *await store.closed(found.closed))}
+    rows = {
+        row.added.uuid: row
+        for row in (*found.jobs, *await store.closed([row.job.added.uuid for row in found.closed]))
+    }
     order = await store.ask(lambda base: base.execute("SELECT uuid FROM jobs ORDER BY id").fetchall())
     assert len(order) == len(rows)
     return found._replace(jobs=tuple(rows[uuid] for (uuid,) in order), closed=())

@@ -153,7 +153,14 @@ def test_closed_jobs_are_read_by_name_and_the_others_at_the_start(path):
                 await store.durable()
         async with opened(path, clock=clocks.clock) as store:
             assert [row.added.uuid for row in store.found.jobs] == ["b", "d"]
-            assert store.found.closed == ("e", "a", 'c"\u2028')
+            found = [
+                (row.job.added.uuid, row.job.closed_age_s, row.job.parts, *row[1:])
+                for row in store.found.closed
+            ]
+            assert found == [('c"\u2028', 2.0, (), 1, 5, 5), ("a", 1.0, (), 1, 1, 1), ("e", 0.0, (), 1, 1, 1)]
+            assert {row.job.added for row in store.found.closed} == {
+                job(uuid, b"") for uuid in ('c"\u2028', "a", "e")
+            }
             rows = await store.closed(['c"\u2028', "nobody", "e"])
             assert {row.added.uuid: (row.state, row.closed_age_s, row.parts[0].body) for row in rows} == {
                 'c"\u2028': ("done", 2.0, 'c"\u2028'.encode()),
