@@ -241,7 +241,9 @@ class StoreThread(Generic[Operation]):
         if self._watch is None and not self._closing:
             self._watch = self._loop.call_later(HANGS_S, self._look)
         self._busy.acquire(blocking=False)  # free unless a start failed: the thread lets go after each group
-        self._threads.call(partial(self._writer.write, operations), partial(self._written, self.position))
+        self._threads.call(
+            partial(self._writer.write, operations), partial(self._written, self.position, operations)
+        )
 
     def _look(self) -> None:
         """Once in ``HANGS_S`` while there is work: does the disk still answer?"""
@@ -275,8 +277,16 @@ class StoreThread(Generic[Operation]):
                 self.broken = f"{self._name}: operations were lost waiting for the disk; restart the broker"
                 log.error("%s", self.broken)
 
-    def _written(self, number: int, written: Written[Operation], error: BaseException | None) -> None:
+    def _written(
+        self,
+        number: int,
+        operations: list[Operation],
+        written: Written[Operation] | None,
+        error: BaseException | None,
+    ) -> None:
         """The group ``number`` is written, or is not."""
+        if written is None:  # such as no memory left
+            written = Written(operations, f"{self._name}: {error!r}", [])
         for operation, why in written.dropped:
             self._dropped(operation, why)
         if written.error:

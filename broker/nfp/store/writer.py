@@ -89,13 +89,15 @@ class Writer(Generic[Operation]):
         """Write a group, all or nothing; one that fails for what is in it without the culprits."""
         database = self._opened
         dropped: list[tuple[Operation, str]] = []
-        error = self._attempt(operations)
-        if error is not None and make_room(database.connection, error):
+        try:
             error = self._attempt(operations)
-        if error is not None and not _of_the_disk(error):
-            log.error("%s: a group cannot be written as a whole: %s", self._name, error)
-            operations, error = self._write_apart(operations, dropped)
-        self.busy.release()
+            if error is not None and make_room(database.connection, error):
+                error = self._attempt(operations)
+            if error is not None and not _of_the_disk(error):
+                log.error("%s: a group cannot be written as a whole: %s", self._name, error)
+                operations, error = self._write_apart(operations, dropped)
+        finally:
+            self.busy.release()
         if error is None:
             return Written([], "", dropped)
         return Written(operations, str(complaint(database.path, error)), dropped)

@@ -226,6 +226,28 @@ def test_a_disk_that_fails_is_tried_again_in_order(make, disk, caplog):
     assert "test store: writes again" in texts
 
 
+def test_a_writer_that_fails_in_an_unforeseen_way_tries_again(make, monkeypatch):
+    async def story():
+        store = make()
+        await store.start(words)
+        attempt = store._writer._attempt
+
+        def fails(operations):
+            monkeypatch.setattr(store._writer, "_attempt", attempt)
+            raise MemoryError("no room")
+
+        monkeypatch.setattr(store._writer, "_attempt", fails)
+        store.put("a")
+        with pytest.raises(NotStored, match="test store: MemoryError"):
+            await store.durable()
+        await until(lambda: store.committed == store.position)
+        assert not store.broken
+        assert await store.ask(words) == ["a"]
+        await store.close()
+
+    run(story())
+
+
 def test_what_is_put_behind_a_group_that_fails_is_sifted_at_once(make, disk):
     async def story():
         seen = []
