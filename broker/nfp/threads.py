@@ -17,13 +17,20 @@ class Threads:
     """At most ``most`` threads, made when they are needed, for one loop.
 
     Args:
-        name: how they are called in a debugger.
+        name: how they are called in a debugger. ended: called in each of them at its end, also when the loop is closed.
     """
 
-    def __init__(self, name: str, most: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        name: str,
+        most: int,
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
         self._name = name
         self._most = most
         self._loop = loop
+        self._ended = ended
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Done] | None] = queue.SimpleQueue()
         self._count = 0
         self._busy = 0
@@ -48,6 +55,13 @@ class Threads:
             self._work.put(None)
 
     def _serve(self) -> None:
+        try:
+            self._serve_all()
+        finally:
+            if self._ended is not None:
+                self._ended()
+
+    def _serve_all(self) -> None:
         while (work := self._work.get()) is not None:
             function, done = work
             value: Any = None

@@ -99,7 +99,7 @@ class StoreThread(Generic[Operation]):
         self._retry_s = retry_s
         self._pending: list[Operation] = []
         self._writer = Writer(connect, apply, tidy, name)
-        self._threads = Threads(name, 1, loop)
+        self._threads = Threads(name, 1, loop, self._writer.close)
         self._busy = self._writer.busy
         self._tidies = tidy is not None
         self._under_way = False

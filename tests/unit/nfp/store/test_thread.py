@@ -425,7 +425,7 @@ def test_closing_does_not_wait_for_ever(make, disk):
     assert disk.groups == [["a"]]
 
 
-def test_a_loop_that_is_gone_ends_in_peace(make, disk):
+def test_a_loop_that_is_gone_ends_in_peace(make, disk, tmp_path):
     async def story():
         store = make()
         await store.start(words)
@@ -439,6 +439,7 @@ def test_a_loop_that_is_gone_ends_in_peace(make, disk):
         thread.join(10)
     assert not serving()
     assert disk.groups == [["a"]]
+    open_database(tmp_path / "t.db", SCHEMA).close()  # nobody has its lock any more
 
 
 def test_a_store_that_falls_behind_says_so_and_recovers(make, disk, monkeypatch):
