@@ -237,7 +237,11 @@ def arguments_of(body: bytes) -> Any:
     said = read_any(body)
     if not isinstance(said, dict):
         return body.decode("utf-8", "replace")
-    return {"args": said.get("args") or [], "kwargs": said.get("kwargs") or {}}
+    args, kwargs = said.get("args"), said.get("kwargs")
+    return {
+        "args": args if isinstance(args, list) else [],
+        "kwargs": kwargs if isinstance(kwargs, dict) else {},
+    }
 
 
 def explained_slots(job: JobView, results: list[ResultView]) -> list[dict[str, Any]]:

@@ -180,7 +180,12 @@ def test_a_list_shows_arguments_result_and_error_in_short():
 
 @pytest.mark.parametrize(
     ("body", "arguments"),
-    [(b"", None), (b"plain text", "plain text"), (b'{"task":"t"}', {"args": [], "kwargs": {}})],
+    [
+        (b"", None),
+        (b"plain text", "plain text"),
+        (b'{"task":"t"}', {"args": [], "kwargs": {}}),
+        (b'{"args":5,"kwargs":["a"]}', {"args": [], "kwargs": {}}),
+    ],
 )
 def test_arguments_of_any_body(body, arguments):
     assert room.arguments_of(body) == arguments
