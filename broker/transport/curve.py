@@ -37,6 +37,7 @@ log = logging.getLogger("headgate")
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGIT: Final = {character: value for value, character in enumerate(_ALPHABET)}
+_TEMPLATE_MARKS: Final = ("{{", "{%", "{#")
 _NAME: Final = r"[A-Za-z0-9$\-_@.&+/]+"
 _LINE: Final = re.compile(
     rf"""^(?P<indent>\ *)(?P<name>{_NAME})\ *
@@ -113,9 +114,11 @@ def check_key(text: str, where: str = "key") -> str:
 
 
 def generate(metadata: Mapping[str, str] | None = None) -> Certificate:
-    """A new key pair."""
-    public, secret = zmq.curve_keypair()
-    return Certificate(public.decode(), secret.decode(), dict(metadata or {}))
+    """A new key pair, without what begins something in a template: keys stand in inventories, which are rendered."""
+    while True:
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        if not any(mark in key for mark in _TEMPLATE_MARKS for key in (public, secret)):
+            return Certificate(public, secret, dict(metadata or {}))
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -26,6 +26,15 @@ def test_text_is_that_of_deployed_keygen():
     )
 
 
+@pytest.mark.parametrize("mark", ["{{", "{%", "{#"])
+def test_no_template_takes_a_new_key_for_its_own(monkeypatch, mark):
+    good = (PAIR.public_key.encode(), PAIR.secret_key.encode())
+    bad = mark.encode() + b"a" * 38
+    pairs = iter([(bad, good[1]), (good[0], bad), good])
+    monkeypatch.setattr(zmq, "curve_keypair", lambda: next(pairs))
+    assert curve.generate() == curve.Certificate(PAIR.public_key, PAIR.secret_key)
+
+
 @given(
     st.dictionaries(
         st.from_regex(r"[a-z][a-z.-]{0,20}", fullmatch=True),
