@@ -32,7 +32,7 @@ from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.search import JobFilter, JobSearch, Tell
 from broker.nfp.dispatch.state import Offended, State, ignore
-from broker.nfp.dispatch.stored_jobs import StoredJobs, Waiting
+from broker.nfp.dispatch.stored_jobs import HeldRequest, StoredJobs
 from broker.nfp.dispatch.views import ClientView, FoundJob, JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command
@@ -270,7 +270,7 @@ class Dispatcher:
         """Call ``then`` with a job, at once or when it was read: None when it is not known, a text when that failed."""
         if self._state.unread(uuid):
             again = partial(self.find, uuid, then=then)
-            self._stored.later(Waiting(None, uuid, again, then, now + stored_jobs.PATIENCE_S), now)
+            self._stored.later(HeldRequest(None, uuid, again, then, now + stored_jobs.PATIENCE_S), now)
         else:
             view = self.job(uuid, now)
             then(FoundJob(view, self.results(uuid)) if view is not None else None)

@@ -23,7 +23,7 @@ from broker.nfp.dispatch.requests import Requests
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
 from broker.nfp.dispatch.state import State
-from broker.nfp.dispatch.stored_jobs import LONG_PATIENCE_S, StoredJobs, Waiting
+from broker.nfp.dispatch.stored_jobs import LONG_PATIENCE_S, HeldRequest, StoredJobs
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
@@ -223,7 +223,9 @@ class Liveness:
         state = self._state
         if state.unread(uuid):
             again = partial(self._still_holds, worker, connection, uuid, held)
-            self._stored.later(Waiting(connection.peer, uuid, again, self.unread, now + LONG_PATIENCE_S), now)
+            self._stored.later(
+                HeldRequest(connection.peer, uuid, again, self.unread, now + LONG_PATIENCE_S), now
+            )
             return False
         order = state.orders.get(uuid)
         part = order.given_to(worker.name) if order is not None else None

@@ -47,7 +47,7 @@ _LOOK_S: Final = 0.5
 _ASKS: Final = frozenset({Command.GET, Command.DELETE, Command.PUT})
 
 
-class Waiting(NamedTuple):
+class HeldRequest(NamedTuple):
     """``act(now)`` comes when the job is read, ``refuse(why)`` when that takes too long, neither once ``peer`` went."""
 
     peer: Peer | None
@@ -68,7 +68,7 @@ class StoredJobs:
     def __init__(self, state: State, results: Results) -> None:
         self._state = state
         self._results = results
-        self._waiting: list[Waiting] = []
+        self._waiting: list[HeldRequest] = []
         self._costs: Counter[Peer | None] = Counter()
         self._paying: dict[Client, None] = {}
         self._timer: Timer | None = None
@@ -76,7 +76,7 @@ class StoredJobs:
 
     # -- waiting --------------------------------------------------------------------------------
 
-    def later(self, waiting: Waiting, now: float) -> None:
+    def later(self, waiting: HeldRequest, now: float) -> None:
         """Have it wait until its job is read, or refuse it at once: too much waits already."""
         cost, mine, every = waiting.cost, self._costs[waiting.peer], self._costs.total()
         if (mine and mine + cost > PEER_MAX_BYTES) or (every and every + cost > WAITING_MAX_BYTES):
@@ -99,7 +99,7 @@ class StoredJobs:
         """The same for what ``peer`` says in ``packet``; a client that could ask again is refused soon."""
         until = now + (PATIENCE_S if packet.command in _ASKS else LONG_PATIENCE_S)
         cost = CALL_BYTES + len(packet.body or b"")
-        self.later(Waiting(peer, packet.uuid, act, refuse, until, cost), now)
+        self.later(HeldRequest(peer, packet.uuid, act, refuse, until, cost), now)
 
     def gone(self, peer: Peer) -> None:
         """What it said does not wait any more, and nothing is read to be sent to it."""
@@ -117,7 +117,7 @@ class StoredJobs:
         if self._waiting and self._timer is None:
             self._timer = self._state.timers.at(now + _LOOK_S, self._look, None)
 
-    def _take_out(self, which: Callable[[Waiting], bool]) -> list[Waiting]:
+    def _take_out(self, which: Callable[[HeldRequest], bool]) -> list[HeldRequest]:
         out = [waiting for waiting in self._waiting if which(waiting)]
         self._waiting = [waiting for waiting in self._waiting if not which(waiting)]
         for waiting in out:
@@ -178,7 +178,7 @@ class StoredJobs:
             for order in read:
                 order.leave_to_store()
 
-    def _act(self, waiting: Waiting, now: float) -> None:
+    def _act(self, waiting: HeldRequest, now: float) -> None:
         if waiting.peer is not None and not waiting.peer.alive:
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Container, Iterator
 from math import ceil
@@ -185,9 +186,9 @@ class QueuedPeer(Peer, Generic[Form]):
         self._hungry = True
         return False
 
+    @abstractmethod
     def flush(self) -> None:
         """Let go what may leave; ``Flusher.hold`` when something waits for a commit."""
-        raise NotImplementedError
 
     def drop(self, uuids: Container[str]) -> int:
         """Forget what waits for the commit of ``uuids``, which failed; returns how many messages."""

@@ -273,7 +273,7 @@ def test_a_call_that_fails_costs_nobody_else(stored, caplog):
 
     refused = []
     bench.dispatcher._stored.later(
-        room.Waiting(None, uuids[0], fails, refused.append, bench.now + 9), bench.now
+        room.HeldRequest(None, uuids[0], fails, refused.append, bench.now + 9), bench.now
     )
     client = bench.client()
     bench.get(client, uuids[0])
