@@ -96,14 +96,14 @@ def _ask(given: argparse.Namespace, question: Question) -> Verdict:
 
 def _ipc_dir(file: str) -> str:
     """The folder of a node's sockets, by the settings in ``file``."""
-    from broker.oslo.node import default_ipc_dir
+    from broker.oslo.node import client_ipc_dir
 
     if not file:
-        return default_ipc_dir()
+        return client_ipc_dir()
     from broker.settings import load_oslo
 
     folder = load_oslo(file).ipc_dir
-    return os.path.abspath(folder) if folder else default_ipc_dir()
+    return os.path.abspath(folder) if folder else client_ipc_dir()
 
 
 def _tell(verdict: Verdict, question: Question, *, as_json: bool) -> None:

@@ -126,14 +126,43 @@ def obstacle(path: str) -> str:
     return ""
 
 
-def default_ipc_dir() -> str:
-    """``$HEADGATE_OSLO_DIR``, else ``/run/headgate/oslo`` for root, else ``$XDG_RUNTIME_DIR/headgate/oslo``, else a
-    folder in ``/tmp`` with the uid in its name.
+NODE_DIR: Final = "/run/headgate-oslo"
+"""The folder of a node's proxy that runs as a service of the system (``deploy/systemd``), or as root."""
+DIR_VARIABLE: Final = "HEADGATE_OSLO_DIR"
+"""Names the folder for proxies and their clients alike, before any rule."""
+
+
+def proxy_ipc_dir() -> str:
+    """Where a proxy of this user has its folder when nobody says: ``$HEADGATE_OSLO_DIR``, else ``NODE_DIR`` for root,
+    else ``$XDG_RUNTIME_DIR/headgate/oslo``, else ``/tmp/headgate-oslo-UID``.
     """
-    named = os.environ.get("HEADGATE_OSLO_DIR")
+    named = os.environ.get(DIR_VARIABLE)
     if named:
         return named
     if os.getuid() == 0:
-        return "/run/headgate/oslo"
+        return NODE_DIR
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return os.path.join(runtime, "headgate", "oslo") if runtime else f"/tmp/headgate-oslo-{os.getuid()}"  # noqa: S108
+
+
+def client_ipc_dir() -> str:
+    """Where clients and servers look for the proxy of their node when nobody says: ``$HEADGATE_OSLO_DIR``, else
+    ``NODE_DIR`` where that is there, else the folder of a proxy of this user where that is there.
+
+    While there is neither, a process of a login session (``XDG_RUNTIME_DIR``) expects its user's proxy, and a service,
+    which may have started before the proxy, that of the node.
+    """
+    own = proxy_ipc_dir()
+    if os.environ.get(DIR_VARIABLE):
+        return own
+    if os.path.isdir(NODE_DIR):
+        return NODE_DIR
+    return own if os.environ.get("XDG_RUNTIME_DIR") or _is_ours(own) else NODE_DIR
+
+
+def _is_ours(path: str) -> bool:
+    """Whether this user has made it: below ``/tmp`` anybody may make one."""
+    try:
+        return os.lstat(path).st_uid == os.getuid()
+    except OSError:
+        return False

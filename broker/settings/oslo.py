@@ -132,8 +132,9 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     or dies leaves the others alone."""
 
     ipc_dir: Text | None = None
-    """Folder of the sockets for servers and clients of this node. Default: `/run/headgate/oslo` for root, else
-    `$XDG_RUNTIME_DIR/headgate/oslo`, else `/tmp/headgate-oslo-UID`: what the driver looks for."""
+    """Folder of the sockets for servers and clients of this node. Default: `/run/headgate-oslo` for root, else
+    `$XDG_RUNTIME_DIR/headgate/oslo`, else `/tmp/headgate-oslo-UID`. Drivers look in the first of them, then in that of
+    their user."""
 
     ipc_group: Text | None = None
     """Group that may use it (mode 0750). Default: the owner alone (0700)."""

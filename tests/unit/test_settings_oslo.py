@@ -10,7 +10,7 @@ from broker.cli.oslo import plan
 from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline
-from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, default_ipc_dir
+from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, proxy_ipc_dir
 from broker.oslo.service.config import CallRule, FaceConfig
 from broker.settings import (
     OsloCallEntry,
@@ -194,7 +194,7 @@ def test_examples_in_the_text():
 
 def test_the_defaults_are_those_of_the_proxy():
     told = plan.node_config(OsloSection(node="n"))
-    assert told == NodeConfig(ipc_dir=default_ipc_dir(), node="n", advertise="127.0.0.1")
+    assert told == NodeConfig(ipc_dir=proxy_ipc_dir(), node="n", advertise="127.0.0.1")
     assert plan.face_config(OsloSection()) == FaceConfig(plan.station_settings(OsloSection()))
 
 
@@ -308,6 +308,15 @@ def test_a_face_is_told_everything():
     assert (told.notify_pool, told.notify_public) == ("p", True)
 
 
+def test_the_url_names_the_folder_unless_drivers_look_there_anyway(monkeypatch):
+    monkeypatch.setenv("HEADGATE_OSLO_DIR", "/srv/oslo")
+    assert (
+        plan.transport_url(OsloSection()) == plan.transport_url(OsloSection(ipc_dir="/srv/oslo")) == "zmq://"
+    )
+    monkeypatch.delenv("HEADGATE_OSLO_DIR")
+    assert plan.transport_url(OsloSection(ipc_dir="/srv/oslo")) == "zmq:///?rpc_zmq_ipc_dir=%2Fsrv%2Foslo"
+
+
 def test_what_people_are_told():
     section = OsloSection(node="n7", ipc_dir="/srv/oslo", redis=("redis://u:secret@r",))
     lines = plan.where(section, plan.planned(section))
@@ -317,7 +326,6 @@ def test_what_people_are_told():
         "  directory shared through 1 Redis server(s)",
         "  transport_url = zmq:///?rpc_zmq_ipc_dir=%2Fsrv%2Foslo",
     ]
-    assert plan.transport_url(OsloSection()) == "zmq://"
     assert plan.where(OsloSection(host=""), {})[1] == "  for this node only: no TCP port"
     assert plan.where(OsloSection(), {})[1].startswith("  free ports")
     assert plan.planned(OsloSection(host="::1"))["call"] == "tcp://[::1]:9501"

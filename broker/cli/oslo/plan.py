@@ -14,7 +14,7 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.journal.options import JournalOptions
 from broker.oslo.contract import Settings as StationSettings
 from broker.oslo.names import Pipeline
-from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, default_ipc_dir
+from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, client_ipc_dir, proxy_ipc_dir
 from broker.settings import JournalSection, OsloSection
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def held(roles: Iterable[str]) -> int:
 
 def ipc_dir(section: OsloSection) -> str:
     """The folder of the node's sockets."""
-    return section.ipc_dir or default_ipc_dir()
+    return section.ipc_dir or proxy_ipc_dir()
 
 
 def node_name(section: OsloSection) -> str:
@@ -184,7 +184,7 @@ def transport_url(section: OsloSection) -> str:
     >>> transport_url(OsloSection(ipc_dir="/srv/oslo"))
     'zmq:///?rpc_zmq_ipc_dir=%2Fsrv%2Foslo'
     """
-    if ipc_dir(section) == default_ipc_dir():
+    if ipc_dir(section) == client_ipc_dir():
         return "zmq://"
     return f"zmq:///?rpc_zmq_ipc_dir={quote(ipc_dir(section), safe='')}"
 

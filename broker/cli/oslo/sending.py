@@ -17,7 +17,7 @@ from broker.nesting import NESTED_MAX, check, read_json
 from broker.oslo.contract import Address, CallTimeout, OsloFailure, Port, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
-from broker.oslo.node import MISSING, default_ipc_dir, obstacle
+from broker.oslo.node import MISSING, client_ipc_dir, obstacle
 from broker.settings.addresses import split_uri
 from broker.settings.faults import check_key
 
@@ -76,7 +76,7 @@ def station(ipc_dir: str | None, directories: list[str] | None, key: str, certif
             no key. ConfigError: the certificate is none.
     """
     check_places(directories, key, certificate)
-    folder = os.path.abspath(ipc_dir) if ipc_dir else default_ipc_dir()
+    folder = os.path.abspath(ipc_dir) if ipc_dir else client_ipc_dir()
     path = os.path.join(folder, DIRECTORY_SOCKET)
     if not directories and (why := obstacle(path)):
         if why != MISSING:

@@ -17,7 +17,7 @@ from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen
 from broker.cli.status import Every
 from broker.oslo.contract import Settings
-from broker.oslo.node import default_ipc_dir
+from broker.oslo.node import client_ipc_dir
 from broker.oslo.service import asking
 
 EXAMPLES = (
@@ -71,7 +71,7 @@ def status(
     if as_json and watch:
         raise UsageError("--watch and --json: expected one of them")
     sending.check_places(directory, directory_key, curve_cert)
-    folder = os.path.abspath(ipc_dir) if ipc_dir else default_ipc_dir()
+    folder = os.path.abspath(ipc_dir) if ipc_dir else client_ipc_dir()
     settings = Settings(
         ipc_dir=folder,
         directories=tuple(directory or ()),

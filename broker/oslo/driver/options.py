@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from broker.oslo.contract import Settings
 from broker.oslo.names import DIRECTORY_PORT
+from broker.oslo.node import NODE_DIR
 
 GROUP: Final = "oslo_messaging_zmq"
 LINGER_MAX_S: Final = 60.0
@@ -29,10 +30,11 @@ _where = (
     ),
     cfg.StrOpt(
         "rpc_zmq_ipc_dir",
-        sample_default="/run/headgate/oslo",
+        sample_default=NODE_DIR,
         help="Folder of the sockets of this node's proxy. Servers need it; a process that only sends may do without, "
         "if fanout_ds_address or the hosts of transport_url name a directory service. The default is "
-        "/run/headgate/oslo for root, else headgate/oslo in $XDG_RUNTIME_DIR.",
+        "/run/headgate-oslo where that is there, else the folder of a proxy that this user runs: headgate/oslo in "
+        "$XDG_RUNTIME_DIR, or headgate-oslo-UID in /tmp.",
     ),
     cfg.ListOpt(
         "fanout_ds_address",

@@ -29,7 +29,7 @@ from broker.errors import ConfigError
 from broker.oslo.contract import Settings
 from broker.oslo.driver.options import GROUP, LINGER_MAX_S, OPTIONS
 from broker.oslo.names import DIRECTORY_SOCKET
-from broker.oslo.node import default_ipc_dir
+from broker.oslo.node import client_ipc_dir, obstacle, proxy_ipc_dir
 from broker.transport import curve
 
 log = logging.getLogger(__name__)
@@ -71,9 +71,13 @@ def read_settings(options: Any, url: Any) -> Settings:
         text = "%s: its hosts are Redis servers, of which the proxies speak ([oslo] redis): not used in this process"
         log.info(text, masked(url))
     linger_s = _seconds(options, "zmq_linger")
+    ipc_dir = _ipc_dir(options.rpc_zmq_ipc_dir or client_ipc_dir())
+    directories = _directories(options, url)
+    if not directories:
+        _look_for_proxy(ipc_dir, named=bool(options.rpc_zmq_ipc_dir))
     return Settings(
-        ipc_dir=_ipc_dir(options.rpc_zmq_ipc_dir or default_ipc_dir()),
-        directories=_directories(options, url),
+        ipc_dir=ipc_dir,
+        directories=directories,
         directory_key=_key(options.zmq_curve_directory_key or ""),
         curve_cert=_certificate(options.zmq_curve_cert or ""),
         keepalive=(
@@ -128,6 +132,21 @@ def _ipc_dir(folder: str) -> str:
             f"expected {_SOCKET_PATH_MAX} at most"
         )
     return folder
+
+
+def _look_for_proxy(folder: str, *, named: bool) -> None:
+    """Say where the proxy is expected when it is not there: without one, and without a directory, nothing arrives.
+
+    It may still come: services often start before their node's proxy.
+    """
+    path = os.path.join(folder, DIRECTORY_SOCKET)
+    why = obstacle(path)
+    if not why:
+        return
+    own = proxy_ipc_dir()
+    other = "" if named or own == folder else f", nor is there one of this user alone in {own}"
+    text = "no proxy of this node yet: %s%s%s; waiting for it there (rpc_zmq_ipc_dir names another folder)"
+    log.warning(text, path, why, other)
 
 
 def _key(text: str) -> str:

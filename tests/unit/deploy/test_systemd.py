@@ -65,7 +65,7 @@ def test_all_start_in_their_sandboxes_and_leave_without_a_fault(box):
     assert box.headgate("health", "--uri", URI).returncode == 0
     eventually(lambda: ready(box), timeout=20)
     assert box.headgate("health", "--nfp", "/etc/headgate/nfp.toml").returncode == 0
-    assert "5 of 5 rooms answer" in box.headgate("oslo", "status", "--ipc-dir", "/run/headgate-oslo").stdout
+    assert "5 of 5 rooms answer" in box.headgate("oslo", "status").stdout
     for name in ALL:
         status = box.run("cat", f"/proc/{box.main_pid(name)}/status").stdout
         for line in (
@@ -147,7 +147,7 @@ def test_a_certificate_may_come_as_a_credential_and_a_journal_may_be_written(box
 
 
 def test_a_proxy_and_its_rooms_take_turns(box):
-    status = ("oslo", "status", "--ipc-dir", "/run/headgate-oslo")
+    status = ("oslo", "status")
     box.start(PROXY)
     box.start(*machine.rooms())
     assert box.show(PROXY, "ActiveState") == "inactive"

@@ -192,7 +192,7 @@ def test_oslo_gives_its_folder_to_the_group_and_rooms_leave_it_to_each_other():
         assert given.ipc_dir == f"/run/{units.one(unit, 'RuntimeDirectory')}"
         assert given.ipc_group == units.one(unit, "SupplementaryGroups")
         assert unit["Service"]["SystemCallFilter"][2:] == ["@chown"]
-        assert ("RuntimeDirectoryPreserve" in unit["Service"]) == ("@" in name)
+        assert units.one(unit, "RuntimeDirectoryPreserve") == ("yes" if "@" in name else "restart")
     section = units.read(OSLO[0])["Unit"]
     conflicts = " ".join(section["Conflicts"]).split()
     # one starts when the other is gone, its folder included

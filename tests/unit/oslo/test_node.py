@@ -5,8 +5,17 @@ import os
 import pytest
 
 from broker.identity import Role
+from broker.oslo import node as config_of_nodes
 from broker.oslo.names import PORTS, Pipeline
-from broker.oslo.node import DIRECTORY, EVERYTHING, KeyEntry, NodeConfig, Rule, default_ipc_dir
+from broker.oslo.node import (
+    DIRECTORY,
+    EVERYTHING,
+    KeyEntry,
+    NodeConfig,
+    Rule,
+    client_ipc_dir,
+    proxy_ipc_dir,
+)
 
 
 def test_by_default_everything_runs_at_the_ports_of_the_seed():
@@ -28,18 +37,61 @@ def test_nobody_gets_more_than_a_user_without_being_told():
     assert Rule().roles == Role.USER | Role.OWNER
 
 
+@pytest.fixture
+def user(monkeypatch, tmp_path):
+    """Become a user of that number, who has that runtime folder and the node that one (None: there is none)."""
+
+    def become(uid, runtime, node):
+        monkeypatch.setattr(os, "getuid", lambda: uid)
+        monkeypatch.setattr(config_of_nodes, "NODE_DIR", str(tmp_path / "node"))
+        monkeypatch.delenv("HEADGATE_OSLO_DIR", raising=False)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        if runtime is not None:
+            monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        if node:
+            (tmp_path / "node").mkdir(0o750)
+        return str(tmp_path / "node")
+
+    return become
+
+
 @pytest.mark.parametrize(
     ("uid", "runtime", "path"),
     [
-        (0, "/run/user/0", "/run/headgate/oslo"),
+        (0, "/run/user/0", ""),
         (1000, "/run/user/1000", "/run/user/1000/headgate/oslo"),
         (1000, None, "/tmp/headgate-oslo-1000"),
     ],
 )
-def test_the_default_folder_is_the_users_own(monkeypatch, uid, runtime, path):
-    monkeypatch.setattr(os, "getuid", lambda: uid)
-    if runtime is None:
-        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    else:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-    assert default_ipc_dir() == path
+@pytest.mark.parametrize("there", [False, True])
+def test_a_proxys_folder_is_its_users_own_and_the_nodes_for_root(user, there, uid, runtime, path):
+    node = user(uid, runtime, there)
+    assert proxy_ipc_dir() == (path or node)
+
+
+@pytest.mark.parametrize("runtime", ["/run/user/1000", None])
+def test_clients_look_in_the_nodes_folder_first_whoever_they_are(user, runtime):
+    node = user(1000, runtime, True)
+    assert client_ipc_dir() == node
+
+
+def test_without_a_nodes_folder_a_login_session_expects_its_users_proxy_and_a_service_the_nodes(user):
+    assert user(1000, "/run/user/1000", False)
+    assert client_ipc_dir() == "/run/user/1000/headgate/oslo"
+    assert user(2**30, None, False) == client_ipc_dir()
+
+
+def test_without_a_nodes_folder_that_of_our_own_user_is_found_but_not_one_that_others_made(user, monkeypatch):
+    user(2**30, None, False)
+    own = proxy_ipc_dir()
+    for uid, found in ((2**30, own), (2**30 + 1, config_of_nodes.NODE_DIR)):
+        monkeypatch.setattr(
+            os, "lstat", lambda _path, uid=uid: os.stat_result((0, 0, 0, 0, uid, 0, 0, 0, 0, 0))
+        )
+        assert client_ipc_dir() == found
+
+
+def test_a_variable_names_the_folder_for_both(user, monkeypatch):
+    user(1000, "/run/user/1000", True)
+    monkeypatch.setenv("HEADGATE_OSLO_DIR", "/srv/oslo")
+    assert proxy_ipc_dir() == client_ipc_dir() == "/srv/oslo"

@@ -1,5 +1,6 @@
 """What a transport URL and the options become."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,10 +8,11 @@ from oslo_config import cfg
 from oslo_messaging import InvalidTransportURL, TransportURL, exceptions
 from oslo_messaging._drivers import common
 
+from broker.oslo import node
 from broker.oslo.contract import Settings
 from broker.oslo.driver import options
 from broker.oslo.driver.url import Exchanges, masked, read_settings
-from broker.oslo.node import default_ipc_dir
+from broker.oslo.node import client_ipc_dir
 from broker.transport import curve
 
 
@@ -23,7 +25,7 @@ def settings(conf: cfg.ConfigOpts, text: str, **overrides: object) -> Settings:
 
 
 def test_without_any_option_the_settings_are_those_of_the_contract(conf: cfg.ConfigOpts) -> None:
-    assert settings(conf, "zmq://") == Settings(ipc_dir=default_ipc_dir())
+    assert settings(conf, "zmq://") == Settings(ipc_dir=client_ipc_dir())
 
 
 @pytest.mark.parametrize(
@@ -191,3 +193,26 @@ def test_virtual_hosts_share_no_exchange(conf: cfg.ConfigOpts) -> None:
     }
     assert len(names) == 5 * 6
     assert exchanges(conf, "zmq://h/a%2Fb").wire("nova") == "/a%2Fb/nova"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_driver_that_finds_no_proxy_says_where_it_looked(
+    conf: cfg.ConfigOpts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    named: bool,
+) -> None:
+    monkeypatch.delenv("HEADGATE_OSLO_DIR", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    monkeypatch.setattr(node, "NODE_DIR", str(tmp_path))
+    settings(conf, f"zmq://?rpc_zmq_ipc_dir={tmp_path}" if named else "zmq://")
+    (said,) = caplog.messages
+    assert said.startswith(f"no proxy of this node yet: {tmp_path}/directory.ctl is missing")
+    assert ("of this user alone in /run/user/1000/headgate/oslo" in said) is not named
+    caplog.clear()
+    (tmp_path / "directory.ctl").touch()
+    settings(conf, "zmq://")
+    settings(conf, "zmq://elsewhere?rpc_zmq_ipc_dir=/nowhere")
+    assert not caplog.messages
