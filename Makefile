@@ -3,6 +3,7 @@
 #   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
 #   make test       the fast tests, 4 minutes      make test-all  those that need real time, too
 #   make interop    against NorFab, oslo.messaging, Spark and flux-core (FLUX_PREFIX)
+#   make oslo       of it, what is about oslo.messaging alone
 #   make lint       ruff, mypy, imports, deploy    make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make fuzz       every decoder, SECONDS_EACH   make coverage, make licences   reports
@@ -36,10 +37,10 @@ PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help run test test-all test-patient interop example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
+.PHONY: help run test test-all test-patient interop oslo example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,14p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,15p'
 
 # ---------------------------------------------------------------- environment: a stamp per set of packages
 
@@ -110,6 +111,10 @@ test-patient: $(VENV)/.stamp-test system-packages
 
 interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
 	$(PYTEST) --dist loadgroup -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
+
+# the part of it that is about oslo.messaging: a job of its own for who changes nothing else
+oslo: $(VENV)/.stamp-test $(OSLO_VENVS) system-packages
+	$(PYTEST) --dist loadgroup -m 'interop and not bench and not slow' tests/interop/test_oslo_*.py tests/interop/test_readme_oslo.py $(PYTEST_ARGS)
 
 # a transport that is a distribution of its own, installed beside ours: the contract, our checks of trees, a tree with a gateway
 TLS := docs/examples/headgate-tls

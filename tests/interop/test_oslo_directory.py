@@ -40,18 +40,19 @@ def test_records_follow_start_stop_and_kill(rundir: Path, sides: Sides) -> None:
             lambda: {client.result("call", topic="t", method="who")[0] for _ in range(4)} == {"a", "b"},
             what="both",
         )
-        assert listeners(far) == 2
+        assert listeners(far) == 2, "Z11: directory: host and topic of each listener"
         second.kill()  # SIGKILL: the proxy sees the process end
         until(lambda: listeners(far) == 1, 5, "the killed one gone")
-        assert {client.result("call", topic="t", method="who")[0] for _ in range(6)} == {"a"}
+        answered = {client.result("call", topic="t", method="who")[0] for _ in range(6)}
+        assert answered == {"a"}, "Z11: directory: host and topic of each listener"
         first.close()
         until(lambda: listeners(far) == 0, 5, "all gone")
         answer = client.ask("call", topic="t", method="who", timeout=60, at_least_once=True)
-        assert answer["error"] == "MessageUndeliverable"
+        assert answer["error"] == "MessageUndeliverable", "Z11: directory: host and topic of each listener"
 
 
 def test_the_option_goes_before_the_hosts_of_the_url(rundir: Path, sides: Sides) -> None:
-    """Z12: a list; a client without a proxy of its own asks them."""
+    """Z12: a list; a client without a proxy of its own asks them, and finds nothing without the option."""
     with nodes(rundir, 2) as (one, two):
         sides("server", two.url, topic="t", server="s")
         nowhere = rundir / "nowhere"
@@ -59,7 +60,10 @@ def test_the_option_goes_before_the_hosts_of_the_url(rundir: Path, sides: Sides)
         wrong = new_host()
         url = f"zmq://{wrong}:1?rpc_zmq_ipc_dir={nowhere}&fanout_ds_address={addresses}"
         client = sides("client", url)
-        assert client.result("call", topic="t", method="who")[0] == "s"
+        assert client.result("call", topic="t", method="who")[0] == "s", "Z12: `fanout_ds_address`"
+        without = sides("client", f"zmq://{wrong}:1?rpc_zmq_ipc_dir={nowhere}")
+        answer = without.ask("call", topic="t", method="who", timeout=2)
+        assert answer["error"] == "MessagingTimeout", "Z12: `fanout_ds_address`"
 
 
 @pytest.mark.parametrize("dead", [0, 1])
@@ -74,11 +78,15 @@ def test_one_of_two_directories_is_enough(rundir: Path, sides: Sides, dead: int)
             assert client.result("call", topic="t", method="who")[0] == "a"
             directories[dead].kill()
             sides("server", far.url, topic="t2", server="b")
-            assert client.result("call", topic="t2", method="who")[0] == "b"
+            assert client.result("call", topic="t2", method="who")[0] == "b", (
+                "Z13: directory alone or in several copies; Redis"
+            )
             directories[dead].start()
             directories[1 - dead].kill()
             sides("server", far.url, topic="t3", server="c")
-            assert client.result("call", topic="t3", method="who", timeout=20)[0] == "c"
+            assert client.result("call", topic="t3", method="who", timeout=20)[0] == "c", (
+                "Z13: directory alone or in several copies; Redis"
+            )
             assert client.result("call", topic="t", method="who")[0] == "a"
     finally:
         for each in directories:
@@ -103,10 +111,13 @@ def test_redis_shares_the_records_and_its_death_is_survived(rundir: Path, sides:
             client.result("cast", topic="t", fanout=True, method="note", args={"n": number})
         until(lambda: len(executions(log)) == 7, what="calls and fan-outs without Redis")
         time.sleep(6)  # longer than a lease: known hosts stay known
-        client.result("call", topic="t", method="note", args={"n": 5})
+        answer = client.result("call", topic="t", method="note", args={"n": 5})
+        assert answer == ["s", 5], "Z16: its state is cached"
         stack.enter_context(redis_server(rundir, port))
         sides("server", far.url, topic="new", server="n")
-        assert client.result("call", topic="new", method="who", timeout=20)[0] == "n"
+        assert client.result("call", topic="new", method="who", timeout=20)[0] == "n", (
+            "Z13: directory alone or in several copies; Redis"
+        )
         assert client.result("call", topic="t", method="who")[0] == "s"
 
 
@@ -123,11 +134,13 @@ def test_two_redis_servers_one_is_enough(rundir: Path, sides: Sides) -> None:
         one.kill()
         one.wait()
         sides("server", far.url, topic="t2", server="u")
-        assert client.result("call", topic="t2", method="who", timeout=20)[0] == "u"
+        assert client.result("call", topic="t2", method="who", timeout=20)[0] == "u", (
+            "Z13: directory alone or in several copies; Redis"
+        )
 
 
 def test_calls_do_not_ask_the_directory(rundir: Path, sides: Sides) -> None:
-    """Z14, Z15: a thousand calls, nothing asked; a stopped directory does not matter to known servers."""
+    """Z15: a thousand calls, nothing asked; a stopped directory does not matter to known servers."""
     with apart(rundir / "n") as (directory, node):
         sides("server", node.url, topic="t", server="s")
         client = sides("client", node.url)
@@ -139,14 +152,14 @@ def test_calls_do_not_ask_the_directory(rundir: Path, sides: Sides) -> None:
 
         before = asked()
         done = client.result("load", topic="t", during=3, threads=4)
-        assert len(done["ok"]) >= 1000 or len(done["ok"]) > 300, done
+        assert len(done["ok"]) > 300, done
         assert not done["error"]
         assert not done["timeout"]
-        assert asked() == before
+        assert asked() == before, "Z15: direct patterns do not ask it"
         directory.signal(signal.SIGSTOP)
         began = time.monotonic()
-        for _ in range(20):
-            client.result("call", topic="t", method="echo")
+        answers = [client.result("call", topic="t", method="echo", args={"value": n}) for n in range(20)]
+        assert answers == list(range(20)), "Z15: direct patterns do not ask it"
         assert time.monotonic() - began < 20
         directory.signal(signal.SIGCONT)
 
@@ -171,6 +184,8 @@ def test_known_nodes_stay_known_without_a_directory(rundir: Path, sides: Sides) 
         client.result("cast", topic="t", fanout=True, method="note", args={"n": 1})
         client.result("call", topic="t", method="note", args={"n": 2})
         until(lambda: len(executions(log)) == 3, what="fan-out and call without directory")
+        ran = sorted(line.split()[2] for line in executions(log))
+        assert ran == ["0", "1", "2"], "Z16: its state is cached"
         directory.start()
         fresh = sides("client", node.url)
         assert fresh.result("call", topic="t", method="who", timeout=20)[0] == "s"
@@ -183,8 +198,8 @@ def test_a_fan_out_without_any_directory_fails_visibly(rundir: Path, sides: Side
     url = f"zmq://{new_host()}:9500?rpc_zmq_ipc_dir={rundir}/nowhere&rpc_zmq_ready_timeout=1"
     client = sides("client", url)
     answer = client.ask("cast", topic="t", fanout=True, method="note", args={"n": 1}, retry=0)
-    assert answer["error"] == "MessageDeliveryFailure", answer
-    assert "directory" in answer["text"]
+    assert answer["error"] == "MessageDeliveryFailure", "Z17: without it and without cache: a visible failure"
+    assert "directory" in answer["text"], "Z17: without it and without cache: a visible failure"
     assert answer["took"] < 15
     answer = client.ask("call", topic="t", method="who", timeout=2)
     assert answer["error"] == "MessagingTimeout"

@@ -1,6 +1,7 @@
 """Proxies, servers and nodes that die, freeze or are cut off under load: calls time out or succeed, none runs twice."""
 
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -57,7 +58,8 @@ def test_the_proxy_is_killed_and_started_again(rundir: Path, sides: Sides) -> No
         done = under_load(client, fault)
         check(done, log)
         assert len(done["ok"]) > 100
-        assert client.result("call", topic="t", method="who", timeout=20)[0] == "s"
+        answer = client.result("call", topic="t", method="who", timeout=20)
+        assert answer[0] == "s", "Z26: several nodes, high availability"
         client.result("cast", topic="t", method="note", args={"n": "cast"})
         client.result("cast", topic="t", fanout=True, method="note", args={"n": "all"})
         until(lambda: runs(log)["cast"] == 1 and runs(log)["all"] == 1, 20, "cast and fan-out afterwards")
@@ -124,8 +126,9 @@ def test_a_lost_node_is_left_out(rundir: Path, sides: Sides) -> None:
         ran = runs(logs[0]) + runs(logs[1])
         assert not done["error"], done.get("texts", [])[:3]
         assert max(ran.values()) == 1
-        assert all(ran[str(n)] == 1 for n in done["ok"])
-        assert {client.result("call", topic="t", method="who")[0] for _ in range(6)} == {"a"}
+        assert all(ran[str(n)] == 1 for n in done["ok"]), "Z26: several nodes, high availability"
+        answered = {client.result("call", topic="t", method="who")[0] for _ in range(6)}
+        assert answered == {"a"}, "Z26: several nodes, high availability"
 
 
 def test_nothing_hangs_when_the_proxy_is_gone(rundir: Path, sides: Sides) -> None:
@@ -232,6 +235,13 @@ def lab_of(count: int) -> NetLab:
         pytest.skip(f"{OPTIONAL} no network namespaces here: {error}")
 
 
+def joined(side: Side, host: str) -> list[str]:
+    """The established TCP connections between where a process lives and an address: lines of the kernel's table."""
+    far = socket.inet_aton(host)[::-1].hex().upper()
+    lines = Path(f"/proc/{side.pid}/net/tcp").read_text().splitlines()[1:]
+    return [line for line in lines if line.split()[2].startswith(f"{far}:") and line.split()[3] == "01"]
+
+
 def test_a_node_behind_a_silent_cut(rundir: Path, sides: Sides) -> None:
     """No RST, no FIN: calls time out, fan-outs and notifications tell what they could not reach; all works after it."""
     lab = lab_of(2)
@@ -257,11 +267,13 @@ def test_a_node_behind_a_silent_cut(rundir: Path, sides: Sides) -> None:
         client = sides("client", near.url + quick, prefix=tuple(lab.inside(0)))
         assert client.result("call", topic="t", method="who")[0] == "s"
         client.result("cast", topic="t", fanout=True, method="note", args={"n": "before"})
+        assert joined(client, far.host), "the table that is read later is the right one"
         until(lambda: runs(log)["before"] == 1, what="a fan-out before")
         lab.cut(0, 1)
         answer = client.ask("call", topic="t", method="note", args={"n": 1}, timeout=2)
         assert answer["error"] == "MessagingTimeout"
         time.sleep(8)  # the lease and keep-alive have ended
+        assert not joined(client, far.host), "Z21: TCP keep-alive on every TCP socket"
         answer = client.ask("call", topic="t", method="note", args={"n": 2}, timeout=2)
         assert answer["error"] == "MessagingTimeout"
         assert client.ask("cast", topic="t", fanout=True, method="note", args={"n": 3}, retry=0)["took"] < 10
@@ -270,7 +282,7 @@ def test_a_node_behind_a_silent_cut(rundir: Path, sides: Sides) -> None:
         assert client.result("call", topic="t", method="who", timeout=40)[0] == "s"
         client.result("cast", topic="t", fanout=True, method="note", args={"n": "after"})
         until(lambda: runs(log)["after"] == 1, 20, "a fan-out after it")
-        assert max(runs(log).values()) == 1
+        assert max(runs(log).values()) == 1, "Z26: several nodes, high availability"
     finally:
         for proxy in started:
             proxy.kill()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.oslo.names import PORTS, Pipeline
+from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline, exit_file
 from tests.live.oslo import Proxy, Sides, executions, nodes, until
+from tests.live.zmtp import socket_type
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -36,15 +37,41 @@ def inet_sockets(pid: int, *, listening: bool = False) -> list[str]:
     return found
 
 
-def ran(log: Path, what: str) -> int:
-    return sum(1 for line in executions(log) if line.split()[2] == what)
+def own_ports(sockets: list[str]) -> set[int]:
+    """The local ports of lines of the kernel's tables."""
+    return {int(line.split()[1].split(":")[1], 16) for line in sockets}
+
+
+def ipc_sockets(pid: int, folder: Path) -> list[Path]:
+    """The bound files of a node's folder behind the UNIX sockets that a process has accepted, one for each of them."""
+    inodes = {
+        link[8:-1]
+        for fd in os.listdir(f"/proc/{pid}/fd")
+        if (link := os.readlink(f"/proc/{pid}/fd/{fd}")).startswith("socket:[")
+    }
+    lines = [line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
+    return [
+        Path(line[7])
+        for line in lines
+        if len(line) == 8 and line[5] == "03" and line[6] in inodes and Path(line[7]).parent == folder
+    ]
+
+
+def directory_bytes(proxy: Proxy) -> int:
+    """What passed the sockets of a node's directory, in and out."""
+    return sum(each["in_bytes"] + each["out_bytes"] for each in proxy.status("directory")["sockets"])
+
+
+def numbers_of(log: Path) -> list[str]:
+    """The number that each execution was sent with, for notifications the type of the event."""
+    return [line.split()[3 if line.split()[2] == "info" else 2] for line in executions(log)]
 
 
 # ---------------------------------------------------------------- which way messages take
 
 
 def test_every_pattern_has_a_pipeline_of_its_own(rundir: Path, sides: Sides) -> None:
-    """Z2, Z7, Z18, Z19: each message is seen at its own port, and at no other."""
+    """Z2, Z7: each message is seen at its own port, and at no other."""
     log = rundir / "log"
     with nodes(rundir, 1) as (node,):
         sides("server", node.url, topic="t", server="s", log=str(log))
@@ -61,11 +88,31 @@ def test_every_pattern_has_a_pipeline_of_its_own(rundir: Path, sides: Sides) -> 
             send()
             until(lambda: len(executions(log)) == count, what=room)  # noqa: B023
             grown = [each for each in ROOMS if received(node, each) != before[each]]
-            assert grown == [room]
+            assert grown == [room], "Z2: a dedicated pipeline for each pattern"
+            assert ("call" in grown) == (room == "call"), "Z7: CALL on ROUTER/DEALER, for calls only"
+
+
+def test_what_listens_at_each_port(rundir: Path) -> None:
+    """Z7, Z8, Z18, Z19: the types of the sockets, as they tell any peer that shakes hands with them."""
+    with nodes(rundir, 1) as (node,):
+
+        def at(room: str, peer: str) -> str:
+            return socket_type((node.host, PORTS[Pipeline(room)]), peer)
+
+        def towards_servers(room: str) -> str:
+            return socket_type(node.folder / exit_file(Pipeline(room)), "SUB")
+
+        assert at("call", "DEALER") == "ROUTER", "Z7: CALL on ROUTER/DEALER, for calls only"
+        fanout = at("fanout", "PUB"), towards_servers("fanout")
+        assert fanout == ("XSUB", "XPUB"), "Z8: FANOUT: PUB to XSUB, XPUB to SUB"
+        notify = at("notify", "PUB"), towards_servers("notify")
+        assert notify[0] in ("SUB", "XSUB"), "Z19: NOTIFY on a PUB/SUB pipeline of its own"
+        assert notify[1] in ("PUB", "XPUB"), "Z19: NOTIFY on a PUB/SUB pipeline of its own"
+        assert at("cast", "PUSH") == "PULL", "Z18: direct CAST on PUSH/PULL, optional"
 
 
 def test_messages_go_from_the_client_to_the_proxy_of_the_server(rundir: Path, sides: Sides) -> None:
-    """Z4, Z14: nothing passes the client's own proxy, nothing the directory."""
+    """Z4, Z14: nothing passes the client's own proxy, nothing but leases the directory."""
     log = rundir / "log"
     with nodes(rundir, 2) as (near, far):
         sides("server", far.url, topic="t", server="s", log=str(log))
@@ -79,10 +126,18 @@ def test_messages_go_from_the_client_to_the_proxy_of_the_server(rundir: Path, si
         client.result("cast", topic="t", fanout=True, method="note", args={"n": 7})
         client.result("notify", topic="n", numbers=[1, 2, 3])
         until(lambda: len(executions(log)) == 5 + 5 + 1 + 3, what="all of them")
-        assert [received(near, room) for room in ROOMS] == [0, 0, 0, 0]
-        assert received(far, "cast") == 5
-        assert received(far, "fanout") == 1
-        assert received(far, "notify") == 3
+        assert [received(near, room) for room in ROOMS] == [0, 0, 0, 0], (
+            "Z4: the proxy belongs to the rpc-server's node"
+        )
+        entered = {room: received(far, room) for room in ROOMS}
+        assert entered == {"call": 6, "cast": 5, "fanout": 1, "notify": 3}, (
+            "Z4: the proxy belongs to the rpc-server's node"
+        )
+        before = [directory_bytes(node) for node in (near, far)]
+        for _ in range(10):
+            assert client.result("call", topic="t", method="echo", args={"value": "x" * 100_000})
+        grown = [directory_bytes(node) - was for node, was in zip((near, far), before, strict=True)]
+        assert max(grown) < 100_000, "Z14: messages never pass the directory"
 
 
 def test_servers_have_no_tcp_and_clients_only_dial(rundir: Path, sides: Sides) -> None:
@@ -92,16 +147,19 @@ def test_servers_have_no_tcp_and_clients_only_dial(rundir: Path, sides: Sides) -
         client = sides("client", near.url)
         client.result("call", topic="t", method="who")
         client.result("cast", topic="t", fanout=True, method="echo")
-        assert inet_sockets(server.pid) == []
-        assert inet_sockets(client.pid, listening=True) == []
+        assert inet_sockets(client.pid, listening=True) == [], "Z3: fixed ports, no random ones"
+        bound = own_ports(inet_sockets(far.pid, listening=True))
+        assert bound == {DIRECTORY_PORT, *PORTS.values()}, "Z3: fixed ports, no random ones"
         ports = {int(line.split()[2].split(":")[1], 16) for line in inet_sockets(client.pid)}
-        assert ports <= set(PORTS.values())
         assert PORTS[Pipeline.CALL] in ports
-        assert oct((near.folder).stat().st_mode & 0o777) == "0o700"
+        assert ports <= set(PORTS.values()), "Z3: fixed ports, no random ones"
+        assert inet_sockets(server.pid) == [], "Z5: proxy and rpc-server speak IPC"
+        assert ipc_sockets(far.pid, far.folder), "Z5: proxy and rpc-server speak IPC"
+        assert oct(far.folder.stat().st_mode & 0o777) == "0o700", "Z5: proxy and rpc-server speak IPC"
 
 
 def test_a_fan_out_enters_a_node_once(rundir: Path, sides: Sides) -> None:
-    """Z8, Z9, Z10: one copy for five servers as for one; none for a node without servers of the topic."""
+    """Z9, Z10: one copy for five servers as for one; none for a node without servers of the topic."""
     one, five = rundir / "one", rundir / "five"
     with nodes(rundir, 3) as (first, second, third):
         sides("server", first.url, topic="t", server="a", log=str(one))
@@ -111,12 +169,14 @@ def test_a_fan_out_enters_a_node_once(rundir: Path, sides: Sides) -> None:
         for number in range(10):
             client.result("cast", topic="t", fanout=True, method="note", args={"n": number})
         until(lambda: len(executions(one)) == 10 and len(executions(five)) == 50, what="all copies")
-        assert [received(node, "fanout") for node in (first, second, third)] == [10, 10, 0]
-        assert executions(rundir / "none") == []
+        entered = [received(node, "fanout") for node in (first, second, third)]
+        assert entered[:2] == [10, 10], "Z9: one publish, one copy for a node"
+        assert entered[2] == 0, "Z10: subscriptions by topic"
+        assert executions(rundir / "none") == [], "Z10: subscriptions by topic"
 
 
 def test_every_room_runs_alone_and_a_frozen_one_costs_only_its_own(rundir: Path, sides: Sides) -> None:
-    """Z6: five processes on one node; whichever pipeline is stopped, the other three serve."""
+    """Z6, Z19: five processes on one node; whichever pipeline is stopped, the other three serve."""
     log, folder = rundir / "log", rundir / "n"
     rooms: dict[str, Proxy] = {}
     try:
@@ -139,11 +199,16 @@ def test_every_room_runs_alone_and_a_frozen_one_costs_only_its_own(rundir: Path,
         until(lambda: len(executions(log)) == 4, what="each of them once")
         for frozen in ROOMS:
             rooms[frozen].signal(signal.SIGSTOP)
+            served = [room for room in ROOMS if room != frozen]
             before = len(executions(log))
-            for room, send in sending.items():
-                if room != frozen:
-                    send(99)
+            for number, room in enumerate(served, 90):
+                sending[room](number)
             until(lambda: len(executions(log)) == before + 3, what=f"the others without {frozen}")  # noqa: B023
+            numbers = dict(zip(served, ("90", "91", "92"), strict=True))
+            ran = {room for room, number in numbers.items() if number in numbers_of(log)[before:]}
+            assert ran == set(served), "Z6: a separate proxy for each pipeline"
+            publishing = {"fanout", "notify"} - {frozen}
+            assert publishing <= ran, "Z19: NOTIFY on a PUB/SUB pipeline of its own"
             rooms[frozen].signal(signal.SIGCONT)
     finally:
         for proxy in rooms.values():
@@ -164,7 +229,7 @@ def test_all_ports_can_be_others(rundir: Path, sides: Sides) -> None:
         client.result("notify", topic="n")
         until(lambda: len(executions(log)) == 4, what="each of them once")
         used = {int(line.split()[2].split(":")[1], 16) for line in inet_sockets(client.pid)}
-        assert used == set(ports.values())
+        assert used == set(ports.values()), "Z20: ports 9501 to 9504, configurable"
 
 
 def test_tcp_keep_alive_runs_on_every_connection(rundir: Path, sides: Sides) -> None:
@@ -190,11 +255,14 @@ def test_tcp_keep_alive_runs_on_every_connection(rundir: Path, sides: Sides) -> 
 
         armed = dict.fromkeys(PORTS.values(), "02")
 
-        def all_armed(pid: int) -> bool:
-            return {port: timer for port, timer in timers(pid).items() if port in armed} == armed
+        def quiet(pid: int) -> dict[int, str] | None:
+            """The timers of the four pipelines; None while something is under way."""
+            found = {port: timer for port, timer in timers(pid).items() if port in armed}
+            return found if set(found) == set(armed) and "01" not in found.values() else None
 
         for side in (client, far):
-            until(lambda: all_armed(side.pid), what=f"keep-alive, saw {timers(side.pid)}")  # noqa: B023
+            found = until(lambda: quiet(side.pid), what="quiet connections of all pipelines")  # noqa: B023
+            assert found == armed, "Z21: TCP keep-alive on every TCP socket"
 
 
 # ---------------------------------------------------------------- what is left when a pipeline is missing
@@ -208,7 +276,7 @@ def test_casts_take_the_call_pipeline_where_a_node_has_no_cast(rundir: Path, sid
         client = sides("client", node.url)
         client.result("cast", topic="t", method="note", numbers=[1, 2, 3])
         until(lambda: len(executions(log)) == 3, what="three casts")
-        assert received(node, "call") >= 3
+        assert received(node, "call") >= 3, "Z18: direct CAST on PUSH/PULL, optional"
 
 
 def test_a_call_to_nobody_times_out_and_mandatory_says_so_at_once(rundir: Path, sides: Sides) -> None:

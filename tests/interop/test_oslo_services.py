@@ -32,7 +32,7 @@ def test_workers_that_fork_from_a_used_transport(
             what="all workers",
         )
         seen = [client.result("call", topic="t", method="who")[1] for _ in range(9)]
-        assert sorted(seen.count(pid) for pid in set(seen)) == [3, 3, 3]
+        assert sorted(seen.count(pid) for pid in set(seen)) == [3, 3, 3], "Z28: runs with real services"
         assert service.pid not in seen
         client.result("cast", topic="t", fanout=True, method="note", args={"n": "all"})
         until(lambda: sum(line.endswith(" all") for line in executions(log)) == 3, what="the fan-out at each")
@@ -44,9 +44,16 @@ def test_rpc_here_notifications_elsewhere(rundir: Path, sides: Sides) -> None:
     with nodes(rundir, 1) as (node,):
         sides("server", node.url, topic="t", server="s")
         client = sides("client", node.url, notify_url="kombu+memory:////")
-        assert client.result("call", topic="t", method="who")[0] == "s"
+        assert client.result("call", topic="t", method="who")[0] == "s", "Z29: beside other drivers"
+        client.result("listen", topic="n")
         client.result("notify", topic="n", numbers=[1, 2])
-        assert client.result("call", topic="t", method="who")[0] == "s"
+        heard = until(lambda: len(client.result("heard")) == 2 and client.result("heard"), what="two")
+        assert sorted(heard) == [1, 2], "Z29: beside other drivers"
+        assert client.result("call", topic="t", method="who")[0] == "s", "Z29: beside other drivers"
+        entered = {
+            room: sum(each["in"] for each in node.status(room)["entries"]) for room in ("call", "notify")
+        }
+        assert entered == {"call": 2, "notify": 0}, "Z29: beside other drivers"
 
 
 def test_curve_on_all_ports(rundir: Path, sides: Sides) -> None:
@@ -70,12 +77,12 @@ def test_curve_on_all_ports(rundir: Path, sides: Sides) -> None:
         for url in (near.url, f"{near.url}&zmq_curve_cert={rundir}/stranger.cert"):
             refused = sides("client", url)
             answer = refused.ask("call", topic="t", method="note", args={"n": 9}, timeout=2)
-            assert answer["error"] == "MessagingTimeout", answer
+            assert answer["error"] == "MessagingTimeout", "Z22: secure messages: CURVE"
             refused.ask("cast", topic="t", method="note", args={"n": 9}, retry=0)
             refused.ask("cast", topic="t", fanout=True, method="note", args={"n": 9}, retry=0)
             refused.ask("notify", topic="n", numbers=[9], retry=0)
         time.sleep(1)
-        assert len(executions(log)) == 4
+        assert len(executions(log)) == 4, "Z22: secure messages: CURVE"
         key = quote(server.public_key, safe="")
         remote = f"zmq://{far.host}?rpc_zmq_ipc_dir={rundir}/nowhere{option}&zmq_curve_directory_key={key}"
         away = sides("client", remote)

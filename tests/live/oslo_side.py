@@ -168,6 +168,16 @@ def listener():
     transport.cleanup()
 
 
+class Heard:
+    """An endpoint that keeps the numbers of what came."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def info(self, ctxt, publisher, event_type, payload, metadata):
+        self.numbers.append(payload["n"])
+
+
 # -- a client ----------------------------------------------------------------------------------------
 
 
@@ -176,6 +186,7 @@ class Client:
 
     def __init__(self):
         self.transport = rpc_transport()
+        self.numbers = []
         self.notify_transport = oslo_messaging.get_notification_transport(
             CONF, url=WORDS.get("notify_url", WORDS["url"])
         )
@@ -220,6 +231,18 @@ class Client:
                 {}, words.get("event", "event"), words.get("payload", {"n": n})
             )
         return True
+
+    def listen(self, words):
+        """Listen in this process, by the transport that notifies; ``heard`` says which numbers came."""
+        target = oslo_messaging.Target(topic=words["topic"], exchange=words.get("exchange"))
+        made = oslo_messaging.get_notification_listener(
+            self.notify_transport, [target], [Heard(self.numbers)], executor=EXECUTOR
+        )
+        made.start()
+        return True
+
+    def heard(self, words):
+        return self.numbers
 
     def load(self, words):
         """Call, or cast, numbers from ``first`` on in some threads for ``during`` seconds; what became of each."""

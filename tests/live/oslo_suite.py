@@ -33,12 +33,24 @@ from tests.live.oslo import nodes, oslo_python
 from tests.live.redis_server import redis_server
 
 SIDE = Path(__file__).with_name("oslo_suite_side.py")
+MODULES = (
+    "oslo_messaging/tests/functional/test_functional",
+    "oslo_messaging/tests/functional/notify/test_logger",
+)
 PREFIX = "oslo_messaging.tests.functional."
 TESTS = 31
 MODES = ("patched", "native")
 DIRECTORIES = ("embedded", "redis")
 JOBS = 6
 LIST_S = 60.0
+ALTERED = """
+import base64, hashlib
+from importlib.metadata import files
+for file in files("oslo.messaging"):
+    if "tests/functional/" in str(file) and file.suffix == ".py":
+        digest = base64.urlsafe_b64encode(hashlib.sha256(file.locate().read_bytes()).digest()).decode().rstrip("=")
+        print(file, digest == file.hash.value)
+"""
 TEST_S = 100.0
 """A test that takes longer is ended by the suite itself (OS_TEST_TIMEOUT)."""
 END_S = 30.0
@@ -190,6 +202,14 @@ def names_of_tests(python: str, mode: str) -> list[str]:
     )
     names: list[str] = json.loads(done.stdout.splitlines()[-1])
     return names
+
+
+def as_shipped(python: str) -> dict[str, bool]:
+    """The files of the suite, and whether each is what the wheel of oslo.messaging brought."""
+    done = subprocess.run(
+        [python, "-c", ALTERED], stdout=subprocess.PIPE, text=True, timeout=LIST_S, check=True
+    )
+    return {name: same == "True" for name, same in (line.split() for line in done.stdout.splitlines())}
 
 
 def run_suite(

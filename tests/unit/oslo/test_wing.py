@@ -1,0 +1,75 @@
+"""What requirements ask of the wing as it lies there: tests of every room, a gate, rooms that stay apart, charts."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from broker.oslo.names import DIRECTORY_PORT, PORTS
+from tests.bench.targets import TARGETS, Row
+
+ROOT = Path(__file__).resolve().parents[3]
+WING = ROOT / "broker" / "oslo"
+GUIDE = ROOT / "deploy" / "oslo" / "README.md"
+PATTERNS = ("oslo_calls_1", "oslo_calls_16", "oslo_cast", "oslo_fanout", "oslo_notify")
+"""Rows of the benchmark whose figure is how many times RabbitMQ's."""
+
+
+def rooms() -> list[str]:
+    return sorted(path.parent.name for path in WING.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("key", PATTERNS)
+def test_the_benchmark_holds_every_pattern_to_more_than_rabbit(key: str) -> None:
+    """Z23: what is not faster than RabbitMQ in the same run has missed its floor."""
+    as_fast = Row(key)
+    as_fast.settle([1.0])
+    assert "vs rabbit://" in TARGETS[key].work
+    assert as_fast.verdict == "MISSED", "Z23: no loss of speed"
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_every_room_has_unit_tests(room: str) -> None:
+    found = list((ROOT / "tests" / "unit" / "oslo" / room).glob("test_*.py"))
+    assert found, "Z24: unit tests; functional tests unchanged; trickier cases"
+
+
+def test_the_gate_runs_the_suite() -> None:
+    """Z25: CI runs the target that has the suite, and a target of its own has nothing else."""
+    steps = re.findall(r"^step \S+ (.*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    recipes = dict(re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
+    assert "make interop" in steps, "Z25: a gate in CI"
+    assert "interop or spark" in recipes["interop"], "Z25: a gate in CI"
+    assert "tests/interop/test_oslo_*.py" in recipes["oslo"], "Z25: a gate in CI"
+
+
+def test_serialization_client_proxy_and_directory_are_rooms_that_do_not_know_each_other() -> None:
+    """Z27: the contracts that `make lint` checks."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    forbidden = {
+        (source, target)
+        for contract in contracts
+        if contract["type"] == "forbidden"
+        for source in contract["source_modules"]
+        for target in contract["forbidden_modules"]
+    }
+    apart = {
+        ("broker.oslo.station", "broker.oslo.proxy"),
+        ("broker.oslo.driver", "broker.oslo.proxy"),
+        ("broker.oslo.proxy", "broker.oslo.station"),
+        ("broker.oslo.proxy", "oslo_messaging"),
+        ("broker.oslo.station", "oslo_serialization"),
+    }
+    assert apart <= forbidden, "Z27: serialization, topics, client, proxy, server, replies apart"
+
+
+def test_every_pipeline_has_a_chart_and_every_port_stands_in_the_guide() -> None:
+    """Z30."""
+    page = (WING / "README.md").read_text()
+    for pipeline in PORTS:
+        chart = re.search(rf"^\*\*{pipeline.upper()}\*\*.*?```mermaid\nsequenceDiagram", page, re.M | re.S)
+        assert chart, "Z30: documentation with charts, deployment guide"
+    missing = [port for port in (DIRECTORY_PORT, *PORTS.values()) if str(port) not in GUIDE.read_text()]
+    assert missing == [], "Z30: documentation with charts, deployment guide"
