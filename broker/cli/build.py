@@ -15,7 +15,7 @@ SAMPLES: Final = (
     "broker.oslo.frames",
     "broker.oslo.proxy.call",
     "broker.oslo.reactor.loop",
-    "broker.oslo.station.sender",
+    "broker.oslo.client.call_sender",
     "broker.routing.router",
     "broker.wire.decoding",
     "broker.wire.message",

@@ -3,11 +3,11 @@
 A message on its way, room by room::
 
     driver      what oslo.messaging loads for zmq://: its calls become bytes and addresses, its errors ours
-    station     the application's side: one thread with all sockets, the choice of server, calls that wait, inboxes
+    client      the application's side: one thread with all sockets, the choice of server, calls that wait, inboxes
     reactor     the loop that this thread and the proxy run on; sockets with bounded outboxes
     proxy       the node's side: four pipelines, each alone if need be; who may; which local server
     directory   who listens where: announced by pipelines, cached by everybody, shared by list or Redis
-    service     the face on a Flux broker: requests by topic, notifications as events
+    service     the bridge to a Flux broker: requests by topic, notifications as events
 
 Leaves, pure::
 
@@ -17,6 +17,6 @@ Leaves, pure::
     contract    what the rooms ask of each other: Port, Intake, Item, Settings, failures
     node        what a proxy is told: NodeConfig
 
-The driver alone imports oslo.messaging, and nobody here imports the rest of the broker, but for the face its client.
+The driver alone imports oslo.messaging, and nobody here imports the rest of the broker, but for the bridge its client.
 ``README.md`` beside this file has a chart of each pipeline and the table of requirements.
 """

@@ -1,7 +1,7 @@
 """What the rooms of the wing ask of each other (pure types).
 
-``driver`` and ``service`` see a ``Port``: one process's way into the pipelines. Everything on it may be called from any
-thread or greenlet; calls that wait do so without stopping other greenlets.
+``driver`` and ``service`` see a ``Session``: one process's way into the pipelines. Everything on it may be called from
+any thread or greenlet; calls that wait do so without stopping other greenlets.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Undelivered(OsloFailure):
 
 
 class Closed(OsloFailure):
-    """The port was closed in the meantime."""
+    """The session was closed in the meantime."""
 
     errno = _errno.ESHUTDOWN
 
 
-class Item(Protocol):
+class IncomingMessage(Protocol):
     """One message that came. Its methods may be called from any thread and never raise; a second call does nothing."""
 
     @property
@@ -118,10 +118,10 @@ class Item(Protocol):
         """The call is still worked on."""
 
 
-class Intake(Protocol):
+class Inbox(Protocol):
     """What one listener receives: bounded, in order."""
 
-    def get(self, timeout_s: float | None) -> Item | None:
+    def get(self, timeout_s: float | None) -> IncomingMessage | None:
         """The next message; None after ``timeout_s`` (None: waits), or when stopped and empty, then at once."""
 
     def stop(self) -> None:
@@ -131,7 +131,7 @@ class Intake(Protocol):
         """End it; unread messages are dropped and counted. Replies that are on their way are not lost."""
 
 
-class Port(Protocol):
+class Session(Protocol):
     """One process's way into the pipelines of its configuration.
 
     Every body that is larger than ``Settings.message_bytes_max``, or than what the node's proxy says it takes, is
@@ -185,13 +185,13 @@ class Port(Protocol):
     def notify(self, exchange: str, topic: str, body: bytes, *, retry: int | None = None) -> None:
         """Send to one listener of each pool at ``topic`` (its priority at the end); as ``fanout``."""
 
-    def listen(self, address: Address) -> Intake:
+    def listen(self, address: Address) -> Inbox:
         """Listen as an rpc-server: to the topic, to the server of that name, to fan-outs.
 
         Returns once the node's proxy has confirmed, or warns after ``Settings.ready_s`` and goes on trying.
         """
 
-    def listen_notifications(self, topics: Sequence[tuple[str, str]], pool: str | None) -> Intake:
+    def listen_notifications(self, topics: Sequence[tuple[str, str]], pool: str | None) -> Inbox:
         """Listen to notifications at ``(exchange, topic)`` pairs; as ``listen``."""
 
     def close(self) -> None:

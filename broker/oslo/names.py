@@ -76,7 +76,7 @@ def control_file(pipeline: Pipeline) -> str:
 
 
 def entry_file(pipeline: Pipeline) -> str:
-    """File of a pipeline's entry for clients on the same node, of the same kind as its TCP port."""
+    """File of a pipeline's frontend for clients on the same node, of the same kind as its TCP port."""
     return f"{pipeline}.in"
 
 

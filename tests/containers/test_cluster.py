@@ -24,8 +24,8 @@ SERVER = """\
 import json, sys
 from broker.oslo.contract import Address, Settings
 from broker.oslo.node import client_ipc_dir
-from broker.oslo.station import open_port
-port = open_port(Settings(ipc_dir=client_ipc_dir()))
+from broker.oslo.client import open_session
+port = open_session(Settings(ipc_dir=client_ipc_dir()))
 intake = port.listen(Address("openstack", "stock", "shelf"))
 print("ready", flush=True)
 for _ in range(2):

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from broker.oslo.contract import Address, Intake, OsloFailure, Port, Settings
+from broker.oslo.client import control_link, open_session
+from broker.oslo.contract import Address, Inbox, OsloFailure, Session, Settings
 from broker.oslo.frames import new_id
-from broker.oslo.station import control, open_port
 from tests.live.oslo import Proxy, until
 from tests.live.oslo_liar import Liar
 
@@ -24,7 +24,7 @@ GROWTH_KIB = 32 << 10
 CONFIG = {"lease_s": 2.0, "beat_s": 0.5}
 
 
-def use(port: Port, intakes: list[Intake], found: Counter[str]) -> None:
+def use(port: Session, intakes: list[Inbox], found: Counter[str]) -> None:
     """Everything an application does; it may fail, but only as it was told it would."""
     address = Address("x", "t")
     for name, do in (
@@ -49,7 +49,7 @@ def use(port: Port, intakes: list[Intake], found: Counter[str]) -> None:
             item.requeue()
 
 
-def served(intakes: list[Intake], body: bytes) -> bool:
+def served(intakes: list[Inbox], body: bytes) -> bool:
     """Look whether a message with that body is there; others are passed over."""
     for intake in intakes:
         while (item := intake.get(0)) is not None:
@@ -61,7 +61,7 @@ def served(intakes: list[Intake], body: bytes) -> bool:
     return False
 
 
-def works_again(port: Port, intakes: list[Intake]) -> None:
+def works_again(port: Session, intakes: list[Inbox]) -> None:
     """One of each kind arrives; tried until the application has found its new proxy."""
     address = Address("x", "t")
 
@@ -93,7 +93,7 @@ def mislead(folder, messages: int, log: pytest.LogCaptureFixture) -> None:
     """Let a liar take the place of the node's proxy, and a right one come after it."""
     settings = Settings(str(folder / "n"), ready_s=0.2, fanout_wait_s=0.05, retry_s=0.02, linger_s=0.5)
     found: Counter[str] = Counter()
-    port = open_port(settings)
+    port = open_session(settings)
     proxy = None
     try:
         with Liar(folder / "n", messages, f"{SEED}-liar") as liar:
@@ -106,7 +106,7 @@ def mislead(folder, messages: int, log: pytest.LogCaptureFixture) -> None:
                 use(port, intakes, found)
                 if liar.total < messages // 2:
                     resident = resident_kib()
-            told = port.told()
+            told = port.status()
         assert {name for name, number in liar.said.items() if number > 10} >= {
             "call.ctl",
             "cast.ctl",
@@ -133,12 +133,12 @@ def resident_kib() -> int:
 
 @pytest.mark.patient
 def test_an_application_survives_a_proxy_that_answers_rubbish(rundir, caplog, monkeypatch):
-    monkeypatch.setattr(control, "DENIED_S", 2.0)
+    monkeypatch.setattr(control_link, "DENIED_S", 2.0)
     mislead(rundir, MESSAGES, caplog)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_an_application_survives_very_much_rubbish(rundir, caplog, monkeypatch):
-    monkeypatch.setattr(control, "DENIED_S", 2.0)
+    monkeypatch.setattr(control_link, "DENIED_S", 2.0)
     mislead(rundir, SOAK_MESSAGES, caplog)

@@ -35,8 +35,8 @@ from broker.nfp.peer.channel import Receiver
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.peer.keys import credentials
 from broker.nfp.worker import Worker
+from broker.oslo.client import open_session
 from broker.oslo.contract import Address, Settings
-from broker.oslo.station import open_port
 from broker.wire.framing import Splitter
 from broker.wire.message import NORESPONSE, RESPONSE, Message, event, request
 from broker.wire.payload import encode_json
@@ -356,7 +356,7 @@ async def _settled(job: Any) -> None:
 def oslo_part(session: Captured, live: Running, times: int) -> None:
     """Calls, casts, fan-outs and notifications from one port to another, and some that a rule refuses."""
     with contextlib.ExitStack() as stack:
-        serving = open_port(Settings(live.ipc_dir))
+        serving = open_session(Settings(live.ipc_dir))
         stack.callback(serving.close)
         server = serving.listen(Address(EXCHANGE, "compute", "a1"))
         forbidden = serving.listen(Address(EXCHANGE, "forbidden", "a1"))  # or nobody would send there
@@ -366,7 +366,7 @@ def oslo_part(session: Captured, live: Running, times: int) -> None:
         noticed = threading.Thread(target=_notice, args=(session, listener, times))
         for thread in (heard, noticed):
             thread.start()
-        sending = open_port(Settings(live.ipc_dir, linger_s=5.0))
+        sending = open_session(Settings(live.ipc_dir, linger_s=5.0))
         try:
             _send(session, sending, times)
         finally:

@@ -107,16 +107,17 @@ CORPUS: Final[dict[str, list[list[bytes]]]] = {
         [b"\1L"],
     ],
     "directory": [
-        list(wire.encode(wire.Kind.HELLO, Hello(True, "elsewhere"))),
-        list(wire.encode(wire.Kind.HELLO, Hello())),
-        list(wire.encode(wire.Kind.ANNOUNCE, _STATE)),
+        list(wire.encode(wire.DirectoryKind.HELLO, Hello(True, "elsewhere"))),
+        list(wire.encode(wire.DirectoryKind.HELLO, Hello())),
+        list(wire.encode(wire.DirectoryKind.ANNOUNCE, _STATE)),
         list(
             wire.encode(
-                wire.Kind.CHANGE, Change("elsewhere", "call", 5, 7, 8, (), (Record("x", "t", "s", LISTENER),))
+                wire.DirectoryKind.CHANGE,
+                Change("elsewhere", "call", 5, 7, 8, (), (Record("x", "t", "s", LISTENER),)),
             )
         ),
-        list(wire.encode(wire.Kind.BEAT, (Beat("elsewhere", "call", 5, 7),))),
-        list(wire.encode(wire.Kind.LEAVE, Beat("elsewhere", "call", 5, 8))),
+        list(wire.encode(wire.DirectoryKind.BEAT, (Beat("elsewhere", "call", 5, 7),))),
+        list(wire.encode(wire.DirectoryKind.LEAVE, Beat("elsewhere", "call", 5, 8))),
         [encode(Kind.STATUS, id=ID), b""],
     ],
 }
@@ -144,18 +145,19 @@ FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
     ],
     "cast": [[encode(Kind.CAST, "x", "t", "s", (LISTENER,), id=ID), BODY]],
     "directory": [
-        list(wire.encode(wire.Kind.WELCOME, wire.Welcome("node", 5, 5.0))),
-        list(wire.encode(wire.Kind.STATES, wire.States((_STATE,), complete=True))),
-        list(wire.encode(wire.Kind.STATES, wire.States((), complete=True))),
+        list(wire.encode(wire.DirectoryKind.WELCOME, wire.Welcome("node", 5, 5.0))),
+        list(wire.encode(wire.DirectoryKind.STATES, wire.States((_STATE,), complete=True))),
+        list(wire.encode(wire.DirectoryKind.STATES, wire.States((), complete=True))),
         list(
             wire.encode(
-                wire.Kind.CHANGED, Change("elsewhere", "call", 5, 7, 8, (Record("x", "t", "s2", "a" * 24),))
+                wire.DirectoryKind.CHANGED,
+                Change("elsewhere", "call", 5, 7, 8, (Record("x", "t", "s2", "a" * 24),)),
             )
         ),
-        list(wire.encode(wire.Kind.GONE, (wire.Gone("elsewhere", "call", 5, "left"),))),
-        list(wire.encode(wire.Kind.RESEND, (("elsewhere", "call"),))),
-        list(wire.encode(wire.Kind.ALIVE, wire.Alive())),
-        list(wire.encode(wire.Kind.REFUSED, wire.Refused("no"))),
+        list(wire.encode(wire.DirectoryKind.GONE, (wire.Gone("elsewhere", "call", 5, "left"),))),
+        list(wire.encode(wire.DirectoryKind.RESEND, (("elsewhere", "call"),))),
+        list(wire.encode(wire.DirectoryKind.ALIVE, wire.Alive())),
+        list(wire.encode(wire.DirectoryKind.REFUSED, wire.DirectoryRefused("no"))),
     ],
 }
 """What a right proxy says at its ``.ctl``, ``.pub``, ``cast-N.out`` and ``directory.ctl``."""

@@ -172,10 +172,10 @@ class Liar:
         tell(self._socks[name], rid, encode(Kind.OPENED, id=number), opened)
 
     def _tell_states(self, rid: bytes) -> None:
-        def say(kind: wire.Kind, body: wire.Body) -> None:
+        def say(kind: wire.DirectoryKind, body: wire.Body) -> None:
             tell(self._socks["directory.ctl"], rid, *wire.encode(kind, body))
 
-        say(wire.Kind.WELCOME, wire.Welcome(NODE, 1, 2.0, str(self._folder)))
+        say(wire.DirectoryKind.WELCOME, wire.Welcome(NODE, 1, 2.0, str(self._folder)))
         listener = self._listeners[-1].decode()
         states = tuple(
             State(NODE, pipeline, 1, self.total, "", "", (record,))
@@ -186,7 +186,7 @@ class Liar:
                 ("notify", Record("x", "t.info", "", listener)),
             )
         )
-        say(wire.Kind.STATES, wire.States(states, complete=True))
+        say(wire.DirectoryKind.STATES, wire.States(states, complete=True))
 
     def _subscribed(self, name: str, data: bytes) -> None:
         if data[:1] != b"?":

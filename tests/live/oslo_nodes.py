@@ -21,10 +21,10 @@ FREE_PORTS = tuple(
 SERVER = """
 import json, sys
 from broker.oslo.contract import Address, Settings
-from broker.oslo.station import open_port
+from broker.oslo.client import open_session
 
 folder, exchange, topic, name = sys.argv[1:]
-port = open_port(Settings(ipc_dir=folder))
+port = open_session(Settings(ipc_dir=folder))
 intake = port.listen(Address(exchange, topic, name))
 print("listening", flush=True)
 while (item := intake.get(None)) is not None:

@@ -93,15 +93,15 @@ class Node:
         assert done.wait(PATIENCE_S), "the proxy does not answer"
         return results[0]
 
-    def told(self, room: str) -> dict[str, Any]:
-        return self.within(lambda: dict(self.proxy.rooms[room].told()))
+    def status(self, room: str) -> dict[str, Any]:
+        return self.within(lambda: dict(self.proxy.rooms[room].status()))
 
     def count(self, room: str, name: str) -> int:
-        return int(self.told(room)["counts"].get(name, 0))
+        return int(self.status(room)["counts"].get(name, 0))
 
     def counted(self, room: str, name: str, n: int = 1) -> None:
         """Wait until the counter has that value at least."""
-        until(lambda: self.count(room, name) >= n, f"{n} {name} in {room}, saw {self.told(room)['counts']}")
+        until(lambda: self.count(room, name) >= n, f"{n} {name} in {room}, saw {self.status(room)['counts']}")
 
     def socket(self, kind: int, endpoint: str, **options: Any) -> zmq.Socket[bytes]:
         sock = self.context.socket(kind)
@@ -115,7 +115,7 @@ class Node:
         return sock
 
     def tcp(self, room: str) -> str:
-        return str(self.told(room)["endpoint"])
+        return str(self.status(room)["endpoint"])
 
     def client(self, room: str = "call", *, tcp: bool = False, **options: Any) -> Client:
         kind = zmq.DEALER if room == "call" else zmq.PUSH

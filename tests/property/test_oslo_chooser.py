@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.oslo.client.chooser import Chooser, PoolChooser
 from broker.oslo.directory.replica import Server
-from broker.oslo.station.chooser import Chooser, PoolChooser
 
 NODES = ("n1", "n2", "n3")
 BOTH = frozenset({"call", "cast"})

@@ -3,9 +3,9 @@
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from broker.oslo.directory.registry import Registry
+from broker.oslo.directory.registry import StateRegistry
 from broker.oslo.directory.replica import Replica, Server
-from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome
 from broker.oslo.records import Beat, Change, Offer, Record, State
 
 LEASE_S = 5.0
@@ -31,7 +31,7 @@ class Cloud:
         self.clock = 0
         self.owned = {}
         self.alive = {}
-        self.directories = [Registry(LEASE_S) for _ in range(directories)]
+        self.directories = [StateRegistry(LEASE_S) for _ in range(directories)]
         self.incarnations = list(range(1, directories + 1))
         self.queues = [[] for _ in range(directories)]
         self.connected = [False] * directories
@@ -86,9 +86,12 @@ class Cloud:
 
     def connect(self, at):
         self.connected[at] = True
-        snapshot = [Message(Kind.WELCOME, Welcome("d", self.incarnations[at], LEASE_S))]
-        snapshot += [Message(Kind.STATES, States((state,))) for state in self.directories[at].states()]
-        self.queues[at] = [*snapshot, Message(Kind.STATES, States((), complete=True))]
+        snapshot = [DirectoryMessage(DirectoryKind.WELCOME, Welcome("d", self.incarnations[at], LEASE_S))]
+        snapshot += [
+            DirectoryMessage(DirectoryKind.STATES, States((state,)))
+            for state in self.directories[at].states()
+        ]
+        self.queues[at] = [*snapshot, DirectoryMessage(DirectoryKind.STATES, States((), complete=True))]
 
     def deliver(self, at, count):
         for _ in range(min(count, len(self.queues[at]))):
@@ -104,7 +107,7 @@ class Cloud:
 
     def restart(self, at):
         self.lose(at)
-        self.directories[at] = Registry(LEASE_S)
+        self.directories[at] = StateRegistry(LEASE_S)
         self.incarnations[at] += 1000
 
     def pass_time(self, seconds):
@@ -233,7 +236,7 @@ def test_the_order_between_sources_does_not_matter(told, order):
     def merged(order):
         replica = Replica()
         for source in order:
-            replica.feed(f"d{source}", Message(Kind.WELCOME, Welcome("d", 1, LEASE_S)), 0.0)
+            replica.feed(f"d{source}", DirectoryMessage(DirectoryKind.WELCOME, Welcome("d", 1, LEASE_S)), 0.0)
         for source in order:
             for count, (place, incarnation, version, chosen) in enumerate(told):
                 if count % 3 == source:
@@ -244,7 +247,9 @@ def test_the_order_between_sources_does_not_matter(told, order):
                     records = records if (incarnation, version) not in ages(told, place, count) else None
                     if records is not None:
                         state = State(*place, incarnation, version, "", "", tuple(dict.fromkeys(records)))
-                        replica.feed(f"d{source}", Message(Kind.STATES, States((state,))), 0.0)
+                        replica.feed(
+                            f"d{source}", DirectoryMessage(DirectoryKind.STATES, States((state,))), 0.0
+                        )
         return {state.place: state for state in replica.states()}
 
     assert merged(order) == merged((0, 1, 2))
@@ -260,19 +265,19 @@ def ages(told, place, before):
 )
 def test_nothing_grows_without_bound(script):
     replica = Replica(states_max=8, records_max=30)
-    registry = Registry(LEASE_S, states_max=8, records_max=30)
-    replica.feed("d", Message(Kind.WELCOME, Welcome("d", 1, LEASE_S)), 0.0)
+    registry = StateRegistry(LEASE_S, states_max=8, records_max=30)
+    replica.feed("d", DirectoryMessage(DirectoryKind.WELCOME, Welcome("d", 1, LEASE_S)), 0.0)
     for now, (kind, number) in enumerate(script):
         place = (f"n{number}", "call")
         records = tuple(record_of("call", each) for each in range(number % 9))
         state = State(*place, 1, 1, "", "", records)
         registry.announce("tcp", state, now * 0.01)
         if kind == "STATES":
-            replica.feed("d", Message(Kind.STATES, States((state,))), 0.0)
+            replica.feed("d", DirectoryMessage(DirectoryKind.STATES, States((state,))), 0.0)
         elif kind == "GONE":
-            replica.feed("d", Message(Kind.GONE, (Gone(*place, 1),)), 0.0)
+            replica.feed("d", DirectoryMessage(DirectoryKind.GONE, (Gone(*place, 1),)), 0.0)
         else:
-            replica.feed("d", Message(Kind.CHANGED, Change(*place, 1, 1, 2, records)), 0.0)
+            replica.feed("d", DirectoryMessage(DirectoryKind.CHANGED, Change(*place, 1, 1, 2, records)), 0.0)
     assert len(registry) <= 8
     assert registry.records == sum(len(state.records) for state in registry.states()) <= 30
     assert len(replica.states()) <= 8

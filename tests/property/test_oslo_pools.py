@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from broker.oslo.proxy.pools import CREDIT_MAX, Handout, Message, Pools
+from broker.oslo.proxy.pools import CREDIT_MAX, Handout, Notification, Pools
 
 KEYS = [("nova", "a.info"), ("cinder", "a.info")]
 POOLS = [None, "billing"]
@@ -76,10 +76,10 @@ class PoolsMachine(RuleBasedStateMachine):
                 "twice in one pool"
             )
 
-    def message(self, key: tuple[str, str], size: int) -> Message:
+    def message(self, key: tuple[str, str], size: int) -> Notification:
         self.number += 1
         self.sizes[self.number] = size
-        return Message(key, b"%d" % self.number, b"", (b"%d" % self.number,), size)
+        return Notification(key, b"%d" % self.number, b"", (b"%d" % self.number,), size)
 
     def waiting_of(self, listener: str) -> list[bytes]:
         member = self.pools.member(listener)
@@ -161,7 +161,7 @@ class PoolsMachine(RuleBasedStateMachine):
     )
     def take(
         self, key: tuple[str, str], size: int, alive: list[str], dead: list[str], strangers: int
-    ) -> Message:
+    ) -> Notification:
         chosen = [*alive, *dead, *["stranger"] * strangers]
         message = self.message(key, size)
         meant = {self.pool_of[each] for each in chosen if each in self.pool_of}
@@ -204,7 +204,7 @@ class PoolsMachine(RuleBasedStateMachine):
         return len(member.queue) < self.msgs and member.queue_bytes < self.size
 
     @rule(listener=st.one_of(listeners, ended), message=given)
-    def requeue(self, listener: str, message: Message) -> None:
+    def requeue(self, listener: str, message: Notification) -> None:
         pool = self.pool_of[listener]
         number = int(message.id)
         if message.key not in self.keys_of[listener]:

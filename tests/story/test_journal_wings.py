@@ -20,8 +20,8 @@ from broker.journal.reading.records import records
 from broker.nfp.frames import decode
 from broker.nfp.names import MMI_BROKER, Command
 from broker.oslo import frames as oslo_frames
+from broker.oslo.client import open_session
 from broker.oslo.contract import Address, Settings
-from broker.oslo.station import open_port
 from broker.transport import curve
 from tests.live.captured import EXCHANGE, SECRET, captured
 from tests.live.nfp import nfp_broker, ready, reply, request
@@ -352,7 +352,7 @@ def test_rooms_of_their_own_have_journals_of_their_own(rundir):
     words = ["oslo", "proxy", "--run", "directory,call,cast", "--split", "--host", ""]
     words += ["--ipc-dir", f"{rundir}/o", "--journal", f"{rundir}/j"]
     with headgate(*words), contextlib.ExitStack() as stack:
-        port = open_port(Settings(f"{rundir}/o"))
+        port = open_session(Settings(f"{rundir}/o"))
         stack.callback(port.close)
         intake = port.listen(Address(EXCHANGE, "t", "s"))
         stack.callback(intake.close)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from broker.nfp.service.handlers import Handlers as NfpHandlers
-from broker.oslo.service.config import FaceConfig
+from broker.oslo.service.config import FluxBridgeConfig
 from broker.oslo.service.handlers import Handlers as OsloHandlers
 from broker.services import dispatch
 from broker.wire.message import STREAMING, request
@@ -55,7 +55,7 @@ def test_every_method_of_the_product_stands_in_the_table():
     nobody = SimpleNamespace()
     nfp = NfpHandlers(nobody, nobody, nobody).table()
     assert dict.fromkeys(nfp, everybody & ~OWNER) == WINGS["nfp"]
-    oslo = OsloHandlers(FaceConfig(station=nobody), nobody, dict).table()
+    oslo = OsloHandlers(FluxBridgeConfig(client=nobody), nobody, dict).table()
     assert {word: allow & ~OWNER for word, (_, allow) in oslo.items()} == WINGS["oslo"]
     web = {word: mask & ~OWNER for word, (_, mask) in gateway_service.METHODS.items()}
     assert web == GATEWAY

@@ -18,8 +18,9 @@ from broker.nfp import bodies, opening, targets
 from broker.nfp.dispatch import translation
 from broker.nfp.management import jobs, replay_buffer
 from broker.oslo.directory import wire
-from broker.oslo.proxy import openings, summaries
-from broker.oslo.service import announce, topics
+from broker.oslo.names import LISTENER_CHARS
+from broker.oslo.proxy import registration_messages, summaries
+from broker.oslo.service import announce, listening, topics
 from broker.transport.websocket import refusal
 from broker.wire import payload
 from broker.wire.message import event
@@ -62,16 +63,16 @@ READERS = {
     "nfp: between dialects": (lambda t: isinstance(translation._readable(t), list), b"[", b"]"),
     "nfp: several targets": (lambda t: targets.parse(t.decode()) is not None, b'["w",', b"]"),
     "oslo: an opening": (
-        taken(lambda t: openings.read([t]), openings.CannotOpen),
-        b'{"listener":"%s","records":[["x","t","","%s"]],"more":' % ((b"a" * openings.LISTENER_CHARS,) * 2),
+        taken(lambda t: registration_messages.read([t]), registration_messages.CannotOpen),
+        b'{"listener":"%s","records":[["x","t","","%s"]],"more":' % ((b"a" * LISTENER_CHARS,) * 2),
         b"}",
     ),
     "oslo: from the directory": (
-        taken(lambda t: wire.decode([wire._HEADS[wire.Kind.ALIVE], t]), wire.Malformed), b'{"more":', b"}",
+        taken(lambda t: wire.decode([wire._HEADS[wire.DirectoryKind.ALIVE], t]), wire.Malformed), b'{"more":', b"}",
     ),
     "oslo: names in a request": (lambda t: summaries.named(t) != {}, b'{"message":{"method":"m","args":', b"}}"),
     "oslo: a notification": (
-        lambda t: announce.content(announce.Told("x", "y", "info", t)) is not None,
+        lambda t: announce.content(listening.HeardNotification("x", "y", "info", t)) is not None,
         b'{"message":{"event_type":"e","more":', b"}}",
     ),
     "oslo: a reply": (taken(topics.result_of, RpcError), b'{"result":', b"}"),

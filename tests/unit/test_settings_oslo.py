@@ -11,7 +11,7 @@ from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline
 from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, proxy_ipc_dir
-from broker.oslo.service.config import CallRule, FaceConfig
+from broker.oslo.service.config import CallRule, FluxBridgeConfig
 from broker.settings import (
     OsloCallEntry,
     OsloKeyEntry,
@@ -195,7 +195,7 @@ def test_examples_in_the_text():
 def test_the_defaults_are_those_of_the_proxy():
     told = plan.node_config(OsloSection(node="n"))
     assert told == NodeConfig(ipc_dir=proxy_ipc_dir(), node="n", advertise="127.0.0.1")
-    assert plan.face_config(OsloSection()) == FaceConfig(plan.station_settings(OsloSection()))
+    assert plan.face_config(OsloSection()) == FluxBridgeConfig(plan.client_settings(OsloSection()))
 
 
 def test_a_proxy_is_told_everything():

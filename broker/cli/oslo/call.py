@@ -13,7 +13,7 @@ from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
 from broker.errors import RpcError
-from broker.oslo.contract import Address, Port
+from broker.oslo.contract import Address, Session
 from broker.oslo.names import DEFAULT_EXCHANGE
 from broker.oslo.service.topics import result_of
 
@@ -58,7 +58,7 @@ def call(
     body = sending.request(method, words, ctxt, namespace, version)
     screen = Screen(as_json)
 
-    def work(port: Port) -> int:
+    def work(port: Session) -> int:
         reply = port.call(where, body, timeout_s=timeout, mandatory=not wait)
         try:
             result = result_of(reply)
@@ -71,7 +71,7 @@ def call(
         screen.value(result)
         return OK
 
-    return sending.run("call", sending.station(ipc_dir, directory, directory_key, curve_cert), work)
+    return sending.run("call", sending.client_settings(ipc_dir, directory, directory_key, curve_cert), work)
 
 
 def main(argv: list[str]) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from broker.cli import options
 from broker.cli.oslo import sending
-from broker.oslo.contract import Address, Port
+from broker.oslo.contract import Address, Session
 from broker.oslo.names import DEFAULT_EXCHANGE, Pipeline
 
 EXAMPLES = (
@@ -45,10 +45,10 @@ def cast(
     )
     body = sending.request(method, words, ctxt, namespace, version)
 
-    def work(port: Port) -> None:
+    def work(port: Session) -> None:
         port.cast(where, body, mandatory=confirm, retry=0)
 
-    settings = sending.station(ipc_dir, directory, directory_key, curve_cert)
+    settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)
     return sending.send("cast", settings, (Pipeline.CALL, Pipeline.CAST), where, work, as_json)
 
 

@@ -16,7 +16,7 @@ from broker.cli import address
 from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import plan
 from broker.cli.oslo.given import common, section_from, signals
-from broker.oslo.service.config import FaceConfig
+from broker.oslo.service.config import FluxBridgeConfig
 from broker.settings import OsloSection
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def said(section: OsloSection, uri: str) -> list[str]:
     ]
 
 
-async def serve(config: FaceConfig, uri: str, ready: Callable[[], None], options: Options) -> int:
+async def serve(config: FluxBridgeConfig, uri: str, ready: Callable[[], None], options: Options) -> int:
     """Be the face until SIGTERM or SIGINT; returns the exit code.
 
     Args:
@@ -128,9 +128,9 @@ async def serve(config: FaceConfig, uri: str, ready: Callable[[], None], options
     Raises:
         HeadgateError: it could not start.
     """
-    from broker.oslo.service import Face
+    from broker.oslo.service import FluxBridge
 
-    face = Face(config, uri, options=options)
+    face = FluxBridge(config, uri, options=options)
     async with signals() as leave:
         try:
             starting = asyncio.get_running_loop().create_task(face.start(), name="start")

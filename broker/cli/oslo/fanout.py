@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.cli import options
 from broker.cli.oslo import sending
-from broker.oslo.contract import Address, Port
+from broker.oslo.contract import Address, Session
 from broker.oslo.names import DEFAULT_EXCHANGE, Pipeline
 
 EXAMPLES = (
@@ -35,10 +35,10 @@ def fanout(
     where = Address(sending.named(exchange, "exchange"), sending.topic_named(topic))
     body = sending.request(method, words, ctxt, namespace, version)
 
-    def work(port: Port) -> None:
+    def work(port: Session) -> None:
         port.fanout(where, body, retry=0)
 
-    settings = sending.station(ipc_dir, directory, directory_key, curve_cert)
+    settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)
     return sending.send("fanout", settings, (Pipeline.FANOUT,), where, work, as_json)
 
 

@@ -15,7 +15,7 @@ from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
 from broker.nesting import read_json
-from broker.oslo.contract import Item, Port
+from broker.oslo.contract import IncomingMessage, Session
 from broker.oslo.names import DEFAULT_EXCHANGE, PRIORITIES
 
 EXAMPLES = (
@@ -27,7 +27,7 @@ _LOOK_S = 0.5
 """Between two looks whether Ctrl-C came."""
 
 
-def told(item: Item) -> dict[str, Any]:
+def told(item: IncomingMessage) -> dict[str, Any]:
     """A notification as one JSON value; the envelope of version 2.0 is unwrapped."""
     topic, _, priority = item.address.topic.rpartition(".")
     said: dict[str, Any] = {"exchange": item.address.exchange, "topic": topic, "priority": priority}
@@ -42,7 +42,7 @@ def told(item: Item) -> dict[str, Any]:
     return said
 
 
-def show(screen: Screen, item: Item) -> None:
+def show(screen: Screen, item: IncomingMessage) -> None:
     """Print it, whatever is in it."""
     screen.value(told(item))
 
@@ -97,7 +97,7 @@ def listen(
     own = sending.named(pool, "pool") or f"headgate-listen-{os.getpid()}-{uuid4().hex[:6]}"
     screen = Screen(as_json=True)
 
-    def work(port: Port) -> int:
+    def work(port: Session) -> int:
         intake = port.listen_notifications(wanted, own)
         print(f"headgate oslo listen: {len(topics)} topic(s) of {exchange}", file=sys.stderr, flush=True)
         left = count
@@ -114,7 +114,7 @@ def listen(
         finally:
             intake.close()
 
-    return sending.run("listen", sending.station(ipc_dir, directory, directory_key, curve_cert), work)
+    return sending.run("listen", sending.client_settings(ipc_dir, directory, directory_key, curve_cert), work)
 
 
 def main(argv: list[str]) -> int:

@@ -12,7 +12,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import UsageError
 from broker.cli.oslo import sending
-from broker.oslo.contract import Address, Port
+from broker.oslo.contract import Address, Session
 from broker.oslo.names import DEFAULT_EXCHANGE, PRIORITIES, Pipeline
 
 EXAMPLES = (
@@ -71,10 +71,10 @@ def notify(
     full = sending.named(f"{sending.topic_named(topic)}.{priority.lower()}", "topic")
     where = Address(sending.named(exchange, "exchange"), full)
 
-    def work(port: Port) -> None:
+    def work(port: Session) -> None:
         port.notify(where.exchange, where.topic, body, retry=0)
 
-    settings = sending.station(ipc_dir, directory, directory_key, curve_cert)
+    settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)
     return sending.send("notify", settings, (Pipeline.NOTIFY,), where, work, as_json)
 
 

@@ -12,13 +12,13 @@ from urllib.parse import quote
 from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
 from broker.journal.options import JournalOptions
-from broker.oslo.contract import Settings as StationSettings
+from broker.oslo.contract import Settings as ClientSettings
 from broker.oslo.names import Pipeline
 from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, client_ipc_dir, proxy_ipc_dir
 from broker.settings import JournalSection, OsloSection
 
 if TYPE_CHECKING:
-    from broker.oslo.service.config import FaceConfig
+    from broker.oslo.service.config import FluxBridgeConfig
 
 ROLES: Final = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN, "deny": Role.NONE}
 ROOMS: Final = ("directory", "call", "fanout", "notify", "cast")
@@ -116,9 +116,9 @@ def journal_of(section: JournalSection, rooms: Sequence[str]) -> JournalOptions 
     return JournalOptions(writer=f"oslo-{name}", **section.options())
 
 
-def station_settings(section: OsloSection) -> StationSettings:
+def client_settings(section: OsloSection) -> ClientSettings:
     """How a process of this node finds the pipelines."""
-    return StationSettings(
+    return ClientSettings(
         ipc_dir=ipc_dir(section),
         directories=section.directories,
         directory_key=section.directory_key or "",
@@ -127,11 +127,11 @@ def station_settings(section: OsloSection) -> StationSettings:
     )
 
 
-def face_config(section: OsloSection) -> FaceConfig:
+def face_config(section: OsloSection) -> FluxBridgeConfig:
     """What the face is told."""
     from broker.oslo.service.config import (
         CallRule,
-        FaceConfig,
+        FluxBridgeConfig,
     )  # with the client of a broker, which proxies need not
 
     rules = tuple(
@@ -148,8 +148,8 @@ def face_config(section: OsloSection) -> FaceConfig:
         for entry in section.calls
     )
     places = [place.rpartition("/") for place in section.notify]
-    return FaceConfig(
-        station_settings(section),
+    return FluxBridgeConfig(
+        client_settings(section),
         rules,
         section.call_timeout_s,
         section.call_timeout_max_s,

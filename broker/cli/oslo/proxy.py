@@ -141,7 +141,7 @@ def run_here(
 
     def opened() -> None:
         memory.settle()
-        ready(endpoints_in(proxy.told(), config.advertise or config.node))
+        ready(endpoints_in(proxy.status(), config.advertise or config.node))
 
     proxy.run(opened)
     return OK

@@ -14,7 +14,7 @@ import typer
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, UsageError
 from broker.cli.screen import Screen
 from broker.nesting import NESTED_MAX, check, read_json
-from broker.oslo.contract import Address, CallTimeout, OsloFailure, Port, Settings, Undelivered, Unroutable
+from broker.oslo.contract import Address, CallTimeout, OsloFailure, Session, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import MISSING, client_ipc_dir, obstacle
@@ -65,10 +65,12 @@ DirectoryKey = Annotated[
 ]
 CurveCert = Annotated[str, typer.Option("--curve-cert", metavar="FILE", help="Our CURVE certificate.")]
 
-Work = Callable[[Port], int | None]
+Work = Callable[[Session], int | None]
 
 
-def station(ipc_dir: str | None, directories: list[str] | None, key: str, certificate: str) -> Settings:
+def client_settings(
+    ipc_dir: str | None, directories: list[str] | None, key: str, certificate: str
+) -> Settings:
     """How the pipelines are found.
 
     Raises:
@@ -94,7 +96,7 @@ def check_places(directories: list[str] | None, key: str, certificate: str) -> N
     """Look at what is given before anything is opened: later it would be an error of a thread.
 
     Raises:
-        UsageError, ConfigError: as of ``station``.
+        UsageError, ConfigError: as of ``client_settings``.
     """
     for url in directories or ():
         _check_directory(url)
@@ -120,13 +122,13 @@ def run(verb: str, settings: Settings, work: Work) -> int:
 
     What the pipelines refuse is one line, and exit code 1, 3 (nobody there) or 4 (no answer in time).
     """
-    from broker.oslo.station import open_port
+    from broker.oslo.client import open_session
 
     logging.getLogger("headgate").addHandler(logging.StreamHandler(sys.stderr))
     logging.getLogger("headgate").setLevel(logging.WARNING)
     logging.getLogger("headgate").propagate = False
     try:
-        port = open_port(settings)
+        port = open_session(settings)
         try:
             return work(port) or 0
         finally:

@@ -5,11 +5,11 @@
     wire         the messages (pure)
     registry     what was announced: leases, who may replace what (pure)
     replica      what several directories told, merged; lookups (pure)
-    shelves      its indexes by topic (pure)
+    topic_index  its indexes by topic (pure)
     admission    who may enter and announce over TCP
-    audience     those who listen at one socket: snapshots, changes, who is behind
-    server       DirectoryRoom: the directory of a node
-    line         one connection to a directory: greeting, silence, restarts
+    subscribers  those who listen at one socket: snapshots, changes, who is behind
+    server       DirectoryServer: the directory of a node
+    connection   one connection to a directory: greeting, silence, restarts
     link         DirectoryLink, Reader: who asks; Announcer: who announces
     uplinks      a node's links to other directories
     redis_share  states shared by Redis

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from broker.identity import Role
 from broker.oslo.directory.registry import LOCAL_OWNER
-from broker.oslo.directory.wire import Kind, Message
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
 from broker.oslo.node import NodeConfig
 from broker.transport.zeromq.origin import credentials
 
@@ -33,13 +33,15 @@ class Announcers(Protocol):
     def owner(self, origin: str) -> str:
         """Who announces over the connection with that property; "" nobody who may."""
 
-    def objection(self, origin: str, message: Message) -> str:
+    def objection(self, origin: str, message: DirectoryMessage) -> str:
         """Why ``message`` of that connection is not taken; "" it is."""
 
 
-def nodes_of(message: Message) -> frozenset[str]:
+def nodes_of(message: DirectoryMessage) -> frozenset[str]:
     """Whom an announcement is about."""
-    return frozenset(each.node for each in (message.body if message.kind is Kind.BEAT else (message.body,)))
+    return frozenset(
+        each.node for each in (message.body if message.kind is DirectoryKind.BEAT else (message.body,))
+    )
 
 
 class LocalAdmission:
@@ -58,7 +60,7 @@ class LocalAdmission:
         """See ``Announcers``."""
         return LOCAL_OWNER if credentials(origin)[0] in self._ours else ""
 
-    def objection(self, origin: str, message: Message) -> str:
+    def objection(self, origin: str, message: DirectoryMessage) -> str:
         """See ``Announcers``."""
         uid, _gid, pid = credentials(origin)
         if uid not in self._ours:
@@ -115,7 +117,7 @@ class Admission:
             return PLAIN_OWNER
         return key if key in self._announcers else ""
 
-    def objection(self, user_id: str, message: Message) -> str:
+    def objection(self, user_id: str, message: DirectoryMessage) -> str:
         """See ``Announcers``."""
         if not self.owner(user_id):
             return "this key may not announce: keys of nodes are listed as owners"

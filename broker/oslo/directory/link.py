@@ -11,9 +11,15 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from broker.oslo.directory.line import PULSE_S, Done, Hooks, Line, Speaker
+from broker.oslo.directory.connection import (
+    PULSE_S,
+    ConnectionHooks,
+    DirectoryConnection,
+    Done,
+    StateAnnouncer,
+)
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.wire import Hello, Kind, Message, Welcome, canonical, fits_record
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Hello, Welcome, canonical, fits_record
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor, Timer
@@ -60,14 +66,16 @@ class DirectoryLink:
         pulse_s: float = PULSE_S,
     ) -> None:
         self.endpoint = endpoint
-        self.speaker = Speaker()
+        self.speaker = StateAnnouncer()
         self._reactor = reactor
         self._replica = replica
         self._keep = keep
         self._known = known
-        hooks = Hooks(self._welcomed, self._heard, self._lost, self.speaker.beats)
+        hooks = ConnectionHooks(self._welcomed, self._heard, self._lost, self.speaker.beats)
         hello = Hello(want, node)
-        self._line = Line(reactor, endpoint, hooks, tuning=tuning, hello=hello, pulse_s=pulse_s)
+        self._line = DirectoryConnection(
+            reactor, endpoint, hooks, tuning=tuning, hello=hello, pulse_s=pulse_s
+        )
         self.speaker.line = self._line
         self.counts = self._line.counts
         self.counts["resyncs"] = 0
@@ -88,10 +96,10 @@ class DirectoryLink:
         return self._line.welcome
 
     def request_status(self, done: Done) -> None:
-        """Ask for its counters; see ``line.Line.request_status``."""
+        """Ask for its counters; see ``connection.DirectoryConnection.request_status``."""
         self._line.request_status(done)
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """For status."""
         return {"endpoint": self.endpoint, "alive": self.alive, "closed": self.closed, **self.counts}
 
@@ -104,12 +112,14 @@ class DirectoryLink:
         if self._known is not None and not self._known(welcome):
             self._replica.forget(self.endpoint)
             return False
-        self._replica.feed(self.endpoint, Message(Kind.WELCOME, welcome), self._reactor.now())
+        self._replica.feed(
+            self.endpoint, DirectoryMessage(DirectoryKind.WELCOME, welcome), self._reactor.now()
+        )
         self.speaker.welcomed()
         return True
 
-    def _heard(self, message: Message) -> None:
-        if message.kind is Kind.RESEND:
+    def _heard(self, message: DirectoryMessage) -> None:
+        if message.kind is DirectoryKind.RESEND:
             self.speaker.resend(message.body)
             return
         if self._keep is not None:
@@ -122,16 +132,16 @@ class DirectoryLink:
         self._replica.source_lost(self.endpoint, self._reactor.now())
 
 
-def kept(message: Message, keep: Callable[[Place], bool]) -> Message:
+def kept(message: DirectoryMessage, keep: Callable[[Place], bool]) -> DirectoryMessage:
     """``message`` without what it says of places that ``keep`` denies."""
     body = message.body
-    if message.kind is Kind.STATES:
+    if message.kind is DirectoryKind.STATES:
         states = tuple(state for state in body.states if keep(state.place))
         return message._replace(body=type(body)(states, body.complete))
-    if message.kind is Kind.GONE:
+    if message.kind is DirectoryKind.GONE:
         return message._replace(body=tuple(gone for gone in body if keep(gone.place)))
-    if message.kind is Kind.CHANGED and not keep(body.place):
-        return Message(Kind.GONE, ())
+    if message.kind is DirectoryKind.CHANGED and not keep(body.place):
+        return DirectoryMessage(DirectoryKind.GONE, ())
     return message
 
 
@@ -165,13 +175,13 @@ class Announcer:
         state = State(config.node, str(pipeline), incarnation or time.time_ns(), 1, endpoint, key)
         self._offer = Offer(state)
         self._reactor = reactor
-        self._speaker = Speaker()
+        self._speaker = StateAnnouncer()
         self._coming: dict[Record, None] = {}
         self._going: dict[Record, None] = {}
         self._due = self._promised = self._full = False
         self._left = False
-        hooks = Hooks(self._welcomed, self._heard, _ignore, self._speaker.beats)
-        self._line = Line(
+        hooks = ConnectionHooks(self._welcomed, self._heard, _ignore, self._speaker.beats)
+        self._line = DirectoryConnection(
             reactor,
             config.path(DIRECTORY_SOCKET),
             hooks,
@@ -236,7 +246,7 @@ class Announcer:
             self._left = True
             self._speaker.remove(self._offer.place)
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """For status."""
         return {
             "alive": self.alive,
@@ -295,8 +305,8 @@ class Announcer:
         self._speaker.welcomed()
         return True
 
-    def _heard(self, message: Message) -> None:
-        if message.kind is Kind.RESEND:
+    def _heard(self, message: DirectoryMessage) -> None:
+        if message.kind is DirectoryKind.RESEND:
             self._speaker.resend(message.body)
 
 
@@ -351,9 +361,9 @@ class Reader:
         """True while some directory answers."""
         return any(link.alive for link in self.links.values())
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """For status."""
-        return {"links": [link.told() for link in self.links.values()], **self._replica.told()}
+        return {"links": [link.status() for link in self.links.values()], **self._replica.status()}
 
     def close(self) -> None:
         """End all links; what they told stays. Harmless twice."""

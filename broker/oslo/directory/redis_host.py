@@ -21,7 +21,7 @@ from broker.oslo.directory.redis_keys import (
     state_key,
     to_news,
 )
-from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome, Why
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome, Why
 from broker.oslo.frames import Malformed
 from broker.oslo.reactor import natives
 from broker.oslo.records import STATES_MAX, Age, Change, Place, State, to_json
@@ -42,7 +42,7 @@ Opener = Callable[[], Any]
 """Makes a client of redis-py."""
 
 
-class Host:
+class RedisHost:
     """One host. Its methods may be called by any thread and do not wait, except ``join``.
 
     Args:
@@ -63,7 +63,7 @@ class Host:
         node: str,
         lease_s: float,
         beat_s: float,
-        say: Callable[[Host, Message | None, str], None],
+        say: Callable[[RedisHost, DirectoryMessage | None, str], None],
     ) -> None:
         self.name = name
         self.label = label
@@ -137,18 +137,18 @@ class Host:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """For status."""
         return {"host": self.label, "alive": self.alive, "states": len(self._known), **self.counts}
 
-    def _tell(self, kind: Kind, body: wire.Body) -> None:
+    def _tell(self, kind: DirectoryKind, body: wire.Body) -> None:
         with self._lock:
             if self._untaken >= UNTAKEN_MAX:
                 self.counts["dropped"] += 1
                 self._again = True
                 return
             self._untaken += 1
-        self._say(self, Message(kind, body), "")
+        self._say(self, DirectoryMessage(kind, body), "")
 
     # ------------------------------------------------------------ the thread
 
@@ -250,9 +250,9 @@ class Host:
         place = state.place
         fits = change is not None and self._written.get(place) == (change.incarnation, change.since)
         if fits and change is not None and change.version == state.version:
-            news = to_news(Kind.CHANGED, change)
+            news = to_news(DirectoryKind.CHANGED, change)
         else:
-            news = to_news(Kind.STATES, States((state,)))
+            news = to_news(DirectoryKind.STATES, States((state,)))
         with client.pipeline(transaction=True) as batch:
             batch.set(state_key(place), to_json(state), px=self._lease_ms)
             batch.set(lease_key(place), b"%d %d" % age_of(state), px=self._lease_ms)
@@ -266,7 +266,7 @@ class Host:
         with client.pipeline(transaction=True) as batch:
             batch.delete(state_key(place), lease_key(place))
             batch.srem(PLACES, to_json(place))
-            batch.publish(CHANNEL, to_news(Kind.GONE, (gone,)))
+            batch.publish(CHANNEL, to_news(DirectoryKind.GONE, (gone,)))
             batch.execute()
         self._written.pop(place, None)
 
@@ -295,9 +295,9 @@ class Host:
             self._known.clear()
         self._missing.clear()
         self._again = False
-        self._tell(Kind.WELCOME, Welcome(self.label[:64], self._incarnation, self._lease_s))
+        self._tell(DirectoryKind.WELCOME, Welcome(self.label[:64], self._incarnation, self._lease_s))
         self._read(client, self._ages(client))
-        self._tell(Kind.STATES, States((), complete=True))
+        self._tell(DirectoryKind.STATES, States((), complete=True))
 
     def _scan(self, client: Any) -> None:
         self.counts["scans"] += 1
@@ -312,7 +312,7 @@ class Host:
             gone = self._missed(ages)
         if gone:
             client.srem(PLACES, *(to_json(each.place) for each in gone))
-            self._tell(Kind.GONE, gone)
+            self._tell(DirectoryKind.GONE, gone)
 
     def _missed(self, ages: dict[Place, Age]) -> tuple[Gone, ...]:
         """What is known and was missing ``MISSING_SCANS`` times."""
@@ -345,7 +345,7 @@ class Host:
             if states:
                 with self._lock:
                     self._known.update({state.place: age_of(state) for state in states})
-                self._tell(Kind.STATES, States(tuple(states)))
+                self._tell(DirectoryKind.STATES, States(tuple(states)))
 
     def _state(self, place: Place, data: bytes | None) -> State | None:
         if data is None:
@@ -367,9 +367,9 @@ class Host:
             return
         body = message.body
         with self._lock:
-            if message.kind is Kind.STATES:
+            if message.kind is DirectoryKind.STATES:
                 self._known.update({state.place: age_of(state) for state in body.states})
-            elif message.kind is Kind.CHANGED:
+            elif message.kind is DirectoryKind.CHANGED:
                 self._known[body.place] = (body.incarnation, body.version)
             else:
                 for gone in body:

@@ -7,14 +7,14 @@ from typing import Final
 import msgspec
 
 from broker.oslo.directory import wire
-from broker.oslo.directory.wire import Body, Kind, Message
+from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryMessage
 from broker.oslo.frames import Malformed
 from broker.oslo.records import Age, Place, State, to_json
 
 PREFIX: Final = b"headgate:oslo:"
 PLACES: Final = PREFIX + b"places"
 CHANNEL: Final = PREFIX + b"changes"
-_NEWS: Final = frozenset({Kind.STATES, Kind.CHANGED, Kind.GONE})
+_NEWS: Final = frozenset({DirectoryKind.STATES, DirectoryKind.CHANGED, DirectoryKind.GONE})
 
 
 def state_key(place: Place) -> bytes:
@@ -64,12 +64,12 @@ def read_state(place: Place, data: bytes) -> State:
     return state
 
 
-def to_news(kind: Kind, body: Body) -> bytes:
+def to_news(kind: DirectoryKind, body: Body) -> bytes:
     """A message of the channel."""
     return b"".join(wire.encode(kind, body))
 
 
-def read_news(data: bytes, node: str) -> Message | None:
+def read_news(data: bytes, node: str) -> DirectoryMessage | None:
     """A message of the channel without what it says of ``node``; None: nothing else.
 
     Raises:
@@ -77,9 +77,9 @@ def read_news(data: bytes, node: str) -> Message | None:
     """
     message = wire.decode((data[: wire.HEAD_BYTES], data[wire.HEAD_BYTES :]), _NEWS)
     body = message.body
-    if message.kind is Kind.CHANGED:
+    if message.kind is DirectoryKind.CHANGED:
         return None if body.node == node else message
-    if message.kind is Kind.GONE:
+    if message.kind is DirectoryKind.GONE:
         gone = tuple(each for each in body if each.node != node)
         return message._replace(body=gone) if gone else None
     states = tuple(each for each in body.states if each.node != node)

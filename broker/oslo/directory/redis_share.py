@@ -21,9 +21,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError
-from broker.oslo.directory.redis_host import Host, Opener
+from broker.oslo.directory.redis_host import Opener, RedisHost
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.wire import Gone, Kind, Message
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.records import Change, Offer, Place
 
@@ -68,7 +68,7 @@ class RedisShare:
         self._pauses: dict[Place, Timer] = {}
         openers = [opener(url, f"redis URL {number}") for number, url in enumerate(urls, 1)]
         self.hosts = [
-            Host(f"redis:{number}", label, open_, node, lease_s, beat_s, self._said)
+            RedisHost(f"redis:{number}", label, open_, node, lease_s, beat_s, self._said)
             for number, (label, open_) in enumerate(openers)
         ]
         for host in self.hosts:
@@ -107,9 +107,9 @@ class RedisShare:
         for host in self.hosts:
             host.remove(gone)
 
-    def told(self) -> list[dict[str, Any]]:
+    def status(self) -> list[dict[str, Any]]:
         """For status; no password."""
-        return [host.told() for host in self.hosts]
+        return [host.status() for host in self.hosts]
 
     def close(self) -> None:
         """End all threads; each has a moment to take back what has ended. Harmless twice."""
@@ -120,11 +120,11 @@ class RedisShare:
         for host in self.hosts:
             host.join(SOCKET_S)
 
-    def _said(self, host: Host, message: Message | None, error: str) -> None:
+    def _said(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
         """From a host's thread."""
         self._reactor.call_threadsafe(self._take, host, message, error)
 
-    def _take(self, host: Host, message: Message | None, error: str) -> None:
+    def _take(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
         host.taken()
         now = self._reactor.now()
         if message is None:
@@ -132,11 +132,11 @@ class RedisShare:
             self._replica.source_lost(host.name, now)
             log.warning("redis at %s: %s; what it told stays in use", host.label, error)
             return
-        if message.kind is Kind.WELCOME:
+        if message.kind is DirectoryKind.WELCOME:
             log.info("redis at %s: connected", host.label)
         if not self._replica.feed(host.name, message, now):
             host.read_again()
-        if message.kind is Kind.STATES and message.body.complete:
+        if message.kind is DirectoryKind.STATES and message.body.complete:
             self._seen.add(host.name)
 
 

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from broker.oslo.directory.wire import (
     RECORDS_TOTAL_MAX,
+    DirectoryKind,
+    DirectoryMessage,
     Gone,
-    Kind,
-    Message,
     States,
     Why,
 )
@@ -31,10 +31,10 @@ CATCH_UP: Final = 0.5
 """Of a lease: when ``tick`` is later than that the process itself was stopped, and nobody's silence counts."""
 
 
-class Answer(NamedTuple):
+class RegistryAnswer(NamedTuple):
     """What an announcement led to."""
 
-    news: tuple[Message, ...] = ()
+    news: tuple[DirectoryMessage, ...] = ()
     """For subscribers."""
     resend: tuple[Place, ...] = ()
     """For the announcer: all of these again."""
@@ -49,7 +49,7 @@ class _Entry:
     until: float
 
 
-class Registry:
+class StateRegistry:
     """States that were announced first hand, and their leases.
 
     Args:
@@ -93,7 +93,7 @@ class Registry:
 
     # ------------------------------------------------------------ announcements
 
-    def announce(self, owner: str, state: State, now: float) -> Answer:
+    def announce(self, owner: str, state: State, now: float) -> RegistryAnswer:
         """All of what a pipeline offers."""
         old = self._living(owner, state.place, now)
         if old is not None:
@@ -104,7 +104,7 @@ class Registry:
             if old.offer.says(state):
                 old.until = now + self._lease_s
                 self.counts["renewed"] += 1
-                return Answer()
+                return RegistryAnswer()
         offer = Offer(state)
         before = self._entries.get(state.place)
         full = before is None and len(self._entries) >= self._states_max
@@ -113,9 +113,9 @@ class Registry:
         self._entries[state.place] = _Entry(offer, owner, now + self._lease_s)
         self.records += len(offer.records) - (0 if before is None else len(before.offer.records))
         self.counts["announced"] += 1
-        return Answer(news=(Message(Kind.STATES, States((state,))),))
+        return RegistryAnswer(news=(DirectoryMessage(DirectoryKind.STATES, States((state,))),))
 
-    def change(self, owner: str, change: Change, now: float) -> Answer:
+    def change(self, owner: str, change: Change, now: float) -> RegistryAnswer:
         """What changed of it."""
         old = self._living(owner, change.place, now)
         if old is None:
@@ -125,7 +125,7 @@ class Registry:
         offer = old.offer
         if (change.incarnation, change.version) <= offer.age:
             self.counts["stale"] += 1
-            return Answer()
+            return RegistryAnswer()
         if not offer.continued_by(change):
             return self._resend((change.place,))
         if not self._has_room(old, *offer.after(change)):
@@ -135,9 +135,9 @@ class Registry:
         offer.apply(change)
         self.records += len(offer.records)
         old.until = now + self._lease_s
-        return Answer(news=(Message(Kind.CHANGED, change),))
+        return RegistryAnswer(news=(DirectoryMessage(DirectoryKind.CHANGED, change),))
 
-    def beat(self, owner: str, beats: Iterable[Beat], now: float) -> Answer:
+    def beat(self, owner: str, beats: Iterable[Beat], now: float) -> RegistryAnswer:
         """Leases are renewed; what is known in another version is asked for."""
         missing: list[Place] = []
         refused = ""
@@ -159,18 +159,18 @@ class Registry:
                     missing.append(place)
         return self._resend(tuple(missing))._replace(refused=refused)
 
-    def leave(self, owner: str, beat: Beat, now: float) -> Answer:
+    def leave(self, owner: str, beat: Beat, now: float) -> RegistryAnswer:
         """A pipeline ends."""
         place = (beat.node, beat.pipeline)
         entry = self._living(owner, place, now)
         if entry is None or entry.offer.incarnation > beat.incarnation:
-            return Answer()
+            return RegistryAnswer()
         if entry.owner != owner:
             return self._refuse("foreign", FOREIGN)
         self.counts["left"] += 1
-        return Answer(news=(self._remove([place], Why.LEFT),))
+        return RegistryAnswer(news=(self._remove([place], Why.LEFT),))
 
-    def tick(self, now: float) -> tuple[Message, ...]:
+    def tick(self, now: float) -> tuple[DirectoryMessage, ...]:
         """Forget states whose lease has ended; at least every quarter of a lease."""
         if self._ticked is not None and self._late(now):
             for entry in self._entries.values():
@@ -201,18 +201,18 @@ class Registry:
         others = self.records - (0 if before is None else len(before.offer.records))
         return others + records <= self._records_max and fits_state(records, chars)
 
-    def _remove(self, places: list[Place], why: str) -> Message:
+    def _remove(self, places: list[Place], why: str) -> DirectoryMessage:
         gone = []
         for place in places:
             offer = self._entries.pop(place).offer
             self.records -= len(offer.records)
             gone.append(Gone(offer.node, offer.pipeline, offer.incarnation, why))
-        return Message(Kind.GONE, tuple(gone))
+        return DirectoryMessage(DirectoryKind.GONE, tuple(gone))
 
-    def _refuse(self, count: str, reason: str) -> Answer:
+    def _refuse(self, count: str, reason: str) -> RegistryAnswer:
         self.counts[count] += 1
-        return Answer(refused=reason)
+        return RegistryAnswer(refused=reason)
 
-    def _resend(self, places: tuple[Place, ...]) -> Answer:
+    def _resend(self, places: tuple[Place, ...]) -> RegistryAnswer:
         self.counts["resent"] += len(places)
-        return Answer(resend=places)
+        return RegistryAnswer(resend=places)

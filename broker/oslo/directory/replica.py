@@ -9,7 +9,7 @@ away (seed 003: state is cached, so that the directory is no single point of fai
   the pipelines have announced themselves again).
 
 Sources that tell the same state share one ``Offer``: a change is made once, whichever of them tells it first. It costs
-what it says: only the topics that it touches are worked out again (``shelves``).
+what it says: only the topics that it touches are worked out again (``topic_index``).
 
 Lookups are single reads of a dict whose values are never changed, only replaced, or of an offer's attributes: other
 threads may use them while the owner's thread feeds.
@@ -22,8 +22,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from broker.oslo.directory.shelves import Server, Shelves
-from broker.oslo.directory.wire import RECORDS_TOTAL_MAX, Gone, Kind, Message, States, Welcome
+from broker.oslo.directory.topic_index import Server, TopicIndex
+from broker.oslo.directory.wire import (
+    RECORDS_TOTAL_MAX,
+    DirectoryKind,
+    DirectoryMessage,
+    Gone,
+    States,
+    Welcome,
+)
 from broker.oslo.records import STATES_MAX, Change, Offer, Place, Record, State
 
 __all__ = ["Replica", "Server"]
@@ -92,7 +99,7 @@ class Replica:
         self._sizes: dict[str, int] = {}
         self._force: dict[Place, Offer] = {}
         self._ended: dict[Place, tuple[int, float]] = {}
-        self._shelves = Shelves()
+        self._shelves = TopicIndex()
         self._changed = False
 
     # ------------------------------------------------------------ lookups, from any thread
@@ -122,7 +129,7 @@ class Replica:
         one = self._sources.get(source)
         return one is not None and one.told_all
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """For status."""
         sources = {
             name: {"live": each.live, "states": len(each.claims), "doubtful": len(each.doubtful)}
@@ -138,7 +145,7 @@ class Replica:
 
     # ------------------------------------------------------------ news
 
-    def feed(self, source: str, message: Message, now: float) -> bool:
+    def feed(self, source: str, message: DirectoryMessage, now: float) -> bool:
         """Take what ``source`` said, WELCOME first. False: it does not continue what is known; the source has to be
         asked for all of it. Kinds that say nothing about states are ignored.
         """
@@ -147,15 +154,15 @@ class Replica:
             one = self._sources[source] = _Source()
             self._sizes[source] = 0
         fits = True
-        if message.kind == Kind.WELCOME:
+        if message.kind == DirectoryKind.WELCOME:
             self._welcome(one, message.body)
         elif not one.live:
             return False
-        elif message.kind == Kind.STATES:
+        elif message.kind == DirectoryKind.STATES:
             self._states(source, one, message.body, now)
-        elif message.kind == Kind.CHANGED:
+        elif message.kind == DirectoryKind.CHANGED:
             fits = self._change(source, one, message.body, now)
-        elif message.kind == Kind.GONE:
+        elif message.kind == DirectoryKind.GONE:
             for gone in message.body:
                 self._gone(source, one, gone, now)
         self.counts["applied"] += 1

@@ -15,19 +15,19 @@ from typing import Any, Final
 import zmq
 
 from broker.oslo import frames
-from broker.oslo.directory import audience, wire
+from broker.oslo.directory import subscribers, wire
 from broker.oslo.directory.admission import Admission, Announcers, LocalAdmission
-from broker.oslo.directory.audience import Audience
 from broker.oslo.directory.redis_share import RedisShare
-from broker.oslo.directory.registry import LOCAL_OWNER, Answer, Registry
+from broker.oslo.directory.registry import LOCAL_OWNER, RegistryAnswer, StateRegistry
 from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.subscribers import DirectorySubscribers
 from broker.oslo.directory.uplinks import Uplinks
 from broker.oslo.directory.wire import (
     TO_DIRECTORY,
+    DirectoryKind,
+    DirectoryMessage,
+    DirectoryRefused,
     Gone,
-    Kind,
-    Message,
-    Refused,
     States,
     Welcome,
     Why,
@@ -63,11 +63,11 @@ class _Door:
     kind: str
     endpoint: str
     pipe: RouterPipe
-    audience: Audience
+    subscribers: DirectorySubscribers
     rule: Announcers
 
 
-class DirectoryRoom:
+class DirectoryServer:
     """The room ``directory`` of a proxy.
 
     Args:
@@ -84,7 +84,7 @@ class DirectoryRoom:
     def __init__(self, reactor: Reactor, config: NodeConfig) -> None:
         self.endpoint = ""
         self.replica = Replica()
-        self.registry = Registry(config.lease_s)
+        self.registry = StateRegistry(config.lease_s)
         self.counts = dict.fromkeys(("malformed", "refused", "forbidden", "queries"), 0)
         self.incarnation = time.time_ns()
         self._reactor = reactor
@@ -98,8 +98,8 @@ class DirectoryRoom:
         self._gathered = False
         self._overdue: Timer | None = None
         self._next: Timer | None = None
-        self._all: list[audience.Frames] | None = None
-        self._first_hand: list[audience.Frames] | None = None
+        self._all: list[subscribers.Frames] | None = None
+        self._first_hand: list[subscribers.Frames] | None = None
         self._said: dict[str, float] = {}
         self.replica.on_state.append(self._told_locally)
 
@@ -133,8 +133,8 @@ class DirectoryRoom:
             raise
         welcome = Welcome(config.node, self.incarnation, config.lease_s)
         now = self._reactor.now()
-        self.replica.feed(HERE, Message(Kind.WELCOME, welcome), now)
-        self.replica.feed(HERE, Message(Kind.STATES, States((), complete=True)), now)
+        self.replica.feed(HERE, DirectoryMessage(DirectoryKind.WELCOME, welcome), now)
+        self.replica.feed(HERE, DirectoryMessage(DirectoryKind.STATES, States((), complete=True)), now)
         self._overdue = self._reactor.call_later(GATHER_S, self._gather, True)
         self._tick()
         log.info("directory of %s: listening at %s", config.node, [door.endpoint for door in self._doors])
@@ -201,17 +201,17 @@ class DirectoryRoom:
             sock,
             self._receiver(len(self._doors)),
             origin=origin,
-            outbox_msgs=audience.OUTBOX_MSGS,
-            outbox_bytes=audience.OUTBOX_BYTES,
-            total_bytes=audience.OUTBOXES_BYTES,
+            outbox_msgs=subscribers.OUTBOX_MSGS,
+            outbox_bytes=subscribers.OUTBOX_BYTES,
+            total_bytes=subscribers.OUTBOXES_BYTES,
         )
         welcome = Welcome(
             config.node, self.incarnation, config.lease_s, config.ipc_dir, config.message_bytes_max
         )
-        listeners = Audience(
+        listeners = DirectorySubscribers(
             self._reactor,
             pipe,
-            wire.encode(Kind.WELCOME, welcome),
+            wire.encode(DirectoryKind.WELCOME, welcome),
             self._all_states if kind == "ipc" else self._first_hand_states,
             (lambda: self._gathered) if kind == "ipc" else (lambda: True),
             config.lease_s,
@@ -234,12 +234,12 @@ class DirectoryRoom:
             self.counts["malformed"] += 1
             self._say("malformed", "directory: dropped a message of a peer at %s: %s", door.endpoint, error)
             return
-        if message.kind is Kind.HELLO:
-            door.audience.hello(rid, message.body)
-        elif door.audience.heard(rid) and not (message.kind is Kind.BEAT and not message.body):
+        if message.kind is DirectoryKind.HELLO:
+            door.subscribers.hello(rid, message.body)
+        elif door.subscribers.heard(rid) and not (message.kind is DirectoryKind.BEAT and not message.body):
             self._announced(door, rid, origin, message)
 
-    def _announced(self, door: _Door, rid: bytes, origin: str, message: Message) -> None:
+    def _announced(self, door: _Door, rid: bytes, origin: str, message: DirectoryMessage) -> None:
         objection = door.rule.objection(origin, message)
         if objection:
             self.counts["forbidden"] += 1
@@ -247,26 +247,26 @@ class DirectoryRoom:
             return
         owner = door.rule.owner(origin)
         now = self._reactor.now()
-        answer: Answer
-        if message.kind is Kind.ANNOUNCE:
+        answer: RegistryAnswer
+        if message.kind is DirectoryKind.ANNOUNCE:
             answer = self.registry.announce(owner, message.body, now)
-        elif message.kind is Kind.CHANGE:
+        elif message.kind is DirectoryKind.CHANGE:
             answer = self.registry.change(owner, message.body, now)
-        elif message.kind is Kind.BEAT:
+        elif message.kind is DirectoryKind.BEAT:
             answer = self.registry.beat(owner, message.body, now)
         else:
             answer = self.registry.leave(owner, message.body, now)
         for news in answer.news:
             self._publish(news)
         if answer.resend:
-            door.audience.send(rid, wire.encode(Kind.RESEND, answer.resend))
+            door.subscribers.send(rid, wire.encode(DirectoryKind.RESEND, answer.resend))
         if answer.refused:
             self._refuse(door, rid, answer.refused)
 
     def _refuse(self, door: _Door, rid: bytes, reason: str, about: str = "refused") -> None:
         self.counts["refused"] += 1
         self._say(about, "directory: refused a peer at %s: %s", door.endpoint, reason)
-        door.audience.send(rid, wire.encode(Kind.REFUSED, Refused(reason)))
+        door.subscribers.send(rid, wire.encode(DirectoryKind.REFUSED, DirectoryRefused(reason)))
 
     def _answer_status(self, door: _Door, rid: bytes, head: bytes) -> None:
         try:
@@ -278,27 +278,27 @@ class DirectoryRoom:
             self.counts["malformed"] += 1
             return
         self.counts["queries"] += 1
-        answer = (frames.encode(frames.Kind.STATUS, id=envelope.id), to_json(self.told()))
-        door.audience.send(rid, answer)
+        answer = (frames.encode(frames.Kind.STATUS, id=envelope.id), to_json(self.status()))
+        door.subscribers.send(rid, answer)
 
     # ------------------------------------------------------------ what goes out
 
-    def _publish(self, news: Message) -> None:
+    def _publish(self, news: DirectoryMessage) -> None:
         """Tell what happened to states announced first hand: to TCP, to our own replica, to other directories."""
         self._first_hand = None
         encoded = wire.encode(news.kind, news.body)
         for door in self._doors:
             if door.kind != "ipc":
-                door.audience.publish(encoded)
+                door.subscribers.publish(encoded)
         self._share(news)
         self.replica.feed(HERE, news, self._reactor.now())
 
-    def _share(self, news: Message) -> None:
-        if news.kind is Kind.GONE:
+    def _share(self, news: DirectoryMessage) -> None:
+        if news.kind is DirectoryKind.GONE:
             for gone in news.body:
                 self._share_end(gone)
             return
-        change = news.body if news.kind is Kind.CHANGED else None
+        change = news.body if news.kind is DirectoryKind.CHANGED else None
         for each in (news.body,) if change is not None else news.body.states:
             offer = self.registry.offer(each.place)
             if offer is not None and self.registry.owner(each.place) == LOCAL_OWNER:
@@ -317,22 +317,22 @@ class DirectoryRoom:
         """What is in force has changed: tell this node's processes."""
         self._all = None
         if change is not None:
-            encoded = wire.encode(Kind.CHANGED, change)
+            encoded = wire.encode(DirectoryKind.CHANGED, change)
         elif after is not None:
-            encoded = wire.encode(Kind.STATES, States((after.state(),)))
+            encoded = wire.encode(DirectoryKind.STATES, States((after.state(),)))
         elif before is not None:
             gone = Gone(before.node, before.pipeline, before.incarnation, Why.MOVED)
-            encoded = wire.encode(Kind.GONE, (gone,))
+            encoded = wire.encode(DirectoryKind.GONE, (gone,))
         for door in self._doors:
             if door.kind == "ipc":
-                door.audience.publish(encoded)
+                door.subscribers.publish(encoded)
 
-    def _all_states(self) -> list[audience.Frames]:
+    def _all_states(self) -> list[subscribers.Frames]:
         if self._all is None:
             self._all = wire.chunks(self.replica.states())
         return self._all
 
-    def _first_hand_states(self) -> list[audience.Frames]:
+    def _first_hand_states(self) -> list[subscribers.Frames]:
         if self._first_hand is None:
             self._first_hand = wire.chunks(self.registry.states())
         return self._first_hand
@@ -348,7 +348,7 @@ class DirectoryRoom:
         self.replica.tick(now)
         self._gather(False)
         for door in self._doors:
-            door.audience.tick()
+            door.subscribers.tick()
 
     def _gather(self, overdue: bool) -> None:
         """Call snapshots complete once the other directories have answered, or had their time."""
@@ -359,11 +359,11 @@ class DirectoryRoom:
             self._gathered = True
             for door in self._doors:
                 if door.kind == "ipc":
-                    door.audience.completed()
+                    door.subscribers.completed()
 
     # ------------------------------------------------------------ status
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Sockets, counters, leases, sources; no secrets."""
         doors = [
             {
@@ -375,8 +375,8 @@ class DirectoryRoom:
                 "out_bytes": door.pipe.sent_bytes,
                 "waiting": door.pipe.waiting,
                 "refused": door.pipe.refused,
-                "peers": len(door.audience),
-                **door.audience.counts,
+                "peers": len(door.subscribers),
+                **door.subscribers.counts,
             }
             for door in self._doors
         ]
@@ -389,9 +389,9 @@ class DirectoryRoom:
             "denied": 0 if self._admission is None else self._admission.denied,
             **self.counts,
             "registry": dict(self.registry.counts),
-            "replica": self.replica.told(),
-            "uplinks": [] if self._uplinks is None else self._uplinks.told(),
-            "redis": [] if self._redis is None else self._redis.told(),
+            "replica": self.replica.status(),
+            "uplinks": [] if self._uplinks is None else self._uplinks.status(),
+            "redis": [] if self._redis is None else self._redis.status(),
         }
 
     def _say(self, about: str, text: str, *values: object) -> None:

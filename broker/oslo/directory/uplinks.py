@@ -74,9 +74,9 @@ class Uplinks:
         for link in self.links:
             link.speaker.remove(place)
 
-    def told(self) -> list[dict[str, Any]]:
+    def status(self) -> list[dict[str, Any]]:
         """For status."""
-        return [link.told() for link in self.links]
+        return [link.status() for link in self.links]
 
     def close(self, linger_ms: int = 0) -> None:
         """End all links; states stay announced until their leases end."""

@@ -65,7 +65,7 @@ _ENDPOINT: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%a-
 _KEY_CHARS: Final = 40
 
 
-class Kind(IntEnum):
+class DirectoryKind(IntEnum):
     """What a message is; 16 and up come from the directory."""
 
     HELLO = 1
@@ -133,7 +133,7 @@ class Alive(msgspec.Struct, frozen=True):
     """Body of ALIVE."""
 
 
-class Refused(msgspec.Struct, frozen=True):
+class DirectoryRefused(msgspec.Struct, frozen=True):
     """Body of REFUSED."""
 
     reason: str = ""
@@ -141,43 +141,43 @@ class Refused(msgspec.Struct, frozen=True):
 
 Body: TypeAlias = (
     Hello | State | Change | tuple[Beat, ...] | Beat | Welcome | States | tuple[Gone, ...] | tuple[Place, ...] | Alive
-    | Refused
+    | DirectoryRefused
 )  # fmt: skip
 
 
-class Message(NamedTuple):
+class DirectoryMessage(NamedTuple):
     """A message; the type of ``body`` follows from ``kind``."""
 
-    kind: Kind
+    kind: DirectoryKind
     body: Any
 
 
-TO_DIRECTORY: Final = frozenset(kind for kind in Kind if kind < 16)
-FROM_DIRECTORY: Final = frozenset(kind for kind in Kind if kind > 16)
-_TYPES: Final[dict[Kind, Any]] = {
-    Kind.HELLO: Hello,
-    Kind.ANNOUNCE: State,
-    Kind.CHANGE: Change,
-    Kind.BEAT: tuple[Beat, ...],
-    Kind.LEAVE: Beat,
-    Kind.WELCOME: Welcome,
-    Kind.STATES: States,
-    Kind.CHANGED: Change,
-    Kind.GONE: tuple[Gone, ...],
-    Kind.RESEND: tuple[Place, ...],
-    Kind.ALIVE: Alive,
-    Kind.REFUSED: Refused,
+TO_DIRECTORY: Final = frozenset(kind for kind in DirectoryKind if kind < 16)
+FROM_DIRECTORY: Final = frozenset(kind for kind in DirectoryKind if kind > 16)
+_TYPES: Final[dict[DirectoryKind, Any]] = {
+    DirectoryKind.HELLO: Hello,
+    DirectoryKind.ANNOUNCE: State,
+    DirectoryKind.CHANGE: Change,
+    DirectoryKind.BEAT: tuple[Beat, ...],
+    DirectoryKind.LEAVE: Beat,
+    DirectoryKind.WELCOME: Welcome,
+    DirectoryKind.STATES: States,
+    DirectoryKind.CHANGED: Change,
+    DirectoryKind.GONE: tuple[Gone, ...],
+    DirectoryKind.RESEND: tuple[Place, ...],
+    DirectoryKind.ALIVE: Alive,
+    DirectoryKind.REFUSED: DirectoryRefused,
 }
 _DECODE: Final = {kind: decoder(type_) for kind, type_ in _TYPES.items()}
-_HEADS: Final = {kind: MAGIC + bytes((VERSION, kind)) for kind in Kind}
+_HEADS: Final = {kind: MAGIC + bytes((VERSION, kind)) for kind in DirectoryKind}
 
 
-def encode(kind: Kind, body: Body) -> tuple[bytes, bytes]:
+def encode(kind: DirectoryKind, body: Body) -> tuple[bytes, bytes]:
     """The two frames of a message."""
     return _HEADS[kind], to_json(body)
 
 
-def decode(frames: Sequence[bytes], expected: frozenset[Kind] = FROM_DIRECTORY) -> Message:
+def decode(frames: Sequence[bytes], expected: frozenset[DirectoryKind] = FROM_DIRECTORY) -> DirectoryMessage:
     """Read the frames of a message and check what it says.
 
     Raises:
@@ -192,7 +192,7 @@ def decode(frames: Sequence[bytes], expected: frozenset[Kind] = FROM_DIRECTORY) 
     number = frames[0][4]
     if number not in expected:
         raise Malformed(f"saw kind {number}, expected one of {sorted(expected)}")
-    kind = Kind(number)
+    kind = DirectoryKind(number)
     most = TOLD_BYTES_MAX if kind in TO_DIRECTORY else HEARD_BYTES_MAX
     if len(frames[1]) > most:
         raise Malformed(f"saw {len(frames[1])} bytes of JSON, expected {most} at most")
@@ -203,7 +203,7 @@ def decode(frames: Sequence[bytes], expected: frozenset[Kind] = FROM_DIRECTORY) 
     check = _CHECKS.get(kind)
     if check is not None:
         check(body)
-    return Message(kind, body)
+    return DirectoryMessage(kind, body)
 
 
 # ---------------------------------------------------------------- checks
@@ -281,7 +281,7 @@ def _check_hello(body: Hello) -> None:
     _check(body.node, "a node")
 
 
-def _check_refused(body: Refused) -> None:
+def _check_refused(body: DirectoryRefused) -> None:
     if len(body.reason) > 1024:
         raise Malformed(f"saw a reason of {len(body.reason)} characters, expected 1024 at most")
 
@@ -341,18 +341,18 @@ def _check(name: str, what: str) -> None:
 
 
 _PIPELINES: Final = frozenset(map(str, Pipeline))
-_CHECKS: Final[dict[Kind, Callable[[Any], None]]] = {
-    Kind.HELLO: _check_hello,
-    Kind.ANNOUNCE: check_state,
-    Kind.CHANGE: _check_change,
-    Kind.BEAT: _each(_check_beat),
-    Kind.LEAVE: _check_beat,
-    Kind.WELCOME: _check_welcome,
-    Kind.STATES: _check_states,
-    Kind.CHANGED: _check_change,
-    Kind.GONE: _each(_check_gone),
-    Kind.RESEND: _each(lambda place: _check_place(*place)),
-    Kind.REFUSED: _check_refused,
+_CHECKS: Final[dict[DirectoryKind, Callable[[Any], None]]] = {
+    DirectoryKind.HELLO: _check_hello,
+    DirectoryKind.ANNOUNCE: check_state,
+    DirectoryKind.CHANGE: _check_change,
+    DirectoryKind.BEAT: _each(_check_beat),
+    DirectoryKind.LEAVE: _check_beat,
+    DirectoryKind.WELCOME: _check_welcome,
+    DirectoryKind.STATES: _check_states,
+    DirectoryKind.CHANGED: _check_change,
+    DirectoryKind.GONE: _each(_check_gone),
+    DirectoryKind.RESEND: _each(lambda place: _check_place(*place)),
+    DirectoryKind.REFUSED: _check_refused,
 }
 
 
@@ -366,15 +366,15 @@ def chunks(states: Iterable[State]) -> list[tuple[bytes, bytes]]:
     weight = 0
     for state in states:
         if part and weight + len(state.records) >= CHUNK_RECORDS:
-            messages.append(encode(Kind.STATES, States(tuple(part))))
+            messages.append(encode(DirectoryKind.STATES, States(tuple(part))))
             part, weight = [], 0
         part.append(state)
         weight += len(state.records) + 1
     if part:
-        messages.append(encode(Kind.STATES, States(tuple(part))))
+        messages.append(encode(DirectoryKind.STATES, States(tuple(part))))
     return messages
 
 
-COMPLETE: Final = encode(Kind.STATES, States((), complete=True))
-ALIVE: Final = encode(Kind.ALIVE, Alive())
-SAY_HELLO: Final = encode(Kind.RESEND, ())
+COMPLETE: Final = encode(DirectoryKind.STATES, States((), complete=True))
+ALIVE: Final = encode(DirectoryKind.ALIVE, Alive())
+SAY_HELLO: Final = encode(DirectoryKind.RESEND, ())

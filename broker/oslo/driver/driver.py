@@ -1,9 +1,9 @@
 """The driver that oslo.messaging loads for ``zmq://`` (entry point ``oslo.messaging.drivers``: ``zmq``).
 
 Nothing is opened before the first message or listener: services build their transports, then fork their workers, and
-threads and sockets do not survive that. Each process that uses a driver has a port of its own.
+threads and sockets do not survive that. Each process that uses a driver has a session of its own.
 
-What a target's fields mean, and how long each call may wait, is said in ``contract.Port``.
+What a target's fields mean, and how long each call may wait, is said in ``contract.Session``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final
 import oslo_messaging
 from oslo_messaging._drivers import base
 
-from broker.oslo import station
-from broker.oslo.contract import Address, Intake, OsloFailure, Port
+from broker.oslo import client
+from broker.oslo.contract import Address, Inbox, OsloFailure, Session
 from broker.oslo.driver import options, serialization
 from broker.oslo.driver.errors import translated
 from broker.oslo.driver.listener import ZmqListener
@@ -57,7 +57,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         super().__init__(conf, url, default_exchange, allowed_remote_exmods)
         self._settings = read_settings(overridden(conf, url), url)
         self._exchanges = Exchanges(url)
-        self._ports: dict[int, Port] = {}
+        self._sessions: dict[int, Session] = {}
         self._address = functools.lru_cache(_ADDRESSES_KEPT)(self._checked)
         log.debug("driver for %s", masked(url))
 
@@ -96,10 +96,10 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         """
         address = self._address(target.exchange, target.topic, "" if target.fanout else target.server)
         body = serialization.request_body(ctxt, message)
-        port = self._port()
+        session = self._session()
         try:
             if wait_for_reply:
-                reply = port.call(
+                reply = session.call(
                     address,
                     body,
                     timeout_s=timeout,
@@ -107,9 +107,9 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
                     mandatory=_at_least_once(transport_options),
                 )
             elif target.fanout:
-                return port.fanout(address, body, retry=retry)
+                return session.fanout(address, body, retry=retry)
             else:
-                return port.cast(address, body, mandatory=_at_least_once(transport_options), retry=retry)
+                return session.cast(address, body, mandatory=_at_least_once(transport_options), retry=retry)
         except OsloFailure as failure:
             raise translated(failure, address, message) from failure
         return serialization.read_reply(reply, self._allowed_remote_exmods)
@@ -125,7 +125,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         address = self._address(target.exchange, target.topic, None)
         body = serialization.notification_body(ctxt, message, version)
         try:
-            self._port().notify(address.exchange, address.topic, body, retry=retry)
+            self._session().notify(address.exchange, address.topic, body, retry=retry)
         except OsloFailure as failure:
             raise translated(failure, address, message) from failure
 
@@ -135,10 +135,10 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         """Listen to a topic: to what is for any of its servers, for this one, for all of them."""
         address = self._address(target.exchange, target.topic, target.server)
         try:
-            intake = self._port().listen(address)
+            inbox = self._session().listen(address)
         except OsloFailure as failure:
             raise translated(failure, address, None) from failure
-        return self._polled(intake, batch_size, batch_timeout)
+        return self._polled(inbox, batch_size, batch_timeout)
 
     def listen_for_notifications(
         self,
@@ -158,35 +158,35 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             _check_pool(pool, addresses)
         topics = [(address.exchange, address.topic) for address in addresses]
         try:
-            intake = self._port().listen_notifications(topics, pool or None)
+            inbox = self._session().listen_notifications(topics, pool or None)
         except OsloFailure as failure:
             raise translated(failure, addresses[0], None) from failure
-        return self._polled(intake, batch_size, batch_timeout)
+        return self._polled(inbox, batch_size, batch_timeout)
 
-    def _polled(self, intake: Intake, batch_size: int, batch_timeout: float | None) -> Any:
+    def _polled(self, inbox: Inbox, batch_size: int, batch_timeout: float | None) -> Any:
         size = batch_size or 1
         window = max(LEAST, 2 * size, int(getattr(self.conf, "executor_thread_pool_size", 0) or 0))
-        listener = ZmqListener(intake, self._settings.inbox_msgs, window)
+        listener = ZmqListener(inbox, self._settings.inbox_msgs, window)
         return base.PollStyleListenerAdapter(listener, size, batch_timeout)
 
     # ------------------------------------------------------------ life
 
     def cleanup(self) -> None:
         """Send what was handed over, within ``zmq_linger``, then end this process's use of the pipelines."""
-        port = self._ports.pop(os.getpid(), None)
-        if port is not None:
-            port.close()
+        session = self._sessions.pop(os.getpid(), None)
+        if session is not None:
+            session.close()
 
-    def _port(self) -> Port:
-        """This process's port. No lock guards it: one that a thread of the parent held while forking stays held."""
+    def _session(self) -> Session:
+        """This process's session. No lock guards it: one that a thread of the parent held while forking stays held."""
         pid = os.getpid()
-        port = self._ports.get(pid)
-        if port is None:
-            mine = station.open_port(self._settings)
-            port = self._ports.setdefault(pid, mine)
-            if port is not mine:
+        session = self._sessions.get(pid)
+        if session is None:
+            mine = client.open_session(self._settings)
+            session = self._sessions.setdefault(pid, mine)
+            if session is not mine:
                 mine.close()
-        return port
+        return session
 
     def _checked(self, exchange: str | None, topic: str, server: str | None) -> Address:
         try:

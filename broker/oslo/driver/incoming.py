@@ -8,7 +8,7 @@ from typing import Any
 
 from oslo_messaging._drivers import base
 
-from broker.oslo.contract import Item
+from broker.oslo.contract import IncomingMessage
 from broker.oslo.driver import serialization
 from broker.oslo.driver.window import Window
 
@@ -31,7 +31,7 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
         msg_id: for logs of this process.
     """
 
-    def __init__(self, item: Item, request: serialization.Request, window: Window) -> None:
+    def __init__(self, item: IncomingMessage, request: serialization.Request, window: Window) -> None:
         super().__init__(request.ctxt, request.message, f"{next(_numbers):x}")
         self.client_timeout = item.monitor_s
         self._item = item

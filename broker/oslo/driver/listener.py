@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from oslo_messaging._drivers import base
 
-from broker.oslo.contract import Intake, Item
+from broker.oslo.contract import Inbox, IncomingMessage
 from broker.oslo.driver import serialization
 from broker.oslo.driver.incoming import ZmqIncoming
 from broker.oslo.driver.window import LEAST, Window
@@ -23,14 +23,14 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
     """Reads one intake, in batches.
 
     Args:
-        intake: of the port.
+        inbox: of the session.
         batch_max: messages that a batch may hold at most; more would never come before the first are acknowledged.
         window: messages that may be handed out and not acknowledged.
     """
 
-    def __init__(self, intake: Intake, batch_max: int, window: int = LEAST) -> None:
+    def __init__(self, inbox: Inbox, batch_max: int, window: int = LEAST) -> None:
         super().__init__(prefetch_size=batch_max)
-        self._intake = intake
+        self._inbox = inbox
         self._window = Window(window)
         self._stopped = False
 
@@ -69,7 +69,7 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
         """The next message that can be read; others are answered, so that their callers need not wait."""
         self._window.wait()
         while True:
-            item = self._intake.get(timeout_s)
+            item = self._inbox.get(timeout_s)
             if item is None:
                 return None
             try:
@@ -88,13 +88,13 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
         """Take nothing more; ``poll`` gives what is here, then nothing, at once."""
         self._stopped = True
         self._window.open()
-        self._guarded(self._intake.stop)
+        self._guarded(self._inbox.stop)
 
     def cleanup(self) -> None:
         """End it. Replies that are on their way still go out."""
         self._stopped = True
         self._window.open()
-        self._guarded(self._intake.close)
+        self._guarded(self._inbox.close)
 
     @staticmethod
     def _guarded(step: Any) -> None:
@@ -104,7 +104,7 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
             log.exception("a listener did not end as it should")
 
 
-def _refuse(item: Item, error: Exception) -> None:
+def _refuse(item: IncomingMessage, error: Exception) -> None:
     log.warning("dropped a message to %s: %s", item.address, error)
     item.acknowledge()
     if item.wants_reply:

@@ -37,16 +37,25 @@ from broker.oslo.frames import (
 )
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.desk import Desk, Link
-from broker.oslo.proxy.doorman import Doorman
-from broker.oslo.proxy.entry import Entry
-from broker.oslo.proxy.figures import Figures
-from broker.oslo.proxy.local import Local
-from broker.oslo.proxy.noting import ERRNO, Noting, noting_of
-from broker.oslo.proxy.pending import FOREVER_S, Call, Pending
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.frontend import Frontend
+from broker.oslo.proxy.journal import ERRNO, PipelineJournal, journal_of
+from broker.oslo.proxy.local_listeners import LocalListener
+from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.recording import Recording
-from broker.oslo.proxy.roll import Roll
-from broker.oslo.proxy.ways import BEGIN, ID_AT, STAMP_AT, STAMP_END, TRIES_MAX, Way, Ways, stamped_for
+from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
+from broker.oslo.proxy.registry import ListenerRegistry
+from broker.oslo.proxy.route_cache import (
+    BEGIN,
+    ID_AT,
+    STAMP_AT,
+    STAMP_END,
+    TRIES_MAX,
+    CachedRoute,
+    RouteCache,
+    stamped_for,
+)
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.reactor.router import RouterPipe
@@ -77,49 +86,51 @@ _TO_SERVER: Final = 4
 """Frames of a message in a server's queue: the router's id, envelope, route, body; control messages have one less."""
 
 
-class CallRoom:
+class CallProxy:
     """One node's pipeline of calls.
 
     Args:
         reactor: whose sockets these are.
         config: see ``node``.
-        doorman: who may what.
+        acl: who may what.
 
     Attributes:
         recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
-        self.figures = Figures(reactor, "call")
+    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
+        self.counters = Counters(reactor, "call")
         self._reactor = reactor
         self._config = config
-        self._doorman = doorman
-        self._pending = Pending(config.pending_max)
+        self._acl = acl
+        self._pending = PendingReplies(config.pending_max)
         self._calls = self._pending.calls
         self._leaving = False
         self.recording: Recording | None = None
-        self._noting: Noting | None = None
+        self._journal: PipelineJournal | None = None
 
     def open(self) -> None:
         """Bind everything and announce.
 
         Raises:
-            ConfigError: a port or a file is in use, or see ``Entry``.
+            ConfigError: a port or a file is in use, or see ``Frontend``.
         """
-        reactor, config, doorman = self._reactor, self._config, self._doorman
-        noting = self._noting = noting_of(self.recording, Pipeline.CALL, config, self.figures)
+        reactor, config, acl = self._reactor, self._config, self._acl
+        journal = self._journal = journal_of(self.recording, Pipeline.CALL, config, self.counters)
         asked, replied, sent_back = self._asked, self._replied, self._sent_back
-        if noting is not None:
-            asked = noting.entry(1, asked)
-            replied, sent_back = noting.server(replied), noting.server(sent_back)
-        self._entry = Entry(reactor, config, Pipeline.CALL, zmq.ROUTER, doorman, asked, figures=self.figures)
+        if journal is not None:
+            asked = journal.frontend(1, asked)
+            replied, sent_back = journal.server(replied), journal.server(sent_back)
+        self._frontend = Frontend(
+            reactor, config, Pipeline.CALL, zmq.ROUTER, acl, asked, counters=self.counters
+        )
         try:
-            self._desk = Desk(
+            self._registration = RegistrationSocket(
                 reactor,
                 config,
                 Pipeline.CALL,
-                doorman,
-                self.figures,
+                acl,
+                self.counters,
                 opened=self._opened,
                 closed=self._closed,
                 other=self._unexpected,
@@ -130,25 +141,27 @@ class CallRoom:
                     int(Kind.BEAT): self._replied,
                     int(Kind.REFUSED): sent_back,
                 },
-                told=self.told,
+                status=self.status,
             )
         except BaseException:
-            self._entry.close()
+            self._frontend.close()
             raise
-        self._desk.pipe.stale = self._stale
-        self._desk.pipe.flushed = self._flushed
-        self._roll: Roll[Link] = Roll(reactor, config, Pipeline.CALL, self._entry.endpoint, self._entry.key)
-        self._ways: Ways[Link] = Ways(doorman, self._roll.locals)
-        self._known = self._ways.known
-        self._pipes = self._entry.pipes
+        self._registration.pipe.stale = self._stale
+        self._registration.pipe.flushed = self._flushed
+        self._registry: ListenerRegistry[ServerLink] = ListenerRegistry(
+            reactor, config, Pipeline.CALL, self._frontend.endpoint, self._frontend.key
+        )
+        self._routes: RouteCache[ServerLink] = RouteCache(acl, self._registry.locals)
+        self._known = self._routes.known
+        self._pipes = self._frontend.pipes
         for index, pipe in enumerate(self._pipes):
             assert isinstance(pipe, RouterPipe)
             pipe.unreachable = partial(self._client_gone, _INDEX[index])
-        if self._noting is not None:
-            self._desk.noting = self._noting
-            self._noting.watch(self._desk.pipe)
+        if self._journal is not None:
+            self._registration.journal = self._journal
+            self._journal.watch(self._registration.pipe)
             for index, pipe in enumerate(self._pipes):
-                self._noting.watch(pipe, index)
+                self._journal.watch(pipe, index)
         self._probed_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
 
@@ -159,10 +172,10 @@ class CallRoom:
             self._bad("malformed", who, f"saw {len(frames) - 1} frames, expected envelope and body")
             return
         rid, head, body = frames
-        way = self._known.get((who, head[HEAD_BYTES:]))
-        if way is None or head[:_KIND_AT] != BEGIN:
-            way = self._meet(frames, who, index)
-            if way is None:
+        route_to = self._known.get((who, head[HEAD_BYTES:]))
+        if route_to is None or head[:_KIND_AT] != BEGIN:
+            route_to = self._meet(frames, who, index)
+            if route_to is None:
                 return
         kind = head[_KIND_AT]
         if kind not in (_CALL, _CAST):
@@ -171,17 +184,17 @@ class CallRoom:
         route = _INDEX[index] + rid
         key = route + head[ID_AT:HEAD_BYTES]
         calls = self._calls
-        if not way.allowed:
+        if not route_to.allowed:
             self._refuse(key, head, Reason.DENIED)
         elif key in calls:
             self._refuse(key, head, Reason.MALFORMED)
         elif not self._pending.has_room(route):
-            self.figures.count("pending_full")
+            self.counters.count("pending_full")
             self._refuse(key, head, Reason.BUSY, self._crowded(route))
         else:
-            local = way.local
+            local = route_to.local
             if local is None or not local.alive:
-                local = self._ways.choose(way)
+                local = self._routes.choose(route_to)
             if local is None:
                 self._refuse(key, head, Reason.NO_ROUTE)
                 return
@@ -190,21 +203,23 @@ class CallRoom:
             if ttl != _NO_TTL:
                 due_s = now_s + int.from_bytes(ttl) / 1000
                 head = dated(head, due_s, now_s)
-            outcome = self._desk.pipe.send([local.exit.rid, stamped_for(head, way, local), route, body])
+            outcome = self._registration.pipe.send(
+                [local.target.rid, stamped_for(head, route_to, local), route, body]
+            )
             if outcome <= Outcome.FULL:
-                self._elsewhere(local, way, head, key, body, due_s)
+                self._elsewhere(local, route_to, head, key, body, due_s)
             elif kind == _CALL:
-                self._pending.put(key, Call(local.exit, due_s, _CALL))
+                self._pending.put(key, GivenCall(local.target, due_s, _CALL))
             else:
-                self._cast_given(local.exit, outcome, key, head, due_s)
+                self._cast_given(local.target, outcome, key, head, due_s)
 
-    def _meet(self, frames: list[bytes], who: Credentials, index: int) -> Way[Link] | None:
+    def _meet(self, frames: list[bytes], who: Credentials, index: int) -> CachedRoute[ServerLink] | None:
         head = frames[1]
         readable = len(head) >= HEAD_BYTES and head[:_KIND_AT] == BEGIN
         reason = Reason.LEAVING
         try:
             if not self._leaving or not readable:
-                return self._ways.meet(who, head)
+                return self._routes.meet(who, head)
         except Malformed as error:
             reason = Reason.MALFORMED
             self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))
@@ -216,7 +231,7 @@ class CallRoom:
         """Nobody waits for its replies any more."""
         forgotten = self._pending.forget_client(index + rid)
         if forgotten:
-            self.figures.count("abandoned", forgotten)
+            self.counters.count("abandoned", forgotten)
 
     def _probe(self, now_s: float) -> None:
         """Is anybody there? When not, the pipe says so (``_client_gone``)."""
@@ -227,47 +242,55 @@ class CallRoom:
                 pipe.send([route[1:], *_PULSE])
 
     def _bad(self, name: str, who: Credentials, text: str) -> None:
-        self.figures.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
+        self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
 
     def _elsewhere(
-        self, tried: Local[Link], way: Way[Link], head: bytes, key: bytes, body: bytes, due_s: float
+        self,
+        tried: LocalListener[ServerLink],
+        route_to: CachedRoute[ServerLink],
+        head: bytes,
+        key: bytes,
+        body: bytes,
+        due_s: float,
     ) -> None:
         """The one that was chosen cannot take it: it was given to nobody yet, so another one may have it."""
-        full = self._desk.pipe.waiting_for(tried.exit.rid) > 0
-        for local in self._roll.locals.others(way.exchange, way.topic, way.server, TRIES_MAX):
+        full = self._registration.pipe.waiting_for(tried.target.rid) > 0
+        for local in self._registry.locals.others(
+            route_to.exchange, route_to.topic, route_to.server, TRIES_MAX
+        ):
             if local is tried:
                 continue
-            again = [local.exit.rid, stamped_for(head, way, local), key[:-ID_BYTES], body]
-            outcome = self._desk.pipe.send(again)
+            again = [local.target.rid, stamped_for(head, route_to, local), key[:-ID_BYTES], body]
+            outcome = self._registration.pipe.send(again)
             if outcome > Outcome.FULL:
-                self.figures.count("chosen_again")
-                self._given(local.exit, outcome, key, head, due_s)
+                self.counters.count("chosen_again")
+                self._given(local.target, outcome, key, head, due_s)
                 return
             full = full or outcome is Outcome.FULL
         self._refuse(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
 
-    def _given(self, link: Link, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
+    def _given(self, link: ServerLink, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
         if head[_KIND_AT] == _CALL:
-            self._pending.put(key, Call(link, due_s, _CALL))
+            self._pending.put(key, GivenCall(link, due_s, _CALL))
         else:
             self._cast_given(link, outcome, key, head, due_s)
 
-    def _cast_given(self, link: Link, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
+    def _cast_given(self, link: ServerLink, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
         confirm = bool(head[_FLAGS_AT] & _CONFIRM)
         if outcome is Outcome.QUEUED:
-            self._pending.put(key, Call(link, due_s, _CAST, confirm))
+            self._pending.put(key, GivenCall(link, due_s, _CAST, confirm))
         elif confirm:
             self._taken(key)
 
     def _taken(self, key: bytes) -> None:
-        self.figures.count("taken")
+        self.counters.count("taken")
         self._answer(key, encode(Kind.TAKEN, id=key[-ID_BYTES:]), b"")
 
     def _refuse(self, key: bytes, head: bytes, reason: Reason, text: str = "") -> None:
         """Tell the client, unless it is a cast that wants no answer; count it either way."""
-        self.figures.count(f"refused_{reason.name.lower()}")
-        if self._noting is not None:
-            self._noting.refused(ERRNO[reason], key)
+        self.counters.count(f"refused_{reason.name.lower()}")
+        if self._journal is not None:
+            self._journal.refused(ERRNO[reason], key)
         if head[_KIND_AT] == _CALL or head[_FLAGS_AT] & _CONFIRM:
             self._answer(key, refusal(key[-ID_BYTES:], reason), (text or REASONS[reason]).encode())
 
@@ -280,13 +303,13 @@ class CallRoom:
 
     def _answer(self, key: bytes, head: bytes, body: bytes) -> None:
         if self._pipes[key[0]].send([key[1:-ID_BYTES], head, body]) <= Outcome.FULL:
-            self.figures.count("client_gone")
+            self.counters.count("client_gone")
 
     # ------------------------------------------------------------ from servers
 
-    def _replied(self, link: Link, frames: list[bytes]) -> None:
+    def _replied(self, link: ServerLink, frames: list[bytes]) -> None:
         if len(frames) != _TO_SERVER or len(frames[1]) != HEAD_BYTES or not frames[2]:
-            self.figures.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
+            self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
             return
         _rid, head, route, body = frames
         key = route + head[ID_AT:]
@@ -299,49 +322,53 @@ class CallRoom:
             self._pending.end(key)
         answer = [route[1:], head[:STAMP_AT] + link.stamp + head[STAMP_END:], body]
         if self._pipes[route[0]].send(answer) <= Outcome.FULL:
-            self.figures.count("client_gone")
+            self.counters.count("client_gone")
 
-    def _sent_back(self, link: Link, frames: list[bytes]) -> None:
+    def _sent_back(self, link: ServerLink, frames: list[bytes]) -> None:
         """Its listener has no room for it and nobody has begun with it: the client may choose another one."""
         if len(frames) != _TO_SERVER or len(frames[1]) != HEAD_BYTES or not frames[2]:
-            self.figures.dropped("malformed", "dropped a refusal of %s: saw %d frames", link, len(frames) - 1)
+            self.counters.dropped(
+                "malformed", "dropped a refusal of %s: saw %d frames", link, len(frames) - 1
+            )
             return
         key = frames[2] + frames[1][ID_AT:]
         if self._fitting(link, key) is not None:
             self._pending.end(key)
-            self.figures.count("refused_busy")
+            self.counters.count("refused_busy")
             self._answer(key, refusal(key[-ID_BYTES:], Reason.BUSY), REASONS[Reason.BUSY].encode())
 
-    def _fitting(self, link: Link, key: bytes) -> Call | None:
+    def _fitting(self, link: ServerLink, key: bytes) -> GivenCall | None:
         call = self._pending.fits(key, link)
         if call is None:
             foreign = key in self._calls
             name = "foreign_replies" if foreign else "late_replies"
-            self.figures.count(name)
-            if self._noting is not None:
-                self._noting.dropped(name)
+            self.counters.count(name)
+            if self._journal is not None:
+                self._journal.dropped(name)
         return call
 
-    def _unexpected(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+    def _unexpected(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         text = "dropped a message of %s: saw kind %d with %d frames"
-        self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
+        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
 
     # ------------------------------------------------------------ registrations
 
-    def _opened(self, link: Link, opening: Opening) -> Opened:
-        self._roll.enter(opening, link)
+    def _opened(self, link: ServerLink, opening: Opening) -> Opened:
+        self._registry.enter(opening, link)
         return Opened(
-            self._config.node, self._roll.incarnation, message_bytes_max=self._config.message_bytes_max
+            self._config.node, self._registry.incarnation, message_bytes_max=self._config.message_bytes_max
         )
 
-    def _closed(self, link: Link, listener: str) -> None:
-        self._roll.remove(listener)
+    def _closed(self, link: ServerLink, listener: str) -> None:
+        self._registry.remove(listener)
         end = b"\0" + listener.encode()
-        waiting = self._desk.sift(link, lambda frames: len(frames) == _TO_SERVER and frames[1].endswith(end))
+        waiting = self._registration.sift(
+            link, lambda frames: len(frames) == _TO_SERVER and frames[1].endswith(end)
+        )
         for frames in waiting:
             self._again(frames)
 
-    def _returned(self, link: Link, messages: list[Frames]) -> None:
+    def _returned(self, link: ServerLink, messages: list[Frames]) -> None:
         for frames in messages:
             if len(frames) == _TO_SERVER:
                 self._again(frames)
@@ -354,20 +381,22 @@ class CallRoom:
         if call is None:
             return
         envelope = decode(head)
-        for local in self._roll.locals.others(envelope.exchange, envelope.topic, envelope.server, TRIES_MAX):
+        for local in self._registry.locals.others(
+            envelope.exchange, envelope.topic, envelope.server, TRIES_MAX
+        ):
             again = head[:HEAD_BYTES] + local.tail_for(envelope.server)
-            outcome = self._desk.pipe.send([local.exit.rid, again, route, body])
+            outcome = self._registration.pipe.send([local.target.rid, again, route, body])
             if outcome > Outcome.FULL:
-                self.figures.count("chosen_again")
-                self._given(local.exit, outcome, key, head, call.due_s)
+                self.counters.count("chosen_again")
+                self._given(local.target, outcome, key, head, call.due_s)
                 return
         self._refuse(key, head, Reason.NO_ROUTE)
 
-    def _gone(self, link: Link) -> None:
+    def _gone(self, link: ServerLink) -> None:
         self._reactor.call_later(ORPHAN_S, self._forget, link)
 
-    def _forget(self, link: Link) -> None:
-        self.figures.count("orphaned", self._pending.forget(link))
+    def _forget(self, link: ServerLink) -> None:
+        self.counters.count("orphaned", self._pending.forget(link))
 
     # ------------------------------------------------------------ queues
 
@@ -393,49 +422,53 @@ class CallRoom:
 
     def _sweep(self) -> None:
         self._timer = self._reactor.call_later(SWEEP_S, self._sweep)
-        for link in list(self._desk.links.values()) if self._desk.pipe.waiting else ():
-            if self._desk.pipe.waiting_for(link.rid):
-                self._desk.sift(link, self._stale)
+        for link in list(self._registration.links.values()) if self._registration.pipe.waiting else ():
+            if self._registration.pipe.waiting_for(link.rid):
+                self._registration.sift(link, self._stale)
         now_s = self._reactor.now()
         if now_s >= self._probed_s + PROBE_S:
             self._probed_s = now_s
             self._probe(now_s)
         expired = self._pending.expire(now_s)
         if expired:
-            self.figures.count("expired", len(expired))
+            self.counters.count("expired", len(expired))
 
     # ------------------------------------------------------------ state and end
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What STATUS answers."""
-        topics = Counter(f"{record.exchange}/{record.topic}" for record in self._roll.locals.records())
+        topics = Counter(f"{record.exchange}/{record.topic}" for record in self._registry.locals.records())
         return {
             "pipeline": "call",
             "node": self._config.node,
-            "incarnation": self._roll.incarnation,
-            "endpoint": self._entry.endpoint,
-            "entries": self._entry.told(),
-            **self._desk.told(),
+            "incarnation": self._registry.incarnation,
+            "endpoint": self._frontend.endpoint,
+            "entries": self._frontend.status(),
+            **self._registration.status(),
             "topics": dict(topics),
             "pending": len(self._pending),
-            "counts": self.figures.told(),
+            "counts": self.counters.status(),
         }
 
     @property
     def busy(self) -> bool:
         """Whether something waits to be sent, or for its reply."""
-        return bool(self._calls) or self._desk.pipe.waiting > 0 or any(pipe.waiting for pipe in self._pipes)
+        return (
+            bool(self._calls)
+            or self._registration.pipe.waiting > 0
+            or any(pipe.waiting for pipe in self._pipes)
+        )
 
     def stop(self, reason: str) -> None:
         """Say that we leave: to the directory and to the servers; what comes now is refused, what waits is sent."""
         self._leaving = True
         self._known.clear()  # so that every message is looked at, and refused
-        self._desk.farewell(reason)
-        self._roll.leave()
+        self._registration.farewell(reason)
+        self._registry.leave()
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. Harmless twice."""
         self._timer.cancel()
-        self._roll.close()
-        self._entry.close(linger_ms)
-        self._desk.close(linger_ms)
+        self._registry.close()
+        self._frontend.close(linger_ms)
+        self._registration.close(linger_ms)

@@ -6,8 +6,8 @@
     proxy          [envelope][body]     cast-N.out     bound here, one for each process that registered at cast.ctl
 
 Nobody is answered. While the queue of a server is nearly full and moves, nothing more is read, so that senders wait
-(``brake``). What does not fit into the queue of one that does not move goes to another one of the topic, or is dropped
-and counted; so is what nobody listens to.
+(``back_pressure``). What does not fit into the queue of one that does not move goes to another one of the topic, or is
+dropped and counted; so is what nobody listens to.
 
 A server whose inbox is full reads nothing until its application has made some room. Meanwhile it says at cast.ctl that
 it does move: CREDIT (listener) word n, n messages were taken.
@@ -26,16 +26,16 @@ from broker.identity import Credentials
 from broker.oslo.frames import HEAD_BYTES, Envelope, Kind, Malformed, dated, decode
 from broker.oslo.names import Pipeline, Reason, cast_file
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.brake import FULL, PAUSE_MAX_S, Brake
-from broker.oslo.proxy.desk import CannotOpen, Desk, Link
-from broker.oslo.proxy.doorman import Doorman
-from broker.oslo.proxy.entry import Entry, told_of
-from broker.oslo.proxy.figures import Figures
-from broker.oslo.proxy.local import Local
-from broker.oslo.proxy.noting import Noting, noting_of
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.back_pressure import FULL, PAUSE_MAX_S, BackPressure
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.frontend import Frontend, status_of
+from broker.oslo.proxy.journal import PipelineJournal, journal_of
+from broker.oslo.proxy.local_listeners import LocalListener
 from broker.oslo.proxy.recording import Recording
-from broker.oslo.proxy.roll import Roll
-from broker.oslo.proxy.ways import BEGIN, TRIES_MAX, Way, Ways, stamped_for
+from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.registry import ListenerRegistry
+from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, RouteCache, stamped_for
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, guard
 from broker.oslo.reactor.pipe import Frames, Outcome
@@ -49,7 +49,7 @@ _TTL: Final = slice(8, 12)
 _NO_TTL: Final = bytes(4)
 
 
-class Limited(list[bytes]):
+class ExpiringMessage(list[bytes]):
     """Frames of a message that is worth nothing after ``due_s``, by the reactor's clock."""
 
     __slots__ = ("due_s",)
@@ -59,17 +59,17 @@ class Limited(list[bytes]):
         self.due_s = due_s
 
 
-class Exit:
+class ServerPush:
     """The way to one server process: a PUSH that only this process may connect to (``zap.Judge``).
 
     Attributes:
         endpoint: where.
         denied: connections refused.
-        moved_s: see ``brake.Queue``.
+        moved_s: see ``back_pressure.Queue``.
         shut: never.
     """
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, number: int, link: Link) -> None:
+    def __init__(self, reactor: Reactor, config: NodeConfig, number: int, link: ServerLink) -> None:
         if reactor.context is None:
             raise RuntimeError("an exit is opened before its reactor was")
         self.endpoint = config.path(cast_file(number))
@@ -92,7 +92,7 @@ class Exit:
 
     @property
     def filled(self) -> float:
-        """See ``brake.Queue``."""
+        """See ``back_pressure.Queue``."""
         return self.pipe.filled
 
     def judge(self, address: str, key: str) -> str | None:
@@ -115,54 +115,56 @@ class Exit:
         remove_socket(self._path)
 
 
-class CastRoom:
-    """One node's pipeline of casts; arguments and attributes as ``CallRoom``'s."""
+class CastProxy:
+    """One node's pipeline of casts; arguments and attributes as ``CallProxy``'s."""
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
-        self.figures = Figures(reactor, "cast")
+    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
+        self.counters = Counters(reactor, "cast")
         self._reactor = reactor
         self._config = config
-        self._doorman = doorman
-        self._exits: dict[Link, Exit] = {}
+        self._acl = acl
+        self._targets: dict[ServerLink, ServerPush] = {}
         self._numbers = 0
         self.recording: Recording | None = None
-        self._noting: Noting | None = None
-        self._held: list[tuple[float, Local[Exit], Way[Exit], list[bytes]]] = []
+        self._journal: PipelineJournal | None = None
+        self._held: list[tuple[float, LocalListener[ServerPush], CachedRoute[ServerPush], list[bytes]]] = []
         """Too large for what is left in the queue of its server, since when: tried before anything else is read."""
 
     def open(self) -> None:
         """Bind everything and announce.
 
         Raises:
-            ConfigError: a port or a file is in use, or see ``Entry``.
+            ConfigError: a port or a file is in use, or see ``Frontend``.
         """
-        reactor, config, doorman = self._reactor, self._config, self._doorman
-        noting = self._noting = noting_of(self.recording, Pipeline.CAST, config, self.figures)
+        reactor, config, acl = self._reactor, self._config, self._acl
+        journal = self._journal = journal_of(self.recording, Pipeline.CAST, config, self.counters)
         came = self._came
-        if noting is not None:
-            came = noting.entry(0, came)
-        self._entry = Entry(reactor, config, Pipeline.CAST, zmq.PULL, doorman, came, figures=self.figures)
+        if journal is not None:
+            came = journal.frontend(0, came)
+        self._frontend = Frontend(reactor, config, Pipeline.CAST, zmq.PULL, acl, came, counters=self.counters)
         try:
-            self._desk = Desk(
+            self._registration = RegistrationSocket(
                 reactor,
                 config,
                 Pipeline.CAST,
-                doorman,
-                self.figures,
+                acl,
+                self.counters,
                 opened=self._opened,
                 closed=self._closed,
                 other=self._said,
                 gone=self._gone,
-                told=self.told,
+                status=self.status,
             )
         except BaseException:
-            self._entry.close()
+            self._frontend.close()
             raise
-        self._desk.noting = self._noting
-        self._roll: Roll[Exit] = Roll(reactor, config, Pipeline.CAST, self._entry.endpoint, self._entry.key)
-        self._ways: Ways[Exit] = Ways(doorman, self._roll.locals)
-        self._known = self._ways.known
-        self._brake = Brake(reactor, self._entry.pipes, self.figures, self._send_held)
+        self._registration.journal = self._journal
+        self._registry: ListenerRegistry[ServerPush] = ListenerRegistry(
+            reactor, config, Pipeline.CAST, self._frontend.endpoint, self._frontend.key
+        )
+        self._routes: RouteCache[ServerPush] = RouteCache(acl, self._registry.locals)
+        self._known = self._routes.known
+        self._back_pressure = BackPressure(reactor, self._frontend.pipes, self.counters, self._send_held)
 
     # ------------------------------------------------------------ messages
 
@@ -171,180 +173,194 @@ class CastRoom:
             self._bad("malformed", who, f"saw {len(frames)} frames, expected envelope and body")
             return
         head, body = frames
-        way = self._known.get((who, head[HEAD_BYTES:]))
-        if way is None or head[:4] != BEGIN:
-            way = self._meet(head, who)
-            if way is None:
+        route_to = self._known.get((who, head[HEAD_BYTES:]))
+        if route_to is None or head[:4] != BEGIN:
+            route_to = self._meet(head, who)
+            if route_to is None:
                 return
         if head[4] != _CAST:
             self._bad("unexpected", who, f"saw a message of kind {head[4]}, expected CAST")
             return
-        if not way.allowed:
-            self.figures.dropped(
-                "denied", "uid %d may not send to %.64s/%.64s", who.userid, way.exchange, way.topic
+        if not route_to.allowed:
+            self.counters.dropped(
+                "denied", "uid %d may not send to %.64s/%.64s", who.userid, route_to.exchange, route_to.topic
             )
             return
-        local = way.local
+        local = route_to.local
         if local is None or not local.alive:
-            local = self._ways.choose(way)
+            local = self._routes.choose(route_to)
         if local is None:
-            self.figures.dropped("no_route", "nobody listens at %.64s/%.64s", way.exchange, way.topic)
+            self.counters.dropped(
+                "no_route", "nobody listens at %.64s/%.64s", route_to.exchange, route_to.topic
+            )
             return
-        message = [stamped_for(head, way, local), body]
+        message = [stamped_for(head, route_to, local), body]
         if head[_TTL] != _NO_TTL:
             now_s = self._reactor.now()
             due_s = now_s + int.from_bytes(head[_TTL]) / 1000
             message[0] = dated(message[0], due_s, now_s)
-            message = Limited(message, due_s)
-        outcome = local.exit.pipe.send(message)
+            message = ExpiringMessage(message, due_s)
+        outcome = local.target.pipe.send(message)
         if outcome is not Outcome.SENT:
-            self._waits(outcome, self._reactor.now(), local, way, message)
+            self._waits(outcome, self._reactor.now(), local, route_to, message)
 
     def _waits(
-        self, outcome: Outcome, since_s: float, local: Local[Exit], way: Way[Exit], message: list[bytes]
+        self,
+        outcome: Outcome,
+        since_s: float,
+        local: LocalListener[ServerPush],
+        route_to: CachedRoute[ServerPush],
+        message: list[bytes],
     ) -> None:
         """It was not sent at once: slow the senders down before its queue is full."""
-        exit_, now_s = local.exit, self._reactor.now()
+        target, now_s = local.target, self._reactor.now()
         if outcome is Outcome.QUEUED:
-            if exit_.pipe.waiting == 1:
-                exit_.moved_s = now_s
-            if exit_.filled >= FULL:
-                self._brake.press(exit_)
-        elif local.alive and now_s - since_s <= PAUSE_MAX_S and self._brake.press(exit_):
-            self._held.append((since_s, local, way, message))
+            if target.pipe.waiting == 1:
+                target.moved_s = now_s
+            if target.filled >= FULL:
+                self._back_pressure.press(target)
+        elif local.alive and now_s - since_s <= PAUSE_MAX_S and self._back_pressure.press(target):
+            self._held.append((since_s, local, route_to, message))
         else:
-            self._elsewhere(local, way.exchange, way.topic, way.server, message)
+            self._elsewhere(local, route_to.exchange, route_to.topic, route_to.server, message)
 
     def _send_held(self) -> None:
         held, self._held = self._held, []
-        for since_s, local, way, message in held:
+        for since_s, local, route_to, message in held:
             if not self._stale(message):
-                outcome = local.exit.pipe.send(message) if local.alive else Outcome.FULL
+                outcome = local.target.pipe.send(message) if local.alive else Outcome.FULL
                 if outcome is not Outcome.SENT:
-                    self._waits(outcome, since_s, local, way, message)
+                    self._waits(outcome, since_s, local, route_to, message)
 
-    def _meet(self, head: bytes, who: Credentials) -> Way[Exit] | None:
+    def _meet(self, head: bytes, who: Credentials) -> CachedRoute[ServerPush] | None:
         try:
-            return self._ways.meet(who, head)
+            return self._routes.meet(who, head)
         except Malformed as error:
             self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))
             return None
 
     def _bad(self, name: str, who: Credentials, text: str) -> None:
-        self.figures.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
+        self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
 
     def _elsewhere(
-        self, tried: Local[Exit] | None, exchange: str, topic: str, server: str, message: list[bytes]
+        self,
+        tried: LocalListener[ServerPush] | None,
+        exchange: str,
+        topic: str,
+        server: str,
+        message: list[bytes],
     ) -> None:
         """Another listener of the address may have what its own has no room for, or is no more there to take."""
         here = tried is not None
-        for local in self._roll.locals.others(exchange, topic, server, TRIES_MAX):
+        for local in self._registry.locals.others(exchange, topic, server, TRIES_MAX):
             if local is tried:
                 continue
             here = True
             message[0] = message[0][:HEAD_BYTES] + local.tail_for(server)
-            if local.exit.pipe.send(message) > Outcome.FULL:
-                self.figures.count("chosen_again")
+            if local.target.pipe.send(message) > Outcome.FULL:
+                self.counters.count("chosen_again")
                 return
         if here:
-            self.figures.dropped("full", "the queues of the servers at %.64s/%.64s are full", exchange, topic)
+            self.counters.dropped(
+                "full", "the queues of the servers at %.64s/%.64s are full", exchange, topic
+            )
         else:
-            self.figures.dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
+            self.counters.dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
 
     def _stale(self, frames: Frames) -> bool:
-        if not isinstance(frames, Limited) or frames.due_s >= self._reactor.now():
+        if not isinstance(frames, ExpiringMessage) or frames.due_s >= self._reactor.now():
             return False
-        self.figures.count("expired")
+        self.counters.count("expired")
         return True
 
     # ------------------------------------------------------------ registrations
 
-    def _opened(self, link: Link, opening: Opening) -> Opened:
-        exit_ = self._exits.get(link)
-        if exit_ is None:
-            exit_ = self._exits[link] = self._new_exit(link)
-        self._roll.enter(opening, exit_)
+    def _opened(self, link: ServerLink, opening: Opening) -> Opened:
+        target = self._targets.get(link)
+        if target is None:
+            target = self._targets[link] = self._new_exit(link)
+        self._registry.enter(opening, target)
         return Opened(
             self._config.node,
-            self._roll.incarnation,
-            exit_.endpoint,
+            self._registry.incarnation,
+            target.endpoint,
             message_bytes_max=self._config.message_bytes_max,
         )
 
-    def _new_exit(self, link: Link) -> Exit:
+    def _new_exit(self, link: ServerLink) -> ServerPush:
         self._numbers += 1
         try:
-            exit_ = Exit(self._reactor, self._config, self._numbers, link)
+            target = ServerPush(self._reactor, self._config, self._numbers, link)
         except (ConfigError, zmq.ZMQError) as error:  # no descriptor left, or the file is somebody's
             raise CannotOpen(Reason.BUSY, f"no way to this process can be opened: {error}") from error
-        if self._noting is not None:
-            self._noting.watch(exit_.pipe)
-        exit_.pipe.stale = self._stale
-        exit_.pipe.flushed = lambda _frames: self._moved(exit_)
-        return exit_
+        if self._journal is not None:
+            self._journal.watch(target.pipe)
+        target.pipe.stale = self._stale
+        target.pipe.flushed = lambda _frames: self._moved(target)
+        return target
 
-    def _moved(self, exit_: Exit) -> None:
-        exit_.moved_s = self._reactor.now()
-        self._brake.ease(exit_)
+    def _moved(self, target: ServerPush) -> None:
+        target.moved_s = self._reactor.now()
+        self._back_pressure.ease(target)
 
-    def _closed(self, link: Link, listener: str) -> None:
-        self._roll.remove(listener)
+    def _closed(self, link: ServerLink, listener: str) -> None:
+        self._registry.remove(listener)
         end = b"\0" + listener.encode()
-        for frames in self._exits[link].pipe.sift_all(lambda frames: frames[0].endswith(end)):
+        for frames in self._targets[link].pipe.sift_all(lambda frames: frames[0].endswith(end)):
             if not self._stale(frames):
                 envelope = decode(frames[0])
                 message = frames if isinstance(frames, list) else list(frames)
                 self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, message)
 
-    def _gone(self, link: Link) -> None:
-        exit_ = self._exits.pop(link, None)
-        if exit_ is not None:
-            exit_.close()
-            self._brake.forget(exit_)
+    def _gone(self, link: ServerLink) -> None:
+        target = self._targets.pop(link, None)
+        if target is not None:
+            target.close()
+            self._back_pressure.forget(target)
 
-    def _said(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
-        exit_ = self._exits.get(link)
-        if envelope.kind == Kind.CREDIT and exit_ is not None:
-            self.figures.count("credits")
-            self._moved(exit_)
+    def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        target = self._targets.get(link)
+        if envelope.kind == Kind.CREDIT and target is not None:
+            self.counters.count("credits")
+            self._moved(target)
             return
         text = "dropped a message of %s: saw kind %d with %d frames"
-        self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
+        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
 
     # ------------------------------------------------------------ state and end
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What STATUS answers."""
-        topics = Counter(f"{record.exchange}/{record.topic}" for record in self._roll.locals.records())
+        topics = Counter(f"{record.exchange}/{record.topic}" for record in self._registry.locals.records())
         return {
             "pipeline": "cast",
             "node": self._config.node,
-            "incarnation": self._roll.incarnation,
-            "endpoint": self._entry.endpoint,
-            "entries": self._entry.told(),
-            "exits": [told_of("PUSH", exit_.endpoint, exit_.pipe) for exit_ in self._exits.values()],
-            **self._desk.told(),
+            "incarnation": self._registry.incarnation,
+            "endpoint": self._frontend.endpoint,
+            "entries": self._frontend.status(),
+            "exits": [status_of("PUSH", target.endpoint, target.pipe) for target in self._targets.values()],
+            **self._registration.status(),
             "topics": dict(topics),
-            "back_pressure": self._brake.told(),
-            "counts": self.figures.told(),
+            "back_pressure": self._back_pressure.status(),
+            "counts": self.counters.status(),
         }
 
     @property
     def busy(self) -> bool:
         """Whether something waits to be sent."""
-        waiting = any(exit_.pipe.waiting for exit_ in self._exits.values())
-        return waiting or bool(self._held) or self._desk.pipe.waiting > 0
+        waiting = any(target.pipe.waiting for target in self._targets.values())
+        return waiting or bool(self._held) or self._registration.pipe.waiting > 0
 
     def stop(self, reason: str) -> None:
         """Say that we leave: to the directory and to the servers; what is here is still sent."""
-        self._desk.farewell(reason)
-        self._roll.leave()
+        self._registration.farewell(reason)
+        self._registry.leave()
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. Harmless twice."""
-        self._roll.close()
-        self._brake.close()
-        self._entry.close(linger_ms)
-        self._desk.close(linger_ms)
-        for exit_ in self._exits.values():
-            exit_.close(linger_ms)
+        self._registry.close()
+        self._back_pressure.close()
+        self._frontend.close(linger_ms)
+        self._registration.close(linger_ms)
+        for target in self._targets.values():
+            target.close(linger_ms)

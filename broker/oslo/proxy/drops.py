@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from broker.oslo.proxy.openings import Link
+from broker.oslo.proxy.registration_messages import ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames
 
@@ -17,7 +17,7 @@ DROPS_MAX: Final = 64
 """Listeners that are dropped in one turn; few are dropped at once."""
 
 
-class Drops:
+class ListenerDrops:
     """What is to be dropped of each link, one of each link in turn.
 
     Args:
@@ -29,17 +29,17 @@ class Drops:
     def __init__(
         self,
         reactor: Reactor,
-        drop: Callable[[Link, str], None],
-        finished: Callable[[Link, list[Frames]], None],
+        drop: Callable[[ServerLink, str], None],
+        finished: Callable[[ServerLink, list[Frames]], None],
     ) -> None:
         self._reactor = reactor
         self._drop = drop
         self._finished = finished
-        self._queue: deque[tuple[Link, deque[str], list[Frames] | None]] = deque()
+        self._queue: deque[tuple[ServerLink, deque[str], list[Frames] | None]] = deque()
         self._turn = -1
         self._left = 0
 
-    def put(self, link: Link, waiting: list[Frames] | None = None) -> None:
+    def put(self, link: ServerLink, waiting: list[Frames] | None = None) -> None:
         """Drop all listeners of ``link``; ``waiting``: it has ended, and that waited for it."""
         link.dropping.update(link.listeners)
         link.listeners = {}

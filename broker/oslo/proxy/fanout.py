@@ -32,13 +32,13 @@ from broker.oslo.frames import (
 )
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.desk import CannotOpen, Desk, Link
-from broker.oslo.proxy.doorman import Doorman
-from broker.oslo.proxy.entry import Entry
-from broker.oslo.proxy.exits import Exit, Subscriber
-from broker.oslo.proxy.figures import Figures
-from broker.oslo.proxy.noting import Noting, noting_of
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.frontend import Frontend
+from broker.oslo.proxy.journal import PipelineJournal, journal_of
+from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.recording import Recording
+from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
@@ -53,28 +53,28 @@ _BEGIN: Final = MAGIC + bytes([VERSION, Kind.FANOUT])
 _BEGIN_BYTES: Final = len(_BEGIN)
 
 
-class FanoutRoom:
+class FanoutProxy:
     """The pipeline; nothing is opened before ``open``.
 
     Args:
         reactor: whose thread.
         config: of the node.
-        doorman: who may send and listen where.
+        acl: who may send and listen where.
 
     Attributes:
         recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
-        self.figures = Figures(reactor, Pipeline.FANOUT)
+    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
+        self.counters = Counters(reactor, Pipeline.FANOUT)
         self._reactor = reactor
         self._config = config
-        self._doorman = doorman
+        self._acl = acl
         self._records: dict[bytes, Record] = {}
         self._numbers: dict[bytes, int] = {}
         self._passed: set[tuple[Credentials, bytes, bytes]] = set()
         self.recording: Recording | None = None
-        self._noting: Noting | None = None
+        self._journal: PipelineJournal | None = None
 
     # ------------------------------------------------------------ life
 
@@ -84,20 +84,20 @@ class FanoutRoom:
         Raises:
             ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
         """
-        reactor, config, doorman, figures = self._reactor, self._config, self._doorman, self.figures
-        noting = self._noting = noting_of(self.recording, Pipeline.FANOUT, config, self.figures)
+        reactor, config, acl, counters = self._reactor, self._config, self._acl, self.counters
+        journal = self._journal = journal_of(self.recording, Pipeline.FANOUT, config, self.counters)
         came = self._came
-        if noting is not None:
-            came = noting.entry(1, came)
+        if journal is not None:
+            came = journal.frontend(1, came)
         with contextlib.ExitStack() as undo:
-            self._entry = Entry(reactor, config, Pipeline.FANOUT, zmq.XSUB, doorman, came, figures)
-            undo.callback(self._entry.close)
-            self._exit = Exit(
+            self._frontend = Frontend(reactor, config, Pipeline.FANOUT, zmq.XSUB, acl, came, counters)
+            undo.callback(self._frontend.close)
+            self._publisher = LocalPublisher(
                 reactor,
                 config,
                 Pipeline.FANOUT,
-                doorman,
-                figures,
+                acl,
+                counters,
                 allows=self._allows,
                 first=self._first,
                 last=self._last,
@@ -106,62 +106,62 @@ class FanoutRoom:
                 send_bytes=config.queue_bytes,
                 still_s=config.lease_s,
             )
-            undo.callback(self._exit.close)
-            self._desk = Desk(
+            undo.callback(self._publisher.close)
+            self._registration = RegistrationSocket(
                 reactor,
                 config,
                 Pipeline.FANOUT,
-                doorman,
-                figures,
+                acl,
+                counters,
                 opened=_not_opened,
                 closed=_not_closed,
                 other=self._unexpected,
-                told=self.told,
+                status=self.status,
             )
-            undo.callback(self._desk.close)
-            entry = self._entry
-            self._announcer = Announcer(reactor, config, Pipeline.FANOUT, entry.endpoint, entry.key)
+            undo.callback(self._registration.close)
+            frontend = self._frontend
+            self._announcer = Announcer(reactor, config, Pipeline.FANOUT, frontend.endpoint, frontend.key)
             undo.pop_all()
 
     @property
     def busy(self) -> bool:
         """Whether something waits to be sent."""
-        return self._desk.pipe.waiting > 0
+        return self._registration.pipe.waiting > 0
 
     def stop(self, reason: str) -> None:
         """Say that we leave, to the directory; what still comes is published."""
-        self._desk.farewell(reason)
+        self._registration.farewell(reason)
         self._announcer.leave()
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
         self._announcer.close()
-        self._entry.close()
-        self._exit.close(linger_ms)
-        self._desk.close(linger_ms)
+        self._frontend.close()
+        self._publisher.close(linger_ms)
+        self._registration.close(linger_ms)
 
     # ------------------------------------------------------------ servers
 
     def _allows(self, data: bytes, subscriber: Subscriber) -> bool | None:
         address = _address(data)
-        return None if address is None else self._doorman.may_listen(subscriber.who, *address)
+        return None if address is None else self._acl.may_listen(subscriber.who, *address)
 
     def _first(self, data: bytes) -> None:
         address = _address(data)
         if address is not None:
             record = self._records[data] = Record(*address)
-            if self._noting is not None:
-                self._noting.heard(data, *address)
-            for pipe in self._entry.pipes:
+            if self._journal is not None:
+                self._journal.heard(data, *address)
+            for pipe in self._frontend.pipes:
                 pipe.send((b"\1" + data,))
             self._announcer.add((record,))
 
     def _last(self, data: bytes) -> None:
         record = self._records.pop(data, None)
         if record is not None:
-            if self._noting is not None:
-                self._noting.unheard(data, record.exchange, record.topic)
-            for pipe in self._entry.pipes:
+            if self._journal is not None:
+                self._journal.unheard(data, record.exchange, record.topic)
+            for pipe in self._frontend.pipes:
                 pipe.send((b"\0" + data,))
             self._announcer.remove((record,))
             if len(self._numbers) > NUMBERS_MAX + len(self._records):
@@ -180,7 +180,7 @@ class FanoutRoom:
 
     def _came(self, frames: list[bytes], who: Credentials, index: int) -> None:
         if len(frames) != 3:
-            self.figures.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
+            self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
             return
         data, head, body = frames
         passed = (who, data, head[HEAD_BYTES:])
@@ -192,56 +192,56 @@ class FanoutRoom:
                     self._passed.clear()
                 self._passed.add(passed)
         if data not in self._records:
-            self.figures.counts["nobody"] += 1  # it was on its way when the last server left
-            if self._noting is not None:
-                self._noting.dropped("nobody")
+            self.counters.counts["nobody"] += 1  # it was on its way when the last server left
+            if self._journal is not None:
+                self._journal.dropped("nobody")
             return
         number = self._numbers.get(data, 0) + 1
         self._numbers[data] = number
-        self.figures.counts["published"] += 1
+        self.counters.counts["published"] += 1
         message = (data, numbered(stamped(head, who), number), body)
-        if self._noting is not None:
-            self._noting.published(message, self._exit.heard.count(data))
-        self._exit.publish(message)
+        if self._journal is not None:
+            self._journal.published(message, self._publisher.heard.count(data))
+        self._publisher.publish(message)
 
     def _may_pass(self, data: bytes, head: bytes, who: Credentials) -> bool:
         try:
             envelope = decode(head)
         except Malformed as error:
             name = "unknown_version" if error.unknown_version else "malformed"
-            self.figures.dropped(name, "dropped a message of uid %d: %s", who.userid, error)
+            self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, error)
             return False
         where = f"{envelope.exchange[:64]}/{envelope.topic[:64]}"
         if envelope.kind != Kind.FANOUT or _address(data) != (envelope.exchange, envelope.topic):
             text = "dropped a message of kind %d for %s at the filter %r, expected a fan-out of that topic"
-            self.figures.dropped("malformed", text, envelope.kind, where, data[:64])
-        elif not self._doorman.may_send(who, envelope.exchange, envelope.topic):
-            self.figures.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
+            self.counters.dropped("malformed", text, envelope.kind, where, data[:64])
+        elif not self._acl.may_send(who, envelope.exchange, envelope.topic):
+            self.counters.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
         else:
             return True
         return False
 
-    def _unexpected(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+    def _unexpected(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         text = "dropped a message of %s: saw kind %d with %d frames"
-        self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
+        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
 
     # ------------------------------------------------------------ STATUS
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What STATUS answers; ``topics``: connections of servers by topic."""
         return {
             "pipeline": "fanout",
             "node": self._config.node,
             "incarnation": self._announcer.incarnation,
-            "endpoint": self._entry.endpoint,
-            "entries": self._entry.told(),
-            "exit": self._exit.told(),
-            **self._desk.told(),
+            "endpoint": self._frontend.endpoint,
+            "entries": self._frontend.status(),
+            "exit": self._publisher.status(),
+            **self._registration.status(),
             "topics": {
-                f"{record.exchange}/{record.topic}": self._exit.heard.count(data)
+                f"{record.exchange}/{record.topic}": self._publisher.heard.count(data)
                 for data, record in self._records.items()
             },
-            "counts": self.figures.told(),
+            "counts": self.counters.status(),
         }
 
 
@@ -250,11 +250,11 @@ def _address(data: bytes) -> tuple[str, str] | None:
     return read_filter(data) if data[:1] == FANOUT_LETTER else None
 
 
-def _not_opened(_link: Link, _opening: Opening) -> Opened:
+def _not_opened(_link: ServerLink, _opening: Opening) -> Opened:
     raise CannotOpen(
         Reason.MALFORMED, "saw OPEN, expected a subscription: that is how fan-outs are listened to"
     )
 
 
-def _not_closed(_link: Link, _listener: str) -> None:
+def _not_closed(_link: ServerLink, _listener: str) -> None:
     """Never: nothing is opened here."""

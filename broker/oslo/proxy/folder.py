@@ -25,7 +25,7 @@ PATH_BYTES_MAX: Final = 107 - len("/cast-4294967295.out")
 _NOT_OURS: Final = stat.S_IWGRP | stat.S_IRWXO
 
 
-class Folder:
+class NodeFolder:
     """One node's folder, as long as this process runs rooms there.
 
     Args:

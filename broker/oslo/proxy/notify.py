@@ -7,7 +7,7 @@ for each pool; here every chosen one gets its copy, or another one of its pool w
     proxy XPUB     [L listener NUL][envelope][body]                               SUB of the listener's process
 
 A listener registers at the control socket; before, its process subscribes to the listener's filter and has that
-confirmed (see ``exits``). It is published to only as long as that subscription stands and within its credit::
+confirmed (see ``publishers``). It is published to only as long as that subscription stands and within its credit::
 
     CREDIT (listener) word n    room for n more; as many of the oldest that it was given are confirmed
     REQUEUE (listener) + envelope and body of a notification    to the end of the queue of the pool's next listener;
@@ -17,7 +17,7 @@ What comes back exactly as it was given out goes on as its sender's; anything el
 only where it may send. Neither leaves the topics that it listens to.
 
 While the queue of a listener is nearly full and it still gives credit, nothing more is read, so that notifiers wait
-(``brake``).
+(``back_pressure``).
 
 Who hears a listener's filter: the process that opened it, nobody else.
 """
@@ -45,16 +45,16 @@ from broker.oslo.frames import (
 )
 from broker.oslo.names import LISTENER_CHARS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.brake import FULL, Brake
-from broker.oslo.proxy.desk import CannotOpen, Desk, Link
-from broker.oslo.proxy.doorman import Doorman
-from broker.oslo.proxy.entry import Entry
-from broker.oslo.proxy.exits import Exit, Subscriber
-from broker.oslo.proxy.figures import Figures
-from broker.oslo.proxy.noting import Noting, noting_of
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.back_pressure import FULL, BackPressure
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.frontend import Frontend
+from broker.oslo.proxy.journal import PipelineJournal, journal_of
+from broker.oslo.proxy.message_digest import STAMP, STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pools import Handout, Key, Pools
+from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.recording import Recording
-from broker.oslo.proxy.seals import STAMP, STAMP_BYTES, message_of, seal_of
+from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.zeromq.origin import credentials
@@ -67,13 +67,13 @@ counted here, while libzmq would drop it without a word."""
 _FILTER_BYTES: Final = len(LISTENER_LETTER) + LISTENER_CHARS + 1
 
 
-class NotifyRoom:
+class NotifyProxy:
     """The pipeline; nothing is opened before ``open``.
 
     Args:
         reactor: whose thread.
         config: of the node.
-        doorman: who may send and listen where.
+        acl: who may send and listen where.
 
     Attributes:
         figures: counts of what went wrong; those of ``pools`` are told with them.
@@ -81,17 +81,17 @@ class NotifyRoom:
         recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
-    def __init__(self, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> None:
-        self.figures = Figures(reactor, Pipeline.NOTIFY)
+    def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
+        self.counters = Counters(reactor, Pipeline.NOTIFY)
         self.pools = Pools(config.queue_msgs, config.queue_bytes)
         self._reactor = reactor
         self._config = config
-        self._doorman = doorman
+        self._acl = acl
         self._filters: dict[str, bytes] = {}
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
         self.recording: Recording | None = None
-        self._noting: Noting | None = None
+        self._journal: PipelineJournal | None = None
 
     # ------------------------------------------------------------ life
 
@@ -101,65 +101,65 @@ class NotifyRoom:
         Raises:
             ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
         """
-        reactor, config, doorman, figures = self._reactor, self._config, self._doorman, self.figures
-        noting = self._noting = noting_of(self.recording, Pipeline.NOTIFY, config, self.figures)
+        reactor, config, acl, counters = self._reactor, self._config, self._acl, self.counters
+        journal = self._journal = journal_of(self.recording, Pipeline.NOTIFY, config, self.counters)
         came = self._came
-        if noting is not None:
-            came = noting.entry(1, came)
+        if journal is not None:
+            came = journal.frontend(1, came)
         with contextlib.ExitStack() as undo:
-            self._entry = Entry(reactor, config, Pipeline.NOTIFY, zmq.SUB, doorman, came, figures)
-            undo.callback(self._entry.close)
-            self._brake = Brake(reactor, self._entry.pipes, figures)
-            self._exit = Exit(
+            self._frontend = Frontend(reactor, config, Pipeline.NOTIFY, zmq.SUB, acl, came, counters)
+            undo.callback(self._frontend.close)
+            self._back_pressure = BackPressure(reactor, self._frontend.pipes, counters)
+            self._publisher = LocalPublisher(
                 reactor,
                 config,
                 Pipeline.NOTIFY,
-                doorman,
-                figures,
+                acl,
+                counters,
                 allows=self._allows,
                 first=self._heard,
                 last=self._unheard,
                 answer=self._answer,
                 send_msgs=UNLIMITED,
             )
-            undo.callback(self._exit.close)
-            self._desk = Desk(
+            undo.callback(self._publisher.close)
+            self._registration = RegistrationSocket(
                 reactor,
                 config,
                 Pipeline.NOTIFY,
-                doorman,
-                figures,
+                acl,
+                counters,
                 opened=self._opened,
                 closed=self._closed,
                 other=self._said,
-                told=self.told,
+                status=self.status,
             )
-            undo.callback(self._desk.close)
-            self._desk.noting = self._noting
-            entry = self._entry
-            self._announcer = Announcer(reactor, config, Pipeline.NOTIFY, entry.endpoint, entry.key)
+            undo.callback(self._registration.close)
+            self._registration.journal = self._journal
+            frontend = self._frontend
+            self._announcer = Announcer(reactor, config, Pipeline.NOTIFY, frontend.endpoint, frontend.key)
             undo.pop_all()
 
     @property
     def busy(self) -> bool:
         """Whether something waits to be sent."""
-        return self._desk.pipe.waiting > 0 or self.pools.waiting() > 0
+        return self._registration.pipe.waiting > 0 or self.pools.waiting() > 0
 
     def stop(self, reason: str) -> None:
         """Say that we leave: to the directory and to the listeners; what waits is still published within credit."""
-        self._desk.farewell(reason)
+        self._registration.farewell(reason)
         self._announcer.leave()
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything; libzmq goes on handing over for ``linger_ms``. What waits is lost. Harmless twice."""
         lost = self.pools.drop_all()
         if lost:
-            self.figures.count("lost_at_close", lost)
+            self.counters.count("lost_at_close", lost)
         self._announcer.close()
-        self._brake.close()
-        self._entry.close()
-        self._exit.close(linger_ms)
-        self._desk.close(linger_ms)
+        self._back_pressure.close()
+        self._frontend.close()
+        self._publisher.close(linger_ms)
+        self._registration.close(linger_ms)
 
     # ------------------------------------------------------------ listeners: subscriptions
 
@@ -170,7 +170,9 @@ class NotifyRoom:
         member = self.pools.member(listener)
         if member is not None:
             return _is(subscriber, member.owner)
-        return all(credentials(name) == credentials(subscriber.name) for name in self._exit.heard.names(data))
+        return all(
+            credentials(name) == credentials(subscriber.name) for name in self._publisher.heard.names(data)
+        )
 
     def _heard(self, data: bytes) -> None:
         listener = _listener(data)
@@ -184,11 +186,11 @@ class NotifyRoom:
 
     # ------------------------------------------------------------ listeners: registrations
 
-    def _opened(self, link: Link, opening: Opening) -> Opened:
+    def _opened(self, link: ServerLink, opening: Opening) -> Opened:
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
         data = listener_filter(opening.listener)
-        for name in self._exit.heard.names(data):
+        for name in self._publisher.heard.names(data):
             uid, _gid, pid = credentials(name)
             if (uid, pid) != (link.credentials.userid, link.pid):
                 raise CannotOpen(Reason.DENIED, f"pid {pid} (uid {uid}) listens to this listener's filter")
@@ -196,17 +198,17 @@ class NotifyRoom:
         self._subscribe(self.pools.open(opening.listener, opening.pool, keys, opening.credit, link))
         self._filters[opening.listener] = data
         self._records[opening.listener] = opening.records
-        if data in self._exit.heard:
+        if data in self._publisher.heard:
             self.pools.attach(opening.listener)
         self._announcer.add(opening.records)
         return Opened(
             self._config.node, self._announcer.incarnation, message_bytes_max=self._config.message_bytes_max
         )
 
-    def _closed(self, link: Link, listener: str) -> None:
+    def _closed(self, link: ServerLink, listener: str) -> None:
         member = self.pools.member(listener)
         if member is not None:
-            self._brake.forget(member)
+            self._back_pressure.forget(member)
         handouts, last = self.pools.close(listener)
         for key in last:
             self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
@@ -228,7 +230,7 @@ class NotifyRoom:
             self._set_entries(zmq.UNSUBSCRIBE, data)
 
     def _set_entries(self, option: int, data: bytes) -> None:
-        for pipe in self._entry.pipes:
+        for pipe in self._frontend.pipes:
             if not pipe.closed:
                 pipe.sock.setsockopt(option, data)
                 self._reactor.touch(pipe)
@@ -240,7 +242,7 @@ class NotifyRoom:
 
     def _came(self, frames: list[bytes], who: Credentials, index: int) -> None:
         if len(frames) != 3:
-            self.figures.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
+            self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
             return
         data, head, body = frames
         envelope = self._read(head, f"uid {who.userid}")
@@ -249,15 +251,15 @@ class NotifyRoom:
         key = (envelope.exchange, envelope.topic)
         if self._keys.get(data) != key and not self._plausible(data, key):
             return
-        if not self._doorman.may_send(who, *key):
+        if not self._acl.may_send(who, *key):
             where = f"{key[0][:64]}/{key[1][:64]}"
-            self.figures.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
+            self.counters.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
         elif not envelope.listeners:
-            self.figures.dropped("unaddressed", "dropped a notification of uid %d: saw no listener chosen for it",
+            self.counters.dropped("unaddressed", "dropped a notification of uid %d: saw no listener chosen for it",
                                  who.userid)  # fmt: skip
         else:
             head = stamped(head, who)
-            message = message_of(key, envelope.id, head, body, seal_of(head, body))
+            message = message_of(key, envelope.id, head, body, digest_of(head, body))
             self._publish(self.pools.take(message, envelope.listeners))
 
     def _read(self, head: bytes, whose: object) -> Envelope | None:
@@ -265,11 +267,11 @@ class NotifyRoom:
             envelope = decode(head)
         except Malformed as error:
             name = "unknown_version" if error.unknown_version else "malformed"
-            self.figures.dropped(name, "dropped a message of %s: %s", whose, error)
+            self.counters.dropped(name, "dropped a message of %s: %s", whose, error)
             return None
         if envelope.kind != Kind.NOTIFY:
             text = "dropped a message of %s: saw kind %d, expected a notification"
-            self.figures.dropped("malformed", text, whose, envelope.kind)
+            self.counters.dropped("malformed", text, whose, envelope.kind)
             return None
         return envelope
 
@@ -278,15 +280,15 @@ class NotifyRoom:
         if data[:1] == NOTIFY_LETTER and read_filter(data) == key:
             return True
         text = "dropped a notification for %.64r at the filter %r, expected that of its topic"
-        self.figures.dropped("malformed", text, f"{key[0]}/{key[1]}", data[:64])
+        self.counters.dropped("malformed", text, f"{key[0]}/{key[1]}", data[:64])
         return False
 
     def _publish(self, handouts: list[Handout]) -> None:
         for listener, frames in handouts:
             message = (self._filters[listener], *frames)
-            if self._noting is not None:
-                self._noting.published(message)
-            self._exit.publish(message)
+            if self._journal is not None:
+                self._journal.published(message)
+            self._publisher.publish(message)
         if self.pools.waited:
             self._slow_down()
 
@@ -296,35 +298,35 @@ class NotifyRoom:
             if len(member.queue) == 1:
                 member.moved_s = self._reactor.now()
             if member.filled >= FULL:
-                self._brake.press(member)
+                self._back_pressure.press(member)
         self.pools.waited.clear()
 
     # ------------------------------------------------------------ what listeners say
 
-    def _said(self, link: Link, envelope: Envelope, rest: list[bytes]) -> None:
+    def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         if envelope.kind == Kind.CREDIT:
             if envelope.listener in link.listeners:
                 self._credited(envelope.listener, envelope.word)
             else:
-                self.figures.count("credit_unknown")  # it has just ended
+                self.counters.count("credit_unknown")  # it has just ended
         elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
-            if self._noting is not None:
-                self._noting.gave_back(link, rest)
+            if self._journal is not None:
+                self._journal.gave_back(link, rest)
             self._requeued(link, envelope.listener, rest)
-            if self._noting is not None:
-                self._noting.done()
+            if self._journal is not None:
+                self._journal.done()
         else:
             text = "dropped a message of %s: saw kind %d with %d frames"
-            self.figures.dropped("unexpected", text, link, envelope.kind, len(rest))
+            self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
 
     def _credited(self, listener: str, messages: int) -> None:
         self._publish(self.pools.credit(listener, messages))
         member = self.pools.member(listener)
         if member is not None and messages:
             member.moved_s = self._reactor.now()
-            self._brake.ease(member)
+            self._back_pressure.ease(member)
 
-    def _requeued(self, link: Link, listener: str, rest: list[bytes]) -> None:
+    def _requeued(self, link: ServerLink, listener: str, rest: list[bytes]) -> None:
         head, body = rest
         envelope = self._read(head, link)
         if envelope is None:
@@ -333,39 +335,39 @@ class NotifyRoom:
         known = self.pools.known_of(listener, link)
         if known is None or key not in known.keys:
             text = "dropped what %s gave back for a listener or at a topic that is not its own"
-            self.figures.dropped("requeue_unknown", text, link)
+            self.counters.dropped("requeue_unknown", text, link)
             return
-        seal = seal_of(head, body)
+        digest = digest_of(head, body)
         given = self.pools.stamp_of(listener, envelope.id, link)
-        if given is not None and given[STAMP_BYTES:] == seal:
+        if given is not None and given[STAMP_BYTES:] == digest:
             stamp = given[:STAMP_BYTES]
         else:  # we did not give that out, or a proxy before us did: the listener speaks for itself
             stamp = link.stamp
-            if not self._doorman.may_send(link.credentials, *key):
-                self.figures.dropped("denied", "dropped what %s gave back: it may not send that", link)
+            if not self._acl.may_send(link.credentials, *key):
+                self.counters.dropped("denied", "dropped what %s gave back: it may not send that", link)
                 return
         head = b"".join((head[: STAMP.start], stamp, head[STAMP.stop :]))
         self._publish(
-            self.pools.requeue(listener, message_of(key, envelope.id, head, body, seal), link) or []
+            self.pools.requeue(listener, message_of(key, envelope.id, head, body, digest), link) or []
         )
 
     # ------------------------------------------------------------ STATUS
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What STATUS answers; ``topics``: listeners by topic, ``counts`` has those of ``Pools.COUNTED``, too."""
         return {
             "pipeline": "notify",
             "node": self._config.node,
             "incarnation": self._announcer.incarnation,
-            "endpoint": self._entry.endpoint,
-            "entries": self._entry.told(),
-            "exit": self._exit.told(),
-            **self._desk.told(),
+            "endpoint": self._frontend.endpoint,
+            "entries": self._frontend.status(),
+            "exit": self._publisher.status(),
+            **self._registration.status(),
             "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
             "waiting": self.pools.waiting(),
-            "members": self.pools.told(),
-            "back_pressure": self._brake.told(),
-            "counts": {**self.figures.told(), **self.pools.counts},
+            "members": self.pools.status(),
+            "back_pressure": self._back_pressure.status(),
+            "counts": {**self.counters.status(), **self.pools.counts},
         }
 
 
@@ -377,6 +379,6 @@ def _listener(data: bytes) -> str | None:
     return name.decode() if name.isalnum() else None
 
 
-def _is(subscriber: Subscriber, link: Link) -> bool:
+def _is(subscriber: Subscriber, link: ServerLink) -> bool:
     """Whether both are connections of one process."""
     return (subscriber.uid, subscriber.pid) == (link.credentials.userid, link.pid)

@@ -31,7 +31,7 @@ class Answerer(Protocol):
         """The process behind it."""
 
 
-class Call(NamedTuple):
+class GivenCall(NamedTuple):
     """One message that is not finished."""
 
     link: Answerer
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     """A cast whose sender is told when it was taken."""
 
 
-class Pending:
+class PendingReplies:
     """The table of one proxy.
 
     Args:
@@ -56,7 +56,7 @@ class Pending:
     """
 
     def __init__(self, most: int) -> None:
-        self.calls: dict[bytes, Call] = {}
+        self.calls: dict[bytes, GivenCall] = {}
         self.held: dict[bytes, set[bytes]] = {}
         self.owed: dict[int, set[bytes]] = {}
         self.most = most
@@ -68,7 +68,7 @@ class Pending:
         """Whether the client of that route may have one more."""
         return len(self.held.get(route, ())) < self.most - len(self.calls)
 
-    def put(self, key: bytes, call: Call) -> None:
+    def put(self, key: bytes, call: GivenCall) -> None:
         """Remember it."""
         former = self.calls.get(key)
         if former is not None:
@@ -85,7 +85,7 @@ class Pending:
         else:
             held.add(key)
 
-    def end(self, key: bytes) -> Call | None:
+    def end(self, key: bytes) -> GivenCall | None:
         """Forget it; returns what it was."""
         call = self.calls.pop(key, None)
         if call is not None:
@@ -97,14 +97,14 @@ class Pending:
             self._settle(key, call)
         return call
 
-    def _settle(self, key: bytes, call: Call) -> None:
+    def _settle(self, key: bytes, call: GivenCall) -> None:
         """Its link owes this answer no longer."""
         owed = self.owed[id(call.link)]
         owed.discard(key)
         if not owed:
             del self.owed[id(call.link)]
 
-    def fits(self, key: bytes, link: Answerer) -> Call | None:
+    def fits(self, key: bytes, link: Answerer) -> GivenCall | None:
         """The entry that ``link`` may answer; None: there is none, or it is somebody else's."""
         call = self.calls.get(key)
         if call is None or call.link is link:
@@ -117,7 +117,7 @@ class Pending:
         call = self.calls.get(key)
         return call is None or call.due_s < now_s
 
-    def expire(self, now_s: float) -> list[tuple[bytes, Call]]:
+    def expire(self, now_s: float) -> list[tuple[bytes, GivenCall]]:
         """Forget what nobody waits for any more; returns it."""
         limit = now_s - GRACE_S
         over = [(key, call) for key, call in self.calls.items() if call.due_s < limit]

@@ -28,7 +28,7 @@ Key = tuple[str, str]
 Frames = Sequence[bytes]
 
 
-class Message(NamedTuple):
+class Notification(NamedTuple):
     """One notification as it waits here."""
 
     key: Key
@@ -64,7 +64,7 @@ class Member:
         credit: messages it has room for.
         flying, flying_bytes: handed out, not confirmed by credit yet.
         handed: id to stamp of the latest messages that were handed out, oldest first.
-        moved_s: kept by whoever has a clock, see ``brake.Queue``.
+        moved_s: kept by whoever has a clock, see ``back_pressure.Queue``.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Member:
         self.credit = min(credit, CREDIT_MAX)
         self.owner = owner
         self.attached = False
-        self.queue: deque[Message] = deque()
+        self.queue: deque[Notification] = deque()
         self.queue_bytes = 0
         self.flying: deque[int] = deque()
         self.flying_bytes = 0
@@ -162,7 +162,7 @@ class Pools:
         """Messages in all queues."""
         return sum(len(member.queue) for member in self._members.values())
 
-    def told(self) -> list[dict[str, Any]]:
+    def status(self) -> list[dict[str, Any]]:
         """Every listener, as plain data."""
         return [
             {
@@ -255,7 +255,7 @@ class Pools:
 
     # ------------------------------------------------------------ messages
 
-    def take(self, message: Message, chosen: Iterable[str]) -> list[Handout]:
+    def take(self, message: Notification, chosen: Iterable[str]) -> list[Handout]:
         """A message for the ``chosen`` listeners, each of them for its pool."""
         handouts: list[Handout] = []
         served: set[str | None] = set()
@@ -281,7 +281,7 @@ class Pools:
             self._append(member, message, handouts)
         return handouts
 
-    def requeue(self, listener: str, message: Message, owner: Any) -> list[Handout] | None:
+    def requeue(self, listener: str, message: Notification, owner: Any) -> list[Handout] | None:
         """A listener of ``owner`` gives a message back: to the end of the queue of the pool's next one.
 
         Returns None when the listener is not one of ``owner``'s, or never listened at the message's key.
@@ -318,7 +318,7 @@ class Pools:
             return True
         return len(member.queue) < self._msgs_max and member.queue_bytes < self._bytes_max
 
-    def _another(self, message: Message, pool: str | None) -> Member | None:
+    def _another(self, message: Notification, pool: str | None) -> Member | None:
         """The next listener of the pool and topic in turn that has room; None, and counted, when nobody has."""
         group = self._groups.get((message.key, pool))
         if group is None:
@@ -332,7 +332,7 @@ class Pools:
         self.counts["lost_full"] += 1
         return None
 
-    def _append(self, member: Member, message: Message, handouts: list[Handout]) -> None:
+    def _append(self, member: Member, message: Notification, handouts: list[Handout]) -> None:
         if not member.queue and self._window_open(member, message.size):
             handouts.append(self._hand_out(member, message))
         else:
@@ -347,7 +347,7 @@ class Pools:
             and (not member.flying or member.flying_bytes + size <= self._bytes_max)
         )
 
-    def _hand_out(self, member: Member, message: Message) -> Handout:
+    def _hand_out(self, member: Member, message: Notification) -> Handout:
         member.credit -= 1
         member.flying.append(message.size)
         member.flying_bytes += message.size

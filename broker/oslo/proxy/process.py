@@ -20,8 +20,8 @@ from broker.journal.options import JournalOptions
 from broker.memory import Trim
 from broker.oslo.names import Pipeline
 from broker.oslo.node import DIRECTORY, EVERYTHING, NodeConfig
-from broker.oslo.proxy.doorman import Doorman
-from broker.oslo.proxy.folder import Folder
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.folder import NodeFolder
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.reactor import Reactor
 
@@ -34,7 +34,7 @@ LINGER_MS: Final = 250
 _LOOK_S: Final = 0.01
 
 
-class Room(Protocol):
+class ProxyRoom(Protocol):
     """A part of the proxy that stands alone."""
 
     def open(self) -> None:
@@ -43,7 +43,7 @@ class Room(Protocol):
     def stop(self, reason: str) -> None:
         """Say that we leave."""
 
-    def told(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, Any]:
         """For STATUS."""
 
 
@@ -76,15 +76,15 @@ class NodeProxy:
     Attributes:
         reactor: of all rooms.
         rooms: by name, once opened.
-        doorman: of all rooms.
+        acl: of all rooms.
     """
 
     def __init__(self, config: NodeConfig, journal: JournalOptions | None = None) -> None:
         self.config = config
         self.reactor = Reactor(clock=time.monotonic)
-        self.rooms: dict[str, Room] = {}
-        self.doorman = Doorman(config, shared_uid=overflow_uid())
-        self._folder = Folder(config.ipc_dir, config.ipc_group)
+        self.rooms: dict[str, ProxyRoom] = {}
+        self.acl = AccessControl(config, shared_uid=overflow_uid())
+        self._folder = NodeFolder(config.ipc_dir, config.ipc_group)
         self._recording = Recording(journal, self.reactor) if journal is not None else None
         self._opened = False
         self._leaving = False
@@ -114,7 +114,7 @@ class NodeProxy:
                 self._recording.start()
             for name in (DIRECTORY, *map(str, Pipeline)):
                 if name in self.config.run:
-                    room = make_room(name, self.reactor, self.config, self.doorman)
+                    room = make_room(name, self.reactor, self.config, self.acl)
                     if isinstance(room, Recorded):
                         room.recording = self._recording
                     room.open()
@@ -149,9 +149,9 @@ class NodeProxy:
         """Leave: servers and directory are told, queues have ``FLUSH_S``. From any thread; a second call at once."""
         self.reactor.call_threadsafe(self._leave, reason)
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """STATUS of all rooms."""
-        return {name: dict(room.told()) for name, room in self.rooms.items()}
+        return {name: dict(room.status()) for name, room in self.rooms.items()}
 
     # ------------------------------------------------------------ leaving
 
@@ -168,7 +168,7 @@ class NodeProxy:
         now = self.reactor.now()
         self._flush(reason, now + SETTLE_S, now + FLUSH_S)
 
-    def _guarded(self, name: str, room: Room, reason: str) -> None:
+    def _guarded(self, name: str, room: ProxyRoom, reason: str) -> None:
         try:
             room.stop(reason)
         except Exception:
@@ -213,27 +213,27 @@ class NodeProxy:
                 signal.signal(number, handler)
 
 
-def make_room(name: str, reactor: Reactor, config: NodeConfig, doorman: Doorman) -> Room:
+def make_room(name: str, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> ProxyRoom:
     """The room ``name``, not opened; only what runs is loaded."""
     if name == DIRECTORY:
-        from broker.oslo.directory.server import DirectoryRoom
+        from broker.oslo.directory.server import DirectoryServer
 
-        return DirectoryRoom(reactor, config)
+        return DirectoryServer(reactor, config)
     if name == Pipeline.CALL:
-        from broker.oslo.proxy.call import CallRoom
+        from broker.oslo.proxy.call import CallProxy
 
-        return CallRoom(reactor, config, doorman)
+        return CallProxy(reactor, config, acl)
     if name == Pipeline.CAST:
-        from broker.oslo.proxy.cast import CastRoom
+        from broker.oslo.proxy.cast import CastProxy
 
-        return CastRoom(reactor, config, doorman)
+        return CastProxy(reactor, config, acl)
     if name == Pipeline.FANOUT:
-        from broker.oslo.proxy.fanout import FanoutRoom
+        from broker.oslo.proxy.fanout import FanoutProxy
 
-        return FanoutRoom(reactor, config, doorman)
-    from broker.oslo.proxy.notify import NotifyRoom
+        return FanoutProxy(reactor, config, acl)
+    from broker.oslo.proxy.notify import NotifyProxy
 
-    return NotifyRoom(reactor, config, doorman)
+    return NotifyProxy(reactor, config, acl)
 
 
 def overflow_uid() -> int | None:

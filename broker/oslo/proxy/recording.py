@@ -1,6 +1,6 @@
 """What passes a node's proxy, on its way to the journal: one feed for all rooms of a process.
 
-What the records are, ``noting`` says.
+What the records are, ``journal`` says.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class _Subscribed:
         self.names: dict[str, bool] = {}
 
 
-class Subscriptions:
+class GrantedSubscriptions:
     """The filters of one publishing socket.
 
     Args:

@@ -130,7 +130,7 @@ class Names:
         kept = {host: each for host, each in self._hosts.items() if each.waiting or each.asked or each.timer}
         self._hosts = kept
 
-    def told(self) -> dict[str, int]:
+    def status(self) -> dict[str, int]:
         """For status."""
         unknown = sum(bool(each.waiting) for each in self._hosts.values())
         return {"known": len(self._hosts) - unknown, "waited_for": unknown, **self.counts}

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from broker.errors import ProtocolError
 from broker.nesting import read_json
-from broker.oslo.service.listening import Told
+from broker.oslo.service.listening import HeardNotification
 from broker.wire.message import PRIVATE, Message, event
 from broker.wire.payload import encode_json
 
@@ -46,7 +46,7 @@ _VERSION: Final = "oslo.version"
 _MESSAGE: Final = "oslo.message"
 
 
-class Link(Protocol):
+class BrokerLink(Protocol):
     """The Handle, as events need it."""
 
     @property
@@ -57,7 +57,7 @@ class Link(Protocol):
         """Queue a message."""
 
 
-class Announcer:
+class EventAnnouncer:
     """Publishes notifications.
 
     Args:
@@ -69,22 +69,22 @@ class Announcer:
     """
 
     def __init__(self, *, public: bool = False) -> None:
-        self.link: Link | None = None
+        self.link: BrokerLink | None = None
         self.sent = 0
         self.dropped = 0
         self.unreadable = 0
         self._untold = 0
         self._flags = 0 if public else PRIVATE
 
-    def take(self, told: Told) -> None:
+    def take(self, status: HeardNotification) -> None:
         """Publish one notification."""
-        self._untold += told.lost
+        self._untold += status.lost
         link = self.link
         if link is None or link.choked:
             self.dropped += 1
             self._untold += 1
             return
-        said = content(told)
+        said = content(status)
         if said is not None and self._untold:
             said["lost"] = self._untold
         try:
@@ -95,18 +95,18 @@ class Announcer:
         if payload is None:
             self.unreadable += 1
             return
-        link.send(event(topic_of(told), payload, flags=self._flags))
+        link.send(event(topic_of(status), payload, flags=self._flags))
         self._untold = 0
         self.sent += 1
 
 
-def topic_of(told: Told) -> str:
+def topic_of(status: HeardNotification) -> str:
     """The topic; what a topic's word cannot have is percent-encoded.
 
-    >>> topic_of(Told("openstack", "versioned.notifications", "info", b""))
+    >>> topic_of(HeardNotification("openstack", "versioned.notifications", "info", b""))
     'oslo.notify.openstack.versioned%2Enotifications.info'
     """
-    return PREFIX + ".".join(map(_word, (told.exchange, told.topic, told.priority)))
+    return PREFIX + ".".join(map(_word, (status.exchange, status.topic, status.priority)))
 
 
 def _word(name: str) -> str:
@@ -114,30 +114,30 @@ def _word(name: str) -> str:
     return word if len(word) <= WORD_CHARS_MAX else hashlib.sha256(name.encode()).hexdigest()
 
 
-def content(told: Told) -> dict[str, Any] | None:
+def content(status: HeardNotification) -> dict[str, Any] | None:
     """What the event says; None when the notification cannot be read.
 
     >>> body = b'{"ctxt": {"auth_token": "t", "request_id": "r"}, "message": {"event_type": "e"}}'
-    >>> content(Told("x", "y", "info", body))
+    >>> content(HeardNotification("x", "y", "info", body))
     {'exchange': 'x', 'topic': 'y', 'priority': 'info', 'event_type': 'e', 'ctxt': {'request_id': 'r'}}
     """
     try:
-        body = read_json(told.body)
+        body = read_json(status.body)
         message = _unwrapped(body["message"])
         context = body.get("ctxt") or {}
         if not isinstance(message, dict) or not isinstance(context, dict):
             return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    said: dict[str, Any] = {"exchange": told.exchange, "topic": told.topic, "priority": told.priority}
+    said: dict[str, Any] = {"exchange": status.exchange, "topic": status.topic, "priority": status.priority}
     shown = {name: context[name] for name in CONTEXT if isinstance(context.get(name), str)}
-    if len(told.body) <= EVENT_BYTES_MAX:
+    if len(status.body) <= EVENT_BYTES_MAX:
         said.update({name: message[name] for name in FIELDS if name in message})
     else:
         texts = {name: message[name] for name in FIELDS if isinstance(message.get(name), str)}
         texts.pop("payload", None)
         said.update({name: text[:TEXT_CHARS_MAX] for name, text in texts.items()})
-        said["payload_bytes"] = len(told.body)
+        said["payload_bytes"] = len(status.body)
         shown = {name: text[:TEXT_CHARS_MAX] for name, text in shown.items()}
     if shown:
         said["ctxt"] = shown

@@ -31,8 +31,8 @@ ANSWER_S: Final = 1.0
 """How long a room may take: it answers between two messages."""
 ROOMS: Final = (DIRECTORY, *map(str, Pipeline))
 """In the order in which they are shown."""
-_HELLO: Final = wire.MAGIC + bytes([wire.VERSION, wire.Kind.HELLO])
-_STATES: Final = wire.MAGIC + bytes([wire.VERSION, wire.Kind.STATES])
+_HELLO: Final = wire.MAGIC + bytes([wire.VERSION, wire.DirectoryKind.HELLO])
+_STATES: Final = wire.MAGIC + bytes([wire.VERSION, wire.DirectoryKind.STATES])
 
 
 def socket_of(room: str) -> str:

@@ -1,4 +1,4 @@
-"""What the face is told (plain values; ``settings.oslo`` is the same for people)."""
+"""What the bridge is told (plain values; ``settings.oslo`` is the same for people)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class CallRule:
 
 
 @dataclass(frozen=True, slots=True)
-class FaceConfig:
+class FluxBridgeConfig:
     """One face.
 
     Attributes:
-        station: how it finds the pipelines.
+        client: how it finds the pipelines.
         rules: who may call what, apart from owners; after them nobody.
         call_timeout_s: how long a call waits when it does not say.
         call_timeout_max_s: the most that it may say.
@@ -42,7 +42,7 @@ class FaceConfig:
         notify_public: publish them for everybody; False: for owners.
     """
 
-    station: Settings
+    client: Settings
     rules: tuple[CallRule, ...] = ()
     call_timeout_s: float = 60.0
     call_timeout_max_s: float = 3600.0

@@ -12,7 +12,7 @@ from broker.errors import RpcError
 from broker.identity import Credentials, Role
 from broker.oslo.contract import Address, OsloFailure
 from broker.oslo.service import asking, policy
-from broker.oslo.service.config import CALL, CAST, FaceConfig
+from broker.oslo.service.config import CALL, CAST, FluxBridgeConfig
 from broker.oslo.service.topics import Nothing, Send, WhichTopics, asked, body_of, error_of, read, result_of
 
 EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
@@ -38,10 +38,12 @@ class Handlers:
     Args:
         config: rules and times.
         sender: into the pipelines.
-        figures: what the face itself counts.
+        figures: what the bridge itself counts.
     """
 
-    def __init__(self, config: FaceConfig, sender: Sends, figures: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, config: FluxBridgeConfig, sender: Sends, figures: Callable[[], dict[str, Any]]
+    ) -> None:
         self._config = config
         self._sender = sender
         self._figures = figures
@@ -93,7 +95,7 @@ class Handlers:
     async def status(self, request: Request) -> dict[str, Any]:
         """``oslo.status``."""
         read(Nothing, request.payload)
-        rooms = await self._once("status", lambda: asking.statuses(self._config.station.ipc_dir))
+        rooms = await self._once("status", lambda: asking.statuses(self._config.client.ipc_dir))
         return {"rooms": rooms, "face": self._figures()}
 
     async def _once(self, name: str, ask: Callable[[], Any]) -> Any:
@@ -109,7 +111,7 @@ class Handlers:
         """``oslo.topics.list``."""
         which = read(WhichTopics, request.payload)
         who = Credentials(request.userid, request.rolemask)
-        found = await self._once("topics", lambda: asking.listened(self._config.station))
+        found = await self._once("topics", lambda: asking.listened(self._config.client))
         if found is None:
             raise RpcError(errno.EHOSTUNREACH, "no directory of this node has answered")
         seen = [

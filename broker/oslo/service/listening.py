@@ -1,4 +1,4 @@
-"""Notifications from a ``Port`` to the event loop: one thread reads, a bounded queue stands between the two.
+"""Notifications from a ``Session`` to the event loop: one thread reads, a bounded queue stands between the two.
 
 The thread never waits for the loop and the loop never for the thread: what finds no room is dropped and counted, and
 whoever takes the next one is told how many those were.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from broker.oslo.contract import Intake, OsloFailure, Port
+from broker.oslo.contract import Inbox, OsloFailure, Session
 from broker.oslo.names import PRIORITIES
 
 log = logging.getLogger("headgate.oslo")
@@ -27,7 +27,7 @@ _PAUSE_S: Final = 1.0
 """Before listening is tried again after it failed."""
 
 
-class Told(NamedTuple):
+class HeardNotification(NamedTuple):
     """One notification as it came; ``lost`` counts those right before it that found no room."""
 
     exchange: str
@@ -37,7 +37,7 @@ class Told(NamedTuple):
     lost: int = 0
 
 
-class Listening:
+class NotificationListening:
     """Reads notifications from ``start`` to ``stop``.
 
     Args:
@@ -53,22 +53,26 @@ class Listening:
     """
 
     def __init__(
-        self, port: Port, places: Sequence[tuple[str, str]], pool: str, take: Callable[[Told], None]
+        self,
+        session: Session,
+        places: Sequence[tuple[str, str]],
+        pool: str,
+        take: Callable[[HeardNotification], None],
     ) -> None:
         self.received = 0
         self.lost = 0
         self.failed = 0
-        self._port = port
+        self._session = session
         self._topics = [(exchange, f"{topic}.{each}") for exchange, topic in places for each in PRIORITIES]
         self._pool = pool
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._queue: deque[Told] = deque()
+        self._queue: deque[HeardNotification] = deque()
         self._queue_bytes = 0
         self._untold = 0
         self._asked = False
-        self._intake: Intake | None = None
+        self._inbox: Inbox | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -80,9 +84,9 @@ class Listening:
     async def stop(self) -> None:
         """End it; what waits is dropped."""
         self._ending.set()
-        intake = self._intake
-        if intake is not None:
-            await asyncio.to_thread(intake.stop)
+        inbox = self._inbox
+        if inbox is not None:
+            await asyncio.to_thread(inbox.stop)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
@@ -100,18 +104,18 @@ class Listening:
             self._ending.wait(_PAUSE_S)
 
     def _listen(self) -> None:
-        intake = self._port.listen_notifications(self._topics, self._pool)
-        self._intake = intake
+        inbox = self._session.listen_notifications(self._topics, self._pool)
+        self._inbox = inbox
         try:
             # ``stop`` may have looked before the intake was there
-            while not self._ending.is_set() and (item := intake.get(None)) is not None:
+            while not self._ending.is_set() and (item := inbox.get(None)) is not None:
                 exchange, topic, _server = item.address
                 body = item.body
                 item.acknowledge()
                 self._put(exchange, topic, body)
         finally:
-            self._intake = None
-            intake.close()
+            self._inbox = None
+            inbox.close()
 
     def _put(self, exchange: str, topic: str, body: bytes) -> None:
         name, _, priority = topic.rpartition(".")
@@ -122,7 +126,7 @@ class Listening:
                 self.lost += 1
                 self._untold += 1
                 return
-            self._queue.append(Told(exchange, name, priority, body, self._untold))
+            self._queue.append(HeardNotification(exchange, name, priority, body, self._untold))
             self._queue_bytes += len(body)
             self._untold = 0
             ask, self._asked = not self._asked, True
@@ -143,19 +147,19 @@ class Listening:
                 if not self._queue:
                     self._asked = False
                     return
-                told = self._queue.popleft()
-                self._queue_bytes -= len(told.body)
+                status = self._queue.popleft()
+                self._queue_bytes -= len(status.body)
             if not self._ending.is_set():
-                self._hand_over(told)
+                self._hand_over(status)
         self._loop.call_soon(self._drain)
 
-    def _hand_over(self, told: Told) -> None:
+    def _hand_over(self, status: HeardNotification) -> None:
         """Whatever one notification does to ``take``, the next one is read."""
         try:
-            self._take(told)
+            self._take(status)
         except Exception:
             self.failed += 1
             if not self.failed & (self.failed - 1):
-                where = f"{told.exchange}/{told.topic}.{told.priority}"
+                where = f"{status.exchange}/{status.topic}.{status.priority}"
                 log.exception("a notification at %s of %d bytes, the %d. one so far, could not be told",
-                              where, len(told.body), self.failed)  # fmt: skip
+                              where, len(status.body), self.failed)  # fmt: skip

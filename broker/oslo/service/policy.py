@@ -1,4 +1,4 @@
-"""Who may call what through the face; no input or output, no clock.
+"""Who may call what through the bridge; no input or output, no clock.
 
 Owners may everything. Others may what the first fitting rule allows, and nothing where none fits. Who has neither the
 role user nor admin may nothing: no rule is about them.

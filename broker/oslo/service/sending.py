@@ -1,4 +1,4 @@
-"""Calls and casts through a ``Port``, from an event loop that must not wait for it.
+"""Calls and casts through a ``Session``, from an event loop that must not wait for it.
 
 Calls do not block: their reply comes in the thread of the sockets, and from there to the loop. Casts and fan-outs may
 block until they are handed over, so they have a few threads of their own; what waits for one is bounded. A caller that
@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from broker.errors import RpcError
-from broker.oslo.contract import Address, Closed, OsloFailure, Port
+from broker.oslo.contract import Address, Closed, OsloFailure, Session
 
 CALLS_MAX: Final = 8192
 """Calls under way, those of callers that have left included; beyond it EAGAIN."""
@@ -24,7 +24,7 @@ THREADS: Final = 8
 """Casts handed over at a time: each may wait a moment for a node that was just heard of."""
 
 
-class Sender:
+class RequestSender:
     """What one face sends.
 
     Args:
@@ -35,11 +35,11 @@ class Sender:
         sent: messages handed over so far, calls included.
     """
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, session: Session) -> None:
         self.calls = 0
         self.casts = 0
         self.sent = 0
-        self._port = port
+        self._session = session
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(THREADS, "oslo casts")
         self._waiting: set[asyncio.Future[bytes]] = set()
@@ -51,13 +51,13 @@ class Sender:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for waiting in self._waiting:
             if not waiting.done():
-                waiting.set_exception(Closed("the face is leaving"))
+                waiting.set_exception(Closed("the bridge is leaving"))
 
     async def call(self, address: Address, body: bytes, *, timeout_s: float, mandatory: bool) -> bytes:
         """Call and wait for the body of the reply.
 
         Raises:
-            OsloFailure: as of ``Port.call``. RpcError: EAGAIN, too many are under way.
+            OsloFailure: as of ``Session.call``. RpcError: EAGAIN, too many are under way.
         """
         if self.calls >= CALLS_MAX:
             raise RpcError(errno.EAGAIN, f"{self.calls} calls are under way")
@@ -65,7 +65,7 @@ class Sender:
         self.calls += 1
         self._waiting.add(reply)
         try:
-            self._port.start_call(
+            self._session.start_call(
                 address, body, partial(self._done, reply), timeout_s=timeout_s, mandatory=mandatory
             )
         except BaseException:
@@ -98,17 +98,17 @@ class Sender:
         """Hand a message over to one server.
 
         Raises:
-            OsloFailure: as of ``Port.cast`` with one attempt. RpcError: EAGAIN, too many are under way.
+            OsloFailure: as of ``Session.cast`` with one attempt. RpcError: EAGAIN, too many are under way.
         """
-        await self._hand_over(partial(self._port.cast, address, body, mandatory=mandatory, retry=0))
+        await self._hand_over(partial(self._session.cast, address, body, mandatory=mandatory, retry=0))
 
     async def fanout(self, address: Address, body: bytes) -> None:
         """Hand a message over to every server of the topic; as ``cast``."""
-        await self._hand_over(partial(self._port.fanout, address, body, retry=0))
+        await self._hand_over(partial(self._session.fanout, address, body, retry=0))
 
     async def _hand_over(self, send: partial[None]) -> None:
         if self._closed:
-            raise Closed("the face is leaving")
+            raise Closed("the bridge is leaving")
         if self.casts >= CASTS_MAX:
             raise RpcError(errno.EAGAIN, f"{self.casts} casts are under way")
         self.casts += 1

@@ -119,7 +119,7 @@ def directory(data: bytes) -> bool:
     A reader of the directory is fed with them, and knows nobody who was not told.
     """
     taken, parts, replica = False, unpack(data), Replica()
-    replica.feed("a", wire.Message(wire.Kind.WELCOME, wire.Welcome("node", 5, 5.0)), 0.0)
+    replica.feed("a", wire.DirectoryMessage(wire.DirectoryKind.WELCOME, wire.Welcome("node", 5, 5.0)), 0.0)
     for at in range(0, len(parts), 2):
         for expected in (wire.TO_DIRECTORY, wire.FROM_DIRECTORY):
             with suppress(wire.Malformed):

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from broker.oslo.contract import Address, CallTimeout, Closed, Intake, OsloFailure, Port, Settings
-from broker.oslo.station import open_port
+from broker.oslo.client import open_session
+from broker.oslo.contract import Address, CallTimeout, Closed, Inbox, OsloFailure, Session, Settings
 from tests.proof.layout import Party
 from tests.proof.parties.party import Place
 from tests.proof.record import Writer
@@ -35,10 +35,10 @@ class Side:
     def __init__(self, party: Party, place: Place) -> None:
         self.party = party
         self.log = Writer(Path(place.folder), party.name)
-        self.port: Port = open_port(Settings(ipc_dir=place.uri))
+        self.port: Session = open_session(Settings(ipc_dir=place.uri))
         self.draining = threading.Event()
         self.leaving = threading.Event()
-        self.conn = self.told = ""
+        self.conn = self.status = ""
         signal.signal(signal.SIGUSR1, lambda *_: self.draining.set())
         signal.signal(signal.SIGTERM, lambda *_: (self.draining.set(), self.leaving.set()))
 
@@ -50,7 +50,7 @@ class Side:
         try:
             self.work()
         finally:
-            for conn in filter(None, (self.conn, self.told)):
+            for conn in filter(None, (self.conn, self.status)):
                 self.log.down(conn, "closed")
             self.port.close()
             self.log.close()
@@ -84,7 +84,7 @@ class Serving(Side):
             intake.stop()
             self._take(intake)
 
-    def _take(self, intake: Intake) -> None:
+    def _take(self, intake: Inbox) -> None:
         item = intake.get(LOOK_S)
         while item is not None:
             said: dict[str, Any] = json.loads(item.body)
@@ -104,8 +104,8 @@ class Asking(Side):
 
     def work(self) -> None:
         self.up()
-        self.told = self.log.conn()
-        self.log.up(self.told, self.party.at, os.getuid(), 0, kind="oslo", unordered=True)
+        self.status = self.log.conn()
+        self.log.up(self.status, self.party.at, os.getuid(), 0, kind="oslo", unordered=True)
         self.counts: dict[str, int] = {}
         turn = 0
         while not self.draining.wait(EVERY_S):
@@ -139,14 +139,14 @@ class Asking(Side):
             self.log.answer(ident, error.errno)
 
     def _tell(self, how: str, topic: str) -> None:
-        said = self._said(self.told, topic)
+        said = self._said(self.status, topic)
         body = json.dumps(said).encode()
         try:
             if how == "cast":
-                self.log.cast(self.told, said["id"], f"oslo:{topic}", said["n"])
+                self.log.cast(self.status, said["id"], f"oslo:{topic}", said["n"])
                 self.port.cast(Address(EXCHANGE, topic), body, retry=0)
             else:
-                self.log.notify(self.told, said["id"], f"oslo:{topic}", said["n"])
+                self.log.notify(self.status, said["id"], f"oslo:{topic}", said["n"])
                 self.port.notify(EXCHANGE, topic + PRIORITY, body, retry=0)
         except OsloFailure as error:
             self.log.note(f"{said['id']}: {type(error).__name__}: {error}"[:300])

@@ -229,7 +229,7 @@ def test_what_is_nested_as_deeply_as_can_be_read_is_shown(monkeypatch, capsys):
         def call(self, *_args, **_options):
             return b'{"result":' + deep + b"}"
 
-    monkeypatch.setattr(sending, "station", lambda *_: None)
+    monkeypatch.setattr(sending, "client_settings", lambda *_: None)
     monkeypatch.setattr(sending, "run", lambda _verb, _settings, work: work(Port()))
     deep = b"[" * (NESTED_MAX - 2) + b"]" * (NESTED_MAX - 2)
     assert json.loads(shown(b'{"message":{"a":' + deep + b"}}"))["message"] == {"a": json.loads(deep)}

@@ -10,8 +10,8 @@ from broker.errors import ConfigError
 from broker.oslo.directory import wire
 from broker.oslo.directory.link import Announcer, Reader
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.server import DirectoryRoom
-from broker.oslo.directory.wire import Gone, Kind, Message, States, Welcome
+from broker.oslo.directory.server import DirectoryServer
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Change, Record, State
@@ -42,23 +42,24 @@ def state(node="n1", pipeline="call", incarnation=1, version=1, records=(), endp
     return State(node, pipeline, incarnation, version, endpoint, key, tuple(records))
 
 
-def welcome(incarnation: int = 1, lease_s: float = 5.0) -> Message:
-    return Message(Kind.WELCOME, Welcome("d", incarnation, lease_s))
+def welcome(incarnation: int = 1, lease_s: float = 5.0) -> DirectoryMessage:
+    return DirectoryMessage(DirectoryKind.WELCOME, Welcome("d", incarnation, lease_s))
 
 
-def states(*each: State, complete: bool = False) -> Message:
-    return Message(Kind.STATES, States(each, complete))
+def states(*each: State, complete: bool = False) -> DirectoryMessage:
+    return DirectoryMessage(DirectoryKind.STATES, States(each, complete))
 
 
-def gone(node="n1", pipeline="call", incarnation=1, why="left") -> Message:
-    return Message(Kind.GONE, (Gone(node, pipeline, incarnation, why),))
+def gone(node="n1", pipeline="call", incarnation=1, why="left") -> DirectoryMessage:
+    return DirectoryMessage(DirectoryKind.GONE, (Gone(node, pipeline, incarnation, why),))
 
 
 def changed(
     since: int, version: int, added=(), removed=(), node="n1", pipeline="call", incarnation=1
-) -> Message:
-    return Message(
-        Kind.CHANGED, Change(node, pipeline, incarnation, since, version, tuple(added), tuple(removed))
+) -> DirectoryMessage:
+    return DirectoryMessage(
+        DirectoryKind.CHANGED,
+        Change(node, pipeline, incarnation, since, version, tuple(added), tuple(removed)),
     )
 
 
@@ -69,18 +70,18 @@ def config(tmp_path, name: str = "n1", **more) -> NodeConfig:
     return NodeConfig(ipc_dir=str(folder), node=name, **settings)
 
 
-def frames(kind: Kind, body) -> list[bytes]:
+def frames(kind: DirectoryKind, body) -> list[bytes]:
     return list(wire.encode(kind, body))
 
 
-def open_room(reactor, settings, closing) -> DirectoryRoom:
-    room = DirectoryRoom(reactor, settings)
+def open_room(reactor, settings, closing) -> DirectoryServer:
+    room = DirectoryServer(reactor, settings)
     room.open()
     closing.append(lambda: room.stop("the test is over"))
     return room
 
 
-def open_again(reactor, settings, closing) -> DirectoryRoom:
+def open_again(reactor, settings, closing) -> DirectoryServer:
     """As ``open_room`` at a port that was just in use: closing a socket takes libzmq a moment."""
     rooms = []
 

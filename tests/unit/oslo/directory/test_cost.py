@@ -3,14 +3,14 @@
 import pytest
 
 from broker.oslo.directory import wire
-from broker.oslo.directory.line import Speaker
+from broker.oslo.directory.connection import StateAnnouncer
 from broker.oslo.directory.link import Announcer
-from broker.oslo.directory.registry import LOCAL_OWNER, Registry
+from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.server import DirectoryRoom
-from broker.oslo.directory.wire import Kind, Message
+from broker.oslo.directory.server import DirectoryServer
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.local import Locals
+from broker.oslo.proxy.local_listeners import LocalListeners
 from broker.oslo.records import Offer, Record
 from tests.unit.oslo.directory.clouds import changed, state, states, welcome
 from tests.unit.routing.operations import bytecodes
@@ -88,7 +88,7 @@ def announcer_that_is_full(count, reactor, tmp_path):
 
 
 def speaker(count, _reactor, _tmp_path):
-    one = Speaker()
+    one = StateAnnouncer()
     one.line = Heard()
     offer = Offer(state(records=records(count)))
     one.put(offer)
@@ -102,7 +102,7 @@ def speaker(count, _reactor, _tmp_path):
 
 
 def registry(count, _reactor, _tmp_path):
-    one = Registry(5.0)
+    one = StateRegistry(5.0)
     one.announce(LOCAL_OWNER, state(records=records(count)), 0.0)
     news = news_of(count).body
     return lambda: one.change(LOCAL_OWNER, news, 1.0)
@@ -118,7 +118,7 @@ def replica_of_two_sources(count, _reactor, _tmp_path):
 
 
 def directory_of_a_node(count, reactor, tmp_path):
-    one = DirectoryRoom(reactor, NodeConfig(str(tmp_path), node="n1"))
+    one = DirectoryServer(reactor, NodeConfig(str(tmp_path), node="n1"))
     one.replica.feed("here", welcome(), 0.0)
     for news in one.registry.announce(LOCAL_OWNER, state(records=records(count)), 0.0).news:
         one._publish(news)
@@ -126,13 +126,13 @@ def directory_of_a_node(count, reactor, tmp_path):
 
     def work():
         (told,) = one.registry.change(LOCAL_OWNER, news, 1.0).news
-        one._publish(Message(Kind.CHANGED, told.body))
+        one._publish(DirectoryMessage(DirectoryKind.CHANGED, told.body))
 
     return work
 
 
 def listeners_of_one_topic(count, _reactor, _tmp_path):
-    one = Locals()
+    one = LocalListeners()
     mine = [Record("nova", "t", "s", Name(number)) for number in range(count)]
     for each in mine:
         one.add(each, None)

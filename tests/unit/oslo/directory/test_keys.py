@@ -7,7 +7,7 @@ from broker.oslo.directory.admission import PLAIN_OWNER, Admission, LocalAdmissi
 from broker.oslo.directory.link import DirectoryLink
 from broker.oslo.directory.registry import LOCAL_OWNER
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.server import DirectoryRoom
+from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.reactor.tuning import Tuning
 from broker.oslo.records import Offer
@@ -38,7 +38,7 @@ def keys():
     return {name: curve.generate() for name in ("own", "listed", "client", "refused", "unknown")}
 
 
-def guarded(reactor, tmp_path, closing, keys, **more) -> DirectoryRoom:
+def guarded(reactor, tmp_path, closing, keys, **more) -> DirectoryServer:
     path = tmp_path / "own.key"
     curve.save(keys["own"], path)
     entries = (
@@ -49,7 +49,7 @@ def guarded(reactor, tmp_path, closing, keys, **more) -> DirectoryRoom:
     settings = config(
         tmp_path, host="127.0.0.1", directory_port=0, curve_cert=str(path), keys=entries, **more
     )
-    room = DirectoryRoom(reactor, settings)
+    room = DirectoryServer(reactor, settings)
     room.open()
     closing.append(lambda: room.stop("the test is over"))
     return room
@@ -79,14 +79,14 @@ def test_nobody_else_enters(reactor, tmp_path, closing, keys, who):
     turn_for(reactor, 0.6)
     assert not link.alive
     assert not replica.synced
-    assert len(room._doors[1].audience) == 0
-    assert room.told()["denied"]
+    assert len(room._doors[1].subscribers) == 0
+    assert room.status()["denied"]
 
 
 def test_unlisted_keys_do_not_enter_where_they_have_no_role(reactor, tmp_path, closing, keys):
     room = guarded(reactor, tmp_path, closing, keys, unlisted=0)
     link, _replica = link_with(reactor, room, closing, keys["unknown"], keys["own"].public_key)
-    turn_until(reactor, lambda: room.told()["denied"])
+    turn_until(reactor, lambda: room.status()["denied"])
     assert not link.alive
     link, replica = link_with(reactor, room, closing, keys["listed"], keys["own"].public_key)
     turn_until(reactor, lambda: replica.synced)
@@ -108,7 +108,7 @@ def test_a_key_cannot_take_over_what_another_announced(reactor, tmp_path, closin
 def test_nodes_that_share_a_certificate_see_each_other(reactor, tmp_path, closing, keys):
     far = guarded(reactor, tmp_path, closing, keys)
     near_config = config(tmp_path, "n2", directories=(far.endpoint,), curve_cert=str(tmp_path / "own.key"))
-    near = DirectoryRoom(reactor, near_config)
+    near = DirectoryServer(reactor, near_config)
     near.open()
     closing.append(lambda: near.stop("the test is over"))
     turn_until(reactor, lambda: near._uplinks.heard_all)

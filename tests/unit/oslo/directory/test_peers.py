@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from broker.oslo import frames as envelopes
-from broker.oslo.directory import admission, audience, wire
+from broker.oslo.directory import admission, subscribers, wire
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.wire import Hello, Kind
+from broker.oslo.directory.wire import DirectoryKind, Hello
 from broker.oslo.records import Beat
 from tests.unit.oslo.directory.clouds import (
     Raw,
@@ -31,17 +31,19 @@ def test_nobody_at_the_port_speaks_for_the_directorys_own_node(reactor, tmp_path
     settings = config(tmp_path, host="127.0.0.1", directory_port=0)
     room = open_room(reactor, settings, closing)
     raw = Raw(reactor, room.endpoint, closing)
-    raw.tell(Kind.HELLO, Hello())
-    raw.tell(Kind.ANNOUNCE, state(incarnation=1 << 62, records=[rpc("evil")]))  # before the pipeline is there
-    assert "own node" in raw.until(Kind.REFUSED).reason
+    raw.tell(DirectoryKind.HELLO, Hello())
+    raw.tell(
+        DirectoryKind.ANNOUNCE, state(incarnation=1 << 62, records=[rpc("evil")])
+    )  # before the pipeline is there
+    assert "own node" in raw.until(DirectoryKind.REFUSED).reason
     set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
     turn_until(reactor, lambda: room.registry.records == 1)
-    raw.tell(Kind.CHANGE, changed(2, 3, removed=[rpc("l1")], incarnation=5).body)
-    raw.tell(Kind.BEAT, (Beat("n9", "call", 1, 1), Beat("n1", "call", 1 << 62, 1)))
-    raw.tell(Kind.LEAVE, Beat("n1", "call", 1 << 62, 1))
-    turn_until(reactor, lambda: room.told()["forbidden"] == 4)
+    raw.tell(DirectoryKind.CHANGE, changed(2, 3, removed=[rpc("l1")], incarnation=5).body)
+    raw.tell(DirectoryKind.BEAT, (Beat("n9", "call", 1, 1), Beat("n1", "call", 1 << 62, 1)))
+    raw.tell(DirectoryKind.LEAVE, Beat("n1", "call", 1 << 62, 1))
+    turn_until(reactor, lambda: room.status()["forbidden"] == 4)
     assert [each.listener for each in room.registry.offer(("n1", "call")).records] == ["l1"]
-    raw.tell(Kind.ANNOUNCE, state("n2", records=[rpc("l2")]))
+    raw.tell(DirectoryKind.ANNOUNCE, state("n2", records=[rpc("l2")]))
     turn_until(reactor, lambda: room.registry.records == 2)
     assert len([line for line in caplog.messages if "refused a peer" in line]) == 1
 
@@ -50,10 +52,13 @@ def test_only_our_own_node_is_announced_in_its_folder(reactor, tmp_path, closing
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
-    raw.tell(Kind.HELLO, Hello())
-    raw.tell(Kind.ANNOUNCE, state("n2", records=[rpc("l2")]))
-    assert raw.until(Kind.REFUSED).reason == "saw 'n2', expected 'n1': other nodes are announced over TCP"
-    raw.tell(Kind.BEAT, (Beat("n1", "call", 1, 1), Beat("n2", "call", 1, 1)))
+    raw.tell(DirectoryKind.HELLO, Hello())
+    raw.tell(DirectoryKind.ANNOUNCE, state("n2", records=[rpc("l2")]))
+    assert (
+        raw.until(DirectoryKind.REFUSED).reason
+        == "saw 'n2', expected 'n1': other nodes are announced over TCP"
+    )
+    raw.tell(DirectoryKind.BEAT, (Beat("n1", "call", 1, 1), Beat("n2", "call", 1, 1)))
     turn_until(reactor, lambda: room.counts["forbidden"] == 2)
     assert len(room.registry) == 0
 
@@ -67,19 +72,22 @@ def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypa
     (before,) = room.registry.states()
     monkeypatch.setattr(admission, "credentials", lambda _address: (4711, 100, 7))
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
-    raw.tell(Kind.HELLO, Hello(want=True))
-    raw.until(Kind.STATES)
-    raw.tell(Kind.BEAT, ())  # as every reader does
+    raw.tell(DirectoryKind.HELLO, Hello(want=True))
+    raw.until(DirectoryKind.STATES)
+    raw.tell(DirectoryKind.BEAT, ())  # as every reader does
     for kind, body in (
-        (Kind.ANNOUNCE, state(incarnation=1 << 62)),
-        (Kind.ANNOUNCE, state("n2")),
-        (Kind.CHANGE, changed(before.version, before.version + 1, removed=[rpc("l1")], incarnation=5).body),
-        (Kind.BEAT, (Beat("n1", "call", 1 << 62, 1),)),
-        (Kind.LEAVE, Beat("n1", "call", 1 << 62, 1)),
+        (DirectoryKind.ANNOUNCE, state(incarnation=1 << 62)),
+        (DirectoryKind.ANNOUNCE, state("n2")),
+        (
+            DirectoryKind.CHANGE,
+            changed(before.version, before.version + 1, removed=[rpc("l1")], incarnation=5).body,
+        ),
+        (DirectoryKind.BEAT, (Beat("n1", "call", 1 << 62, 1),)),
+        (DirectoryKind.LEAVE, Beat("n1", "call", 1 << 62, 1)),
     ):
         raw.tell(kind, body)
     turn_until(reactor, lambda: room.counts["forbidden"] >= 5)
-    assert raw.until(Kind.REFUSED).reason.startswith("uid 4711 (pid 7) may not announce")
+    assert raw.until(DirectoryKind.REFUSED).reason.startswith("uid 4711 (pid 7) may not announce")
     assert room.registry.states() == (before,)
     raw.say(envelopes.encode(envelopes.Kind.STATUS), b"")
     turn_until(reactor, lambda: any(isinstance(each, list) for each in raw.read()))
@@ -97,11 +105,11 @@ context = zmq.Context()
 sock = context.socket(zmq.DEALER)
 sock.set(zmq.RCVTIMEO, 20000)
 sock.connect(sys.argv[1])
-sock.send_multipart(wire.encode(wire.Kind.HELLO, wire.Hello()))
-sock.send_multipart(wire.encode(wire.Kind.LEAVE, Beat("n1", "call", 1 << 62, 1)))
-sock.send_multipart(wire.encode(wire.Kind.ANNOUNCE, State("n1", "call", 1 << 62, 1, "tcp://127.0.0.1:1", "")))
+sock.send_multipart(wire.encode(wire.DirectoryKind.HELLO, wire.Hello()))
+sock.send_multipart(wire.encode(wire.DirectoryKind.LEAVE, Beat("n1", "call", 1 << 62, 1)))
+sock.send_multipart(wire.encode(wire.DirectoryKind.ANNOUNCE, State("n1", "call", 1 << 62, 1, "tcp://127.0.0.1:1", "")))
 kinds = set()
-while kinds != {wire.Kind.WELCOME, wire.Kind.REFUSED}:
+while kinds != {wire.DirectoryKind.WELCOME, wire.DirectoryKind.REFUSED}:
     kinds.add(wire.decode(frames_of(sock.recv_multipart())).kind)
 context.destroy(0)
 """
@@ -145,8 +153,8 @@ def test_broken_messages_are_dropped_and_counted_and_the_room_lives(reactor, tmp
     for parts in bad:
         raw.say(*parts)
     turn_until(reactor, lambda: room.counts["malformed"] == len(bad))
-    raw.tell(Kind.HELLO, Hello(want=True))
-    assert raw.until(Kind.STATES).complete
+    raw.tell(DirectoryKind.HELLO, Hello(want=True))
+    assert raw.until(DirectoryKind.STATES).complete
     assert len([line for line in caplog.messages if "dropped a message" in line]) == 1
 
 
@@ -155,21 +163,21 @@ def test_an_oversized_message_ends_its_connection_only(reactor, tmp_path, closin
     room = open_room(reactor, settings, closing)
     raw = Raw(reactor, room.endpoint, closing)
     other = Raw(reactor, room.endpoint, closing)
-    other.tell(Kind.HELLO, Hello())
-    other.until(Kind.WELCOME)
+    other.tell(DirectoryKind.HELLO, Hello())
+    other.until(DirectoryKind.WELCOME)
     raw.say(b"HGD\x01\x02", bytes(wire.TOLD_BYTES_MAX + 1))
-    raw.tell(Kind.HELLO, Hello(node="again"))
+    raw.tell(DirectoryKind.HELLO, Hello(node="again"))
     turn_for(reactor, 0.3)
-    other.tell(Kind.HELLO, Hello(want=True))
-    assert other.until(Kind.STATES).complete
+    other.tell(DirectoryKind.HELLO, Hello(want=True))
+    assert other.until(DirectoryKind.STATES).complete
 
 
 def test_who_never_said_hello_is_asked_for_it(reactor, tmp_path, closing):
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
-    raw.tell(Kind.ANNOUNCE, state(records=[rpc("l1")]))
-    assert raw.until(Kind.RESEND) == ()
+    raw.tell(DirectoryKind.ANNOUNCE, state(records=[rpc("l1")]))
+    assert raw.until(DirectoryKind.RESEND) == ()
     assert len(room.registry) == 0
 
 
@@ -177,24 +185,24 @@ def test_a_change_that_does_not_fit_is_answered_by_resend(reactor, tmp_path, clo
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
-    raw.tell(Kind.HELLO, Hello())
-    raw.tell(Kind.CHANGE, changed(1, 2, added=[rpc("l1")]).body)
-    assert raw.until(Kind.RESEND) == (("n1", "call"),)
+    raw.tell(DirectoryKind.HELLO, Hello())
+    raw.tell(DirectoryKind.CHANGE, changed(1, 2, added=[rpc("l1")]).body)
+    assert raw.until(DirectoryKind.RESEND) == (("n1", "call"),)
     assert room.registry.counts["resent"] == 1
 
 
 def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
     reactor, tmp_path, closing, monkeypatch
 ):
-    monkeypatch.setattr(audience, "OUTBOX_MSGS", 8)
+    monkeypatch.setattr(subscribers, "OUTBOX_MSGS", 8)
     settings = config(tmp_path, lease_s=30.0, beat_s=0.1)
     room = open_room(reactor, settings, closing)
     slow = Raw(reactor, settings.path("directory.ctl"), closing)
-    slow.tell(Kind.HELLO, Hello(want=True))
+    slow.tell(DirectoryKind.HELLO, Hello(want=True))
     announcer = announcer_of(reactor, settings, closing)
     replica, _reader = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: replica.synced)
-    listening = room._doors[0].audience
+    listening = room._doors[0].subscribers
     big = [rpc(f"l{at:05}", server="s" * 200) for at in range(40)]
     rounds = 0
 
@@ -225,23 +233,23 @@ def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, c
     gone, silent = (Raw(reactor, settings.path("directory.ctl"), []) for _ in range(2))
     closing.append(silent)
     for raw in (gone, silent):
-        raw.tell(Kind.HELLO, Hello(want=True))
-    listening = room._doors[0].audience
+        raw.tell(DirectoryKind.HELLO, Hello(want=True))
+    listening = room._doors[0].subscribers
     turn_until(reactor, lambda: len(listening) == 2)
     gone.close()
     turn_until(reactor, lambda: listening.counts["lost"] == 1)
     turn_until(reactor, lambda: listening.counts["silent"] == 1)
     assert len(listening) == 0
-    silent.tell(Kind.BEAT, ())
-    assert silent.until(Kind.RESEND) == ()
+    silent.tell(DirectoryKind.BEAT, ())
+    assert silent.until(DirectoryKind.RESEND) == ()
 
 
 def test_more_listeners_than_allowed_are_refused(reactor, tmp_path, closing, monkeypatch):
-    monkeypatch.setattr(audience, "PEERS_MAX", 1)
+    monkeypatch.setattr(subscribers, "PEERS_MAX", 1)
     settings = config(tmp_path)
     open_room(reactor, settings, closing)
     first, second = (Raw(reactor, settings.path("directory.ctl"), closing) for _ in range(2))
-    first.tell(Kind.HELLO, Hello())
-    first.until(Kind.WELCOME)
-    second.tell(Kind.HELLO, Hello())
-    assert "others are listening" in second.until(Kind.REFUSED).reason
+    first.tell(DirectoryKind.HELLO, Hello())
+    first.until(DirectoryKind.WELCOME)
+    second.tell(DirectoryKind.HELLO, Hello())
+    assert "others are listening" in second.until(DirectoryKind.REFUSED).reason

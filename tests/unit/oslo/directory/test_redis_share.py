@@ -14,7 +14,7 @@ from broker.oslo.directory.link import Announcer, Reader
 from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_age, read_place, state_key
 from broker.oslo.directory.redis_share import PAUSE_S, RedisShare, opener
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.server import DirectoryRoom
+from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.records import Offer
 from tests.live.ports import free_port
 from tests.unit.oslo.directory.clouds import changed, config, rpc, set_records, state, turn_for, turn_until
@@ -79,7 +79,7 @@ def server(tmp_path):
 
 def open_node(reactor, tmp_path, closing, name, urls, **more):
     settings = config(tmp_path, name, redis=tuple(urls), **{"lease_s": 1.0, "beat_s": 0.1, **more})
-    room = DirectoryRoom(reactor, settings)
+    room = DirectoryServer(reactor, settings)
     room.open()
     closing.append(lambda: room.stop("the test is over"))
     announcer = Announcer(reactor, settings, "call", f"tcp://{name}:9501", "")
@@ -129,9 +129,11 @@ def test_known_hosts_work_without_redis_and_after_its_restart_everything_is_writ
 ):
     room, one, _ = open_node(reactor, tmp_path, closing, "n1", [server.url])
     _, _two, replica = open_node(reactor, tmp_path, closing, "n2", [server.url])
-    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"] and room.told()["redis"][0]["alive"])
+    turn_until(
+        reactor, lambda: listeners(replica) == ["of-n1", "of-n2"] and room.status()["redis"][0]["alive"]
+    )
     server.stop()
-    turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+    turn_until(reactor, lambda: not room.status()["redis"][0]["alive"])
     set_records(one, [rpc("of-n1"), rpc("later")])
     turn_for(reactor, 2.5)  # more than two leases
     assert listeners(replica) == ["of-n1", "of-n2"]
@@ -142,7 +144,7 @@ def test_known_hosts_work_without_redis_and_after_its_restart_everything_is_writ
     turn_for(reactor, 2.5)
     assert listeners(replica) == ["later", "of-n1", "of-n2"]
     assert all("of-n1" in each for each in seen)
-    assert room.told()["redis"][0]["connects"] >= 2
+    assert room.status()["redis"][0]["connects"] >= 2
 
 
 def test_a_redis_that_forgot_everything_is_filled_again(reactor, tmp_path, closing, server):
@@ -173,7 +175,7 @@ def test_several_hosts_are_all_written_and_any_one_is_enough(reactor, tmp_path, 
     set_records(one, [rpc("of-n1"), rpc("later")])
     turn_until(reactor, lambda: listeners(replica) == ["later", "of-n1", "of-n2"])
     one.leave()
-    turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+    turn_until(reactor, lambda: not room.status()["redis"][0]["alive"])
     turn_until(reactor, lambda: listeners(replica) == ["of-n2"])
 
 
@@ -183,13 +185,13 @@ def test_by_sentinel(reactor, tmp_path, closing, server):
     room, _, replica = open_node(reactor, tmp_path, closing, "n1", [sentinel.url])
     open_node(reactor, tmp_path, closing, "n2", [server.url])
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"])
-    assert room.told()["redis"][0]["host"] == f"127.0.0.1:{sentinel.port}/main"
+    assert room.status()["redis"][0]["host"] == f"127.0.0.1:{sentinel.port}/main"
 
 
 @pytest.mark.patient
 def test_a_frozen_redis_stops_nobody(reactor, tmp_path, closing, server):
     room, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
-    turn_until(reactor, lambda: room.told()["redis"][0]["alive"])
+    turn_until(reactor, lambda: room.status()["redis"][0]["alive"])
     server.process.send_signal(signal.SIGSTOP)
     try:
         begin = time.monotonic()
@@ -199,16 +201,16 @@ def test_a_frozen_redis_stops_nobody(reactor, tmp_path, closing, server):
         turns = reactor.turns
         turn_for(reactor, 0.5)
         assert reactor.turns - turns >= 5
-        turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+        turn_until(reactor, lambda: not room.status()["redis"][0]["alive"])
         assert time.monotonic() - begin < 15
     finally:
         server.process.send_signal(signal.SIGCONT)
-    turn_until(reactor, lambda: room.told()["redis"][0]["alive"])
+    turn_until(reactor, lambda: room.status()["redis"][0]["alive"])
 
 
 def test_nonsense_in_redis_is_counted_and_harmless(reactor, tmp_path, closing, server):
     room, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
-    turn_until(reactor, lambda: room.told()["redis"][0]["alive"])
+    turn_until(reactor, lambda: room.status()["redis"][0]["alive"])
     with server.client() as client:
         client.sadd(PLACES, b"nonsense", b'["n2","call"]', b'["n3","call"]', b'["n4","call"]')
         client.set(lease_key(("n2", "call")), b"x y")
@@ -220,7 +222,7 @@ def test_nonsense_in_redis_is_counted_and_harmless(reactor, tmp_path, closing, s
             b'{"node":"n5","pipeline":"call","incarnation":1,"version":1,"endpoint":""}',
         )
         client.publish(CHANNEL, b"nonsense")
-        turn_until(reactor, lambda: room.told()["redis"][0]["malformed"] >= 3)
+        turn_until(reactor, lambda: room.status()["redis"][0]["malformed"] >= 3)
     open_node(reactor, tmp_path, closing, "n6", [server.url])
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n6"])
 
@@ -229,12 +231,12 @@ def test_a_password_is_never_told(reactor, tmp_path, closing, server, caplog):
     room, _, _ = open_node(
         reactor, tmp_path, closing, "n1", [server.url, f"redis://:wrong-{PASSWORD}@127.0.0.1:{server.port}/0"]
     )
-    turn_until(reactor, lambda: room.told()["redis"][0]["alive"] and "lost" not in caplog.text)
+    turn_until(reactor, lambda: room.status()["redis"][0]["alive"] and "lost" not in caplog.text)
     turn_until(reactor, lambda: any("what it told stays" in line for line in caplog.messages))
     server.stop()
-    turn_until(reactor, lambda: not room.told()["redis"][0]["alive"])
+    turn_until(reactor, lambda: not room.status()["redis"][0]["alive"])
     assert PASSWORD not in caplog.text
-    assert PASSWORD not in str(room.told())
+    assert PASSWORD not in str(room.status())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
-from broker.oslo.directory.registry import FOREIGN, FULL, LOCAL_OWNER, STALE, Registry
-from broker.oslo.directory.wire import Gone, Kind
+from broker.oslo.directory.registry import FOREIGN, FULL, LOCAL_OWNER, STALE, StateRegistry
+from broker.oslo.directory.wire import DirectoryKind, Gone
 from broker.oslo.records import Beat
 from tests.unit.oslo.directory.clouds import changed, rpc, state, states
 
@@ -10,7 +10,7 @@ PLACE = ("n1", "call")
 
 @pytest.fixture
 def registry():
-    return Registry(5.0)
+    return StateRegistry(5.0)
 
 
 def beat(version=1, incarnation=1, node="n1"):
@@ -98,7 +98,7 @@ def test_leases_end_without_beats_and_only_then(registry):
     for now in range(1, 6):
         registry.beat(LOCAL_OWNER, [beat(node="n2")], float(now))
         assert registry.tick(float(now)) == (
-            () if now < 5 else ((Kind.GONE, (Gone("n1", "call", 7, "lease ended"),)),)
+            () if now < 5 else ((DirectoryKind.GONE, (Gone("n1", "call", 7, "lease ended"),)),)
         )
     assert registry.offer(("n2", "call")) is not None
     assert registry.records == 0
@@ -108,7 +108,7 @@ def test_who_leaves_is_gone_at_once(registry):
     registry.announce(LOCAL_OWNER, state(incarnation=7, records=[rpc("l1")]), 0.0)
     assert registry.leave(LOCAL_OWNER, beat(incarnation=6), 1.0).news == ()
     assert registry.leave(LOCAL_OWNER, beat(incarnation=7), 1.0).news == (
-        (Kind.GONE, (Gone("n1", "call", 7, "left"),)),
+        (DirectoryKind.GONE, (Gone("n1", "call", 7, "left"),)),
     )
     assert registry.leave(LOCAL_OWNER, beat(incarnation=7), 1.0).news == ()
     assert (len(registry), registry.records) == (0, 0)
@@ -126,7 +126,7 @@ def test_a_directory_that_was_stopped_itself_holds_nobody_guilty(registry):
 
 
 def test_limits_refuse_and_forget_nothing():
-    registry = Registry(5.0, states_max=2, records_max=3)
+    registry = StateRegistry(5.0, states_max=2, records_max=3)
     registry.announce("a", state("n1", records=[rpc("l1")]), 0.0)
     registry.announce("a", state("n2", records=[rpc("l2")]), 0.0)
     assert registry.announce("a", state("n3"), 0.0).refused == FULL

@@ -250,7 +250,7 @@ def test_what_does_not_fit_is_counted_and_not_asked_for_for_ever():
     assert replica.feed("a", changed(1, 2, added=[rpc("x")], node="n3"), 1.0)
     assert replica.feed("a", changed(1, 2, added=[rpc("x"), rpc("y")], node="n1"), 1.0)
     assert replica.counts["overflow"] == 3
-    assert replica.told()["sources"]["a"]["states"] == 1
+    assert replica.status()["sources"]["a"]["states"] == 1
 
 
 def test_endings_of_what_was_never_known_do_not_pile_up():

@@ -2,24 +2,27 @@ import msgspec
 import pytest
 
 from broker.oslo.directory import wire
-from broker.oslo.directory.wire import Gone, Hello, Kind, Refused, States, Welcome
+from broker.oslo.directory.wire import DirectoryKind, DirectoryRefused, Gone, Hello, States, Welcome
 from broker.oslo.frames import Malformed
 from broker.oslo.records import RECORDS_MAX, Beat, Change, Record, State
 from tests.unit.oslo.directory.clouds import rpc, state
 
 BODIES = [
-    (Kind.HELLO, Hello(True, "n1")),
-    (Kind.ANNOUNCE, state(records=[rpc("a")], endpoint="tcp://host:9501", key="k" * 40)),
-    (Kind.CHANGE, Change("n1", "call", 1, 1, 2, (rpc("b"),), (rpc("a"),))),
-    (Kind.BEAT, (Beat("n1", "call", 1, 2), Beat("n1", "cast", 1, 1))),
-    (Kind.LEAVE, Beat("n1", "call", 1, 2)),
-    (Kind.WELCOME, Welcome("n1", 7, 5.0, "/run/x")),
-    (Kind.STATES, States((state(pipeline="fanout", records=[Record("nova", "compute")]),), complete=True)),
-    (Kind.CHANGED, Change("n1", "notify", 1, 1, 2, (Record("nova", "a.info", "", "l1", None),))),
-    (Kind.GONE, (Gone("n1", "call", 3, "left"),)),
-    (Kind.RESEND, (("n1", "call"),)),
-    (Kind.ALIVE, wire.Alive()),
-    (Kind.REFUSED, Refused("no")),
+    (DirectoryKind.HELLO, Hello(True, "n1")),
+    (DirectoryKind.ANNOUNCE, state(records=[rpc("a")], endpoint="tcp://host:9501", key="k" * 40)),
+    (DirectoryKind.CHANGE, Change("n1", "call", 1, 1, 2, (rpc("b"),), (rpc("a"),))),
+    (DirectoryKind.BEAT, (Beat("n1", "call", 1, 2), Beat("n1", "cast", 1, 1))),
+    (DirectoryKind.LEAVE, Beat("n1", "call", 1, 2)),
+    (DirectoryKind.WELCOME, Welcome("n1", 7, 5.0, "/run/x")),
+    (
+        DirectoryKind.STATES,
+        States((state(pipeline="fanout", records=[Record("nova", "compute")]),), complete=True),
+    ),
+    (DirectoryKind.CHANGED, Change("n1", "notify", 1, 1, 2, (Record("nova", "a.info", "", "l1", None),))),
+    (DirectoryKind.GONE, (Gone("n1", "call", 3, "left"),)),
+    (DirectoryKind.RESEND, (("n1", "call"),)),
+    (DirectoryKind.ALIVE, wire.Alive()),
+    (DirectoryKind.REFUSED, DirectoryRefused("no")),
 ]
 
 
@@ -34,7 +37,7 @@ def test_every_kind_comes_back_as_it_went(kind, body):
 
 
 def test_every_kind_is_tried_above():
-    assert {kind for kind, _body in BODIES} == set(Kind)
+    assert {kind for kind, _body in BODIES} == set(DirectoryKind)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_another_version_is_told_apart():
 )
 def test_states_that_cannot_be_are_refused(bad):
     with pytest.raises(Malformed):
-        wire.decode(list(wire.encode(Kind.ANNOUNCE, bad)), wire.TO_DIRECTORY)
+        wire.decode(list(wire.encode(DirectoryKind.ANNOUNCE, bad)), wire.TO_DIRECTORY)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +108,11 @@ def test_endpoints_that_can_be(good):
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (Kind.CHANGE, Change("n1", "call", 1, 2, 2)),
-        (Kind.CHANGE, Change("n1", "call", 1, 1, 2, (Record("e", "t"),))),
-        (Kind.BEAT, (Beat("n1", "other", 1, 1),)),
-        (Kind.LEAVE, Beat("", "call", 1, 1)),
-        (Kind.HELLO, Hello(True, "x" * 256)),
+        (DirectoryKind.CHANGE, Change("n1", "call", 1, 2, 2)),
+        (DirectoryKind.CHANGE, Change("n1", "call", 1, 1, 2, (Record("e", "t"),))),
+        (DirectoryKind.BEAT, (Beat("n1", "other", 1, 1),)),
+        (DirectoryKind.LEAVE, Beat("", "call", 1, 1)),
+        (DirectoryKind.HELLO, Hello(True, "x" * 256)),
     ],
 )
 def test_other_values_that_cannot_be(kind, body):
@@ -120,13 +123,13 @@ def test_other_values_that_cannot_be(kind, body):
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (Kind.WELCOME, Welcome("n1", 1, 0.0)),
-        (Kind.WELCOME, Welcome("n1", 1, 1e9)),
-        (Kind.GONE, (Gone("n1", "call", 1, "w" * 65),)),
-        (Kind.RESEND, (("n1", "nowhere"),)),
-        (Kind.REFUSED, Refused("r" * 1025)),
-        (Kind.RESEND, (("n1", "call"),) * 20_000),
-        (Kind.STATES, States((state(),) * 20_000)),
+        (DirectoryKind.WELCOME, Welcome("n1", 1, 0.0)),
+        (DirectoryKind.WELCOME, Welcome("n1", 1, 1e9)),
+        (DirectoryKind.GONE, (Gone("n1", "call", 1, "w" * 65),)),
+        (DirectoryKind.RESEND, (("n1", "nowhere"),)),
+        (DirectoryKind.REFUSED, DirectoryRefused("r" * 1025)),
+        (DirectoryKind.RESEND, (("n1", "call"),) * 20_000),
+        (DirectoryKind.STATES, States((state(),) * 20_000)),
     ],
 )
 def test_values_of_a_directory_that_cannot_be(kind, body):

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     from oslo_config import cfg
     from oslo_messaging import opts
 
-from broker.oslo import station
+from broker.oslo import client
 from tests.unit.oslo.driver.memory import Network
 
 
@@ -45,7 +45,7 @@ def conf() -> cfg.ConfigOpts:
 def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     """What ports are opened on; nothing may be left open."""
     network = Network()
-    monkeypatch.setattr(station, "open_port", network.open_port, raising=False)
+    monkeypatch.setattr(client, "open_session", network.open_session, raising=False)
     yield network
     assert network.open == 0
 

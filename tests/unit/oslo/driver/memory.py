@@ -44,7 +44,7 @@ class MemoryItem:
 
 
 class MemoryIntake:
-    """As ``contract.Intake``."""
+    """As ``contract.Inbox``."""
 
     def __init__(self, topics: Sequence[tuple[str, str]], server: str = "", pool: str | None = None) -> None:
         self.topics, self.server, self.pool = list(topics), server, pool
@@ -87,7 +87,7 @@ class Network:
         self.settings: list[Settings] = []
         self.turn = itertools.count()
 
-    def open_port(self, settings: Settings) -> "MemoryPort":
+    def open_session(self, settings: Settings) -> "MemoryPort":
         self.settings.append(settings)
         self.open += 1
         self.opened += 1
@@ -99,7 +99,7 @@ class Network:
 
 
 class MemoryPort:
-    """As ``contract.Port``."""
+    """As ``contract.Session``."""
 
     def __init__(self, network: Network) -> None:
         self.network = network

@@ -153,7 +153,7 @@ def test_casts_and_fanouts_reach_one_or_all(transport: Any, network: Network) ->
         client(transport, target={"server": "s2"}).cast({}, "add", a=9, b=9)
         until(lambda: len(two.seen) == 4)
     assert len(one.seen) == 3
-    assert all("reply" not in item.told for intake in network.intakes for item in intake._items)
+    assert all("reply" not in item.told for inbox in network.intakes for item in inbox._items)
 
 
 @pytest.mark.parametrize("retry", [None, -1, 0, 3])
@@ -209,7 +209,7 @@ def test_failures_are_those_that_applications_know(transport: Any, network: Netw
         client(transport).call({}, "add")
     assert isinstance(refused.value.ex, MessageRefused)
     assert refused.value.ex.reason is Reason.DENIED
-    network.fail = Closed("the port was closed")
+    network.fail = Closed("the session was closed")
     with pytest.raises(ZmqDriverError, match="closed"):
         driver_of(transport).send(oslo_messaging.Target(topic="t"), {}, {})
     assert issubclass(ZmqDriverError, base.TransportDriverError)
@@ -295,13 +295,13 @@ def test_a_child_process_opens_a_port_of_its_own(
 def test_threads_that_begin_together_share_one_port(transport: Any, network: Network) -> None:
     meet = threading.Barrier(8)
     ports: list[Any] = []
-    first = network.open_port
+    first = network.open_session
 
     def begin() -> None:
         meet.wait(PATIENCE_S)
-        ports.append(driver_of(transport)._port())
+        ports.append(driver_of(transport)._session())
 
-    network.open_port = lambda settings: (time.sleep(0.01), first(settings))[1]  # type: ignore[method-assign]
+    network.open_session = lambda settings: (time.sleep(0.01), first(settings))[1]  # type: ignore[method-assign]
     threads = [threading.Thread(target=begin) for _ in range(8)]
     for thread in threads:
         thread.start()

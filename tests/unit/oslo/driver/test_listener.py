@@ -29,43 +29,43 @@ def numbers(batch: list[ZmqIncoming]) -> list[int]:
 
 
 @pytest.fixture
-def intake() -> MemoryIntake:
+def inbox() -> MemoryIntake:
     return MemoryIntake([("e", "t")])
 
 
 @pytest.fixture
-def listener(intake: MemoryIntake) -> ZmqListener:
-    return ZmqListener(intake, 1000)
+def listener(inbox: MemoryIntake) -> ZmqListener:
+    return ZmqListener(inbox, 1000)
 
 
-def test_one_at_a_time_in_order(intake: MemoryIntake, listener: ZmqListener) -> None:
+def test_one_at_a_time_in_order(inbox: MemoryIntake, listener: ZmqListener) -> None:
     for number in range(3):
-        intake.put(item(number))
+        inbox.put(item(number))
     assert [numbers(listener.poll()) for _ in range(3)] == [[0], [1], [2]]
     assert listener.poll(timeout=0.01) == []
 
 
-def test_a_full_batch_does_not_wait(intake: MemoryIntake, listener: ZmqListener) -> None:
+def test_a_full_batch_does_not_wait(inbox: MemoryIntake, listener: ZmqListener) -> None:
     for number in range(7):
-        intake.put(item(number))
+        inbox.put(item(number))
     assert numbers(listener.poll(batch_size=5, batch_timeout=3600)) == [0, 1, 2, 3, 4]
     assert numbers(listener.poll(batch_size=5, batch_timeout=0.01)) == [5, 6]
 
 
-def test_the_first_message_starts_the_time_of_a_batch(intake: MemoryIntake, listener: ZmqListener) -> None:
-    threading.Timer(0.3, lambda: intake.put(item(1))).start()
+def test_the_first_message_starts_the_time_of_a_batch(inbox: MemoryIntake, listener: ZmqListener) -> None:
+    threading.Timer(0.3, lambda: inbox.put(item(1))).start()
     # a timer that began with the poll would be over before the message
     assert numbers(listener.poll(batch_size=5, batch_timeout=0.1)) == [1]
 
 
 def test_a_batch_without_a_time_waits_until_it_is_full_or_stopped(
-    intake: MemoryIntake, listener: ZmqListener
+    inbox: MemoryIntake, listener: ZmqListener
 ) -> None:
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.extend(numbers(listener.poll(batch_size=3))))
     thread.start()
-    intake.put(item(1))
-    intake.put(item(2))
+    inbox.put(item(1))
+    inbox.put(item(2))
     thread.join(0.2)
     assert thread.is_alive()
     listener.stop()
@@ -74,10 +74,10 @@ def test_a_batch_without_a_time_waits_until_it_is_full_or_stopped(
 
 
 def test_after_stop_what_is_here_is_drained_and_nothing_waits(
-    intake: MemoryIntake, listener: ZmqListener
+    inbox: MemoryIntake, listener: ZmqListener
 ) -> None:
-    intake.put(item(1))
-    intake.put(item(2))
+    inbox.put(item(1))
+    inbox.put(item(2))
     listener.stop()
     assert numbers(listener.poll()) == [1]
     assert numbers(listener.poll(batch_size=9, batch_timeout=3600)) == [2]
@@ -87,12 +87,12 @@ def test_after_stop_what_is_here_is_drained_and_nothing_waits(
     assert listener.poll() == []
 
 
-def test_stop_wakes_a_poll(intake: MemoryIntake, listener: ZmqListener) -> None:
+def test_stop_wakes_a_poll(inbox: MemoryIntake, listener: ZmqListener) -> None:
     seen: list[Any] = []
     adapter = base.PollStyleListenerAdapter(listener, 1, None)
     adapter.start(seen.extend)
-    intake.put(item(1))
-    intake.put(item(2))
+    inbox.put(item(1))
+    inbox.put(item(2))
     adapter.stop()
     adapter.cleanup()
     assert numbers(seen) == [1, 2]
@@ -130,11 +130,11 @@ def test_nothing_raises_and_nothing_spins(
 
 
 def test_an_intake_that_ended_under_a_running_server_does_not_spin(
-    monkeypatch: pytest.MonkeyPatch, intake: MemoryIntake, listener: ZmqListener
+    monkeypatch: pytest.MonkeyPatch, inbox: MemoryIntake, listener: ZmqListener
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(module.time, "sleep", pauses.append)
-    intake.close()
+    inbox.close()
     assert listener.poll() == []
     assert pauses == [module._PAUSE_S]
     assert listener.poll(timeout=0.0) == []  # a poll with a timeout ends when it is over
@@ -144,12 +144,12 @@ def test_an_intake_that_ended_under_a_running_server_does_not_spin(
 
 
 def test_what_cannot_be_read_is_dropped_and_its_caller_is_told(
-    intake: MemoryIntake, listener: ZmqListener, caplog: pytest.LogCaptureFixture
+    inbox: MemoryIntake, listener: ZmqListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     call, cast = MemoryItem(b"{", HERE, wants_reply=True), MemoryItem(b"\xff", HERE)
-    intake.put(call)
-    intake.put(cast)
-    intake.put(item(3))
+    inbox.put(call)
+    inbox.put(cast)
+    inbox.put(item(3))
     with caplog.at_level(logging.WARNING):
         assert numbers(listener.poll()) == [3]
     assert (call.told, cast.told) == (["acknowledge", "reply"], ["acknowledge"])

@@ -13,11 +13,11 @@ PATIENCE_S = 20.0
 
 
 def filled(count: int) -> MemoryIntake:
-    intake = MemoryIntake([("e", "t")])
+    inbox = MemoryIntake([("e", "t")])
     for number in range(count):
         body = serialization.request_body({}, {"method": "m", "args": {"n": number}})
-        intake.put(MemoryItem(body, HERE))
-    return intake
+        inbox.put(MemoryItem(body, HERE))
+    return inbox
 
 
 def test_a_full_window_waits_for_half_of_it() -> None:
@@ -45,8 +45,8 @@ def test_nobody_waits_once_it_is_open() -> None:
 
 
 def test_a_listener_hands_out_as_many_as_were_acknowledged() -> None:
-    intake = filled(10)
-    listener = ZmqListener(intake, 100, window=4)
+    inbox = filled(10)
+    listener = ZmqListener(inbox, 100, window=4)
     held = [listener.poll()[0] for _ in range(4)]
     more: list[object] = []
     thread = threading.Thread(target=lambda: more.extend(listener.poll()))
@@ -58,7 +58,7 @@ def test_a_listener_hands_out_as_many_as_were_acknowledged() -> None:
     held[1].requeue()
     thread.join(PATIENCE_S)
     assert len(more) == 1
-    assert len(intake._items) == 6  # five were never asked for, one came back
+    assert len(inbox._items) == 6  # five were never asked for, one came back
 
 
 def test_what_is_left_is_drained_after_stop() -> None:

@@ -25,9 +25,9 @@ class Listener:
         self.sub = rig.peer(zmq.SUB, "notify.pub")
         self.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(listener))
         rig.confirmed(self.sub)
-        self.desk = rig.peer(zmq.DEALER, "notify.ctl")
+        self.registration = rig.peer(zmq.DEALER, "notify.ctl")
         names = [(EXCHANGE, topic) for topic in topics or (TOPIC,)]
-        head, body = rig.open(self.desk, listener, names, pool, credit)
+        head, body = rig.open(self.registration, listener, names, pool, credit)
         assert head.kind == Kind.OPENED, body
         self.opened = msgspec.json.decode(body, type=Opened)
 
@@ -38,11 +38,11 @@ class Listener:
         return body.decode()
 
     def say(self, kind: int, *rest: bytes, word: int = 0) -> None:
-        self.desk.send_multipart([encode(kind, listeners=(self.id,), word=word, id=new_id()), *rest])
+        self.registration.send_multipart([encode(kind, listeners=(self.id,), word=word, id=new_id()), *rest])
 
     def close(self) -> None:
         self.say(Kind.CLOSE, b"")
-        while decode(self.rig.receive(self.desk)[0]).kind != Kind.CLOSED:
+        while decode(self.rig.receive(self.registration)[0]).kind != Kind.CLOSED:
             pass
 
 

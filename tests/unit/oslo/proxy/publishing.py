@@ -12,7 +12,7 @@ from broker.identity import Credentials, Role
 from broker.oslo.frames import Envelope, Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.doorman import Doorman
+from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opening, Record, to_json
 from tests.live.oslo_wire import hear
@@ -36,8 +36,8 @@ class Rig:
         self.said: list[str] = []
         self.reactor = Reactor(say=lambda _level, text, values: self.said.append(text % values))
         self.reactor.open()
-        self.doorman = Doorman(self.config)
-        self.room = room(self.reactor, self.config, self.doorman)
+        self.acl = AccessControl(self.config)
+        self.room = room(self.reactor, self.config, self.acl)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._peers: list[zmq.Socket[bytes]] = []
 
@@ -69,7 +69,7 @@ class Rig:
             found = condition()
             if found:
                 return found
-            assert time.monotonic() < end, f"{what or condition}: {self.room.told()!s:.2000} {self.said}"
+            assert time.monotonic() < end, f"{what or condition}: {self.room.status()!s:.2000} {self.said}"
             self.turn()
 
     # ------------------------------------------------------------ peers
@@ -100,11 +100,11 @@ class Rig:
         assert answer[0] == token
         return answer
 
-    def status(self, desk: zmq.Socket[bytes]) -> dict[str, Any]:
+    def status(self, registration: zmq.Socket[bytes]) -> dict[str, Any]:
         number = new_id()
-        desk.send_multipart([encode(Kind.STATUS, id=number), b""])
+        registration.send_multipart([encode(Kind.STATUS, id=number), b""])
         while True:
-            head, body = self.receive(desk, "a STATUS")
+            head, body = self.receive(registration, "a STATUS")
             if decode(head).kind == Kind.STATUS:
                 assert decode(head).id == number
                 return msgspec.json.decode(body)
@@ -113,7 +113,7 @@ class Rig:
 
     def open(
         self,
-        desk: zmq.Socket[bytes],
+        registration: zmq.Socket[bytes],
         listener: str,
         topics: list[tuple[str, str]],
         pool: str | None = None,
@@ -121,12 +121,12 @@ class Rig:
     ) -> tuple[Envelope, bytes]:
         records = tuple(Record(exchange, topic, "", listener, pool) for exchange, topic in topics)
         opening = Opening(listener, records, pool, credit)
-        desk.send_multipart([encode(Kind.OPEN, id=new_id()), to_json(opening)])
-        head, body = self.receive(desk, "an answer to OPEN")
+        registration.send_multipart([encode(Kind.OPEN, id=new_id()), to_json(opening)])
+        head, body = self.receive(registration, "an answer to OPEN")
         return decode(head), body
 
     def counts(self) -> dict[str, int]:
-        return self.room.told()["counts"]
+        return self.room.status()["counts"]
 
     def count(self, name: str) -> int:
         return self.counts().get(name, 0)

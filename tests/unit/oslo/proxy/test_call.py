@@ -37,7 +37,7 @@ def test_a_call_goes_there_and_back(node, tcp):
     beat, answer = client.get(), client.get()
     assert (beat.kind, beat.envelope.id) == (Kind.BEAT, number)
     assert (answer.kind, answer.envelope.id, answer.rest) == (Kind.REPLY, number, [b"pong"])
-    assert node.told("call")["pending"] == 0
+    assert node.status("call")["pending"] == 0
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -192,7 +192,7 @@ def test_nobody_unlisted_comes_in_by_tcp(run_node):
     client = node.client(tcp=True)
     client.sock.poll(200, zmq.POLLOUT)
     assert client.unheard("t")
-    until(lambda: node.told("call")["connections_denied"], "the stranger to be counted")
+    until(lambda: node.status("call")["connections_denied"], "the stranger to be counted")
     assert server.silent(50)
     node.client().call("t")
     server.get()
@@ -230,7 +230,7 @@ def test_calls_of_clients_that_are_gone_are_forgotten(run_node, monkeypatch, tcp
     got = sorted((server.get() for _ in range(3)), key=lambda each: each.body)
     client.sock.close(0)
     node.counted("call", "abandoned", 2)
-    assert node.told("call")["pending"] == 1
+    assert node.status("call")["pending"] == 1
     server.reply(got[0])
     node.counted("call", "late_replies")
     server.reply(got[2])
@@ -257,20 +257,20 @@ def test_calls_nobody_waits_for_are_forgotten(run_node, monkeypatch):
     server.open("t")
     client.call("t", ttl_ms=1)
     got = server.get()
-    assert node.told("call")["pending"] == 1
+    assert node.status("call")["pending"] == 1
     node.counted("call", "expired")
-    assert node.told("call")["pending"] == 0
+    assert node.status("call")["pending"] == 0
     server.reply(got)
     node.counted("call", "late_replies")
 
 
 def jam(node, client, **more):
     """Call a server that does not read until its queue of 5 is full and stays so; returns how many were accepted."""
-    came = node.told("call")["entries"][1]["in"]
+    came = node.status("call")["entries"][1]["in"]
     refused = steady = 0
     for sent in range(1, BELOW_MSGS):
         client.call("t", BIG, **more)
-        until(lambda sent=sent: node.told("call")["entries"][1]["in"] == came + sent, "the call to come in")
+        until(lambda sent=sent: node.status("call")["entries"][1]["in"] == came + sent, "the call to come in")
         count = node.count("call", "refused_busy")
         steady = steady + 1 if count > refused else 0
         refused = count
@@ -280,7 +280,7 @@ def jam(node, client, **more):
             break
     answers = [client.get() for _ in range(refused)]
     assert {(answer.kind, answer.reason) for answer in answers} == {(Kind.REFUSED, Reason.BUSY)}
-    assert node.told("call")["control"]["waiting"] == 5
+    assert node.status("call")["control"]["waiting"] == 5
     return sent - refused
 
 
@@ -336,7 +336,7 @@ def test_what_waits_for_a_dead_server_is_refused_by_name(run_node, monkeypatch):
         child.freeze()
         given = jam(node, client, server="frozen")
         child.kill()
-        until(lambda: node.told("call")["pending"] == 0, "the end of all of them")
+        until(lambda: node.status("call")["pending"] == 0, "the end of all of them")
         # of the five that waited libzmq may still take some while the connection ends, or all: those are not sent again
         refused = node.count("call", "refused_no_route")
         assert refused + node.count("call", "orphaned") == given
@@ -356,7 +356,7 @@ def test_what_waits_too_long_is_not_sent(run_node):
         return node.count("call", "refused_expired") >= 5
 
     until(refused, "some to expire")
-    until(lambda: not node.told("call")["control"]["waiting"], "the others to do so")
+    until(lambda: not node.status("call")["control"]["waiting"], "the others to do so")
     expired = node.count("call", "refused_expired")
     answers = [client.get() for _ in range(expired)]
     assert {(answer.kind, answer.reason) for answer in answers} == {(Kind.REFUSED, Reason.EXPIRED)}
@@ -379,7 +379,7 @@ def test_casts_may_come_this_way(node, confirm):
         assert client.get().reason == Reason.NO_ROUTE
     node.counted("call", "refused_no_route")
     assert client.silent(50)
-    assert node.told("call")["pending"] == 0
+    assert node.status("call")["pending"] == 0
 
 
 def test_a_cast_that_waits_is_confirmed_when_it_is_taken(run_node):
@@ -388,17 +388,17 @@ def test_a_cast_that_waits_is_confirmed_when_it_is_taken(run_node):
     frozen.open("t")
     for sent in range(1, BELOW_MSGS):
         client.call("t", BIG)
-        until(lambda sent=sent: node.told("call")["entries"][1]["in"] == sent, "the call to come in")
-        if node.told("call")["control"]["waiting"]:
+        until(lambda sent=sent: node.status("call")["entries"][1]["in"] == sent, "the call to come in")
+        if node.status("call")["control"]["waiting"]:
             break
     number = waiting.cast("t", b"do", flags=Flag.CONFIRM)
-    until(lambda: node.told("call")["pending"] == sent + 1, "the cast to wait")
+    until(lambda: node.status("call")["pending"] == sent + 1, "the cast to wait")
     assert waiting.silent(50)
     bodies = [frozen.get().body for _ in range(sent + 1)]
     assert bodies[-1] == b"do"
     answer = waiting.get()
     assert (answer.kind, answer.envelope.id) == (Kind.TAKEN, number)
-    assert node.told("call")["pending"] == sent
+    assert node.status("call")["pending"] == sent
 
 
 def test_a_killed_server_costs_its_calls_and_no_others(node):
@@ -407,7 +407,7 @@ def test_a_killed_server_costs_its_calls_and_no_others(node):
     client = node.client()
     with child_of(node, "call", "t", "child") as child:
         child.kill()
-        until(lambda: node.told("call")["listeners"] == 1, "the child to be forgotten")
+        until(lambda: node.status("call")["listeners"] == 1, "the child to be forgotten")
     for _ in range(4):
         client.call("t")
         server.reply(server.get())

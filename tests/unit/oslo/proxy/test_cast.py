@@ -11,7 +11,7 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
-from broker.oslo.proxy import brake
+from broker.oslo.proxy import back_pressure
 from broker.oslo.records import to_json
 from tests.live.oslo_raw import PATIENCE_S, child_of, until
 
@@ -24,8 +24,8 @@ STEADY = 5
 """Looks in a row after which a queue is taken for full."""
 
 
-def exits(node):
-    return node.told("cast")["exits"]
+def targets(node):
+    return node.status("cast")["exits"]
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -52,7 +52,7 @@ def test_a_deadline_comes_with_it(node):
 def test_one_exit_for_all_listeners_of_a_process(node):
     server, client = node.server("cast"), node.client("cast")
     one, two = server.open("t"), server.open("u")
-    assert len(exits(node)) == 1
+    assert len(targets(node)) == 1
     client.cast("t", b"1")
     client.cast("u", b"2")
     assert [server.get().listener for _ in range(2)] == [one, two]
@@ -101,11 +101,11 @@ def test_rules_apply(run_node):
 
 def jam(node, client, **more):
     """Cast to a server that does not read until its queue of 5 is full and stays so."""
-    came = node.told("cast")["entries"][1]["in"]
+    came = node.status("cast")["entries"][1]["in"]
     dropped = steady = 0
     for sent in range(1, BELOW_MSGS):
         client.cast("t", BIG, **more)
-        until(lambda sent=sent: node.told("cast")["entries"][1]["in"] == came + sent, "the cast to come in")
+        until(lambda sent=sent: node.status("cast")["entries"][1]["in"] == came + sent, "the cast to come in")
         count = node.count("cast", "full")
         steady = steady + 1 if count > dropped else 0
         dropped = count
@@ -113,7 +113,7 @@ def jam(node, client, **more):
             time.sleep(0.02)  # for libzmq to hand on what it can
         if steady == STEADY:
             break
-    assert [each["waiting"] for each in exits(node) if each["waiting"]] == [5]
+    assert [each["waiting"] for each in targets(node) if each["waiting"]] == [5]
 
 
 def test_a_full_queue_costs_only_its_own_server(run_node):
@@ -144,7 +144,7 @@ def sending(client, bodies):
 
 
 def pressed(node):
-    return node.told("cast")["back_pressure"]["paused"]
+    return node.status("cast")["back_pressure"]["paused"]
 
 
 def test_senders_wait_for_a_server_that_moves_and_nothing_is_lost(run_node):
@@ -193,21 +193,21 @@ def ended(node, client, name):
     def counts():
         if not pressed(node):
             client.cast("t", BIG)
-        counts = node.told("cast")["counts"]
+        counts = node.status("cast")["counts"]
         return counts if counts.get(name) else None
 
     return until(counts, name)["pauses"]
 
 
 def test_a_server_that_only_says_that_it_moves_is_waited_for_and_not_for_ever(run_node, monkeypatch):
-    monkeypatch.setattr(brake, "STILL_S", 600.0)  # however long it takes until the queue is full
-    monkeypatch.setattr(brake, "PAUSE_MAX_S", 600.0)
+    monkeypatch.setattr(back_pressure, "STILL_S", 600.0)  # however long it takes until the queue is full
+    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 600.0)
     node = run_node(**NARROW)
     server, other, client = node.server("cast", rcvhwm=1), node.server("cast"), node.client("cast")
     listener = server.open("t")
     fill(node, client)
     server.ctl.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=1), b""])
-    monkeypatch.setattr(brake, "PAUSE_MAX_S", 0.3)
+    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 0.3)
     pauses = ended(node, client, "pauses_slow")
     assert node.count("cast", "pauses_still") == 0
     until(lambda: not pressed(node), "the entry to be read again")
@@ -218,14 +218,14 @@ def test_a_server_that_only_says_that_it_moves_is_waited_for_and_not_for_ever(ru
 
 
 def test_a_server_that_stands_still_is_not_waited_for(run_node, monkeypatch):
-    monkeypatch.setattr(brake, "STILL_S", 600.0)  # however long it takes until the queue is full
-    monkeypatch.setattr(brake, "PAUSE_MAX_S", 600.0)
+    monkeypatch.setattr(back_pressure, "STILL_S", 600.0)  # however long it takes until the queue is full
+    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 600.0)
     node = run_node(**NARROW)
     server, other, client = node.server("cast", rcvhwm=1), node.server("cast"), node.client("cast")
     server.open("t")
     other.open("u")
     fill(node, client)
-    monkeypatch.setattr(brake, "STILL_S", 0.1)
+    monkeypatch.setattr(back_pressure, "STILL_S", 0.1)
     client.cast("u", b"for another one")
     assert other.get().body == b"for another one"
     ended(node, client, "pauses_still")
@@ -244,13 +244,13 @@ def test_what_waits_goes_elsewhere_when_its_process_is_killed(run_node):
         child.freeze()
         jam(node, client)
         server.open("t", server="fine")
-        path = next(each["endpoint"] for each in exits(node) if each["waiting"]).removeprefix("ipc://")
+        path = next(each["endpoint"] for each in targets(node) if each["waiting"]).removeprefix("ipc://")
         child.kill()
         got = [server.get() for _ in range(5)]
         assert [each.body for each in got] == [BIG] * 5
         assert server.silent(50)
         assert not os.path.exists(path)
-        assert len(exits(node)) == 1
+        assert len(targets(node)) == 1
 
 
 def test_what_waits_for_a_name_is_counted_when_its_process_is_killed(run_node):
@@ -273,7 +273,7 @@ def test_what_waits_too_long_is_not_sent(run_node):
         until(
             lambda: client.cast("t", BIG, ttl_ms=200) and node.count("cast", "expired") >= 5, "some to expire"
         )
-        until(lambda: not any(each["waiting"] for each in exits(node)), "the others to do so")
+        until(lambda: not any(each["waiting"] for each in targets(node)), "the others to do so")
         server.open("t", server="fine")
         child.kill()
         assert server.silent(50)
@@ -289,19 +289,19 @@ def test_a_frozen_process_gets_what_it_was_given_when_it_goes_on(run_node):
         for number in range(20):
             client.cast("t", b"%d" % number)
         node.counted("cast", "lapsed")
-        assert len(exits(node)) == 1
+        assert len(targets(node)) == 1
         child.thaw()
         until(lambda: child.lines.count("19") == 1, "the last one")
         assert [line for line in child.lines if line != "open"] == ["first", *map(str, range(20))]
-        until(lambda: node.told("cast")["topics"] == {"x/t": 1}, "it to register again")
+        until(lambda: node.status("cast")["topics"] == {"x/t": 1}, "it to register again")
         client.cast("t", b"more")
         until(lambda: "more" in child.lines, "another one")
-        assert len(exits(node)) == 1
+        assert len(targets(node)) == 1
 
 
 def test_an_exit_is_for_its_own_process_alone(node):
     with child_of(node, "cast", "t") as child:
-        endpoint = exits(node)[0]["endpoint"]
+        endpoint = targets(node)[0]["endpoint"]
         thief = node.socket(zmq.PULL, endpoint)
         client = node.client("cast")
         for number in range(10):

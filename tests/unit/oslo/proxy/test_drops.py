@@ -3,8 +3,8 @@
 import pytest
 
 from broker.identity import Credentials
-from broker.oslo.proxy.drops import DROPS_MAX, Drops
-from broker.oslo.proxy.openings import Link
+from broker.oslo.proxy.drops import DROPS_MAX, ListenerDrops
+from broker.oslo.proxy.registration_messages import ServerLink
 from broker.oslo.records import Opening
 
 
@@ -29,7 +29,7 @@ class Rig(Turns):
     def __init__(self):
         super().__init__()
         self.dropped, self.finished = [], []
-        self.drops = Drops(self, self.drop, lambda *told: self.finished.append(told))
+        self.drops = ListenerDrops(self, self.drop, lambda *told: self.finished.append(told))
 
     def drop(self, link, listener):
         del link.dropping[listener]
@@ -42,7 +42,7 @@ def rig():
 
 
 def link_with(count, name="l"):
-    link = Link(name.encode(), "localhost:0:0:1", Credentials(0, 1))
+    link = ServerLink(name.encode(), "localhost:0:0:1", Credentials(0, 1))
     link.listeners = {f"{name}{number}": Opening(f"{name}{number}", ()) for number in range(count)}
     return link
 
@@ -112,7 +112,7 @@ def test_an_error_costs_only_its_listener(rig):
         if listener == "l1":
             raise ValueError(listener)
 
-    rig.drops = Drops(rig, fails_once, lambda *told: rig.finished.append(told))
+    rig.drops = ListenerDrops(rig, fails_once, lambda *told: rig.finished.append(told))
     with pytest.raises(ValueError, match="l1"):
         rig.drops.put(link, [])
     rig.turn()

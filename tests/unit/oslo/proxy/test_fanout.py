@@ -15,8 +15,8 @@ from broker.identity import Role
 from broker.oslo.frames import Kind, decode, encode, fanout_filter, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.node import Rule
-from broker.oslo.proxy.exits import FEWEST_MSGS, limit
-from broker.oslo.proxy.fanout import FanoutRoom
+from broker.oslo.proxy.fanout import FanoutProxy
+from broker.oslo.proxy.publishers import FEWEST_MSGS, limit
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
 from tests.unit.oslo.proxy.publishing import Rig
@@ -27,7 +27,7 @@ Peer = zmq.Socket[bytes]
 
 @pytest.fixture
 def rig(rundir: Path) -> Iterator[Rig]:
-    with Rig(FanoutRoom, Pipeline.FANOUT, rundir) as made:
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir) as made:
         yield made
 
 
@@ -95,14 +95,14 @@ def test_numbers_go_on_for_a_server_that_comes_back(rig: Rig) -> None:
 def test_a_topic_is_announced_and_wanted_from_clients_with_the_first_server_and_until_the_last(
     rig: Rig,
 ) -> None:
-    near, far = client(rig), client(rig, rig.room.told()["endpoint"])
+    near, far = client(rig), client(rig, rig.room.status()["endpoint"])
     one = server(rig, "nova")
     two = server(rig, "nova")
     for each in (near, far):
         assert rig.receive(each) == [b"\1" + NOVA]
     rig.until(lambda: rig.room._announcer.state.records == (Record("openstack", "nova"),))
     one.close(0)
-    rig.until(lambda: rig.room.told()["topics"] == {"openstack/nova": 1})
+    rig.until(lambda: rig.room.status()["topics"] == {"openstack/nova": 1})
     assert rig.room._announcer.state.records
     two.setsockopt(zmq.UNSUBSCRIBE, NOVA)
     for each in (near, far):
@@ -131,8 +131,8 @@ def test_a_token_is_answered_when_what_was_subscribed_before_is_in_force(rig: Ri
     _token, head, body = rig.confirmed(sock)
     assert decode(head).kind == Kind.OPENED
     opened = msgspec.json.decode(body, type=Opened)
-    assert (opened.node, opened.incarnation) == ("127.0.0.1", rig.room.told()["incarnation"])
-    assert rig.room.told()["topics"] == {"openstack/nova": 1}
+    assert (opened.node, opened.incarnation) == ("127.0.0.1", rig.room.status()["incarnation"])
+    assert rig.room.status()["topics"] == {"openstack/nova": 1}
     sender = client(rig)
     assert rig.receive(sender) == [b"\1" + NOVA]
     rig.nothing_for(sender)  # tokens are nobody else's business
@@ -168,11 +168,11 @@ def test_asking_twice_on_one_connection_counts_once(rig: Rig) -> None:
     twice = rig.peer(zmq.XSUB, "fanout.pub")
     twice.send(b"\1" + NOVA)
     twice.send(b"\1" + NOVA)
-    rig.until(lambda: rig.room.told()["topics"] == {"openstack/nova": 1})
+    rig.until(lambda: rig.room.status()["topics"] == {"openstack/nova": 1})
     rig.turn(0.1)
-    assert rig.room.told()["topics"] == {"openstack/nova": 1}
+    assert rig.room.status()["topics"] == {"openstack/nova": 1}
     twice.close(0)
-    rig.until(lambda: rig.room.told()["topics"] == {})
+    rig.until(lambda: rig.room.status()["topics"] == {})
 
 
 def test_what_is_no_subscription_is_counted_and_hurts_nobody(rig: Rig) -> None:
@@ -191,18 +191,18 @@ def test_what_is_no_subscription_is_counted_and_hurts_nobody(rig: Rig) -> None:
 
 
 def test_a_subscription_read_behind_junk_is_not_granted_to_anybody(rig: Rig) -> None:
-    """libzmq cannot tell whose it is, see ``exits``."""
+    """libzmq cannot tell whose it is, see ``publishers``."""
     rude = rig.peer(zmq.XSUB, "fanout.pub")
     rig.until(lambda: rude.getsockopt(zmq.EVENTS) & zmq.POLLOUT)
     rude.send(b"\1" + fanout_filter("openstack", "other"))
-    rig.until(lambda: "openstack/other" in rig.room.told()["topics"])
+    rig.until(lambda: "openstack/other" in rig.room.status()["topics"])
     rude.send_multipart([b"junk", b"\1" + NOVA])  # read as one message
     for _ in range(20):
         rude.send(b"junk")
         rude.send(b"\1" + NOVA)
     rig.until(lambda: rig.count("malformed_subscription") == 21)
     rig.turn(0.05)
-    granted = rig.room.told()["topics"].get("openstack/nova", 0)
+    granted = rig.room.status()["topics"].get("openstack/nova", 0)
     assert granted <= 1
     assert rig.count("subscription_in_doubt") + granted >= 1
 
@@ -253,15 +253,15 @@ def test_a_frozen_server_costs_only_its_own_messages(rig: Rig) -> None:
                 seen.append(decode(rig.receive(well)[1]).word)
         seen += [decode(rig.receive(well)[1]).word for _ in range(total - len(seen))]
         assert seen == list(range(1, total + 1))
-        assert rig.room.told()["exit"]["waiting"] == 0
+        assert rig.room.status()["exit"]["waiting"] == 0
     finally:
         child.kill()
         child.wait()
 
 
 def test_a_subscriber_that_lost_messages_sees_it_by_the_numbers(rundir: Path) -> None:
-    with Rig(FanoutRoom, Pipeline.FANOUT, rundir, queue_bytes=1) as rig:
-        assert rig.room._exit._sock.getsockopt(zmq.SNDHWM) == FEWEST_MSGS
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir, queue_bytes=1) as rig:
+        assert rig.room._publisher._sock.getsockopt(zmq.SNDHWM) == FEWEST_MSGS
         slow = server(rig, "nova", RCVHWM=5)
         sender = client(rig)
         rig.receive(sender)
@@ -298,7 +298,7 @@ def test_bytes_that_may_wait_are_a_number_of_messages(send_bytes: int, expected:
 
 def test_servers_that_leave_while_much_is_published_end_nothing(rundir: Path) -> None:
     """Peers that go in the middle of it, again and again; the process must live, whatever the messages' sizes are."""
-    with Rig(FanoutRoom, Pipeline.FANOUT, rundir) as rig:
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir) as rig:
         stays = server(rig, "nova")
         sender = client(rig)
         rig.receive(sender)
@@ -342,14 +342,14 @@ def test_a_broken_message_is_dropped_and_counted(rig: Rig, message: list[bytes],
     if message[0].startswith(NOVA):
         sender.send_multipart(message)
     else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
-        rig.room._came(message, rig.doorman.by_ipc("x:0:0:1"), 0)
+        rig.room._came(message, rig.acl.by_ipc("x:0:0:1"), 0)
     publish(rig, sender, b"after")
     assert rig.receive(listening)[2] == b"after"
     assert rig.count(name) == 1
 
 
 def test_a_message_for_nobody_is_counted(rig: Rig) -> None:
-    who = rig.doorman.by_ipc("x:0:0:1")
+    who = rig.acl.by_ipc("x:0:0:1")
     rig.room._came([NOVA, fanout(), b""], who, 0)
     assert rig.count("nobody") == 1
 
@@ -359,7 +359,7 @@ def test_rules_decide_who_sends_and_who_listens(rundir: Path) -> None:
         Rule(topics=("nova",), action="listen", allow=False),
         Rule(topics=("cinder",), action="send", allow=False),
     )
-    with Rig(FanoutRoom, Pipeline.FANOUT, rundir, rules=rules) as rig:
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir, rules=rules) as rig:
         refused = server(rig, "nova")
         assert rig.count("subscription_denied") == 1
         granted = server(rig, "cinder", "glance")
@@ -373,12 +373,12 @@ def test_rules_decide_who_sends_and_who_listens(rundir: Path) -> None:
         rig.nothing_for(refused)
         refused.close(0)
         rig.turn(0.1)
-        assert rig.room.told()["topics"] == {"openstack/cinder": 1, "openstack/glance": 1}
+        assert rig.room.status()["topics"] == {"openstack/cinder": 1, "openstack/glance": 1}
 
 
 def test_a_client_from_the_network_is_stamped_as_unlisted(rig: Rig) -> None:
     listening = server(rig, "nova")
-    sender = client(rig, rig.room.told()["endpoint"])
+    sender = client(rig, rig.room.status()["endpoint"])
     rig.receive(sender)
     publish(rig, sender, b"x")
     envelope = decode(rig.receive(listening)[1])
@@ -391,8 +391,8 @@ def test_status_tells_socket_types_endpoints_counts_and_topics(rig: Rig) -> None
     rig.receive(sender)
     publish(rig, sender, b"x")
     rig.receive(listening)
-    desk = rig.peer(zmq.DEALER, "fanout.ctl")
-    told = rig.status(desk)
+    registration = rig.peer(zmq.DEALER, "fanout.ctl")
+    told = rig.status(registration)
     assert [(each["type"], each["endpoint"].partition(":")[0]) for each in told["entries"]] == [
         ("XSUB", "tcp"),
         ("XSUB", "ipc"),
@@ -404,11 +404,11 @@ def test_status_tells_socket_types_endpoints_counts_and_topics(rig: Rig) -> None
 
 
 def test_nobody_registers_at_the_control_socket(rig: Rig) -> None:
-    desk = rig.peer(zmq.DEALER, "fanout.ctl")
+    registration = rig.peer(zmq.DEALER, "fanout.ctl")
     listener = "a" * 24
     opening = Opening(listener, (Record("openstack", "nova", "", listener),))
-    desk.send_multipart([encode(Kind.OPEN), to_json(opening)])
-    head, body = rig.receive(desk)
+    registration.send_multipart([encode(Kind.OPEN), to_json(opening)])
+    head, body = rig.receive(registration)
     assert decode(head).kind == Kind.REFUSED
     assert b"subscription" in body
     for frames in (
@@ -417,7 +417,7 @@ def test_nobody_registers_at_the_control_socket(rig: Rig) -> None:
         [encode(Kind.CREDIT, word=3), b""],
         [encode(Kind.FANOUT), b"", b""],
     ):
-        desk.send_multipart(frames)
+        registration.send_multipart(frames)
     rig.until(lambda: rig.count("malformed") == 2 and rig.count("unexpected") == 2)
 
 
@@ -428,13 +428,13 @@ def test_a_new_client_is_told_of_more_topics_than_a_queue_holds(rig: Rig) -> Non
     for number in range(many):
         sock.setsockopt(zmq.SUBSCRIBE, fanout_filter("openstack", str(number)))
     rig.confirmed(sock)
-    sender = client(rig, rig.room.told()["endpoint"])
+    sender = client(rig, rig.room.status()["endpoint"])
     assert len({bytes(rig.receive(sender)[0]) for _ in range(many)}) == many
     rig.until(lambda: len(rig.room._announcer.state.records) == many)
 
 
 def test_leaving_is_said_and_closing_frees_the_files(rundir: Path) -> None:
-    with Rig(FanoutRoom, Pipeline.FANOUT, rundir) as rig:
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir) as rig:
         server(rig, "nova")
         rig.room.stop("stopping")
         rig.turn(0.05)

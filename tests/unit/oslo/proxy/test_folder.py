@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from broker.oslo.proxy.folder import Folder
+from broker.oslo.proxy.folder import NodeFolder
 
 
 def mode(path) -> int:
@@ -18,7 +18,7 @@ def mode(path) -> int:
 
 def test_it_is_made_with_its_parents_for_us_alone(tmp_path):
     path = tmp_path / "a" / "b"
-    folder = Folder(str(path))
+    folder = NodeFolder(str(path))
     folder.open({"call"})
     assert mode(path) == 0o700
     assert mode(path / "call.lock") == 0o600
@@ -30,12 +30,12 @@ def test_a_group_may_use_it(tmp_path):
     path = tmp_path / "b"
     own = grp.getgrgid(os.getgid()).gr_name
     for group in (own, str(os.getgid())):
-        folder = Folder(str(path), group)
+        folder = NodeFolder(str(path), group)
         folder.open({"call"})
         assert (mode(path), os.stat(path).st_gid) == (0o750, os.getgid())
         folder.close()
     with pytest.raises(ConfigError, match="no such group"):
-        Folder(str(path), "no-such-group-here").open({"call"})
+        NodeFolder(str(path), "no-such-group-here").open({"call"})
 
 
 @pytest.mark.parametrize("wrong", [0o755, 0o777, 0o770, 0o701, 0o1777])
@@ -44,14 +44,14 @@ def test_it_is_refused_when_others_get_in(tmp_path, wrong):
     path.mkdir()
     path.chmod(wrong)
     with pytest.raises(ConfigError, match="lets others in"):
-        Folder(str(path)).open({"call"})
+        NodeFolder(str(path)).open({"call"})
     assert list(path.iterdir()) == []
 
 
 def test_a_group_that_was_allowed_before_is_no_longer(tmp_path):
     path = tmp_path / "b"
     path.mkdir(0o750)
-    folder = Folder(str(path))
+    folder = NodeFolder(str(path))
     folder.open(())
     assert mode(path) == 0o700
 
@@ -62,7 +62,7 @@ def test_it_is_refused_when_it_is_somebody_elses(tmp_path):
     path.mkdir(0o700)
     os.chown(path, 12345, -1)
     with pytest.raises(ConfigError, match="uid 12345"):
-        Folder(str(path)).open({"call"})
+        NodeFolder(str(path)).open({"call"})
 
 
 def test_a_link_or_a_file_is_no_folder(tmp_path):
@@ -71,19 +71,19 @@ def test_a_link_or_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for name in ("link", "file"):
         with pytest.raises(ConfigError):
-            Folder(str(tmp_path / name)).open({"call"})
+            NodeFolder(str(tmp_path / name)).open({"call"})
 
 
 def test_paths_that_cannot_work_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="longer than"):
-        Folder("/" + "x" * 100).open({"call"})
+        NodeFolder("/" + "x" * 100).open({"call"})
     with pytest.raises(ConfigError, match="absolute"):
-        Folder("somewhere").open({"call"})
+        NodeFolder("somewhere").open({"call"})
 
 
 def test_one_proxy_for_each_room(tmp_path):
     path = str(tmp_path / "b")
-    first, second, third = (Folder(path) for _ in range(3))
+    first, second, third = (NodeFolder(path) for _ in range(3))
     first.open({"call", "cast"})
     with pytest.raises(ConfigError, match=rf"another proxy \(pid {os.getpid()}\) runs cast"):
         second.open({"cast", "directory"})
@@ -103,7 +103,7 @@ def test_sockets_that_were_left_behind_are_deleted_others_not(tmp_path):
         alive.listen()
         dead.close()
         Path(path / "cast-3.out").write_text("not a socket")
-        folder = Folder(str(path))
+        folder = NodeFolder(str(path))
         folder.open({"cast"})
         assert sorted(each.name for each in path.glob("cast-*")) == ["cast-2.out", "cast-3.out"]
         folder.close()

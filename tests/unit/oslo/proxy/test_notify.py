@@ -15,8 +15,8 @@ from broker.identity import Role
 from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, listener_filter, notify_filter
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import Rule
-from broker.oslo.proxy import brake, notify
-from broker.oslo.proxy.notify import NotifyRoom
+from broker.oslo.proxy import back_pressure, notify
+from broker.oslo.proxy.notify import NotifyProxy
 from broker.oslo.records import Opening, Record, to_json
 from tests.unit.oslo.proxy.notices import EXCHANGE, FILTER, TOPIC, A, B, C, Listener, client, note, publish
 from tests.unit.oslo.proxy.publishing import Rig
@@ -46,14 +46,14 @@ while True:
 
 @pytest.fixture
 def rig(rundir: Path) -> Iterator[Rig]:
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir) as made:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir) as made:
         yield made
 
 
 def test_the_chosen_listener_gets_it_stamped(rig: Rig) -> None:
     one, two = Listener(rig, A), Listener(rig, B)
-    assert (one.opened.node, one.opened.incarnation) == ("127.0.0.1", rig.room.told()["incarnation"])
-    for where in ("notify.in", rig.room.told()["endpoint"]):
+    assert (one.opened.node, one.opened.incarnation) == ("127.0.0.1", rig.room.status()["incarnation"])
+    for where in ("notify.in", rig.room.status()["endpoint"]):
         sender = client(rig, where)
         publish(sender, "x", B)
         assert two.next() == "x"
@@ -102,7 +102,7 @@ def test_credit_limits_what_is_published_and_the_rest_follows_in_order(rig: Rig)
         publish(sender, str(number), A)
     assert [one.next(), one.next()] == ["0", "1"]
     rig.nothing_for(one.sub)
-    assert rig.room.told()["waiting"] == 4
+    assert rig.room.status()["waiting"] == 4
     one.say(Kind.CREDIT, b"", word=3)
     assert [one.next() for _ in range(3)] == ["2", "3", "4"]
     rig.nothing_for(one.sub)
@@ -111,19 +111,19 @@ def test_credit_limits_what_is_published_and_the_rest_follows_in_order(rig: Rig)
 
 
 def test_a_listener_without_room_costs_nobody_else_anything(rundir: Path) -> None:
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
         Listener(rig, A, credit=0)
         well = Listener(rig, B, "billing")
         sender = client(rig)
         for number in range(20):
             publish(sender, str(number), A, B)
         assert [well.next() for _ in range(20)] == [str(number) for number in range(20)]
-        assert rig.room.told()["waiting"] == 3
+        assert rig.room.status()["waiting"] == 3
         assert rig.count("lost_full") == 17
 
 
 def test_notifiers_wait_for_a_listener_that_gives_credit_and_nothing_is_lost(rundir: Path) -> None:
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=10) as rig:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=10) as rig:
         one = Listener(rig, A, credit=5)
         sender = rig.peer(zmq.XPUB, "notify.in", XPUB_NODROP=1, SNDHWM=1)
         assert rig.receive(sender)[0][:2] == b"\1N"
@@ -136,18 +136,18 @@ def test_notifiers_wait_for_a_listener_that_gives_credit_and_nothing_is_lost(run
                     sender.send_multipart(frames, zmq.NOBLOCK)
                     sent += 1
             rig.turn()
-            if rig.room.told()["back_pressure"]["paused"] or sent == 200:
+            if rig.room.status()["back_pressure"]["paused"] or sent == 200:
                 got.append(one.next().rstrip("\0"))
                 one.say(Kind.CREDIT, b"", word=1)
         assert got == [str(number) for number in range(200)]
         assert rig.count("pauses") >= 1
         assert rig.count("lost_full") == 0
-        rig.until(lambda: not rig.room.told()["back_pressure"]["paused"], "the entry to be read again")
+        rig.until(lambda: not rig.room.status()["back_pressure"]["paused"], "the entry to be read again")
 
 
 def test_a_listener_without_credit_is_not_waited_for(rundir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brake, "STILL_S", 0.1)
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
+    monkeypatch.setattr(back_pressure, "STILL_S", 0.1)
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
         Listener(rig, A, credit=0)
         sender = client(rig)
         for number in range(20):
@@ -157,9 +157,9 @@ def test_a_listener_without_credit_is_not_waited_for(rundir: Path, monkeypatch: 
 
 
 def test_the_end_of_a_listener_ends_the_pause_for_it(rundir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brake, "STILL_S", 600.0)
-    monkeypatch.setattr(brake, "PAUSE_MAX_S", 600.0)
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
+    monkeypatch.setattr(back_pressure, "STILL_S", 600.0)
+    monkeypatch.setattr(back_pressure, "PAUSE_MAX_S", 600.0)
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=3) as rig:
         one, well = Listener(rig, A, credit=0), Listener(rig, B, "billing")
         sender = client(rig)
         for number in range(20):
@@ -177,7 +177,7 @@ def test_what_waits_for_one_that_closes_goes_to_its_pool(rig: Rig) -> None:
     for body in "123":
         publish(sender, body, A)
     assert one.next() == "1"
-    rig.until(lambda: rig.room.told()["waiting"] == 2)
+    rig.until(lambda: rig.room.status()["waiting"] == 2)
     two = Listener(rig, B)
     one.close()
     assert [two.next(), two.next()] == ["2", "3"]
@@ -196,7 +196,7 @@ def test_a_killed_listener_gives_way_to_its_pool(rig: Rig) -> None:
         sender = client(rig)
         for number in range(5):
             publish(sender, str(number), A)
-        rig.until(lambda: rig.count("handed") == 2 and rig.room.told()["waiting"] == 3)
+        rig.until(lambda: rig.count("handed") == 2 and rig.room.status()["waiting"] == 3)
         two = Listener(rig, B)
     finally:
         child.kill()
@@ -210,7 +210,7 @@ def test_a_killed_listener_gives_way_to_its_pool(rig: Rig) -> None:
 
 
 def test_a_frozen_listener_gives_way_after_its_lease(rundir: Path) -> None:
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, lease_s=0.4) as rig:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, lease_s=0.4) as rig:
         command = [sys.executable, "-c", LISTENER, rig.config.ipc_dir, A, EXCHANGE, TOPIC]
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -221,11 +221,11 @@ def test_a_frozen_listener_gives_way_after_its_lease(rundir: Path) -> None:
             sender = client(rig)
             for number in range(3):
                 publish(sender, str(number), A)
-            rig.until(lambda: rig.room.told()["waiting"] == 1)
+            rig.until(lambda: rig.room.status()["waiting"] == 1)
             two = Listener(rig, B)
 
             def gone() -> bool:
-                two.desk.send_multipart([encode(Kind.PULSE), b""])
+                two.registration.send_multipart([encode(Kind.PULSE), b""])
                 return A not in rig.room.pools
 
             rig.until(gone)
@@ -242,9 +242,9 @@ def test_nothing_is_published_while_the_subscription_is_away(rig: Rig) -> None:
     one = Listener(rig, A)
     sender = client(rig)
     one.sub.setsockopt(zmq.UNSUBSCRIBE, listener_filter(A))
-    rig.until(lambda: rig.room.told()["members"][0]["attached"] is False)
+    rig.until(lambda: rig.room.status()["members"][0]["attached"] is False)
     publish(sender, "1", A)
-    rig.until(lambda: rig.room.told()["waiting"] == 1)
+    rig.until(lambda: rig.room.status()["waiting"] == 1)
     one.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(A))
     assert one.next() == "1"
 
@@ -273,7 +273,7 @@ def test_nobody_else_hears_a_listeners_filter(rig: Rig) -> None:
         spy.kill()
         out, _ = spy.communicate()
     assert out == b""
-    rig.until(lambda: rig.room.told()["exit"]["filters"] == 1)
+    rig.until(lambda: rig.room.status()["exit"]["filters"] == 1)
     publish(sender, "more", A)
     assert one.next() == "more"
 
@@ -289,9 +289,9 @@ def test_a_filter_that_another_process_took_first_is_refused_to_its_listener(rig
     command = [sys.executable, "-c", code, rig.config.path("notify.pub"), listener_filter(A).hex()]
     spy = subprocess.Popen(command)
     try:
-        rig.until(lambda: rig.room.told()["exit"]["filters"] == 1)
-        desk = rig.peer(zmq.DEALER, "notify.ctl")
-        head, body = rig.open(desk, A, [(EXCHANGE, TOPIC)])
+        rig.until(lambda: rig.room.status()["exit"]["filters"] == 1)
+        registration = rig.peer(zmq.DEALER, "notify.ctl")
+        head, body = rig.open(registration, A, [(EXCHANGE, TOPIC)])
         assert (head.kind, head.reason) == (Kind.REFUSED, Reason.DENIED)
         assert str(spy.pid).encode() in body
     finally:
@@ -300,10 +300,10 @@ def test_a_filter_that_another_process_took_first_is_refused_to_its_listener(rig
 
 
 def test_an_opening_with_records_of_several_pools_is_refused(rig: Rig) -> None:
-    desk = rig.peer(zmq.DEALER, "notify.ctl")
+    registration = rig.peer(zmq.DEALER, "notify.ctl")
     opening = Opening(A, (Record(EXCHANGE, TOPIC, "", A, "billing"),), None, 1)
-    desk.send_multipart([encode(Kind.OPEN), to_json(opening)])
-    head, _body = rig.receive(desk)
+    registration.send_multipart([encode(Kind.OPEN), to_json(opening)])
+    head, _body = rig.receive(registration)
     assert (decode(head).kind, decode(head).reason) == (Kind.REFUSED, Reason.MALFORMED)
     assert len(rig.room.pools) == 0
 
@@ -313,10 +313,10 @@ def test_opening_again_with_the_same_words_is_confirmed_and_changes_nothing(rig:
     sender = client(rig)
     publish(sender, "1", A)
     publish(sender, "2", A)
-    rig.until(lambda: rig.room.told()["waiting"] == 1)
-    head, _body = rig.open(one.desk, A, [(EXCHANGE, TOPIC)], None, 1)
+    rig.until(lambda: rig.room.status()["waiting"] == 1)
+    head, _body = rig.open(one.registration, A, [(EXCHANGE, TOPIC)], None, 1)
     assert head.kind == Kind.OPENED
-    assert rig.room.told()["waiting"] == 1
+    assert rig.room.status()["waiting"] == 1
     assert one.next() == "1"
 
 
@@ -347,7 +347,7 @@ def test_a_broken_message_is_dropped_and_counted(rig: Rig, message: list[bytes],
     if message[0].startswith(FILTER):
         sender.send_multipart(message)
     else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
-        rig.room._came(message, rig.doorman.by_ipc("x:0:0:1"), 0)
+        rig.room._came(message, rig.acl.by_ipc("x:0:0:1"), 0)
     publish(sender, "after", A)
     assert one.next() == "after"
     assert rig.count(name) == 1
@@ -367,7 +367,7 @@ def test_broken_control_messages_are_dropped_and_counted(rig: Rig) -> None:
         [encode(Kind.CREDIT, listeners=(B,), word=5), b""],
         [encode(Kind.REQUEUE, listeners=(B,)), note(A), b""],
     ):
-        one.desk.send_multipart(frames)
+        one.registration.send_multipart(frames)
     rig.until(lambda: rig.count("requeue_unknown") == 1)
     assert rig.count("malformed") == 4
     assert rig.count("unexpected") == 2
@@ -381,8 +381,8 @@ def test_nobody_gives_credit_for_others(rig: Rig) -> None:
     two = Listener(rig, B)
     sender = client(rig)
     publish(sender, "x", A)
-    rig.until(lambda: rig.room.told()["waiting"] == 1)
-    two.desk.send_multipart([encode(Kind.CREDIT, listeners=(A,), word=5), b""])
+    rig.until(lambda: rig.room.status()["waiting"] == 1)
+    two.registration.send_multipart([encode(Kind.CREDIT, listeners=(A,), word=5), b""])
     rig.until(lambda: rig.count("credit_unknown") == 1)
     rig.nothing_for(one.sub)
 
@@ -400,9 +400,9 @@ def test_rules_decide_who_sends_and_who_listens(rundir: Path) -> None:
         Rule(topics=("secret.*",), action="listen", allow=False),
         Rule(topics=("events.error",), action="send", allow=False),
     )
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, rules=rules) as rig:
-        desk = rig.peer(zmq.DEALER, "notify.ctl")
-        head, _body = rig.open(desk, B, [(EXCHANGE, "secret.info")])
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, rules=rules) as rig:
+        registration = rig.peer(zmq.DEALER, "notify.ctl")
+        head, _body = rig.open(registration, B, [(EXCHANGE, "secret.info")])
         assert (head.kind, head.reason) == (Kind.REFUSED, Reason.DENIED)
         one = Listener(rig, A, None, 10, TOPIC, "events.error")
         sender = client(rig, topics=2)
@@ -420,7 +420,7 @@ def test_status_tells_socket_types_endpoints_counts_and_listeners(rig: Rig) -> N
     sender = client(rig)
     publish(sender, "x", A)
     assert one.next() == "x"
-    told = rig.status(one.desk)
+    told = rig.status(one.registration)
     assert [each["type"] for each in told["entries"]] == ["SUB", "SUB"]
     assert told["endpoint"].startswith("tcp://127.0.0.1:")
     assert (told["exit"]["type"], told["control"]["type"]) == ("XPUB", "ROUTER")
@@ -436,14 +436,14 @@ def test_status_tells_socket_types_endpoints_counts_and_listeners(rig: Rig) -> N
 
 
 def test_leaving_counts_what_is_lost_and_frees_the_files(rundir: Path) -> None:
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir) as rig:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir) as rig:
         one = Listener(rig, A, credit=0)
         sender = client(rig)
         publish(sender, "x", A)
         rig.until(lambda: rig.room.busy)
         rig.room.stop("stopping")
-        assert decode(rig.receive(one.desk)[0]).reason == Reason.LEAVING
+        assert decode(rig.receive(one.registration)[0]).reason == Reason.LEAVING
         rig.room.close()
         rig.room.close()
-        assert rig.room.figures.told()["lost_at_close"] == 1
+        assert rig.room.counters.status()["lost_at_close"] == 1
         assert not list(rundir.iterdir())

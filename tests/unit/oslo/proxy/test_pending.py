@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from broker.oslo.frames import ID_BYTES, Kind
-from broker.oslo.proxy.pending import GRACE_S, Call, Pending
+from broker.oslo.proxy.pending import GRACE_S, GivenCall, PendingReplies
 from tests.unit.routing.operations import bytecodes
 
 
@@ -19,8 +19,8 @@ K = key(b"\0k")
 
 
 def test_only_the_link_that_was_asked_may_answer():
-    pending, asked = Pending(10), link()
-    pending.put(K, Call(asked, 5.0, Kind.CALL))
+    pending, asked = PendingReplies(10), link()
+    pending.put(K, GivenCall(asked, 5.0, Kind.CALL))
     assert pending.fits(K, asked) is pending.calls[K]
     assert pending.fits(K, link(b"b")) is None
     assert pending.fits(K, link(origin="localhost:1:1:2")) is None
@@ -28,14 +28,14 @@ def test_only_the_link_that_was_asked_may_answer():
 
 
 def test_a_link_that_was_forgotten_meanwhile_may_still_answer():
-    pending = Pending(10)
-    pending.put(K, Call(link(), 5.0, Kind.CALL))
+    pending = PendingReplies(10)
+    pending.put(K, GivenCall(link(), 5.0, Kind.CALL))
     assert pending.fits(K, link()) is not None
 
 
 def test_entries_end_a_grace_after_their_time():
-    pending = Pending(10)
-    pending.put(K, Call(link(), 5.0, Kind.CALL))
+    pending = PendingReplies(10)
+    pending.put(K, GivenCall(link(), 5.0, Kind.CALL))
     assert not pending.stale(K, 5.0)
     assert pending.stale(K, 5.1)
     assert pending.stale(key(b"unknown"), 0.0)
@@ -45,9 +45,9 @@ def test_entries_end_a_grace_after_their_time():
 
 
 def test_what_a_link_was_to_answer_is_forgotten_with_it():
-    pending, one, two = Pending(10), link(), link(b"b")
+    pending, one, two = PendingReplies(10), link(), link(b"b")
     for number, asked in enumerate((one, two, one)):
-        pending.put(key(b"c", number), Call(asked, 5.0, 1))
+        pending.put(key(b"c", number), GivenCall(asked, 5.0, 1))
     assert pending.forget(one) == 2
     assert list(pending.calls) == [key(b"c", 1)]
     assert pending.held == {b"c": {key(b"c", 1)}}
@@ -56,11 +56,11 @@ def test_what_a_link_was_to_answer_is_forgotten_with_it():
 def test_a_link_that_ends_costs_what_it_was_to_answer():
     costs = []
     for count in (10, 5000):
-        pending, one, many = Pending(10_000), link(), link(b"b")
-        pending.put(key(b"c"), Call(many, 5.0, 1))
-        pending.put(key(b"c"), Call(one, 5.0, 1))
+        pending, one, many = PendingReplies(10_000), link(), link(b"b")
+        pending.put(key(b"c"), GivenCall(many, 5.0, 1))
+        pending.put(key(b"c"), GivenCall(one, 5.0, 1))
         for number in range(1, count):
-            pending.put(key(b"c", number), Call(many, 5.0, 1))
+            pending.put(key(b"c", number), GivenCall(many, 5.0, 1))
         costs.append(bytecodes(lambda: pending.forget(one)))  # noqa: B023 - called at once
         assert len(pending) == count - 1
         assert pending.forget_client(b"c") == count - 1
@@ -72,13 +72,13 @@ def fill(pending, route, due_s=5.0):
     """How many find room."""
     count = 0
     while pending.has_room(route):
-        pending.put(key(route, count), Call(link(), due_s, 1))
+        pending.put(key(route, count), GivenCall(link(), due_s, 1))
         count += 1
     return count
 
 
 def test_nobody_has_more_than_is_left_for_others():
-    pending = Pending(1000)
+    pending = PendingReplies(1000)
     assert [fill(pending, b"%d" % client) for client in range(4)] == [500, 250, 125, 63]
     assert pending.has_room(b"new")
     assert pending.end(key(b"0", 7)) is not None
@@ -91,16 +91,16 @@ def test_nobody_has_more_than_is_left_for_others():
 
 
 def test_one_place_is_one_place():
-    pending = Pending(1)
+    pending = PendingReplies(1)
     assert fill(pending, b"a") == 1
     assert not pending.has_room(b"b")
 
 
 def test_clients_that_are_gone_leave_nothing():
-    pending = Pending(100)
-    pending.put(key(b"a", 1), Call(link(), 5.0, 1))
-    pending.put(key(b"a", 2), Call(link(), 500.0, 1))
-    pending.put(key(b"b", 1), Call(link(), 5.0, 1))
+    pending = PendingReplies(100)
+    pending.put(key(b"a", 1), GivenCall(link(), 5.0, 1))
+    pending.put(key(b"a", 2), GivenCall(link(), 500.0, 1))
+    pending.put(key(b"b", 1), GivenCall(link(), 5.0, 1))
     assert pending.lasting(5.0) == [b"a"]
     assert pending.forget_client(b"a") == 2
     assert pending.forget_client(b"a") == 0

@@ -3,15 +3,15 @@
 import pytest
 
 from broker.oslo.proxy import pools as module
-from broker.oslo.proxy.pools import CREDIT_MAX, HANDED_SPARE, Handout, Message, Pools
+from broker.oslo.proxy.pools import CREDIT_MAX, HANDED_SPARE, Handout, Notification, Pools
 
 KEY = ("openstack", "events.info")
 OTHER = ("openstack", "events.error")
 ME, YOU = object(), object()
 
 
-def message(name: str, key: tuple[str, str] = KEY, size: int = 10, stamp: bytes = b"stamp") -> Message:
-    return Message(key, name.encode(), stamp, (b"head", name.encode()), size)
+def message(name: str, key: tuple[str, str] = KEY, size: int = 10, stamp: bytes = b"stamp") -> Notification:
+    return Notification(key, name.encode(), stamp, (b"head", name.encode()), size)
 
 
 def bodies(handouts: list[Handout] | None) -> list[tuple[str, str]]:
@@ -286,7 +286,7 @@ def test_told_and_drop_all() -> None:
     pools = made("a", credit=1)
     for name in "123":
         pools.take(message(name), ["a"])
-    assert pools.told() == [
+    assert pools.status() == [
         {
             "listener": "a",
             "pool": None,

@@ -91,7 +91,7 @@ def test_each_pipeline_can_be_alone(run_node, room):
 
 def test_all_rooms_together(run_node):
     node = run_node(run=EVERYTHING)
-    told = node.within(node.proxy.told)
+    told = node.within(node.proxy.status)
     assert set(told) == EVERYTHING
     assert sorted(each.name for each in os.scandir(node.config.ipc_dir) if each.name.endswith(".ctl")) == [
         "call.ctl", "cast.ctl", "directory.ctl", "fanout.ctl", "notify.ctl",
@@ -150,7 +150,7 @@ def test_leaving_is_told_and_does_not_wait_for_the_frozen(run_node):
         child.freeze()
         client, server = node.client(), node.server()
         server.open("u")
-        while not node.told("call")["control"]["waiting"]:
+        while not node.status("call")["control"]["waiting"]:
             for _ in range(20):
                 client.call("t", bytes(64 << 10))
             client.call("unknown")

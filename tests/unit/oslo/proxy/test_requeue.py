@@ -10,20 +10,20 @@ from broker.identity import Role
 from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.node import Rule
-from broker.oslo.proxy.notify import NotifyRoom
+from broker.oslo.proxy.notify import NotifyProxy
 from tests.unit.oslo.proxy.notices import EXCHANGE, TOPIC, A, B, C, Listener, client, note, publish
 from tests.unit.oslo.proxy.publishing import Rig
 
 
 @pytest.fixture
 def rig(rundir: Path) -> Iterator[Rig]:
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir) as made:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir) as made:
         yield made
 
 
 def test_a_given_back_message_keeps_its_sender_and_comes_again_at_the_end(rig: Rig) -> None:
     one = Listener(rig, A, credit=1)
-    sender = client(rig, rig.room.told()["endpoint"])
+    sender = client(rig, rig.room.status()["endpoint"])
     publish(sender, "1", A)
     publish(sender, "2", A)
     assert one.next() == "1"
@@ -52,7 +52,7 @@ def with_address(head: bytes, topic: str, server: str = "") -> bytes:
 @pytest.mark.parametrize("change", ["body", "topic", "server", "word", "id"])
 def test_what_is_given_back_with_a_change_is_the_listeners_own(rig: Rig, change: str) -> None:
     one = Listener(rig, A, None, 10, TOPIC, "events.error")
-    sender = client(rig, rig.room.told()["endpoint"], topics=2)
+    sender = client(rig, rig.room.status()["endpoint"], topics=2)
     publish(sender, "1", A)
     assert one.next() == "1"
     theirs = one.head
@@ -76,10 +76,10 @@ def test_what_is_given_back_with_a_change_is_the_listeners_own(rig: Rig, change:
 
 def test_a_sender_cannot_be_forged_past_the_rules(rundir: Path) -> None:
     rules = (Rule(action="send", roles=int(Role.LOCAL), allow=False),)
-    with Rig(NotifyRoom, Pipeline.NOTIFY, rundir, rules=rules) as rig:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, rules=rules) as rig:
         one = Listener(rig, A, None, 10, TOPIC, "events.error")
         two = Listener(rig, B, "secret", 10, "secret.info")
-        sender = client(rig, rig.room.told()["endpoint"], topics=3)
+        sender = client(rig, rig.room.status()["endpoint"], topics=3)
         publish(sender, "1", A)
         assert one.next() == "1"
         theirs = one.head

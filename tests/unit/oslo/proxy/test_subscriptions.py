@@ -3,14 +3,14 @@
 import pytest
 
 from broker.oslo.proxy import subscriptions
-from broker.oslo.proxy.exits import alive
-from broker.oslo.proxy.subscriptions import NAMES_SPARE, Subscriptions
+from broker.oslo.proxy.publishers import alive
+from broker.oslo.proxy.subscriptions import NAMES_SPARE, GrantedSubscriptions
 
 F, G = b"Fx\0y\0", b"Fx\0z\0"
 
 
-def made(dead: tuple[str, ...] = ()) -> Subscriptions:
-    return Subscriptions(lambda name: name not in dead)
+def made(dead: tuple[str, ...] = ()) -> GrantedSubscriptions:
+    return GrantedSubscriptions(lambda name: name not in dead)
 
 
 def test_first_and_last() -> None:

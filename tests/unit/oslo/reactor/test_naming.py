@@ -153,7 +153,7 @@ def test_one_look_up_serves_all_and_is_kept_for_a_while(hand, resolver):
     assert [way.at for way in ways] == [f"tcp://127.0.0.1:{port}" for port in range(9501, 9505)]
     assert connect(hand.reactor, pipes[4], f"{NAME}:9505").at == "tcp://127.0.0.1:9505"
     assert len(resolver.asked) == 1
-    assert names_of(hand.reactor).told() == {"known": 1, "waited_for": 0, "looked_up": 1, "failed": 0}
+    assert names_of(hand.reactor).status() == {"known": 1, "waited_for": 0, "looked_up": 1, "failed": 0}
 
 
 def test_a_name_that_hangs_does_not_keep_the_others(hand, resolver):
@@ -185,7 +185,7 @@ def test_failures_are_said_once_and_tried_again_until_the_socket_is_closed(hand,
     hand.until(lambda: resolver.asked.count("no0") > 1)
     for each in given_up:
         each.close()
-    hand.until(lambda: names_of(hand.reactor).told()["waited_for"] == 0)
+    hand.until(lambda: names_of(hand.reactor).status()["waited_for"] == 0)
     assert len(hand.said) == 1  # the others failed within the same few seconds
 
 
@@ -263,7 +263,7 @@ def test_names_that_nobody_waits_for_are_forgotten_when_there_are_many(hand, res
         resolver.say(f"n{n}", ("127.0.0.1",))
         way = connect(hand.reactor, dealer(hand)[0], f"tcp://n{n}:1")
         hand.until(lambda way=way: way.at)
-    assert sum(names_of(hand.reactor).told()[what] for what in ("known", "waited_for")) <= 3
+    assert sum(names_of(hand.reactor).status()[what] for what in ("known", "waited_for")) <= 3
 
 
 def test_a_full_queue_makes_names_come_again(hand, resolver, monkeypatch):

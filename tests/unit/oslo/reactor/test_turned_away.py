@@ -8,7 +8,7 @@ import zmq
 from broker.errors import ConfigError
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.doorman import Doorman
+from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.reactor import turned_away
 from broker.oslo.reactor.binding import bind_tcp, guard, resolved
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
@@ -26,7 +26,7 @@ def hand():
 
 def port_of(hand, certificate, **config):
     """A guarded port; its doorman, its endpoint."""
-    doorman = Doorman(NodeConfig("/nowhere", curve_cert="x" if certificate else "", **config))
+    doorman = AccessControl(NodeConfig("/nowhere", curve_cert="x" if certificate else "", **config))
     sock = hand.reactor.context.socket(zmq.ROUTER)
     served = None if certificate is None else curve.CurveServer(certificate)
     tune_tcp(sock, Tuning(curve=served))

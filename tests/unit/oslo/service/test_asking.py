@@ -12,7 +12,7 @@ from broker.oslo.frames import Kind, decode, encode
 from broker.oslo.service import asking
 from tests.live.oslo_wire import tell
 
-HEAD = wire.MAGIC + bytes([wire.VERSION, wire.Kind.STATES])
+HEAD = wire.MAGIC + bytes([wire.VERSION, wire.DirectoryKind.STATES])
 DEEP = b"[" * 100_000
 
 

@@ -13,7 +13,7 @@ from broker.oslo.service.config import CallRule
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
 from tests.unit.client.peer import GUEST, asked, settle
-from tests.unit.oslo.service.ports import FakePort, until, with_service
+from tests.unit.oslo.service.sessions import FakePort, until, with_service
 
 
 async def answer(peer, topic, payload=None, **options):
@@ -27,7 +27,7 @@ async def answer(peer, topic, payload=None, **options):
 
 
 def test_a_call_is_made_and_answered():
-    async def script(peer, port):
+    async def script(peer, session):
         said = {
             "args": {"host": "a1"},
             "ctxt": {"tenant": "t"},
@@ -36,7 +36,7 @@ def test_a_call_is_made_and_answered():
             "version": "1.2",
         }
         assert await answer(peer, "oslo.nova.compute.a1.show", said) == {"result": "pong"}
-        assert port.calls == [
+        assert session.calls == [
             (
                 Address("nova", "compute.a1", "s@1"),
                 {
@@ -52,10 +52,10 @@ def test_a_call_is_made_and_answered():
 
 
 def test_a_call_by_names_in_the_payload_that_waits():
-    async def script(peer, port):
+    async def script(peer, session):
         said = {"exchange": "a.b", "topic": "t", "method": "disconnect", "mandatory": False}
         assert await answer(peer, "oslo.send", said) == {"result": "pong"}
-        (address, body, timeout_s, mandatory) = port.calls[0]
+        (address, body, timeout_s, mandatory) = session.calls[0]
         assert (address, body["message"]["method"]) == (Address("a.b", "t"), "disconnect")
         assert (timeout_s, mandatory) == (60.0, False)
 
@@ -72,33 +72,33 @@ def test_a_call_by_names_in_the_payload_that_waits():
     ],
 )
 def test_calls_that_fail(reply, number, text):
-    async def script(peer, port):
+    async def script(peer, session):
         assert await asked(peer, "oslo.a.b.c") == (number, text)
 
     with_service(script, FakePort(reply))
 
 
 def test_a_timeout_beyond_what_is_allowed():
-    async def script(peer, port):
+    async def script(peer, session):
         number, text = await asked(peer, "oslo.a.b.c", {"timeout": 11})
         assert (number, text) == (errno.EINVAL, "timeout: saw 11 s, expected 10 s at most")
-        assert port.calls == []
+        assert session.calls == []
 
     with_service(script, call_timeout_s=1.0, call_timeout_max_s=10.0)
 
 
 def test_a_caller_that_leaves_is_forgotten_when_its_reply_comes():
-    async def script(peer, port):
+    async def script(peer, session):
         peer.call("oslo.a.b.c", tag=3)
-        await until(lambda: port.done)
+        await until(lambda: session.done)
         peer.call("oslo.disconnect", flags=wire.NORESPONSE)
         await settle()
-        thread = threading.Thread(target=port.done[0], args=(b'{"result":1}',))
+        thread = threading.Thread(target=session.done[0], args=(b'{"result":1}',))
         thread.start()
         thread.join()
         await settle()
         assert not peer.seen
-        port.reply = b'{"result":2}'
+        session.reply = b'{"result":2}'
         assert await answer(peer, "oslo.a.b.c") == {"result": 2}
 
     with_service(script, FakePort(None))
@@ -107,15 +107,15 @@ def test_a_caller_that_leaves_is_forgotten_when_its_reply_comes():
 def test_too_many_calls(monkeypatch):
     monkeypatch.setattr(sending, "CALLS_MAX", 1)
 
-    async def script(peer, port):
+    async def script(peer, session):
         peer.call("oslo.a.b.c", tag=3)
-        await until(lambda: port.done)
+        await until(lambda: session.done)
         # the caller has left, its call has not
         peer.call("oslo.disconnect", flags=wire.NORESPONSE)
         assert (await asked(peer, "oslo.a.b.c"))[0] == errno.EAGAIN
-        port.done[0](Closed("over"))
+        session.done[0](Closed("over"))
         await settle()
-        port.reply = b'{"result":2}'
+        session.reply = b'{"result":2}'
         assert await answer(peer, "oslo.a.b.c") == {"result": 2}
 
     with_service(script, FakePort(None))
@@ -125,21 +125,21 @@ def test_too_many_calls(monkeypatch):
 
 
 def test_casts_and_fanouts():
-    async def script(peer, port):
+    async def script(peer, session):
         assert await answer(peer, "oslo.a.b.c", {"mode": "cast", "args": {"n": 1}}) == {"sent": True}
         assert await answer(peer, "oslo.a.b.c", {"mode": "cast", "mandatory": False}) == {"sent": True}
         assert await answer(peer, "oslo.a.b.c", {"mode": "fanout"}) == {"sent": True}
-        kinds = [(what[0], what[1], *what[3:]) for what in port.sent]
+        kinds = [(what[0], what[1], *what[3:]) for what in session.sent]
         address = Address("a", "b")
         assert kinds == [("cast", address, True), ("cast", address, False), ("fanout", address)]
-        assert port.sent[0][2]["message"] == {"method": "c", "args": {"n": 1}}
+        assert session.sent[0][2]["message"] == {"method": "c", "args": {"n": 1}}
 
     with_service(script)
 
 
 def test_a_cast_to_nobody():
-    async def script(peer, port):
-        port.failure = Undelivered("nobody listens there")
+    async def script(peer, session):
+        session.failure = Undelivered("nobody listens there")
         said = {"mode": "cast", "mandatory": False}
         assert await asked(peer, "oslo.a.b.c", said) == (errno.EHOSTUNREACH, "a/b: nobody listens there")
 
@@ -149,13 +149,13 @@ def test_a_cast_to_nobody():
 def test_casts_that_block_hold_up_no_call_and_are_bounded(monkeypatch):
     monkeypatch.setattr(sending, "CASTS_MAX", 2)
 
-    async def script(peer, port):
-        port.hold = threading.Event()
+    async def script(peer, session):
+        session.hold = threading.Event()
         for tag in (1, 2):
             peer.call("oslo.a.b.c", {"mode": "cast"}, tag=tag)
         assert (await asked(peer, "oslo.a.b.c", {"mode": "fanout"}, tag=3))[0] == errno.EAGAIN
         assert await answer(peer, "oslo.a.b.c", tag=4) == {"result": "pong"}
-        port.hold.set()
+        session.hold.set()
         assert [(await peer.next()).errnum for _ in range(2)] == [0, 0]
 
     with_service(script)
@@ -165,7 +165,7 @@ def test_casts_that_block_hold_up_no_call_and_are_bounded(monkeypatch):
 
 
 def test_users_may_what_a_rule_allows():
-    async def script(peer, port):
+    async def script(peer, session):
         number, text = await asked(peer, "oslo.nova.compute.delete", rolemask=GUEST)
         assert (number, "no rule lets you call 'delete'" in text) == (errno.EPERM, True)
         number, _text = await asked(peer, "oslo.nova.compute.show", {"mode": "cast"}, rolemask=GUEST)
@@ -173,23 +173,23 @@ def test_users_may_what_a_rule_allows():
         said = {"exchange": "nova", "topic": "compute", "method": "delete"}
         assert (await asked(peer, "oslo.send", said, rolemask=GUEST))[0] == errno.EPERM
         assert (await asked(peer, "oslo.nova.compute.show", rolemask=0))[0] == errno.EPERM
-        assert port.calls == []
+        assert session.calls == []
         assert await answer(peer, "oslo.nova.compute.show", rolemask=GUEST) == {"result": "pong"}
-        assert port.calls[0][1]["ctxt"] == {"headgate": {"userid": 7, "rolemask": GUEST}}
+        assert session.calls[0][1]["ctxt"] == {"headgate": {"userid": 7, "rolemask": GUEST}}
         assert await answer(peer, "oslo.nova.compute.delete") == {"result": "pong"}
 
     with_service(script, rules=(CallRule(methods=("show",)),))
 
 
 def test_the_context_is_not_for_users_to_write():
-    async def script(peer, port):
+    async def script(peer, session):
         said = {"ctxt": {"is_admin": True}}
         number, text = await asked(peer, "oslo.nova.compute.show", said, rolemask=GUEST)
         assert (number, "does not let you write its ctxt" in text) == (errno.EPERM, True)
-        assert port.calls == []
+        assert session.calls == []
         await answer(peer, "oslo.nova.scheduler.show", said, rolemask=GUEST)
         await answer(peer, "oslo.nova.compute.show", said)
-        assert [each[1]["ctxt"]["is_admin"] for each in port.calls] == [True, True]
+        assert [each[1]["ctxt"]["is_admin"] for each in session.calls] == [True, True]
 
     with_service(script, rules=(CallRule(topics=("compute",)), CallRule(ctxt=True)))
 
@@ -204,7 +204,7 @@ def test_many_who_ask_at_a_time_are_one_thread(monkeypatch):
 
     monkeypatch.setattr(asking, "listened", listened)
 
-    async def script(peer, port):
+    async def script(peer, session):
         for _ in range(5):
             peer.call("oslo.topics.list")
         await until(lambda: asked_times)
@@ -222,7 +222,7 @@ def test_many_who_ask_at_a_time_are_one_thread(monkeypatch):
 def test_status_is_for_owners(monkeypatch):
     monkeypatch.setattr(asking, "statuses", lambda folder: {"call": {"folder": folder}, "cast": None})
 
-    async def script(peer, port):
+    async def script(peer, session):
         assert await answer(peer, "oslo.status") == {
             "rooms": {"call": {"folder": "/nowhere"}, "cast": None},
             "face": {"calls": 0},
@@ -240,7 +240,7 @@ def test_topics_are_listed_to_those_who_may_call_there(monkeypatch):
     known = [*rows, {"exchange": "cinder", "topic": "volume", "servers": [], "nodes": []}]
     monkeypatch.setattr(asking, "listened", lambda settings: known)
 
-    async def script(peer, port):
+    async def script(peer, session):
         assert await answer(peer, "oslo.topics.list") == {"topics": known, "more": False}
         assert await answer(peer, "oslo.topics.list", {"exchange": "nova"}) == {"topics": rows, "more": False}
         assert await answer(peer, "oslo.topics.list", rolemask=GUEST) == {"topics": rows[:1], "more": False}
@@ -251,7 +251,7 @@ def test_topics_are_listed_to_those_who_may_call_there(monkeypatch):
 
 
 def test_what_is_no_method():
-    async def script(peer, port):
+    async def script(peer, session):
         assert (await asked(peer, "oslo.nova.compute"))[0] == errno.ENOSYS
         assert (await asked(peer, "oslo.a.b.c", msgspec.json.encode([])))[0] == errno.EINVAL
 

@@ -1,0 +1,36 @@
+"""An application's process: its one real thread that owns the sockets, and what callers see of it (seed 003).
+
+::
+
+    process         the core of this process: thread, reactor, clients; what a fork does to it
+    waiting         how a thread, or a greenlet, waits for the thread of the sockets
+    session         ClientSession: ``contract.Session`` for callers; ``open_session``
+    submit          a caller waits until there is room for its message
+    handoff         what callers have handed over and the thread of the sockets has not looked at yet, bounded
+    client          Client: what belongs to one ``Settings``, in the thread of the sockets
+    routing         who listens where, as last heard
+    call_sender     calls: choose, send, choose again, answer
+    cast_sender     casts on their way out
+    pending_calls   PURE  pending calls and their deadlines
+    chooser         PURE  strict round robin over servers
+    retry_queue     calls that have no place now
+    node_link       NodeLink: one socket to one node and pipeline, its outbox, whether it moves
+    node_links      those of one pipeline, which of them take something
+    folder          the folder of the node's sockets, and whether it may be used
+    publishing      fan-outs and notifications: publish once the node has subscribed
+    timeout_text    the words of a timeout
+    registrations   local servers: what they listen to, how that is confirmed and ended
+    delivery        what comes for them, and where it finds no room
+    control_link    the DEALER at one ``.ctl`` file: opened, closed, opened again when the proxy restarts
+    cast_receiver   the PULL of a process
+    subscriptions   the SUB at one ``.pub`` file, and since when its subscriptions are in force
+    inbox           what one listener has received and the application has not taken yet
+    counters        counts, and log lines that are not repeated too often
+
+Callers touch ``process``, ``session``, ``waiting``, ``handoff`` and ``inbox``; all else belongs to the thread of the
+sockets.
+"""
+
+from broker.oslo.client.session import open_session
+
+__all__ = ["open_session"]

@@ -1,0 +1,107 @@
+"""Casts on their way out, in the thread of the sockets: each to one server, by turns; nobody answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.oslo.client.chooser import Chooser
+from broker.oslo.client.counters import ClientCounters
+from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.client.handoff import Handoff
+from broker.oslo.client.node_link import Cast, LinkHandlers, NodeLink
+from broker.oslo.client.node_links import NodeLinks
+from broker.oslo.client.routing import RoutingTable
+from broker.oslo.contract import Address, Settings
+from broker.oslo.directory.replica import Server
+from broker.oslo.frames import Kind, encode
+from broker.oslo.names import Pipeline
+from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.pipe import Frames
+
+
+class CastSender:
+    """The casts of one client.
+
+    Args:
+        chooser: whose turn it is, over calls and casts.
+        by_call: sends one over the pipeline of calls, for a server that is not reached by that of casts.
+        moved: called when a link is up, down, full or has room.
+
+    Attributes:
+        links: sockets to nodes.
+        closed: nothing more is taken.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        routes: RoutingTable,
+        folder: TrustedFolder,
+        handoff: Handoff,
+        counters: ClientCounters,
+        chooser: Chooser[Server],
+        by_call: Callable[[Cast], None],
+        moved: Callable[[], None],
+    ) -> None:
+        self.closed = False
+        self._routes = routes
+        self._handoff = handoff
+        self._counters = counters
+        self._chooser = chooser
+        self._by_call = by_call
+        self.links: NodeLinks[Cast] = NodeLinks(
+            reactor,
+            settings,
+            LinkHandlers(Pipeline.CAST, _pack, None, None, self._stalled),
+            routes,
+            folder,
+            moved,
+            counters,
+        )
+
+    def cast(self, cast: Cast) -> None:
+        """A cast that was handed over."""
+        self._handoff.take(cast.size)
+        if self.closed:
+            self._counters.count("unflushed")
+            return
+        self._counters.counts["casts"] += 1
+        self._place(cast)
+
+    def _place(self, cast: Cast) -> None:
+        servers = self._routes.for_casts(cast.address)
+        if not servers:
+            self.nobody(cast.address)
+            return
+        links = self.links
+        choose = self._chooser.choose
+        one = choose(cast.address, servers, links.bad) or choose(cast.address, servers)
+        assert one is not None  # without nodes to pass over there is always one
+        if Pipeline.CAST in one.pipelines:
+            link = links.get(one.node)
+            if link is not None:
+                cast.listener = one.listener
+                link.submit(cast)
+                return
+        self._by_call(cast)
+
+    def _stalled(self, link: NodeLink[Cast]) -> None:
+        gone = self.links.known(link.node) is not link
+        for cast in link.take_parcels():
+            servers = self._routes.for_casts(cast.address)
+            if gone or any(one.node not in self.links.down for one in servers):
+                self._counters.counts["chosen_again"] += 1
+                self._place(cast)
+            else:
+                link.submit(cast)
+
+    def nobody(self, address: Address) -> None:
+        """A cast has nobody to hear it."""
+        self._counters.count("nobody")
+        self._counters.say("cast to %s dropped: nobody listens there", str(address))
+
+
+def _pack(cast: Cast, _link: NodeLink[Cast]) -> Frames:
+    address = cast.address
+    return (encode(Kind.CAST, address.exchange, address.topic, address.server, (cast.listener,)), cast.body)

@@ -1,0 +1,137 @@
+"""What belongs to one ``Settings``: everything that the thread of the sockets does for its ports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.oslo.client.call_sender import CallSender
+from broker.oslo.client.counters import ClientCounters
+from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.client.handoff import Handoff
+from broker.oslo.client.publishing import Fanouts, Notifications
+from broker.oslo.client.registrations import ListenerRegistrations
+from broker.oslo.client.routing import RoutingTable
+from broker.oslo.client.waiting import Waiter
+from broker.oslo.contract import Settings
+from broker.oslo.reactor import Reactor, natives
+
+FLUSH_LOOK_S: Final = 0.005
+
+
+class Client:
+    """One set of sockets, shared by all ports of equal settings.
+
+    ``post``, ``handoff``, ``routing`` (its lookups) and ``over`` are for any thread; all else is for the reactor's.
+
+    Attributes:
+        users: ports; under the lock of the process's state.
+        over: True when it is closing or closed: what is posted now may be forgotten.
+        failed: True when its thread has ended in an error: whoever comes next makes a new one.
+    """
+
+    def __init__(self, reactor: Reactor, settings: Settings) -> None:
+        self.settings = settings
+        self.users = 0
+        self.over = self.failed = False
+        self.handoff = Handoff()
+        self.counters = ClientCounters(reactor)
+        self._reactor = reactor
+        self._pid = os.getpid()
+        self.thread = 0
+        self._call = reactor.call_threadsafe
+        self._flush_until_s = 0.0
+        folder = TrustedFolder(reactor, settings.ipc_dir, self.counters.say)
+        routes = self.routes = RoutingTable(reactor, settings, folder, self._directory_changed)
+        self.sender = CallSender(reactor, settings, routes, folder, self.handoff, self.counters)
+        self.fanouts = Fanouts(reactor, settings, routes, folder, self.handoff, self.counters)
+        self.notifications = Notifications(reactor, settings, routes, folder, self.handoff, self.counters)
+        self.registrations = ListenerRegistrations(
+            reactor, settings, folder, self.counters, self.post, routes.home_is, routes.lists
+        )
+
+    def post(self, call: Callable[..., None], *args: Any) -> bool:
+        """Have ``call`` called in the thread of the sockets. False: it is over, or we are in a forked child."""
+        if self._pid != os.getpid():
+            return False
+        self._call(call, *args)
+        return not self.over
+
+    def is_ours(self) -> bool:
+        """Whether the caller is the thread of the sockets, which must not wait for itself."""
+        return natives.thread_id() == self.thread
+
+    # ------------------------------------------------------------ in the thread of the sockets
+
+    def open(self) -> None:
+        """Begin: read the directory. Sockets to nodes are opened when they are needed."""
+        self.thread = natives.thread_id()
+        self.sender.open()
+        self.routes.open()
+
+    def _directory_changed(self, nodes: set[str]) -> None:
+        self.sender.directory_changed(nodes)
+        self.fanouts.directory_changed(nodes)
+        self.notifications.directory_changed(nodes)
+
+    def leave(self, owner: object, left: Waiter) -> None:
+        """A session goes, others stay: nobody waits for its calls."""
+        self.sender.cut_off(owner)
+        left.set()
+
+    def close(self, closed: Callable[[Client], None]) -> None:
+        """Send what was handed over, at most ``linger_s``, then close everything and say so."""
+        self.over = True
+        self._flush_until_s = self._reactor.now() + self.settings.linger_s
+        self.sender.end_calls()
+        self._reactor.call_soon(self._flush, closed)  # behind what was posted before
+
+    def _flush(self, closed: Callable[[Client], None]) -> None:
+        now = self._reactor.now()
+        waiting = (
+            self.handoff.waiting
+            + self.sender.waiting
+            + self.fanouts.waiting
+            + self.notifications.waiting
+            + self.registrations.waiting
+        )
+        if waiting and now < self._flush_until_s:
+            self._reactor.call_later(FLUSH_LOOK_S, self._flush, closed)
+            return
+        self._shut(max(int((self._flush_until_s - now) * 1000), 1))
+        closed(self)
+
+    def _shut(self, linger_ms: int) -> None:
+        self.over = True
+        self.routes.close()
+        self.registrations.close(linger_ms)
+        self.notifications.close(linger_ms)
+        self.fanouts.close(linger_ms)
+        self.sender.close(linger_ms)
+        self.handoff.wake()
+
+    def abandon(self) -> None:
+        """The thread has failed: nobody must wait for ever."""
+        self.failed = True
+        self._shut(0)
+
+    # ------------------------------------------------------------ for status
+
+    def status(self) -> dict[str, Any]:
+        """Counts, sockets, directory."""
+        return {
+            "counts": {name: n for name, n in self.counters.counts.items() if n},
+            "pending": len(self.sender.calls),
+            "directory": self.routes.status(),
+            "links": {
+                str(links.pipeline): links.status()
+                for links in (
+                    self.sender.call_links,
+                    self.sender.cast_links,
+                    self.fanouts.links,
+                    self.notifications.links,
+                )
+            },
+            **self.registrations.status(),
+        }

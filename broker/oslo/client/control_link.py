@@ -1,0 +1,252 @@
+"""The DEALER of a process at one ``.ctl`` file of its node: listeners that it opens and closes there, and its pulse.
+
+Whatever is opened is opened again when the proxy says that it does not know us: it was restarted, or we were silent
+for too long. An OPEN that is not answered is repeated; for the proxy that changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+import zmq
+
+from broker.nesting import decoder
+from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.contract import Settings
+from broker.oslo.frames import NO_ID, Envelope, Kind, Malformed, decode, encode, new_id
+from broker.oslo.names import REASONS, Pipeline, Reason, control_file
+from broker.oslo.reactor import Pipe, Reactor, Timer
+from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.tuning import tune_local
+from broker.oslo.records import Opened, Opening, to_json
+
+PULSE_S: Final = 1.0
+REPEAT_S: Final = 2.0
+"""After so long an OPEN is sent again."""
+DENIED_S: Final = 30.0
+"""After so long an OPEN that was denied is tried again: the rules of a proxy may change."""
+CLOSE_S: Final = 2.0
+"""After so long the answer to CLOSE is not waited for any more."""
+_PULSE: Final = (encode(Kind.PULSE), b"")
+_read_opened: Final = decoder(Opened)
+
+
+class ControlHooks(Protocol):
+    """What a control link tells."""
+
+    def opened(self, pipeline: Pipeline, listener: str, opened: Opened) -> None:
+        """The proxy has registered it; possibly once more."""
+
+    def refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
+        """The proxy will not have it. Tried again, after ``DENIED_S`` when the reason is DENIED."""
+
+    def closed(self, pipeline: Pipeline, listener: str) -> None:
+        """Nothing more comes for it there."""
+
+    def again(self, pipeline: Pipeline) -> None:
+        """The proxy does not know us: everything is opened again."""
+
+    def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
+        """Something else came."""
+
+    def malformed(self, pipeline: Pipeline, text: str) -> None:
+        """Something came that is no message."""
+
+
+class _Entry:
+    """Attributes: ``number`` of the last OPEN or CLOSE; ``frames`` of the last OPEN; ``sent_s`` when."""
+
+    __slots__ = ("closing", "confirmed", "denied", "frames", "number", "opening", "sent_s")
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.number = NO_ID
+        self.frames: Frames = ()
+        self.sent_s = 0.0
+        self.confirmed = self.closing = self.denied = False
+
+
+class ControlLink:
+    """One control link, opened with its first listener. For the thread of the sockets.
+
+    Attributes:
+        pipe: the socket, None before.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        folder: TrustedFolder,
+        pipeline: Pipeline,
+        hooks: ControlHooks,
+    ) -> None:
+        self.pipe: Pipe | None = None
+        self._reactor = reactor
+        self._settings = settings
+        self._folder = folder
+        self._pipeline = pipeline
+        self._hooks = hooks
+        self._entries: dict[str, _Entry] = {}
+        self._numbers: dict[bytes, str] = {}
+        self._timer: Timer | None = None
+        self._pulse_waits = False
+
+    # ------------------------------------------------------------ listeners
+
+    def open(self, opening: Opening) -> None:
+        """Register a listener, for as long as it is not closed."""
+        pipe = self._opened()
+        entry = self._entries[opening.listener] = _Entry(opening)
+        self._send_open(pipe, entry)
+
+    def close(self, listener: str) -> bool:
+        """End it; False: the proxy does not know it, so nothing has to be waited for."""
+        entry = self._entries.get(listener)
+        pipe = self.pipe
+        if entry is None or pipe is None:
+            return False
+        unsent = pipe.sift_all(lambda frames: frames is entry.frames)
+        self._numbers.pop(entry.number, None)
+        if entry.denied or (unsent and not entry.confirmed):
+            del self._entries[listener]
+            return False
+        entry.closing = True
+        entry.number = new_id()
+        self._numbers[entry.number] = listener
+        pipe.send((encode(Kind.CLOSE, listeners=(listener,), id=entry.number), b""))
+        self._reactor.call_later(CLOSE_S, self._give_up, entry)
+        return True
+
+    def _give_up(self, entry: _Entry) -> None:
+        if self._entries.get(entry.opening.listener) is entry:
+            self._ended(entry)
+
+    def _ended(self, entry: _Entry) -> None:
+        listener = entry.opening.listener
+        del self._entries[listener]
+        self._numbers.pop(entry.number, None)
+        self._hooks.closed(self._pipeline, listener)
+
+    def _send_open(self, pipe: Pipe, entry: _Entry) -> None:
+        if entry.frames:
+            pipe.sift_all(lambda frames: frames is entry.frames)
+        self._numbers.pop(entry.number, None)
+        entry.number = new_id()
+        entry.sent_s = self._reactor.now()
+        entry.confirmed = False
+        entry.frames = (encode(Kind.OPEN, id=entry.number), to_json(entry.opening))
+        self._numbers[entry.number] = entry.opening.listener
+        pipe.send(entry.frames)
+
+    # ------------------------------------------------------------ the socket
+
+    def _opened(self) -> Pipe:
+        if self.pipe is None:
+            assert self._reactor.context is not None
+            settings = self._settings
+            sock: zmq.Socket[bytes] = self._reactor.context.socket(zmq.DEALER)
+            tune_local(sock, settings.message_bytes_max)
+            self.pipe = Pipe(
+                self._reactor,
+                sock,
+                self._came,
+                outbox_msgs=settings.outbox_msgs,
+                outbox_bytes=settings.outbox_bytes,
+            )
+            self.pipe.flushed = self._flushed
+            self._folder.connect(self.pipe, control_file(self._pipeline))
+            self._timer = self._reactor.call_later(PULSE_S, self._pulse)
+        return self.pipe
+
+    def send(self, frames: Frames) -> bool:
+        """Send something; False: no room, or nothing was ever opened."""
+        return self.pipe is not None and self.pipe.send(frames) > Outcome.FULL
+
+    def _pulse(self) -> None:
+        """Say that we are here. One pulse waits at most: it is what a proxy hears first when it comes back."""
+        self._timer = self._reactor.call_later(PULSE_S, self._pulse)
+        pipe = self.pipe
+        if pipe is None or not self._entries:
+            return
+        if not self._pulse_waits:
+            self._pulse_waits = pipe.send(_PULSE) is Outcome.QUEUED
+        now = self._reactor.now()
+        for entry in self._entries.values():
+            late_s = now - (DENIED_S if entry.denied else REPEAT_S)
+            if not (entry.confirmed or entry.closing) and entry.sent_s < late_s:
+                self._send_open(pipe, entry)
+
+    def _flushed(self, frames: Frames) -> None:
+        if frames is _PULSE:
+            self._pulse_waits = False
+
+    def shut(self, linger_ms: int) -> int:
+        """Close the socket; returns how many messages were still to be sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.pipe is None:
+            return 0
+        left = self.pipe.waiting
+        self.pipe.close(linger_ms)
+        return left
+
+    # ------------------------------------------------------------ what comes
+
+    def _came(self, frames: list[bytes], _origin: str) -> None:
+        try:
+            envelope = decode(frames[0])
+        except Malformed as error:
+            self._hooks.malformed(self._pipeline, str(error))
+            return
+        kind = envelope.kind
+        if kind in (Kind.CALL, Kind.CAST):
+            self._hooks.message(self._pipeline, envelope, frames)
+        elif kind == Kind.OPENED:
+            self._was_opened(envelope, frames)
+        elif kind == Kind.CLOSED:
+            entry = self._entries.get(self._numbers.get(envelope.id, ""))
+            if entry is not None and entry.closing:
+                self._ended(entry)
+        elif kind == Kind.REFUSED:
+            self._was_refused(envelope, frames)
+        elif kind != Kind.PULSE:
+            self._hooks.message(self._pipeline, envelope, frames)
+
+    def _was_opened(self, envelope: Envelope, frames: list[bytes]) -> None:
+        entry = self._entries.get(self._numbers.pop(envelope.id, ""))
+        if entry is None or entry.closing or len(frames) != 2:
+            return
+        try:
+            opened = _read_opened(frames[1])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._hooks.malformed(self._pipeline, f"body of OPENED: {error}")
+            return
+        entry.confirmed, entry.denied = True, False
+        self._hooks.opened(self._pipeline, entry.opening.listener, opened)
+
+    def _was_refused(self, envelope: Envelope, frames: list[bytes]) -> None:
+        if envelope.id == NO_ID:
+            if envelope.reason == Reason.NO_ROUTE:
+                self._open_again()
+            return
+        entry = self._entries.get(self._numbers.pop(envelope.id, ""))
+        if entry is None or entry.closing:
+            return
+        known = Reason(envelope.reason) if envelope.reason in Reason._value2member_map_ else Reason.BUSY
+        entry.denied = known in (Reason.DENIED, Reason.MALFORMED)
+        text = frames[1][:64].decode(errors="replace") if len(frames) > 1 else ""
+        self._hooks.refused(self._pipeline, entry.opening.listener, known, text or REASONS[known])
+
+    def _open_again(self) -> None:
+        """The proxy does not know us; an OPEN that is on its way already does no harm twice."""
+        pipe = self.pipe
+        entries = [entry for entry in self._entries.values() if not (entry.closing or entry.denied)]
+        if pipe is None or not entries:
+            return
+        self._hooks.again(self._pipeline)
+        for entry in entries:
+            self._send_open(pipe, entry)
+        for entry in [entry for entry in self._entries.values() if entry.closing]:
+            self._ended(entry)

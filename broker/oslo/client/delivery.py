@@ -1,0 +1,269 @@
+"""What comes for the listeners of a client, into their inboxes, and what becomes of that for which there is no room.
+
+A listener whose inbox is full costs nobody else anything. Calls for it go back to the proxy, and their clients choose
+again. Fan-outs, which cannot wait anywhere, are dropped and counted. Casts are not read until it has room, and wait at
+the proxy, which slows their senders down (``proxy.brake``). They cannot be told apart before they are read: those for
+other rpc-servers of the process wait as well, as long as the full one takes something, and for ``HELD_MAX_S`` at most.
+Then what comes for it has as much room again, and is dropped and counted beyond that, until it has room. The one
+rpc-server of a process may be full for ever, and nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.oslo.client.cast_receiver import CastReceiver
+from broker.oslo.client.counters import ClientCounters
+from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
+from broker.oslo.contract import Settings
+from broker.oslo.frames import Envelope, Kind, Malformed, decode, encode, fanout_filter, refusal
+from broker.oslo.names import Pipeline, Reason
+from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.pipe import Frames
+
+HELD_STILL_S: Final = 0.5
+"""A full server that takes nothing for so long does not keep the others of its process waiting any more."""
+HELD_MAX_S: Final = 5.0
+HELD_LOOK_S: Final = 0.2
+"""Between two looks at full servers: a proxy takes one for frozen that is not seen to take anything for half a second
+(``proxy.brake``)."""
+
+
+class Delivery:
+    """In the thread of the sockets.
+
+    Args:
+        send: sends a control message to the node's proxy; False: there is no room for it.
+
+    Attributes:
+        intakes: by listener.
+        casts: where casts come from.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        counters: ClientCounters,
+        send: Callable[[Pipeline, Frames], bool],
+    ) -> None:
+        self.inboxes: dict[str, ClientInbox] = {}
+        self.casts = CastReceiver(reactor, settings, self._cast)
+        self._reactor = reactor
+        self._counters = counters
+        self._send = send
+        self._servers: dict[tuple[str, str], list[ClientInbox]] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._numbers_of = 0
+        self._held_timer: Timer | None = None
+
+    # ------------------------------------------------------------ listeners
+
+    def enter(self, inbox: ClientInbox) -> None:
+        """It begins."""
+        self.inboxes[inbox.listener] = inbox
+        if inbox.rpc:
+            record = inbox.records[0]
+            self._servers.setdefault((record.exchange, record.topic), []).append(inbox)
+
+    def leave(self, inbox: ClientInbox) -> bool:
+        """It has ended; False: it was not here."""
+        if self.inboxes.pop(inbox.listener, None) is None:
+            return False
+        if inbox.rpc:
+            record = inbox.records[0]
+            key = (record.exchange, record.topic)
+            left = [each for each in self._servers.get(key, ()) if each is not inbox]
+            if left:
+                self._servers[key] = left
+            else:
+                self._servers.pop(key, None)
+                self._numbers.pop(fanout_filter(*key), None)
+        self.relieved(inbox)
+        return True
+
+    def counts_from(self, incarnation: int) -> None:
+        """A proxy has confirmed a subscription of fan-outs; another one than before counts anew."""
+        if incarnation != self._numbers_of:
+            self._numbers_of = incarnation
+            self._numbers.clear()
+
+    def forget_number(self, data: bytes) -> None:
+        """That filter is not subscribed to any more."""
+        self._numbers.pop(data, None)
+
+    @property
+    def numbers(self) -> int:
+        """Filters whose fan-outs are counted."""
+        return len(self._numbers)
+
+    def close(self) -> None:
+        """Close the socket; who listens still is told."""
+        if self._held_timer is not None:
+            self._held_timer.cancel()
+        for inbox in list(self.inboxes.values()):
+            inbox.cut_off()
+        self.inboxes.clear()
+        self._servers.clear()
+        self.casts.close()
+
+    # ------------------------------------------------------------ calls
+
+    def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
+        """``[envelope][route][body]`` of a call, or of a cast that came this way."""
+        if pipeline is not Pipeline.CALL or len(frames) != 3 or envelope.kind not in (Kind.CALL, Kind.CAST):
+            self._counters.count("malformed")
+            return
+        self._deliver(Pipeline.CALL, envelope, frames[0], frames[1], frames[2])
+
+    # ------------------------------------------------------------ casts
+
+    def _cast(self, frames: list[bytes], _origin: str) -> None:
+        try:
+            envelope = decode(frames[0])
+        except Malformed:
+            self._counters.count("malformed")
+            return
+        if len(frames) != 2 or envelope.kind != Kind.CAST:
+            self._counters.count("malformed")
+            return
+        self._deliver(Pipeline.CAST, envelope, frames[0], b"", frames[1])
+
+    # ------------------------------------------------------------ what was published
+
+    def fanout(self, frames: list[bytes]) -> None:
+        """``[filter][envelope][body]`` of a fan-out, for all servers of its topic."""
+        envelope = self._published(frames, Kind.FANOUT)
+        if envelope is None:
+            return
+        data = frames[0]
+        if data != fanout_filter(envelope.exchange, envelope.topic):
+            self._counters.count("malformed")
+            return
+        servers = self._servers.get((envelope.exchange, envelope.topic))
+        if servers is None:
+            return  # it was on its way when the last one ended
+        last = self._numbers.get(data)
+        if last is not None and envelope.word > last + 1:
+            self._counters.count("gaps", envelope.word - last - 1)
+            self._counters.say("%.200r: fan-outs were lost on their way from the proxy of this node", data)
+        self._numbers[data] = envelope.word
+        now = self._reactor.now()
+        for inbox in servers:
+            if inbox.full:
+                self._drop_full("fan-out", envelope)
+            elif inbox.put(ReceivedMessage(inbox, envelope, frames[0], b"", frames[2], now), now):
+                self._counters.counts["received"] += 1
+
+    def notice(self, frames: list[bytes]) -> None:
+        """``[filter][envelope][body]`` of a notification, for one listener."""
+        envelope = self._published(frames, Kind.NOTIFY)
+        if envelope is None:
+            return
+        inbox = self.inboxes.get(frames[0][1:-1].decode(errors="replace"))
+        if inbox is None:
+            self._counters.count("strays")
+            return
+        now = self._reactor.now()
+        if inbox.put(ReceivedMessage(inbox, envelope, frames[1], b"", frames[2], now), now):
+            self._counters.counts["received"] += 1
+
+    def _published(self, frames: list[bytes], kind: Kind) -> Envelope | None:
+        envelope = None
+        if len(frames) == 3:
+            try:
+                envelope = decode(frames[1])
+            except Malformed:
+                pass
+        if envelope is None or envelope.kind != kind:
+            self._counters.count("malformed")
+            return None
+        return envelope
+
+    # ------------------------------------------------------------ into inboxes
+
+    def _deliver(
+        self, pipeline: Pipeline, envelope: Envelope, head: bytes, route: bytes, body: bytes
+    ) -> None:
+        inbox = self.inboxes.get(envelope.listener) or self._stand_in(envelope)
+        called = envelope.kind == Kind.CALL
+        if inbox is not None and inbox.full:
+            if called:
+                self._send_back(envelope, route)
+                return
+            if inbox.brimful:
+                self._drop_full("cast", envelope)
+                return
+        now = self._reactor.now()
+        if inbox is None or not inbox.put(ReceivedMessage(inbox, envelope, head, route, body, now), now):
+            self._counters.count("strays")
+            if called:
+                self._send_back(envelope, route)
+            return
+        self._counters.counts["received"] += 1
+        if pipeline is Pipeline.CAST and inbox.full:
+            self._hold(inbox)
+
+    def _send_back(self, envelope: Envelope, route: bytes) -> None:
+        """A call that nobody here begins with: its client gives it to somebody else, or to us again, later."""
+        self._counters.counts["sent_back"] += 1
+        if not self._send(Pipeline.CALL, (refusal(envelope.id, Reason.BUSY), route, b"")):
+            self._counters.count("dropped")
+
+    def _drop_full(self, what: str, envelope: Envelope) -> None:
+        self._counters.count("dropped")
+        self._counters.say("%s/%s: a %s found the inbox full", envelope.exchange, envelope.topic, what)
+
+    def _stand_in(self, envelope: Envelope) -> ClientInbox | None:
+        """Another listener of the same address in this process, where the meant one has just been closed."""
+        for inbox in self._servers.get((envelope.exchange, envelope.topic), ()):
+            if not envelope.server or inbox.records[0].server == envelope.server:
+                return inbox
+        return None
+
+    # ------------------------------------------------------------ full inboxes
+
+    def _hold(self, inbox: ClientInbox) -> None:
+        """Read no casts until it has room, unless it has kept the others waiting for too long already."""
+        if inbox.held or (inbox.slow and not self._is_alone()):
+            return
+        inbox.held = True
+        inbox.held_s = inbox.moved_s = self._reactor.now()
+        inbox.credit()
+        self.casts.pause()
+        if self._held_timer is None:
+            self._held_timer = self._reactor.call_later(HELD_LOOK_S, self._look_at_held)
+        if not inbox.full:
+            self.relieved(inbox)  # all was taken in the meantime, by somebody who saw nothing held
+
+    def _is_alone(self) -> bool:
+        return sum(map(len, self._servers.values())) == 1
+
+    def _look_at_held(self) -> None:
+        """Tell the proxy who moves; who does not, or not enough, is not waited for."""
+        now = self._reactor.now()
+        self._held_timer = None
+        for inbox in [each for each in self.inboxes.values() if each.held]:
+            n = inbox.credit()
+            if n:
+                inbox.moved_s = now
+                head = encode(Kind.CREDIT, listeners=(inbox.listener,), word=n)
+                self._send(Pipeline.CAST, (head, b""))
+            late = now - inbox.moved_s > HELD_STILL_S or now - inbox.held_s > HELD_MAX_S
+            if late and not self._is_alone():
+                inbox.slow = True
+                self._release(inbox)
+            elif self._held_timer is None:
+                self._held_timer = self._reactor.call_later(HELD_LOOK_S, self._look_at_held)
+
+    def relieved(self, inbox: ClientInbox) -> None:
+        """It has room again, or is gone."""
+        inbox.slow = False
+        self._release(inbox)
+
+    def _release(self, inbox: ClientInbox) -> None:
+        if inbox.held:
+            inbox.held = False
+            if not any(each.held for each in self.inboxes.values()):
+                self.casts.resume()

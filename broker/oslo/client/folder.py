@@ -1,0 +1,98 @@
+"""The folder of the node's sockets: used only where nobody else can have made it.
+
+Whoever owns the folder reads what is sent there and is believed. A folder of ours or of root is fine; so is that of a
+service's user below a folder where only root, or that user, makes some (``/run/headgate``). One of somebody else below
+a folder where everybody may make one (``/tmp``) is refused, and so is one where everybody may put files. While there is
+none below such a folder it is not connected to either: libzmq would take whatever comes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from broker.oslo.reactor import Pipe, Reactor
+
+LOOK_S: Final = 0.5
+"""Between two looks for a folder that is not there, or not to be used."""
+
+
+def objection(path: str) -> str:
+    """Why the sockets in ``path`` must not be used; "" nothing speaks against it, as far as it is there."""
+    for place in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
+        try:
+            found = os.lstat(place)
+        except OSError:  # not there; what comes is looked at again
+            continue
+        text = _objection(place, found)
+        if text:
+            return text
+    return ""
+
+
+def _objection(place: str, found: os.stat_result) -> str:
+    above = os.path.dirname(place)
+    if found.st_uid not in (0, os.geteuid()) and _open_to_all(above):
+        return (
+            f"{place}: saw the folder of uid {found.st_uid} below {above}, where everybody may make one, expected one"
+            f" of our uid {os.geteuid()} or of root"
+        )
+    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IWOTH:
+        mode = stat.S_IMODE(found.st_mode)
+        return f"{place}: saw mode {mode:04o}, which lets everybody put sockets there, expected 0700 or 0750"
+    return ""
+
+
+def _open_to_all(folder: str) -> bool:
+    try:
+        return bool(os.stat(folder).st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
+
+
+class TrustedFolder:
+    """The one of a client, for the thread of the sockets.
+
+    Args:
+        say: logs a line, not too often.
+    """
+
+    def __init__(self, reactor: Reactor, path: str, say: Callable[..., None]) -> None:
+        self._reactor = reactor
+        self._path = path
+        self._say = say
+
+    def usable(self) -> bool:
+        """Whether its sockets may be connected to now; why not is logged."""
+        text = objection(self._path)
+        if text:
+            self._say("the proxy of this node is not spoken to: %s", text)
+            return False
+        return os.path.exists(self._path) or not _open_to_all(os.path.dirname(os.path.abspath(self._path)))
+
+    def endpoint(self, name: str) -> str:
+        """Of the file ``name``."""
+        return f"ipc://{os.path.join(self._path, name)}"
+
+    def connect(self, pipe: Pipe, name: str) -> None:
+        """Connect to the file ``name``, now or as soon as the folder may be used."""
+        if pipe.closed:
+            return
+        if self.usable():
+            self._reactor.touch(pipe)
+            pipe.sock.connect(self.endpoint(name))
+        else:
+            self._reactor.call_later(LOOK_S, self.connect, pipe, name)
+
+    def reconnect(self, pipe: Pipe, name: str) -> None:
+        """Make the connection anew."""
+        self._reactor.touch(pipe)
+        try:
+            pipe.sock.disconnect(self.endpoint(name))
+        except zmq.ZMQError:  # it was never made; that is still being tried
+            return
+        self.connect(pipe, name)

@@ -1,0 +1,352 @@
+"""What one listener has received and the application has not taken yet: bounded, in order.
+
+The thread of the sockets puts in, any thread or greenlet takes out. What becomes of that for which there is no room is
+said in ``delivery``; notifications come only as far as there is credit for them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from broker.oslo.client.waiting import Waiter, new_waiter
+from broker.oslo.contract import Address
+from broker.oslo.frames import Envelope, Kind, due_of
+from broker.oslo.names import Pipeline
+from broker.oslo.reactor import natives
+from broker.oslo.records import Opened, Record
+
+CREDIT: Final = 256
+"""Notifications that a proxy may send ahead of what was taken."""
+CREDIT_STEP: Final = 64
+"""Credit is given back when so many were taken ..."""
+CREDIT_BYTES: Final = 4 << 20
+"""... or as much; what is less is given back by the pulse of the registrations."""
+RELIEF_MSGS: Final = 256
+"""So many have to be taken out of a full inbox, at most, before anything is read again: in small steps, so that the
+proxy sees it move (``proxy.brake``)."""
+STOP_S: Final = 1.0
+"""How long the end of a listener waits for the proxy's word that nothing more comes."""
+
+
+class InboxOwner(Protocol):
+    """What an intake asks of the thread of the sockets (``ListenerRegistrations``), by ``post``."""
+
+    def answer(self, kind: int, item: ReceivedMessage, body: bytes) -> None:
+        """Send a reply or heartbeat."""
+
+    def requeue(self, item: ReceivedMessage) -> None:
+        """Give a notification back."""
+
+    def end(self, inbox: ClientInbox) -> None:
+        """Take nothing more in; says ``inbox.ended``."""
+
+    def forget(self, inbox: ClientInbox) -> None:
+        """It is closed: what still comes for it is dropped."""
+
+    def relieved(self, inbox: ClientInbox) -> None:
+        """It has room again."""
+
+    def credit(self, inbox: ClientInbox) -> None:
+        """Give credit back."""
+
+    def drop(self, name: str, n: int) -> None:
+        """Count what was lost."""
+
+    def too_large(self, what: str, size: int, limit: int) -> None:
+        """Log and count what was not sent."""
+
+
+Post = Callable[..., bool]
+"""Has something called in the thread of the sockets; False: in a forked child, or after the end, it cannot."""
+
+
+class ReceivedMessage:
+    """See ``contract.IncomingMessage``. ``route``: opaque, whom to answer; ``head``: its envelope as it came."""
+
+    __slots__ = ("_done", "body", "due_s", "envelope", "head", "inbox", "route", "size")
+
+    def __init__(
+        self, inbox: ClientInbox, envelope: Envelope, head: bytes, route: bytes, body: bytes, now: float
+    ) -> None:
+        self.inbox = inbox
+        self.envelope = envelope
+        self.head = head
+        self.route = route
+        self.body = body
+        self.size = len(body)
+        self.due_s = due_of(envelope, now)
+        self._done = False
+
+    @property
+    def userid(self) -> int:
+        """See ``contract.IncomingMessage``."""
+        return self.envelope.userid
+
+    @property
+    def rolemask(self) -> int:
+        """See ``contract.IncomingMessage``."""
+        return self.envelope.rolemask
+
+    @property
+    def address(self) -> Address:
+        """See ``contract.IncomingMessage``."""
+        envelope = self.envelope
+        return Address(envelope.exchange, envelope.topic, envelope.server)
+
+    @property
+    def wants_reply(self) -> bool:
+        """See ``contract.IncomingMessage``."""
+        return self.envelope.kind == Kind.CALL
+
+    @property
+    def monitor_s(self) -> float | None:
+        """See ``contract.IncomingMessage``."""
+        envelope = self.envelope
+        return envelope.word / 1000 if envelope.kind == Kind.CALL and envelope.word else None
+
+    @property
+    def reply_bytes_max(self) -> int:
+        """See ``contract.IncomingMessage``."""
+        return self.inbox.body_max
+
+    def acknowledge(self) -> None:
+        """See ``contract.IncomingMessage``: room was made when it was taken."""
+
+    def requeue(self) -> None:
+        """See ``contract.IncomingMessage``."""
+        if self.envelope.kind == Kind.NOTIFY and not self._done:
+            self._done = True
+            if self._fits("a notification that was given back", self.body):
+                self.inbox.post(self.inbox.owner.requeue, self)
+
+    def reply(self, body: bytes) -> None:
+        """See ``contract.IncomingMessage``."""
+        if self.envelope.kind == Kind.CALL and not self._done:
+            self._done = True
+            if self._fits("a reply", body):
+                self.inbox.post(self.inbox.owner.answer, Kind.REPLY, self, body)
+
+    def _fits(self, what: str, body: bytes) -> bool:
+        """What is too large would end the connection, and with it what else is on its way."""
+        limit = self.inbox.body_max
+        if len(body) > limit:
+            self.inbox.post(self.inbox.owner.too_large, what, len(body), limit)
+            return False
+        return True
+
+    def beat(self) -> None:
+        """See ``contract.IncomingMessage``."""
+        if self.envelope.kind == Kind.CALL and not self._done:
+            self.inbox.post(self.inbox.owner.answer, Kind.BEAT, self, b"")
+
+
+class ClientInbox:
+    """See ``contract.Inbox``.
+
+    Args:
+        post: has something called in the thread of the sockets.
+        owner: what is called there.
+        listener: its id.
+        records: where it listens: one for an rpc-server, else one for each topic.
+        pool: of notifications; None is a pool, too.
+        limits: messages and bytes it holds; casts for which there is no other place may be as many again.
+        body_max: largest body of a reply.
+
+    Attributes:
+        rpc: True for an rpc-server.
+        ready: set when all pipelines that are there have confirmed.
+        ended: set when nothing more comes.
+        missing, confirmed: pipelines whose word is waited for; that have given it.
+        begun_s: when the thread of the sockets began to register it.
+        fanouts_by: what the pipeline of fan-outs has confirmed.
+        held, held_s, moved_s: casts are not read while it is full, since when, and when something was last taken.
+        slow: it was full for too long: casts are read all the same.
+        refusal: why it may not listen, when a proxy said so.
+        put_s: when something was last put in.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        owner: InboxOwner,
+        listener: str,
+        records: Sequence[Record],
+        pool: str | None,
+        limits: tuple[int, int],
+        *,
+        rpc: bool,
+        body_max: int,
+    ) -> None:
+        self.post = post
+        self.owner = owner
+        self.listener = listener
+        self.records = tuple(records)
+        self.pool = pool
+        self.rpc = rpc
+        self.ready: Waiter = new_waiter()
+        self.ended: Waiter = new_waiter()
+        self.missing: set[Pipeline] = set()
+        self.confirmed: set[Pipeline] = set()
+        self.refusal = ""
+        self.put_s = 0.0
+        self.held = self.slow = False
+        self.held_s = self.moved_s = 0.0
+        self.begun_s = 0.0
+        self.body_max = body_max
+        self.fanouts_by: Opened | None = None
+        self._pid = os.getpid()
+        self._msgs_max, self._bytes_max = limits
+        self._relief_msgs = self._msgs_max - min((self._msgs_max + 1) // 2, RELIEF_MSGS)
+        self._lock = natives.allocate_lock()
+        self._items: deque[ReceivedMessage] = deque()
+        self._waiters: deque[Waiter] = deque()
+        self._put_bytes = self._taken_bytes = 0
+        self._uncredited = self._uncredited_bytes = 0
+        self._stopping = self._stopped = self._closed = False
+
+    # ------------------------------------------------------------ in the thread of the sockets
+
+    @property
+    def full(self) -> bool:
+        """Whether it should get nothing more."""
+        return len(self._items) >= self._msgs_max or self._put_bytes - self._taken_bytes >= self._bytes_max
+
+    @property
+    def brimful(self) -> bool:
+        """Whether it must not get a cast either."""
+        held_bytes = self._put_bytes - self._taken_bytes
+        return len(self._items) >= 2 * self._msgs_max or held_bytes >= 2 * self._bytes_max
+
+    def put(self, item: ReceivedMessage, now: float) -> bool:
+        """Take it in, or False: closed. The one that makes it full still fits."""
+        if self._closed:
+            return False
+        self._put_bytes += item.size
+        self.put_s = now
+        self._items.append(item)
+        if self._waiters:
+            self._wake_one()
+        return True
+
+    def credit(self) -> int:
+        """Credit to give back now: messages that were taken since this was asked last."""
+        with self._lock:
+            n, self._uncredited, self._uncredited_bytes = self._uncredited, 0, 0
+        return n
+
+    def owe(self, n: int) -> None:
+        """Credit that could not be given back."""
+        with self._lock:
+            self._uncredited += n
+
+    # ------------------------------------------------------------ for the application
+
+    def get(self, timeout_s: float | None) -> ReceivedMessage | None:
+        """See ``contract.Inbox``. In a forked child nothing comes: None, at once."""
+        if os.getpid() != self._pid:
+            return None
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            item = self._take()
+            if item is not None:
+                return item
+            if self._stopped:
+                return self._take()  # what came just before that
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            self._wait(left_s)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        waiter = new_waiter()
+        self._waiters.append(waiter)
+        if not self._items and not self._stopped:
+            try:
+                waiter.wait(timeout_s)
+            finally:
+                self._leave(waiter)
+        else:
+            self._leave(waiter)
+
+    def _leave(self, waiter: Waiter) -> None:
+        try:
+            self._waiters.remove(waiter)
+        except (
+            ValueError
+        ):  # woken; when somebody else was quicker, or this one gives up, the next one may be needed
+            if self._items:
+                self._wake_one()
+
+    def _wake_one(self) -> None:
+        try:
+            self._waiters.popleft().set()
+        except IndexError:
+            pass
+
+    def _take(self) -> ReceivedMessage | None:
+        while self._items:
+            with self._lock:
+                try:
+                    item = self._items.popleft()
+                except IndexError:
+                    return None
+                self._taken_bytes += item.size
+                self._uncredited += 1
+                self._uncredited_bytes += item.size
+                due = self._uncredited >= CREDIT_STEP or self._uncredited_bytes >= CREDIT_BYTES
+            if due and not self.rpc:
+                self.post(self.owner.credit, self)
+            if (self.held or self.slow) and len(self._items) <= self._relief_msgs:
+                self.post(self.owner.relieved, self)
+            if item.due_s is None or time.monotonic() <= item.due_s:
+                return item
+            self.post(self.owner.drop, "expired", 1)
+        return None
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its end was asked for."""
+        return self._stopping
+
+    def begin_stop(self) -> None:
+        """Ask for the end without waiting for it; ``stop`` waits."""
+        if not self._stopping:
+            self._stopping = True
+            if not self.post(self.owner.end, self):
+                self.cut_off()
+
+    def stop(self) -> None:
+        """See ``contract.Inbox``."""
+        if not self._stopped:
+            self.begin_stop()
+            self.ended.wait(STOP_S)
+            self.cut_off()
+
+    def cut_off(self) -> None:
+        """Nothing more is to be expected: who waits goes home with what is here. From any thread."""
+        self._stopping = self._stopped = True
+        self.ready.set()
+        self.ended.set()
+        for _ in range(len(self._waiters)):
+            self._wake_one()
+
+    def close(self) -> None:
+        """See ``contract.Inbox``."""
+        self.stop()
+        if self._closed:
+            return
+        self._closed = True
+        left = len(self._items)
+        self._items.clear()
+        if left:
+            self.post(self.owner.drop, "dropped", left)
+        self.post(self.owner.forget, self)

@@ -1,0 +1,227 @@
+"""One socket to one node and pipeline: what waits for it, whether it moves, whether it is full (seed 003).
+
+The sockets are IMMEDIATE: libzmq takes messages only while the node is connected, so that whatever it has not taken
+can be taken back and given to another one. A link that holds messages and has moved none of them for ``DOWN_S`` is
+**down**: it is passed over until it takes something again. A link that holds as many as it may is **full**: callers
+wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import zmq
+
+from broker.oslo.contract import Address, Settings
+from broker.oslo.names import Pipeline
+from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor.naming import Connection, connect
+from broker.oslo.reactor.pipe import FLUSH_MSGS, Frames
+
+DOWN_S: Final = 1.0
+"""Longer than a connection takes to be made; what waits for a node for so long is given to another one."""
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLOUT: Final = int(zmq.POLLOUT)
+
+
+class Sized(Protocol):
+    """Something to send."""
+
+    size: int
+
+
+Parcel = TypeVar("Parcel", bound=Sized)
+
+
+class Cast:
+    """A request for one server that wants no answer. ``listener``: who was chosen."""
+
+    __slots__ = ("address", "body", "listener", "size")
+
+    def __init__(self, address: Address, body: bytes) -> None:
+        self.address = address
+        self.body = body
+        self.listener = ""
+        self.size = len(body)
+
+
+class LinkObserver(Protocol):
+    """Who is told what becomes of a link (``Links``)."""
+
+    reactor: Reactor
+    settings: Settings
+
+    def watch(self, link: Any) -> None:
+        """It holds messages: look at it from time to time."""
+
+    def note_full(self, link: Any) -> None:
+        """It holds as much as it may."""
+
+    def note_room(self, link: Any) -> None:
+        """It has room again."""
+
+    def note_down(self, link: Any) -> None:
+        """It does not move."""
+
+    def note_up(self, link: Any) -> None:
+        """It moves again."""
+
+
+class NodeLink(Pipe, Generic[Parcel]):
+    """A socket to one node; its outbox holds parcels, which become frames when libzmq takes them.
+
+    Attributes:
+        node, pipeline, endpoint: whose it is.
+        down, full: see the module.
+        way: its connection.
+        filters: subscriptions of the node, for sockets that publish.
+        missed: filters of which the node was given up, until it subscribes.
+    """
+
+    def __init__(
+        self,
+        links: LinkObserver,
+        trade: LinkHandlers[Parcel],
+        node: str,
+        endpoint: str,
+        sock: zmq.Socket[bytes],
+    ) -> None:
+        self.node = node
+        self.pipeline = trade.pipeline
+        self.endpoint = endpoint
+        self.down = self.full = False
+        self.filters: set[bytes] = set()
+        self.missed: set[bytes] = set()
+        self._links = links
+        self._pack, self._posted, self._stalled = trade.pack, trade.posted, trade.stalled
+        self._parcels: deque[Parcel] = deque()
+        self._parcel_bytes = 0
+        self._moved_s = 0.0
+        receive = trade.received
+        take = None if receive is None else (lambda frames, _origin: receive(self, frames))
+        super().__init__(links.reactor, sock, take)
+        try:
+            self.connection: Connection = connect(links.reactor, self, endpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def away(self) -> bool:
+        """Nothing can be sent to it now, and nothing is subscribed: it is not connected, as far as we see."""
+        if self.sock.type == zmq.XPUB:
+            return not self.filters
+        self._reactor.touch(self)
+        return not int(self.sock.get(_EVENTS)) & _POLLOUT
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the outbox."""
+        return len(self._parcels)
+
+    def submit(self, parcel: Parcel) -> None:
+        """Send it, or let it wait; whoever made it has looked at ``full`` before."""
+        if self.closed:
+            return
+        if not self._parcels:
+            self._reactor.touch(self)
+            if self._post(parcel):
+                return
+            self._moved_s = self._reactor.now()
+            self._links.watch(self)
+        self._parcels.append(parcel)
+        self._parcel_bytes += parcel.size
+        self._try_later()
+        if not self.full and self._beyond(1.0):
+            self.full = True
+            self._links.note_full(self)
+
+    def take_parcels(self) -> list[Parcel]:
+        """Empty the outbox: what libzmq never had, oldest first."""
+        parcels = list(self._parcels)
+        self._parcels.clear()
+        self._parcel_bytes = 0
+        self._relieve()
+        return parcels
+
+    def _beyond(self, part: float) -> bool:
+        settings = self._links.settings
+        return (
+            len(self._parcels) >= part * settings.outbox_msgs
+            or self._parcel_bytes >= part * settings.outbox_bytes
+        )
+
+    def _post(self, parcel: Parcel) -> bool:
+        """False: libzmq has no room for it, or no connection."""
+        frames = self._pack(parcel, self)
+        if frames is None:
+            return True
+        if not self._write(frames):
+            return False
+        if self._posted is not None:
+            self._posted(parcel, self)
+        if self.down:
+            self.down = False
+            self._links.note_up(self)
+        return True
+
+    def _blocked(self) -> bool:
+        return bool(self._parcels)
+
+    def _flush(self) -> None:
+        """Send what waits, up to a budget."""
+        parcels = self._parcels
+        moved = 0
+        while parcels and moved < FLUSH_MSGS:
+            if not self._post(parcels[0]):
+                self._try_later()
+                break
+            self._parcel_bytes -= parcels.popleft().size
+            moved += 1
+        else:
+            if parcels:
+                self._reactor.touch(self)  # the budget is used up
+        if moved:
+            self._moved_s = self._reactor.now()
+            self._relieve()
+
+    def _relieve(self) -> None:
+        if self.full and not self._beyond(0.5):
+            self.full = False
+            self._links.note_room(self)
+
+    def check(self, now: float) -> bool:
+        """Look whether it is down, or up again. False: it need not be looked at for now."""
+        if self.closed:
+            return False
+        if self.down:
+            self._reactor.touch(self)  # asking may take in the news of a message
+            if not self._parcels and int(self.sock.get(_EVENTS)) & _POLLOUT:
+                self.down = False
+                self._links.note_up(self)
+        elif self._parcels and now - self._moved_s > DOWN_S:
+            self.down = True
+            self._links.note_down(self)
+            self._stalled(self)
+        return self.down or bool(self._parcels)
+
+
+class LinkHandlers(NamedTuple, Generic[Parcel]):
+    """What one pipeline's links do.
+
+    Attributes:
+        pack: the frames of a parcel; None: it is not wanted any more.
+        posted: libzmq has it; None: nobody wants to know.
+        received: a message came; None: the socket does not read.
+        stalled: the link is down, or its node is gone: find another one for its parcels.
+        in_use: whether answers may still come over a link whose node is gone.
+    """
+
+    pipeline: Pipeline
+    pack: Callable[[Parcel, NodeLink[Parcel]], Frames | None]
+    posted: Callable[[Parcel, NodeLink[Parcel]], None] | None
+    received: Callable[[NodeLink[Parcel], list[bytes]], None] | None
+    stalled: Callable[[NodeLink[Parcel]], None]
+    in_use: Callable[[NodeLink[Parcel]], bool] | None = None

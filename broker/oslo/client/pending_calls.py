@@ -1,0 +1,156 @@
+"""Calls that wait for their answers, and when they stop waiting (pure).
+
+Each is one entry of a dict and one of a heap of deadlines. Nearly all calls are answered long before their deadline:
+what is left of them in the heap is thrown out when it is more than half of it. A heartbeat moves a deadline without
+touching the heap: an entry that comes up too early goes back in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.oslo.contract import Address, OsloFailure
+from broker.oslo.frames import Kind
+
+SPARE: Final = 64
+"""Entries of answered calls that the heap may always keep."""
+
+Answer = bytes | OsloFailure
+
+
+class PendingCall:
+    """A call, or a cast that wants to know that a server has it.
+
+    Args:
+        address: where to.
+        body: opaque.
+        id: 16 bytes.
+        kind: CALL or CAST.
+        due_s: end of the whole call, on the clock of whoever keeps it; None: never.
+        timeout_s: the same, as asked for: for texts.
+        monitor_s: seconds without a heartbeat after which it ends, too; None: not monitored.
+        mandatory: fails at once when nobody listens.
+        tries: for casts: how often a full queue may be found before it fails; None: without end.
+        owner: whose it is.
+
+    Attributes:
+        done: called with the answer, once.
+        end_s: when it ends without news: the nearer one of both deadlines.
+        listener, link: chosen, and handed to the link of its node; ``link`` is None while it waits for a choice.
+        sent: libzmq has it; only a refusal allows another choice.
+        tried: listeners that refused it.
+        answer: None while it is pending.
+        over: True once it is answered: it need not be sent any more.
+    """
+
+    __slots__ = (
+        "address", "answer", "body", "done", "due_s", "end_s", "id", "kind", "link", "listener", "mandatory",
+        "monitor_s", "over", "owner", "refusal", "sent", "size", "timeout_s", "tried", "tries",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        address: Address,
+        body: bytes,
+        id: bytes,  # noqa: A002
+        done: Callable[[Answer], None],
+        *,
+        kind: Kind = Kind.CALL,
+        due_s: float | None = None,
+        timeout_s: float | None = None,
+        monitor_s: float | None = None,
+        mandatory: bool = False,
+        tries: int | None = None,
+        owner: object = None,
+    ) -> None:
+        self.address = address
+        self.body = body
+        self.id = id
+        self.kind = kind
+        self.due_s = due_s
+        self.timeout_s = timeout_s
+        self.monitor_s = monitor_s
+        self.mandatory = mandatory
+        self.tries = tries
+        self.owner = owner
+        self.done = done
+        self.end_s = due_s
+        self.size = len(body)
+        self.listener = ""
+        self.link: object = None
+        self.sent = False
+        self.tried: set[str] | None = None
+        self.refusal = 0
+        self.answer: Answer | None = None
+        self.over = False
+
+    def finish(self, answer: Answer) -> None:
+        """Answer it; only the first answer counts."""
+        if not self.over:
+            self.over = True
+            self.answer = answer
+            self.done(answer)
+
+    def beaten(self, now: float) -> None:
+        """A heartbeat came (or it was sent): a monitored call goes on waiting."""
+        if self.monitor_s is not None:
+            quiet_s = now + self.monitor_s
+            self.end_s = quiet_s if self.due_s is None or quiet_s < self.due_s else self.due_s
+
+    @property
+    def monitored_out(self) -> bool:
+        """True when a missing heartbeat ends it, and not its whole time."""
+        return self.monitor_s is not None and self.end_s != self.due_s
+
+
+class PendingCalls:
+    """The pending ones."""
+
+    def __init__(self) -> None:
+        self._pending: dict[bytes, PendingCall] = {}
+        self._ends: list[tuple[float, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __iter__(self) -> Iterator[PendingCall]:
+        return iter(list(self._pending.values()))
+
+    def add(self, call: PendingCall) -> None:
+        """Keep it until it is taken out or has ended."""
+        self._pending[call.id] = call
+        if call.end_s is not None:
+            if len(self._ends) > 2 * len(self._pending) + SPARE:
+                self._ends = [(end_s, number) for end_s, number in self._ends if number in self._pending]
+                heapq.heapify(self._ends)
+            heapq.heappush(self._ends, (call.end_s, call.id))
+
+    def get(self, number: bytes) -> PendingCall | None:
+        """The pending call of that id."""
+        return self._pending.get(number)
+
+    def pop(self, number: bytes) -> PendingCall | None:
+        """Take it out."""
+        return self._pending.pop(number, None)
+
+    def next_end_s(self) -> float | None:
+        """When to ask ``ended`` next; None: nothing ends."""
+        return self._ends[0][0] if self._ends else None
+
+    def ended(self, now: float) -> list[PendingCall]:
+        """Take out those whose time is over."""
+        over: list[PendingCall] = []
+        ends = self._ends
+        while ends and ends[0][0] <= now:
+            number = heapq.heappop(ends)[1]
+            call = self._pending.get(number)
+            if call is None or call.end_s is None:
+                continue
+            if call.end_s > now:
+                heapq.heappush(ends, (call.end_s, number))
+                continue
+            del self._pending[number]
+            over.append(call)
+        return over

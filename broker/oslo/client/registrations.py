@@ -1,0 +1,294 @@
+"""Local servers, in the thread of the sockets: registered with the node's proxy, and what comes for them (seed 003).
+
+One process has one control link for each of CALL, CAST and NOTIFY, one PULL for its casts, one SUB for fan-outs and
+one for notifications. All of them are IPC: servers listen on no network (seed 003, "ZMQ Proxy").
+What comes for them is ``delivery``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.oslo.client.control_link import ControlLink
+from broker.oslo.client.counters import ClientCounters
+from broker.oslo.client.delivery import Delivery
+from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.client.inbox import CREDIT, ClientInbox, Post, ReceivedMessage
+from broker.oslo.client.subscriptions import ClientSubscriptions
+from broker.oslo.contract import Settings
+from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, listener_filter
+from broker.oslo.names import Pipeline, Reason, control_file, exit_file
+from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.pipe import Frames
+from broker.oslo.records import Opened, Opening, Record
+
+SETTLE_S: Final = 0.03
+"""After the last CLOSED nothing more is expected when for so long nothing came: what libzmq had under way."""
+SETTLE_LOOK_S: Final = 0.01
+CREDIT_LOOK_S: Final = 0.2
+"""Between two looks for credit that is still to be given back: a proxy takes a listener for frozen that gives none for
+half a second (``proxy.brake``)."""
+LISTED_LOOK_S: Final = 0.004
+"""Between two looks whether the directory lists a listener: what this process sends next shall find it."""
+
+
+class ListenerRegistrations:
+    """The listeners of one client.
+
+    Args:
+        home_is: is told the name of our node.
+        is_listed: whether the directory says where a listener listens, by the pipelines that have confirmed it.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        folder: TrustedFolder,
+        counters: ClientCounters,
+        post: Post,
+        home_is: Callable[[str], None],
+        is_listed: Callable[[str, Sequence[Record], set[Pipeline], Opened | None], bool],
+    ) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._counters = counters
+        self._post = post
+        self._home_is = home_is
+        self._is_listed = is_listed
+        self._ending: dict[str, set[Pipeline]] = {}
+        self._controls = {
+            pipeline: ControlLink(reactor, settings, folder, pipeline, self)
+            for pipeline in (Pipeline.CALL, Pipeline.CAST, Pipeline.NOTIFY)
+        }
+        delivery = self._delivery = Delivery(reactor, settings, counters, self._send)
+        self._inboxes = delivery.inboxes
+        self._fanouts = ClientSubscriptions(reactor, settings, folder, Pipeline.FANOUT, delivery.fanout)
+        self._notices = ClientSubscriptions(reactor, settings, folder, Pipeline.NOTIFY, delivery.notice)
+        self._closed = False
+        self._credit_timer: Timer | None = None
+
+    # ------------------------------------------------------------ begin
+
+    def begin(self, inbox: ClientInbox) -> None:
+        """Register it; ``inbox.ready`` is set when all pipelines that are there have confirmed."""
+        if self._closed or inbox.stopping:  # its session was closed meanwhile
+            inbox.cut_off()
+            return
+        inbox.begun_s = self._reactor.now()
+        self._delivery.enter(inbox)
+        opening = Opening(inbox.listener, inbox.records, inbox.pool)
+        if inbox.rpc:
+            record = inbox.records[0]
+            key = (record.exchange, record.topic)
+            inbox.missing = self._there({
+                Pipeline.CALL: (control_file(Pipeline.CALL),),
+                Pipeline.CAST: (control_file(Pipeline.CAST),),
+                Pipeline.FANOUT: (exit_file(Pipeline.FANOUT),),
+            }) or {Pipeline.CALL}  # fmt: skip
+            self._controls[Pipeline.CALL].open(opening)
+            self._controls[Pipeline.CAST].open(opening)
+            self._fanouts.subscribe(fanout_filter(*key), lambda opened: self._hears_fanouts(inbox, opened))
+        else:
+            inbox.missing = {Pipeline.NOTIFY}
+            opening = Opening(inbox.listener, inbox.records, inbox.pool, CREDIT)
+            data = listener_filter(inbox.listener)
+            self._notices.subscribe(data, lambda _opened: self._hears_notices(inbox, opening))
+            if self._credit_timer is None:
+                self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
+
+    def _there(self, files: dict[Pipeline, tuple[str, ...]]) -> set[Pipeline]:
+        folder = self._settings.ipc_dir
+        return {
+            pipeline
+            for pipeline, names in files.items()
+            if all(os.path.exists(os.path.join(folder, name)) for name in names)
+        }
+
+    def _hears_fanouts(self, inbox: ClientInbox, opened: Opened) -> None:
+        self._delivery.counts_from(opened.incarnation)
+        inbox.fanouts_by = opened
+        self._confirmed(inbox, Pipeline.FANOUT)
+
+    def _hears_notices(self, inbox: ClientInbox, opening: Opening) -> None:
+        if self._inboxes.get(inbox.listener) is inbox and inbox.listener not in self._ending:
+            self._controls[Pipeline.NOTIFY].open(opening)
+
+    def _confirmed(self, inbox: ClientInbox, pipeline: Pipeline) -> None:
+        inbox.missing.discard(pipeline)
+        inbox.confirmed.add(pipeline)
+        if not inbox.missing:
+            self._await_listed(inbox)
+
+    def _await_listed(self, inbox: ClientInbox) -> None:
+        """Registered everywhere; the directory tells us so, too, within milliseconds when it is there."""
+        if self._is_listed(inbox.listener, inbox.records, inbox.confirmed, inbox.fanouts_by):
+            inbox.ready.set()
+        elif self._reactor.now() < inbox.begun_s + self._settings.ready_s:  # its caller waits no longer
+            self._reactor.call_later(LISTED_LOOK_S, self._await_listed, inbox)
+
+    # ------------------------------------------------------------ what control links tell (``control.Hooks``)
+
+    def opened(self, pipeline: Pipeline, listener: str, opened: Opened) -> None:
+        """See ``Hooks``."""
+        self._home_is(opened.node)
+        inbox = self._inboxes.get(listener)
+        if pipeline is Pipeline.CAST and opened.endpoint:
+            error = self._delivery.casts.pull_from(opened.endpoint)
+            if error:
+                self.malformed(Pipeline.CAST, error)
+        if inbox is not None:
+            if opened.message_bytes_max:
+                inbox.body_max = min(opened.message_bytes_max, self._settings.message_bytes_max)
+            self._confirmed(inbox, pipeline)
+
+    def refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
+        """See ``Hooks``."""
+        inbox = self._inboxes.get(listener)
+        where = "" if inbox is None else f"{inbox.records[0].exchange}/{inbox.records[0].topic}"
+        self._counters.say(
+            "the proxy of this node does not let us listen at %s (%s): %s",
+            where,
+            pipeline,
+            text,
+            about=(where, pipeline),
+        )
+        if inbox is not None and reason == Reason.DENIED:
+            inbox.refusal = text
+            inbox.ready.set()
+
+    def closed(self, pipeline: Pipeline, listener: str) -> None:
+        """See ``Hooks``."""
+        waited = self._ending.get(listener)
+        inbox = self._inboxes.get(listener)
+        if waited is not None and inbox is not None:
+            waited.discard(pipeline)
+            if not waited:
+                self._settle(inbox, self._reactor.now())
+
+    def again(self, pipeline: Pipeline) -> None:
+        """See ``Hooks``."""
+        self._counters.count("opened_again")
+        self._reactor.say(
+            logging.INFO, "the proxy of this node does not know us at %s: registered again", (pipeline,)
+        )
+
+    def malformed(self, pipeline: Pipeline, text: str) -> None:
+        """See ``Hooks``."""
+        self._counters.count("malformed")
+        self._counters.say(
+            "dropped a message of the proxy of this node (%s): %s", pipeline, text, about=(pipeline,)
+        )
+
+    def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
+        """See ``Hooks``."""
+        self._delivery.message(pipeline, envelope, frames)
+
+    # ------------------------------------------------------------ what items ask for
+
+    def _send(self, pipeline: Pipeline, frames: Frames) -> bool:
+        return self._controls[pipeline].send(frames)
+
+    def answer(self, kind: int, item: ReceivedMessage, body: bytes) -> None:
+        """Send a reply or heartbeat."""
+        frames = (encode(kind, id=item.envelope.id), item.route, body)
+        if not self._controls[Pipeline.CALL].send(frames):
+            self._counters.count("dropped")
+            self._counters.say("a reply found no room: the proxy of this node takes nothing")
+
+    def requeue(self, item: ReceivedMessage) -> None:
+        """Give a notification back."""
+        head = encode(Kind.REQUEUE, listeners=(item.inbox.listener,))
+        if not self._controls[Pipeline.NOTIFY].send((head, item.head, item.body)):
+            self._counters.count("dropped")
+
+    def credit(self, inbox: ClientInbox) -> None:
+        """Give credit back for what was taken."""
+        n = inbox.credit()
+        head = encode(Kind.CREDIT, listeners=(inbox.listener,), word=n)
+        if n and not self._controls[Pipeline.NOTIFY].send((head, b"")):
+            inbox.owe(n)  # no room: with the next pulse
+
+    def _look_at_credit(self) -> None:
+        self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
+        for inbox in self._inboxes.values():
+            if not inbox.rpc and inbox.listener not in self._ending:
+                self.credit(inbox)
+
+    def drop(self, name: str, n: int) -> None:
+        """Count what was lost in an inbox."""
+        self._counters.count(name, n)
+
+    def too_large(self, what: str, size: int, limit: int) -> None:
+        """Log and count what was not sent."""
+        self._counters.count("too_large")
+        self._counters.say(
+            "%s of %d bytes was not sent, expected %d at most", what, size, limit, about=(what,)
+        )
+
+    # ------------------------------------------------------------ end
+
+    def end(self, inbox: ClientInbox) -> None:
+        """Take nothing more in; ``inbox.ended`` is set when nothing more is to be expected."""
+        listener = inbox.listener
+        if self._inboxes.get(listener) is not inbox or listener in self._ending:
+            inbox.ended.set()
+            return
+        self._unsubscribe(inbox)
+        if not inbox.rpc:
+            self.credit(inbox)
+        waited = self._ending[listener] = set()
+        for pipeline, control in self._controls.items():
+            if control.close(listener):
+                waited.add(pipeline)
+        if not waited:
+            self._settle(inbox, self._reactor.now())
+
+    def _unsubscribe(self, inbox: ClientInbox) -> None:
+        if inbox.rpc:
+            record = inbox.records[0]
+            data = fanout_filter(record.exchange, record.topic)
+            if self._fanouts.unsubscribe(data):
+                self._delivery.forget_number(data)
+
+    def _settle(self, inbox: ClientInbox, closed_s: float) -> None:
+        now = self._reactor.now()
+        if now - max(closed_s, inbox.put_s) >= SETTLE_S:
+            inbox.ended.set()
+        else:
+            self._reactor.call_later(SETTLE_LOOK_S, self._settle, inbox, closed_s)
+
+    def forget(self, inbox: ClientInbox) -> None:
+        """It is closed."""
+        if not self._delivery.leave(inbox):
+            return
+        self._ending.pop(inbox.listener, None)
+        if not inbox.rpc:
+            self._notices.unsubscribe(listener_filter(inbox.listener))
+
+    def relieved(self, inbox: ClientInbox) -> None:
+        """It has room again."""
+        self._delivery.relieved(inbox)
+
+    @property
+    def waiting(self) -> int:
+        """Replies and control messages that may still leave."""
+        return sum(each.pipe.waiting for each in self._controls.values() if each.pipe is not None)
+
+    def close(self, linger_ms: int) -> None:
+        """Close all sockets; who listens still is told."""
+        self._closed = True
+        if self._credit_timer is not None:
+            self._credit_timer.cancel()
+        for control in self._controls.values():
+            self._counters.count("unflushed", control.shut(linger_ms))
+        self._fanouts.close()
+        self._notices.close()
+        self._delivery.close()
+
+    def status(self) -> dict[str, Any]:
+        """For status."""
+        return {"listeners": len(self._inboxes), "numbers": self._delivery.numbers}

@@ -1,0 +1,102 @@
+"""Calls that have no place now: nobody listens yet, nothing is known yet, or all servers have refused or are down.
+
+They are tried again when there is news, and every ``PAUSE_S``, in the order in which they came. Trying costs time: a
+round ends at the first one of a topic for whom there is no place, and after ``ROUND_MAX`` of those that would only be
+refused again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from broker.oslo.client.pending_calls import PendingCall
+from broker.oslo.client.routing import RoutingTable
+from broker.oslo.reactor import Reactor, Timer
+
+PAUSE_S: Final = 0.1
+"""Between two rounds through servers that refused, or whose nodes are down."""
+ROUND_MAX: Final = 256
+"""Calls of one topic that are tried after a pause: a server that is full refuses each of them."""
+
+
+class RetryQueue:
+    """The parked calls of one client.
+
+    Args:
+        place: finds a place for a call, or ends it, or parks it again (its ``link`` is None then).
+    """
+
+    def __init__(self, reactor: Reactor, routes: RoutingTable, place: Callable[[PendingCall], None]) -> None:
+        self._reactor = reactor
+        self._routes = routes
+        self._place = place
+        self._parked: dict[tuple[str, str], deque[PendingCall]] = {}
+        self._pause: Timer | None = None
+        self._until_s = 0.0
+        self._was_synced = False
+
+    def open(self, ready_s: float) -> None:
+        """The directory has ``ready_s`` from now on to answer."""
+        self._until_s = self._reactor.now() + ready_s
+
+    @property
+    def overdue(self) -> bool:
+        """The directory should have answered by now."""
+        return self._reactor.now() >= self._until_s
+
+    def park(self, call: PendingCall) -> None:
+        """Keep it."""
+        call.link = None
+        self._parked.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
+        self._arm()
+
+    def news(self) -> None:
+        """Something has changed: there may be a place."""
+        if self._parked:
+            self._again(False)
+
+    def soon(self) -> None:
+        """As ``news``, not from within what brings it."""
+        if self._parked:
+            self._reactor.call_soon(self.news)
+
+    def close(self) -> None:
+        """Forget all of them."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._parked.clear()
+
+    def _arm(self) -> None:
+        if self._parked and self._pause is None:
+            self._pause = self._reactor.call_later(PAUSE_S, self._paused)
+
+    def _paused(self) -> None:
+        self._pause = None
+        self._again(True)
+
+    def _again(self, paused: bool) -> None:
+        synced = self._routes.synced
+        everything = synced is not self._was_synced or (not synced and self.overdue)
+        self._was_synced = synced
+        for key in list(self._parked):
+            calls = [call for call in self._parked.pop(key) if not call.over]
+            if everything or self._routes.replica.servers(*key):
+                calls = self._round(calls, paused, everything)
+            if calls:  # they are older than those that were parked again meanwhile
+                self._parked[key] = deque([*calls, *self._parked.get(key, ())])
+        self._arm()
+
+    def _round(self, calls: list[PendingCall], paused: bool, everything: bool) -> list[PendingCall]:
+        """Try them; returns those that were not tried. After a pause those who have refused may be asked again."""
+        for at, call in enumerate(calls):
+            if paused and at >= ROUND_MAX and not everything:
+                return calls[at:]
+            if paused:
+                call.tried = None
+            self._place(call)
+            nowhere = call.link is None and not (call.over or call.tried or call.address.server)
+            if nowhere and not everything:
+                return calls[at + 1 :]
+        return []

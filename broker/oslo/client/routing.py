@@ -1,0 +1,224 @@
+"""Who listens where, as last heard from the directory; lookups may come from any thread (see ``Replica``)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.client.waiting import Waiter, new_waiter
+from broker.oslo.contract import Address, Settings
+from broker.oslo.directory.link import Reader
+from broker.oslo.directory.replica import Replica, Server
+from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
+from broker.oslo.node import obstacle
+from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
+from broker.oslo.records import Change, Offer, Opened, Record
+from broker.transport.curve import CurveClient, load
+
+ADDRESSES_MAX: Final = 65_536
+"""Addresses whose servers are remembered; beyond it all are forgotten and looked up anew."""
+
+Servers = tuple[Server, ...]
+
+
+class RoutingTable:
+    """The replica of one client, and its links to directories. Opened and closed in the thread of the sockets.
+
+    Args:
+        changed: called after each change, with the nodes whose state has changed.
+
+    Attributes:
+        replica: looked up directly where speed matters.
+        synced: True once some directory has told all it knows.
+        body_max: largest body that can be sent: what we were told, and what the directory says of its node.
+    """
+
+    def __init__(
+        self, reactor: Reactor, settings: Settings, folder: TrustedFolder, changed: Callable[[set[str]], None]
+    ) -> None:
+        self.replica = Replica()
+        self.synced = False
+        self.body_max = settings.message_bytes_max
+        self._folder = folder
+        self._reactor = reactor
+        self._settings = settings
+        self._changed = changed
+        self._touched: set[str] = set()
+        self._found: dict[Address, tuple[Servers, Servers, Servers]] = {}
+        self._waiters: deque[Waiter] = deque()
+        self._reader: Reader | None = None
+        self._home = ""
+        self._path = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Begin to read."""
+        settings = self._settings
+        self.replica.on_state.append(self._noted)
+        self.replica.on_change.append(self._settled)
+        self._reader = Reader(
+            self._reactor,
+            self.replica,
+            ipc_dir=settings.ipc_dir,
+            directories=settings.directories,
+            tuning=Tuning(KeepAlive(*settings.keepalive), curve=self._curve()),
+            trusted=self._folder.usable,
+        )
+
+    def _curve(self) -> CurveClient | None:
+        settings = self._settings
+        certificate = load(settings.curve_cert) if settings.curve_cert else None
+        return curve_to_directory(certificate, settings.directory_key)
+
+    def close(self) -> None:
+        """Read nothing more; what is known stays."""
+        if self._reader is not None:
+            self._reader.close()
+        self.wake()
+
+    def wake(self) -> None:
+        """Whoever waits for the directory looks again."""
+        for _ in range(len(self._waiters)):
+            try:
+                self._waiters.popleft().set()
+            except IndexError:
+                return
+
+    # ------------------------------------------------------------ from any thread
+
+    def wait_synced(self, timeout_s: float) -> bool:
+        """Wait until a directory has told all it knows, at most ``timeout_s``; whether one has."""
+        if not self.synced:
+            waiter = new_waiter()
+            self._waiters.append(waiter)
+            try:
+                if not self.synced:
+                    waiter.wait(timeout_s)
+            finally:
+                try:
+                    self._waiters.remove(waiter)
+                except ValueError:  # woken
+                    pass
+        return self.synced
+
+    def nodes(self, address: Address) -> set[str]:
+        """Where the servers of ``address`` are."""
+        servers = self.replica.servers(address.exchange, address.topic)
+        return {each.node for each in servers if not address.server or each.server == address.server}
+
+    # ------------------------------------------------------------ in the thread of the sockets
+
+    def for_calls(self, address: Address) -> Servers:
+        """Who may be called at ``address``, sorted; the same object as long as nothing changes."""
+        return self._find(address)[1]
+
+    def for_casts(self, address: Address) -> Servers:
+        """Who may be sent a cast at ``address``: over its own pipeline, or over that of calls."""
+        return self._find(address)[2]
+
+    def _find(self, address: Address) -> tuple[Servers, Servers, Servers]:
+        servers = self.replica.servers(address.exchange, address.topic)
+        found = self._found.get(address)
+        if found is not None and found[0] is servers:
+            return found
+        if len(self._found) >= ADDRESSES_MAX:
+            self._found.clear()
+        name = address.server
+        those = tuple(each for each in servers if each.server == name) if name else servers
+        called = tuple(each for each in those if Pipeline.CALL in each.pipelines)
+        found = (servers, those if len(called) == len(those) else called, those)
+        self._found[address] = found
+        return found
+
+    def lists(
+        self, listener: str, records: Sequence[Record], pipelines: set[Pipeline], fanouts: Opened | None
+    ) -> bool:
+        """Whether the directory says that ``listener`` is at all of ``records``, by each of ``pipelines``.
+
+        Fan-outs have no listeners: ``fanouts`` says from which version on the state is meant. True when there is no
+        directory to ask.
+        """
+        replica = self.replica
+        if not self.synced and not self._settings.directories and not os.path.exists(self._path):
+            return True
+        for record in records:
+            where = (record.exchange, record.topic)
+            if Pipeline.NOTIFY in pipelines:
+                if not any(each[1] == listener for each in replica.pools(*where).get(record.pool, ())):
+                    return False
+                continue
+            direct = pipelines - {Pipeline.FANOUT}
+            if direct and not any(
+                each.listener == listener and direct <= each.pipelines for each in replica.servers(*where)
+            ):
+                return False
+            if fanouts is not None and not self._lists_fanouts(where, fanouts):
+                return False
+        return True
+
+    def _lists_fanouts(self, where: tuple[str, str], opened: Opened) -> bool:
+        offer = self.replica.offer(opened.node, Pipeline.FANOUT)
+        return (
+            offer is not None
+            and offer.age >= (opened.incarnation, opened.version)
+            and opened.node in self.replica.fanout_nodes(*where)
+        )
+
+    def is_home(self, node: str) -> bool:
+        """Whether that is the node whose folder we have, as its directory or a registration said."""
+        return bool(self._home) and node == self._home
+
+    def home_is(self, node: str) -> None:
+        """The proxy of our folder says its name."""
+        expected = self._settings.node
+        if node != self._home and expected not in ("", node):
+            text = "the proxy of this node (%s) calls itself %.64r, expected %.64r: is it the folder of another one?"
+            self._reactor.say(logging.WARNING, text, (self._settings.ipc_dir, node, expected))
+        self._home = node
+
+    @property
+    def home(self) -> str:
+        """Name of our node; "" not known."""
+        return self._home
+
+    def offer(self, node: str, pipeline: str) -> Offer | None:
+        """What a node's pipeline offers."""
+        return self.replica.offer(node, pipeline)
+
+    def whereabouts(self) -> str:
+        """For texts: which directories were asked, in words an operator understands."""
+        path = os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)
+        asked = [f"the proxy of this node ({path}{obstacle(path)})"]
+        return " and ".join([*asked, *self._settings.directories])
+
+    def status(self) -> dict[str, Any]:
+        """For status."""
+        return {"home": self._home, **(self._reader.status() if self._reader is not None else {})}
+
+    def _noted(self, before: Offer | None, after: Offer | None, _change: Change | None) -> None:
+        if before is None or after is None or (before.endpoint, before.key) != (after.endpoint, after.key):
+            offer = after if after is not None else before
+            if offer is not None:
+                self._touched.add(offer.node)
+
+    def _settled(self) -> None:
+        self._learn_home()
+        if self.replica.synced and not self.synced:
+            self.synced = True
+            self.wake()
+        touched, self._touched = self._touched, set()
+        self._changed(touched)
+
+    def _learn_home(self) -> None:
+        links = {} if self._reader is None else self._reader.links
+        local = links.get(f"ipc://{self._path}")
+        if not self._home and local is not None and local.welcome is not None:
+            self.home_is(local.welcome.node)
+        status = [link.welcome.message_bytes_max for link in links.values() if link.welcome is not None]
+        self.body_max = min([self._settings.message_bytes_max, *(limit for limit in status if limit)])

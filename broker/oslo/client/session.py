@@ -1,0 +1,371 @@
+"""The bridge that callers see: ``contract.Session``, from any thread or greenlet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from broker.oslo.client import process
+from broker.oslo.client.call_sender import CONFIRM_S
+from broker.oslo.client.client import Client
+from broker.oslo.client.folder import objection
+from broker.oslo.client.inbox import ClientInbox
+from broker.oslo.client.node_link import Cast
+from broker.oslo.client.pending_calls import Answer, PendingCall
+from broker.oslo.client.publishing import Publication
+from broker.oslo.client.submit import submit
+from broker.oslo.client.waiting import bounded, new_waiter
+from broker.oslo.contract import (
+    Address,
+    Closed,
+    OsloFailure,
+    Refused,
+    Session,
+    Settings,
+    TooLarge,
+    Undelivered,
+)
+from broker.oslo.frames import Kind, check_name, new_id
+from broker.oslo.names import LISTENER_CHARS, Reason
+from broker.oslo.records import Record
+
+log = logging.getLogger("headgate.oslo")
+
+CHECKED_MAX: Final = 4096
+"""Addresses whose names were checked; beyond it all are checked again."""
+STUCK_S: Final = 10.0
+"""So long after its end a call is given up even if the thread of the sockets says nothing, which would be a bug."""
+
+
+def open_session(settings: Settings) -> Session:
+    """A session for ``settings``; nothing is opened before its first use."""
+    return ClientSession(settings)
+
+
+class ClientSession:
+    """See ``contract.Session``. It goes on working in a forked child, with a client of the child's own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._mine: process.ProcessState | None = None
+        self._core: process.ProcessCore | None = None
+        self._client: Client | None = None
+        self._inboxes: list[ClientInbox] = []
+        self._closed = False
+        self._checked: set[Address] = set()
+
+    # ------------------------------------------------------------ the client behind it
+
+    def _use(self) -> Client:
+        """The client, made when there is none in this process."""
+        client = self._client
+        if client is not None and self._mine is process.state and not (self._closed or client.failed):
+            return client
+        mine = process.state
+        with mine.lock:
+            if self._closed:
+                raise Closed("the session is closed")
+            if self._mine is not mine or self._client is None or self._client.failed:
+                if not self._settings.directories:
+                    self._check_folder()
+                self._core, self._client = process.attach(mine, self._settings)
+                self._inboxes = []
+                self._mine = mine
+            return self._client
+
+    def _check_folder(self) -> None:
+        """Nothing may be sent to what somebody else has put there.
+
+        Raises:
+            Refused: it is none of ours.
+        """
+        text = objection(self._settings.ipc_dir)
+        if text:
+            raise Refused(f"the proxy of this node cannot be trusted: {text}", Reason.DENIED)
+
+    def _check(self, address: Address) -> None:
+        """Names are checked once.
+
+        Raises:
+            ValueError: one of them cannot be sent.
+        """
+        if address not in self._checked:
+            for name, what in zip(address, ("exchange", "topic", "server"), strict=True):
+                check_name(name, what)
+            if not address.topic:
+                raise ValueError(f"exchange {address.exchange!r}: saw no topic, expected one")
+            if len(self._checked) >= CHECKED_MAX:
+                self._checked.clear()
+            self._checked.add(address)
+
+    # ------------------------------------------------------------ calls
+
+    def call(
+        self,
+        address: Address,
+        body: bytes,
+        *,
+        timeout_s: float | None,
+        monitor_s: float | None = None,
+        mandatory: bool = False,
+    ) -> bytes:
+        """See ``contract.Session``."""
+        waiter = new_waiter()
+        call = self._new_call(address, body, _Done(waiter), timeout_s, monitor_s, mandatory)
+        return self._await(call, waiter, call.timeout_s)
+
+    def start_call(
+        self,
+        address: Address,
+        body: bytes,
+        done: Callable[[bytes | OsloFailure], None],
+        *,
+        timeout_s: float | None,
+        monitor_s: float | None = None,
+        mandatory: bool = False,
+    ) -> None:
+        """See ``contract.Session``."""
+        self._start(self._new_call(address, body, done, timeout_s, monitor_s, mandatory))
+
+    def _new_call(
+        self,
+        address: Address,
+        body: bytes,
+        done: Callable[[Answer], None],
+        timeout_s: float | None,
+        monitor_s: float | None,
+        mandatory: bool,
+    ) -> PendingCall:
+        self._check(address)
+        seconds = bounded(timeout_s)
+        return PendingCall(
+            address,
+            body,
+            new_id(),
+            done,
+            due_s=None if seconds is None else time.monotonic() + seconds,
+            timeout_s=seconds,
+            monitor_s=bounded(monitor_s),
+            mandatory=mandatory,
+            owner=self,
+        )
+
+    def _start(self, call: PendingCall) -> Client:
+        client = self._use()
+        if call.size > client.routes.body_max:
+            call.finish(_too_large(call.address, call.size, client))
+        elif not client.post(client.sender.start, call):
+            call.finish(Closed(f"{call.address}: the session is closed"))
+        return client
+
+    def _await(self, call: PendingCall, waiter: Any, timeout_s: float | None) -> bytes:
+        client = self._start(call)
+        try:
+            if client.is_ours() and not call.over:
+                raise Undelivered(f"{call.address}: the thread of the sockets would wait for itself")
+            waiter.wait(None if timeout_s is None else timeout_s + STUCK_S)
+        finally:
+            if not call.over:
+                client.post(client.sender.abandon, call)
+        answer = call.answer
+        if isinstance(answer, bytes):
+            return answer
+        if answer is None:
+            raise Closed(
+                f"{call.address}: the thread of the sockets does not answer (a bug, or it is stopped)"
+            )
+        raise answer
+
+    # ------------------------------------------------------------ casts, fan-outs, notifications
+
+    def cast(
+        self, address: Address, body: bytes, *, mandatory: bool = False, retry: int | None = None
+    ) -> None:
+        """See ``contract.Session``."""
+        self._check(address)
+        if mandatory:
+            self._cast_confirmed(address, body, retry)
+            return
+        client = self._use()
+        links = client.sender.cast_links
+        self._fits(client, address, body)
+
+        def full() -> bool:
+            return bool(links.full) and links.full.issuperset(client.routes.nodes(address) or ("",))
+
+        submit(client, client.sender.cast, Cast(address, body), address, retry, full)
+
+    def _cast_confirmed(self, address: Address, body: bytes, retry: int | None) -> None:
+        waiter = new_waiter()
+        call = PendingCall(
+            address,
+            body,
+            new_id(),
+            _Done(waiter),
+            kind=Kind.CAST,
+            due_s=time.monotonic() + CONFIRM_S,
+            timeout_s=CONFIRM_S,
+            mandatory=True,
+            tries=None if retry is None or retry < 0 else retry,
+            owner=self,
+        )
+        self._await(call, waiter, CONFIRM_S)
+
+    def fanout(self, address: Address, body: bytes, *, retry: int | None = None) -> None:
+        """See ``contract.Session``."""
+        self._check(address)
+        client = self._use()
+        fanouts = client.fanouts
+        self._fits(client, address, body)
+
+        def full() -> bool:
+            return fanouts.busy(address.exchange, address.topic)
+
+        publication = Publication(address.exchange, address.topic, body)
+        submit(client, fanouts.publish, publication, address, retry, full, patient=False)
+
+    def notify(self, exchange: str, topic: str, body: bytes, *, retry: int | None = None) -> None:
+        """See ``contract.Session``."""
+        address = Address(exchange, topic)
+        self._check(address)
+        client = self._use()
+        notifications = client.notifications
+        self._fits(client, address, body)
+
+        def full() -> bool:
+            return notifications.busy(exchange, topic)
+
+        publication = Publication(exchange, topic, body)
+        submit(client, notifications.publish, publication, address, retry, full, patient=False)
+
+    def _fits(self, client: Client, address: Address, body: bytes) -> None:
+        if len(body) > client.routes.body_max:
+            raise _too_large(address, len(body), client)
+
+    # ------------------------------------------------------------ listeners
+
+    def listen(self, address: Address) -> ClientInbox:
+        """See ``contract.Session``.
+
+        Raises:
+            Refused: this process may not listen there.
+        """
+        self._check(address)
+        listener = os.urandom(LISTENER_CHARS // 2).hex()
+        record = Record(address.exchange, address.topic, address.server, listener)
+        return self._listen(listener, [record], None, rpc=True)
+
+    def listen_notifications(self, topics: Sequence[tuple[str, str]], pool: str | None) -> ClientInbox:
+        """See ``contract.Session``.
+
+        Raises:
+            Refused: this process may not listen there.
+        """
+        listener = os.urandom(LISTENER_CHARS // 2).hex()
+        for exchange, topic in topics:
+            self._check(Address(exchange, topic))
+        if not topics:
+            raise ValueError("listener for notifications: saw no topic, expected one at least")
+        check_name(pool or "", "pool")
+        records = [Record(exchange, topic, "", listener, pool) for exchange, topic in dict.fromkeys(topics)]
+        return self._listen(listener, records, pool, rpc=False)
+
+    def _listen(
+        self, listener: str, records: Sequence[Record], pool: str | None, *, rpc: bool
+    ) -> ClientInbox:
+        self._check_folder()
+        client = self._use()
+        settings = self._settings
+        owner = client.registrations
+        limits = (settings.inbox_msgs, settings.inbox_bytes)
+        body_max = client.routes.body_max
+        inbox = ClientInbox(client.post, owner, listener, records, pool, limits, rpc=rpc, body_max=body_max)
+        where = f"{records[0].exchange}/{records[0].topic}"
+        with process.state.lock:
+            if self._closed:
+                raise Closed(f"{where}: the session is closed")
+            self._inboxes = [each for each in self._inboxes if not each.closed] + [inbox]
+        if not client.post(owner.begin, inbox):
+            inbox.cut_off()
+        ready = inbox.ready.wait(0.0 if client.is_ours() else settings.ready_s)
+        if inbox.stopping:
+            inbox.close()
+            raise Closed(f"{where}: the session was closed")
+        if inbox.refusal:
+            inbox.close()
+            raise Refused(f"{where}: {inbox.refusal}", Reason.DENIED)
+        if not ready:
+            self._warn_late(inbox, where)
+        return inbox
+
+    def _warn_late(self, inbox: ClientInbox, where: str) -> None:
+        settings = self._settings
+        missing = ", ".join(sorted(map(str, inbox.missing)))
+        if inbox.begun_s and not missing:
+            text = "listening at %s: not listed within %g s by the directory of this node (%s: %s), still waiting"
+            missing = "confirmed by its proxy"
+        else:
+            text = "listening at %s: not confirmed within %g s by the proxy of this node (%s: %s); going on trying"
+        # who does not wait knows
+        level = logging.WARNING if settings.ready_s > 0 else logging.DEBUG
+        log.log(level, text, where, settings.ready_s, settings.ipc_dir, missing or "not asked yet")
+
+    # ------------------------------------------------------------ status and end
+
+    def status(self) -> dict[str, Any]:
+        """What this process counts, its sockets, what it knows of the directory; {} when nothing is open."""
+        client = self._client
+        if client is None or self._mine is not process.state or client.over:
+            return {}
+        waiter = new_waiter()
+        status: dict[str, Any] = {}
+
+        def tell() -> None:
+            status.update(client.status())
+            waiter.set()
+
+        if client.post(tell):
+            waiter.wait(1.0)
+        return status
+
+    def close(self) -> None:
+        """See ``contract.Session``."""
+        mine = process.state
+        with mine.lock:
+            if self._closed:
+                return
+            self._closed = True
+            inboxes, self._inboxes = self._inboxes, []
+            core, client = self._core, self._client
+            here = self._mine is mine
+        if core is None or client is None or not here:
+            return
+        for inbox in inboxes:
+            inbox.begin_stop()
+        for inbox in inboxes:
+            inbox.close()
+        left = new_waiter()
+        if client.post(client.leave, self, left):
+            left.wait(self._settings.linger_s)
+        process.detach(mine, core, client)
+
+
+def _too_large(address: Address, size: int, client: Client) -> TooLarge:
+    return TooLarge(
+        f"{address}: saw a body of {size} bytes, expected {client.routes.body_max} at most (message_bytes_max)"
+    )
+
+
+class _Done:
+    """Wakes the caller of a call."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: Any) -> None:
+        self._waiter = waiter
+
+    def __call__(self, _answer: Answer) -> None:
+        self._waiter.set()

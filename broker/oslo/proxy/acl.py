@@ -1,0 +1,113 @@
+"""Who comes in, as whom, and what they may do there (pure; RFC 12, DESIGN "Identity and policy").
+
+A local peer is who the kernel says (``Peer-Address`` ends in ``:uid:gid:pid``): our own user and root are owners, all
+others users; LOCAL marks both. A peer from the network is who its CURVE key says, never LOCAL.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Final
+
+from broker.identity import Credentials, Role
+from broker.oslo.node import NodeConfig, Rule
+from broker.transport.zeromq.origin import credentials
+
+DECISIONS_MAX: Final = 16_384
+"""Decisions that are remembered; then all are forgotten and found again."""
+_ENTITLED: Final = int(Role.USER | Role.OWNER)
+_REMOTE: Final = 0xFFFFFFFF & ~int(Role.LOCAL)
+_OURS: Final = int(Role.OWNER | Role.USER | Role.LOCAL)
+_OTHERS: Final = int(Role.USER | Role.LOCAL)
+
+
+class AccessControl:
+    """The rules of one node. Also the ZAP judge of its TCP sockets (``broker.transport.zeromq.zap.Judge``).
+
+    Args:
+        config: keys, rules.
+        uid: whose proxy this is; None: this process's.
+        shared_uid: uid that stands for several users of other namespaces (the overflow uid); refused. None: none.
+
+    Attributes:
+        denied: connections from the network that were refused.
+        shut: True once nobody is to get in any more.
+    """
+
+    def __init__(self, config: NodeConfig, uid: int | None = None, shared_uid: int | None = None) -> None:
+        self.denied = 0
+        self.shut = False
+        self._uid = os.geteuid() if uid is None else uid
+        self._shared_uid = shared_uid
+        self._rules = config.rules
+        self._curve = bool(config.curve_cert)
+        self._unlisted = Credentials(rolemask=config.unlisted & _REMOTE)
+        self._keys = {each.key: Credentials(each.userid, each.rolemask & _REMOTE) for each in config.keys}
+        self._numbers = itertools.count(1)
+        self._decisions: dict[tuple[Credentials, str, str], bool] = {}
+
+    # ------------------------------------------------------------ who
+
+    def by_ipc(self, peer_address: str) -> Credentials | None:
+        """Who a local peer is; None: the kernel does not say, or says a uid that several users share."""
+        uid = credentials(peer_address)[0]
+        if uid is None:
+            return None
+        if uid in (self._uid, 0):
+            return Credentials(uid, _OURS)
+        return None if uid == self._shared_uid else Credentials(uid, _OTHERS)
+
+    def by_key(self, tag: str) -> Credentials | None:
+        """Who a peer from the network is, by the user id that ``judge`` gave its connection; None: nobody."""
+        number, _, key = tag.partition(" ")
+        if not number or (self._curve and not key):
+            return None
+        who = self._keys.get(key, self._unlisted) if key else self._unlisted
+        return who if who.rolemask else None
+
+    def judge(self, address: str, key: str) -> str | None:
+        """The user id of a connection that may enter, None for one that may not (ZeroMQ RFC 27)."""
+        tag = f"{next(self._numbers)} {key}"
+        if self.by_key(tag) is None:
+            self.denied += 1
+            return None
+        return tag
+
+    def hold(self, key: str, resume: Callable[[], None]) -> bool:
+        """Judge at once."""
+        return False
+
+    # ------------------------------------------------------------ what
+
+    def may_send(self, who: Credentials, exchange: str, topic: str) -> bool:
+        """Whether ``who`` may send to ``topic``, that of a notification with its priority at the end."""
+        asked = (who, exchange, topic)
+        known = self._decisions.get(asked)
+        if known is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            known = self._decisions[asked] = self._decide("send", who, exchange, topic)
+        return known
+
+    def may_listen(self, who: Credentials, exchange: str, topic: str) -> bool:
+        """Whether ``who`` may listen there; asked once for each listener, and so not remembered."""
+        return self._decide("listen", who, exchange, topic)
+
+    def _decide(self, action: str, who: Credentials, exchange: str, topic: str) -> bool:
+        for rule in self._rules:
+            if _fits(rule, action, who, exchange, topic):
+                return rule.allow
+        return bool(who.rolemask & _ENTITLED)
+
+
+def _fits(rule: Rule, action: str, who: Credentials, exchange: str, topic: str) -> bool:
+    return (
+        rule.action in (action, "*")
+        and bool(who.rolemask & rule.roles)
+        and (not rule.users or who.userid in rule.users)
+        and any(fnmatchcase(exchange, glob) for glob in rule.exchanges)
+        and any(fnmatchcase(topic, glob) for glob in rule.topics)
+    )

@@ -1,0 +1,369 @@
+"""One pipeline's records for the journal: who sent what, what was refused, what was handed on.
+
+::
+
+    record                  a message (``summaries`` says its topic and JSON), with its frames behind
+    IN                      came and was taken, from a client or a server. DENIED: was refused or dropped at once
+    OUT                     was queued for a client or a server (``capture = both``); a fan-out, or a notification for a
+                            listener, is for whoever hears its filter
+    link.up, .down          a server process, from its first listener to the end of its last; of fan-outs, a topic that
+                            somebody hears
+    oslo.announce, .withdraw    each of its listeners: exchange, topic, server, pool
+
+Control messages (CREDIT, PULSE, BEAT and the like) are never recorded. Rooms are wired when they are opened, so that
+those without a journal do nothing more than before. What came is noted when its room is done with it, or when something
+else has to be noted before.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from broker.identity import USERID_UNKNOWN, Credentials
+from broker.journal.layout import CURVE, DENIED, IN, LINK_DOWN, LINK_UP, OSLO, OUT, PLAIN, STATE, UNIX
+from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode
+from broker.oslo.names import Pipeline, Reason
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.registration_messages import ServerLink
+from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
+from broker.oslo.reactor import Pipe
+from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.records import Opening
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.recording import Recording
+
+ASKED_MAX: Final = 16_384
+"""Calls whose topic is remembered for their replies; beyond it the oldest are forgotten."""
+CLIENTS_MAX: Final = 8192
+"""Senders that have a number; then all are forgotten and get new ones."""
+ERRNO: Final = {
+    int(Reason.NO_ROUTE): errno.EHOSTUNREACH,
+    int(Reason.DENIED): errno.EPERM,
+    int(Reason.BUSY): errno.EAGAIN,
+    int(Reason.MALFORMED): errno.EPROTO,
+    int(Reason.EXPIRED): errno.ETIMEDOUT,
+    int(Reason.LEAVING): errno.ESHUTDOWN,
+}
+"""Of a refusal with that reason."""
+DROPPED: Final = {
+    "denied": errno.EPERM,
+    "malformed": errno.EPROTO,
+    "unknown_version": errno.EPROTO,
+    "unexpected": errno.EPROTO,
+    "unaddressed": errno.EDESTADDRREQ,
+    "requeue_unknown": errno.EPERM,
+    "nobody": errno.EHOSTUNREACH,
+    "no_route": errno.EHOSTUNREACH,
+    "full": errno.EAGAIN,
+    "late_replies": errno.ESRCH,
+    "foreign_replies": errno.EPERM,
+}
+"""Of a message that was dropped, by the name it is counted under."""
+_ID: Final = slice(HEAD_BYTES - ID_BYTES, HEAD_BYTES)
+_KIND_AT: Final = 4
+
+
+class JournalPeer(NamedTuple):
+    """Where a message came from."""
+
+    number: int
+    userid: int
+    rolemask: int
+
+
+class _Asked(NamedTuple):
+    """What is remembered of a call: who asked, and what the record of its reply is to say."""
+
+    client: int
+    facts: dict[str, Any]
+
+
+class _Pending:
+    """A message that came and is not noted yet."""
+
+    __slots__ = ("errnum", "head", "key", "sender", "wire")
+
+    def __init__(self, sender: JournalPeer, head: bytes, wire: list[bytes], key: bytes) -> None:
+        self.sender = sender
+        self.head = head
+        self.wire = wire
+        self.key = key
+        self.errnum = 0
+
+
+def journal_of(
+    recording: Recording | None, pipeline: Pipeline, config: NodeConfig, counters: Counters
+) -> PipelineJournal | None:
+    """The notes of one pipeline, which hear of what ``counters`` count as dropped; None when nothing is recorded."""
+    if recording is None:
+        return None
+    made = PipelineJournal(recording, pipeline, int(bool(config.host)), CURVE if config.curve_cert else PLAIN)
+    recording.rooms.append(made)
+    counters.noticed = made.dropped
+    return made
+
+
+class PipelineJournal:
+    """One pipeline's records; made by ``journal_of``.
+
+    Args:
+        recording: where they go. pipeline: whose. local_from: index of the entry's local pipe. remote: how those before
+            it are connected, CURVE or PLAIN.
+    """
+
+    def __init__(self, recording: Recording, pipeline: Pipeline, local_from: int, remote: int) -> None:
+        self._recording = recording
+        self._pipeline = str(pipeline)
+        self._local_from = local_from
+        self._remote = remote
+        self._clients: dict[tuple[int, Credentials], JournalPeer] = {}
+        self._links: dict[ServerLink, int] = {}
+        self._listeners: dict[str, int] = {}
+        self._topics: dict[bytes, int] = {}
+        self._asked: dict[bytes, _Asked] = {}
+        self._pending: _Pending | None = None
+
+    # ------------------------------------------------------------ what comes
+
+    def frontend(self, at: int, take: Callable[[list[bytes], Credentials, int], None]) -> Any:
+        """``take``, what an entry gives its messages to, with each of them noted. ``at``: where the envelope stands."""
+
+        def noted(frames: list[bytes], credentials: Credentials, index: int) -> None:
+            if not self._recording.active:
+                take(frames, credentials, index)
+                return
+            head = frames[at] if len(frames) > at else b""
+            key = b""
+            wire = frames
+            if self._pipeline == Pipeline.CALL:
+                key, wire = bytes([index]) + frames[0] + head[_ID], frames[1:]
+            self._came(self._client(index, credentials), head, wire, key)
+            take(frames, credentials, index)
+            self.done()
+
+        return noted
+
+    def server(self, take: Callable[[ServerLink, list[bytes]], None]) -> Any:
+        """``take``, what a registration socket gives replies to (the router's id first), with each of them noted."""
+
+        def noted(link: ServerLink, frames: list[bytes]) -> None:
+            if not self._recording.active or len(frames) < 3 or frames[1][_KIND_AT] not in WHAT:
+                take(link, frames)
+                return
+            key = frames[2] + frames[1][_ID]
+            self._came(self._server(link), frames[1], frames[1:], key)
+            take(link, frames)
+            self.done()
+
+        return noted
+
+    def gave_back(self, link: ServerLink, rest: list[bytes]) -> None:
+        """A listener gives back a notification, of which ``rest`` is envelope and body."""
+        if self._recording.active:
+            head = rest[0]
+            self._came(
+                self._server(link), head[:_KIND_AT] + bytes([Kind.REQUEUE]) + head[_KIND_AT + 1 :], rest, b""
+            )
+
+    def refused(self, errnum: int, key: bytes = b"") -> None:
+        """What came last is refused; ``key``: only if it is that call."""
+        pending = self._pending
+        if pending is not None and not pending.errnum and pending.key == key:
+            pending.errnum = errnum
+
+    def dropped(self, name: str) -> None:
+        """What came last was dropped and counted under ``name``."""
+        if self._pending is not None and not self._pending.errnum:
+            self._pending.errnum = DROPPED.get(name, 0)
+
+    def done(self) -> None:
+        """What came last has been dealt with: note it."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        sender = pending.sender
+        body = pending.wire[-1] if len(pending.wire) > 1 else b""
+        try:
+            facts = self._facts(decode(pending.head), body, pending)
+        except Malformed:
+            facts = {"pipeline": self._pipeline, "what": UNKNOWN}
+        facts.update(who(sender.userid, sender.rolemask))
+        errnum = pending.errnum
+        direction = DENIED if errnum else IN
+        self._message(
+            facts, pending.wire, direction=direction, reason=errnum, peer=sender.number, claimed=sender.userid
+        )
+
+    def _came(self, sender: JournalPeer, head: bytes, wire: list[bytes], key: bytes) -> None:
+        self.done()
+        self._pending = _Pending(sender, head, wire, key)
+
+    def _facts(self, envelope: Envelope, body: bytes, pending: _Pending) -> dict[str, Any]:
+        if envelope.kind in (Kind.REPLY, Kind.REFUSED):
+            find = self._asked.get if self._recording.both else self._asked.pop
+            return self._answer(envelope, find(pending.key, None))
+        facts = facts_of(self._pipeline, envelope, body)
+        answered = envelope.kind == Kind.CALL or envelope.flags & Flag.CONFIRM
+        if pending.key and answered and (self._recording.both or not pending.errnum):
+            if len(self._asked) >= ASKED_MAX:
+                del self._asked[next(iter(self._asked))]
+            self._asked[pending.key] = _Asked(pending.sender.number, facts)
+        return facts
+
+    def _answer(self, envelope: Envelope, asked: _Asked | None) -> dict[str, Any]:
+        """Facts of an answer: those of what was asked, as far as they are known."""
+        facts = facts_of(self._pipeline, envelope, b"")
+        for name in ("exchange", "topic", "server", "method", "namespace") if asked is not None else ():
+            if name in asked.facts:  # type: ignore[union-attr]  # it is not None here
+                facts[name] = asked.facts[name]  # type: ignore[union-attr]
+        return facts
+
+    def _message(self, facts: dict[str, Any], wire: list[bytes], **mark: int) -> None:
+        self._recording.note(OSLO, topic_of(facts), facts, wire, **mark)
+
+    # ------------------------------------------------------------ what goes
+
+    def watch(self, pipe: Pipe, index: int = -1) -> None:
+        """Note what ``pipe`` takes, where deliveries are wanted; ``index`` of an entry's pipe, -1 leads to servers."""
+        if not self._recording.both:
+            return
+        send = pipe.send
+        skip = 1 if hasattr(pipe, "waiting_for") else 0  # a ROUTER's frames begin with its peer's id
+
+        def noted(frames: Frames) -> Outcome:
+            outcome = send(frames)
+            if outcome > Outcome.FULL and self._recording.active:
+                self._went(frames, skip, index)
+            return outcome
+
+        pipe.send = noted  # type: ignore[method-assign]  # of this one pipe
+
+    def published(self, frames: Frames, heard: int = -1) -> None:
+        """A fan-out went to ``heard`` connections, or a notification to the listener of its filter (-1)."""
+        if not (self._recording.both and self._recording.active):
+            return
+        envelope = decode(frames[1])
+        if envelope.kind not in WHAT:  # somebody who subscribed is answered
+            return
+        self.done()
+        facts = facts_of(self._pipeline, envelope, frames[2]) | who(envelope.userid, envelope.rolemask)
+        number, via = self._listeners.get(frames[0][1:-1].decode("ascii", "replace"), 0), 0
+        if heard >= 0:
+            number, via = self._topics.get(frames[0], 0), heard
+            facts["delivered"] = heard
+        self._message(facts, list(frames), direction=OUT, peer=number, via=via, claimed=envelope.userid)
+
+    def _went(self, frames: Frames, skip: int, index: int) -> None:
+        head = frames[skip]
+        if head[_KIND_AT] not in WHAT or (index < 0 and head[_KIND_AT] in (Kind.REFUSED, Kind.TAKEN)):
+            return
+        self.done()
+        envelope = decode(head)
+        if index >= 0:
+            asked = self._asked.pop(bytes([index]) + frames[0] + head[_ID], None)
+            facts, number = self._answer(envelope, asked), asked.client if asked is not None else 0
+        else:
+            facts = facts_of(self._pipeline, envelope, frames[-1])
+            number = self._listeners.get(envelope.listener, 0)
+        facts.update(who(envelope.userid, envelope.rolemask))
+        self._message(facts, list(frames[skip:]), direction=OUT, peer=number, claimed=envelope.userid)
+
+    # ------------------------------------------------------------ who is there
+
+    def _client(self, index: int, credentials: Credentials) -> JournalPeer:
+        sender = self._clients.get((index, credentials))
+        if sender is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                for each in self._clients.values():
+                    self._recording.forget(each.number)
+                self._clients.clear()
+            transport = UNIX if index >= self._local_from else self._remote
+            whose = f"uid {credentials.userid}" if credentials.userid != USERID_UNKNOWN else "unknown"
+            name = f"{self._pipeline} clients, {whose}"
+            facts = who(credentials.userid, credentials.rolemask)
+            number = self._recording.peer(name, transport, "client", pipeline=self._pipeline, **facts)
+            sender = self._clients[(index, credentials)] = JournalPeer(
+                number, credentials.userid, credentials.rolemask
+            )
+        return sender
+
+    def _server(self, link: ServerLink) -> JournalPeer:
+        credentials = link.credentials
+        return JournalPeer(self._links.get(link, 0), credentials.userid, credentials.rolemask)
+
+    def opened(self, link: ServerLink, opening: Opening) -> None:
+        """A server's listener begins."""
+        if not self._recording.active:
+            return
+        self.done()
+        number = self._links.get(link)
+        if number is None:
+            facts = {"pipeline": self._pipeline, "pid": link.pid, **_uid(link)}
+            name = f"{self._pipeline} server, pid {link.pid}"
+            number = self._links[link] = self._recording.peer(name, UNIX, "server", **facts)
+            self._state(LINK_UP, number, {"peer": name, "role": "server", **facts})
+        self._listeners[opening.listener] = number
+        self._announced("oslo.announce", number, opening)
+
+    def closed(self, link: ServerLink, opening: Opening) -> None:
+        """It ended; ``link`` has the others."""
+        self.done()
+        number = self._listeners.pop(opening.listener, None)
+        if number is None or not self._recording.active:
+            return
+        self._announced("oslo.withdraw", number, opening)
+        if not (link.listeners or link.dropping) and self._links.pop(link, None) is not None:
+            name = f"{self._pipeline} server, pid {link.pid}"
+            why = "silent for a lease" if link.lapsed else "its last listener ended"
+            self._down(number, {"peer": name, "role": "server", "reason": why, **_uid(link)})
+
+    def heard(self, data: bytes, exchange: str, topic: str) -> None:
+        """Somebody hears that filter of fan-outs from now on."""
+        if self._recording.active and data not in self._topics:
+            name = f"servers of {exchange}/{topic}"
+            number = self._recording.peer(name, UNIX, "server", pipeline=self._pipeline)
+            self._topics[data] = number
+            facts = {
+                "peer": name,
+                "role": "server",
+                "pipeline": self._pipeline,
+                "exchange": exchange,
+                "topic": topic,
+            }
+            self._state(LINK_UP, number, facts)
+
+    def unheard(self, data: bytes, exchange: str, topic: str) -> None:
+        """Nobody does any more."""
+        number = self._topics.pop(data, None)
+        if number is not None and self._recording.active:
+            name = f"servers of {exchange}/{topic}"
+            self._down(number, {"peer": name, "role": "server", "reason": "nobody hears it any more"})
+
+    def _announced(self, topic: str, number: int, opening: Opening) -> None:
+        for record in opening.records:
+            facts: dict[str, Any] = {
+                "pipeline": self._pipeline,
+                "exchange": record.exchange,
+                "topic": record.topic,
+                "listener": opening.listener,
+            }
+            if record.server:
+                facts["server"] = record.server
+            if record.pool is not None:
+                facts["pool"] = record.pool
+            self._state(topic, number, facts)
+
+    def _down(self, number: int, facts: dict[str, Any]) -> None:
+        self._state(LINK_DOWN, number, {**facts, "pipeline": self._pipeline, "cause": "ended"})
+        self._recording.forget(number)
+
+    def _state(self, topic: str, number: int, facts: dict[str, Any]) -> None:
+        self._recording.note(STATE, topic, facts, transport=UNIX, peer=number)
+
+
+def _uid(link: ServerLink) -> dict[str, int]:
+    return who(link.credentials.userid, link.credentials.rolemask)

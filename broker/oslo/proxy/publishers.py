@@ -1,0 +1,260 @@
+"""Where a proxy publishes to the servers of its node: an XPUB on IPC that says who hears what.
+
+Who connects is asked for by ZAP, so that every connection has a name of its own, and what it subscribes to is granted
+or not, one by one (``ZMQ_XPUB_MANUAL``). A subscriber that also subscribes to ``?`` and a token of 16 bytes is answered
+on it, ``[?token][OPENED][JSON Opened]``, when all it subscribed to before is in force.
+
+Not blocking (no ``ZMQ_XPUB_NODROP``): with it, one subscriber that does not read would stop what is published for all
+others. Without it, libzmq drops what is for that one alone, once ``SNDHWM`` messages wait for it. Whoever publishes
+here has to keep that from happening (credit) or let the subscriber notice it (numbers). libzmq counts messages, not
+bytes, and the limit cannot be changed later: doing so while a peer leaves ends the process with a segmentation fault
+(libzmq 4.3.5 tells the limit to the other end of the connection, which may be deleted by then). Several subscribers
+that do not read share what waits for them: libzmq keeps one copy of a message.
+
+So large messages may take more than the bytes that are asked for. Where nobody's credit bounds them, subscribers that
+read nothing are cut off (``slow_consumers``).
+
+libzmq tells whose subscription it reports in a list beside the messages, which a peer that sends something else than
+subscriptions throws out of step until everything has been read. Subscriptions read in between are not granted; whoever
+is not answered within its patience connects anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import zmq
+
+from broker.identity import Credentials
+from broker.oslo.frames import HANDSHAKE_LETTER, ID_BYTES, Kind, encode
+from broker.oslo.names import NAME_BYTES_MAX, Pipeline, exit_file
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.frontend import status_of
+from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
+from broker.oslo.proxy.subscriptions import GrantedSubscriptions
+from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor.binding import bind_local, guard
+from broker.oslo.reactor.tuning import tune_local
+from broker.transport.zeromq.address import remove_socket
+from broker.transport.zeromq.origin import credentials
+
+FILTER_BYTES_MAX: Final = 2 * (NAME_BYTES_MAX + 1) + 1
+TOKEN_BYTES: Final = len(HANDSHAKE_LETTER) + ID_BYTES
+FEWEST_MSGS: Final = 64
+"""What may wait for one subscriber in any case: a healthy one is this far behind, now and then."""
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
+
+
+class Subscriber(NamedTuple):
+    """A connection."""
+
+    name: str
+    """Unique: a number and the address that libzmq gives a local peer."""
+    who: Credentials
+    uid: int
+    pid: int
+
+
+class SubscriberAccess:
+    """Judges who connects, see ``broker.transport.zeromq.zap.Judge``: everybody the access control knows.
+
+    Attributes:
+        denied: connections refused.
+        shut: True once nobody is to get in any more.
+    """
+
+    def __init__(self, acl: AccessControl) -> None:
+        self.denied = 0
+        self.shut = False
+        self._acl = acl
+        self._numbers = itertools.count(1)
+
+    def judge(self, address: str, key: str) -> str | None:
+        """The name of a connection, None for one that may not enter."""
+        if self._acl.by_ipc(address) is None:
+            self.denied += 1
+            return None
+        return f"{next(self._numbers)} {address}"
+
+    def hold(self, key: str, resume: Callable[[], None]) -> bool:
+        """Judge at once."""
+        return False
+
+    def subscriber(self, name: str) -> Subscriber | None:
+        """Who has the connection of that name; None: nobody we let in."""
+        address = name.partition(" ")[2]
+        who = self._acl.by_ipc(address)
+        uid, _gid, pid = credentials(address)
+        return None if who is None or uid is None or pid is None else Subscriber(name, who, uid, pid)
+
+
+class LocalPublisher:
+    """The publishing socket of one pipeline, bound when it is made; the reactor has to be open.
+
+    Args:
+        allows: whether a subscriber may hear a filter; asked for everything but tokens. None: that is no filter here.
+        first: somebody hears that filter from now on.
+        last: nobody hears that filter any more.
+        answer: the body of OPENED, for tokens; whatever is not in force yet has to be when it returns.
+        send_msgs: messages that libzmq holds for one subscriber; 0 any number.
+        send_bytes: bytes that it may hold, when messages are of ``TYPICAL_BYTES``: fewer messages then.
+        still_s: a subscriber that is frozen for so long is cut off, and one that does not read while more than
+            ``send_bytes`` are published; 0 neither.
+
+    Attributes:
+        heard: the subscriptions.
+
+    Raises:
+        ConfigError: the file is in use.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        config: NodeConfig,
+        pipeline: Pipeline,
+        acl: AccessControl,
+        counters: Counters,
+        *,
+        allows: Callable[[bytes, Subscriber], bool | None],
+        first: Callable[[bytes], None],
+        last: Callable[[bytes], None],
+        answer: Callable[[], bytes],
+        send_msgs: int,
+        send_bytes: int = 0,
+        still_s: float = 0.0,
+    ) -> None:
+        if reactor.context is None:
+            raise RuntimeError("an exit is opened before its reactor was")
+        self._keeper = SubscriberAccess(acl)
+        self._counters = counters
+        self._allows = allows
+        self._first = first
+        self._last = last
+        self._answer = answer
+        self._in_doubt = False
+        self.heard = GrantedSubscriptions(alive)
+        sock = reactor.context.socket(zmq.XPUB)
+        self._release = guard(reactor, sock, self._keeper)
+        try:
+            tune_local(sock, config.message_bytes_max, send_msgs=limit(send_msgs, send_bytes))
+            sock.set(zmq.XPUB_MANUAL, 1)
+            self._path = bind_local(sock, config.path(exit_file(pipeline)), config.ipc_group)
+        except BaseException:
+            sock.close(0)
+            self._release()
+            raise
+        self._sock = sock
+        self._slow_consumers: SlowConsumers | None = None
+        if still_s:
+            self._slow_consumers = SlowConsumers(
+                reactor, sock, self._path, still_s=still_s, bytes_max=send_bytes, cut=self._cut
+            )
+        self._pipe = Pipe(reactor, sock, self._came, origin="User-Id")
+
+    # ------------------------------------------------------------ publishing
+
+    def publish(self, frames: Sequence[bytes]) -> None:
+        """Send to whoever hears the first frame; never waits."""
+        self._pipe.send(frames)
+        if self._slow_consumers is not None:
+            self._slow_consumers.published(sum(map(len, frames)))
+
+    def _cut(self, pid: int) -> None:
+        self._counters.dropped(
+            "subscribers_cut", "pid %d does not read: cut off, with what waited for it", pid
+        )
+
+    # ------------------------------------------------------------ subscriptions
+
+    def _came(self, frames: list[bytes], name: str) -> None:
+        data = frames[0]
+        if len(frames) != 1 or data[:1] not in (b"\0", b"\1"):
+            self._in_doubt = True
+            self._counters.dropped("malformed_subscription", "saw %d frames of %.64s, expected a subscription",
+                                  len(frames), name or "a peer that is gone")  # fmt: skip
+        elif data[:1] == b"\0":
+            self._ended(data[1:], name)
+        else:
+            self._asked(data[1:], name)
+        if self._in_doubt and not int(self._sock.get(_EVENTS)) & _POLLIN:
+            self._in_doubt = False
+
+    def _asked(self, data: bytes, name: str) -> None:
+        subscriber = self._keeper.subscriber(name)
+        if subscriber is None or self._in_doubt:
+            self._counters.dropped("subscription_in_doubt", "did not grant %.64r to %.64s: cannot tell whose it is",
+                                  data[:64], name)  # fmt: skip
+            self.heard.pass_over(data)
+            return
+        if data[:1] == HANDSHAKE_LETTER and len(data) == TOKEN_BYTES:
+            self._sock.setsockopt(zmq.SUBSCRIBE, data)
+            self._counters.count("handshakes")
+            self.publish((data, encode(Kind.OPENED), self._answer()))
+            self._sock.setsockopt(zmq.UNSUBSCRIBE, data)  # answered: nothing of it stays
+            return
+        allowed = self._allows(data, subscriber) if len(data) <= FILTER_BYTES_MAX else None
+        if allowed is None:
+            self._counters.dropped("unknown_filter", "saw the filter %.64r from %.64s, which is none of ours",
+                                  data[:64], name)  # fmt: skip
+            return
+        if not self.heard.has_room(data, subscriber.uid):
+            self._counters.dropped(
+                "too_many_filters", "no room for the filter %.64r from %.64s", data[:64], name
+            )
+            self.heard.pass_over(data)
+            return
+        if allowed:
+            self._sock.setsockopt(zmq.SUBSCRIBE, data)
+        else:
+            self._counters.dropped("subscription_denied", "%.64s may not listen to %.64r", name, data[:64])
+        if self.heard.add(data, name, subscriber.uid, granted=allowed):
+            self._first(data)
+
+    def _ended(self, data: bytes, name: str) -> None:
+        if name and not self._in_doubt:
+            self._sock.setsockopt(zmq.UNSUBSCRIBE, data)
+        if self.heard.remove(data, name):
+            self._last(data)
+
+    # ------------------------------------------------------------ end
+
+    def status(self) -> dict[str, Any]:
+        """The socket, see ``frontend.status_of``; ``denied``: connections refused, ``filters``: heard ones."""
+        status = status_of("XPUB", f"ipc://{self._path}", self._pipe)
+        return {**status, "denied": self._keeper.denied, "filters": len(self.heard)}
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; libzmq goes on sending for ``linger_ms``. Harmless twice."""
+        if self._slow_consumers is not None:
+            self._slow_consumers.close()
+        self._pipe.close(linger_ms)
+        self._release()
+        remove_socket(self._path)
+
+
+def limit(send_msgs: int, send_bytes: int) -> int:
+    """How many messages may wait for one subscriber; 0 any number."""
+    if not send_bytes:
+        return send_msgs
+    return min(send_msgs, max(send_bytes // TYPICAL_BYTES, FEWEST_MSGS))
+
+
+def alive(name: str) -> bool:
+    """Whether the process at the end of the connection of that name may still be there."""
+    _uid, _gid, pid = credentials(name)
+    if not pid:
+        return True  # of another namespace: cannot be told
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,385 @@
+"""Where the servers of this node register for one pipeline: the ROUTER at its ``.ctl`` file (seed 003, "ZMQ Proxy").
+
+A server process has one DEALER for each pipeline, here a ``ServerLink``. What comes over it, behind the router's id
+(what it is sent is a ``reactor.bundle`` on the wire)::
+
+    OPEN id        JSON Opening     answered OPENED id + JSON Opened, or REFUSED id reason + text
+    CLOSE id       (listeners)      answered CLOSED id, behind everything that was sent for them
+    PULSE          (empty)          answered PULSE; or REFUSED NO_ROUTE: not known (any more), register again
+    STATUS id      (empty)          answered STATUS id + JSON
+
+A link that says nothing for a lease has its listeners dropped, its process may be frozen. It stays known until it is
+certain that nobody is there: the process has ended (its pidfd says so at once), or the connection has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+
+from broker.memory import compact
+from broker.oslo.frames import (
+    HEAD_BYTES,
+    MAGIC,
+    VERSION,
+    Envelope,
+    Kind,
+    Malformed,
+    decode,
+    encode,
+    refusal,
+)
+from broker.oslo.names import REASONS, Pipeline, Reason, control_file
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.drops import ListenerDrops
+from broker.oslo.proxy.frontend import status_of
+from broker.oslo.proxy.registration_messages import CannotOpen, ServerLink, read
+from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.binding import bind_local
+from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.router import RouterPipe
+from broker.oslo.reactor.tuning import tune_local
+from broker.oslo.records import RECORDS_MAX, Opened, Opening, to_json
+from broker.transport.zeromq.address import remove_socket
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.journal import PipelineJournal
+
+__all__ = ["CannotOpen", "RegistrationSocket", "ServerLink"]
+
+# read where it is used, not folded by the compiler: tests change it
+LINKS_MAX: int = 4096
+"""Server processes of one node, each with a descriptor or two here."""
+SWEEPS: Final = 5
+"""Looks at each link within one lease."""
+_BEGIN: Final = MAGIC + bytes([VERSION])
+_PULSE: Final = (encode(Kind.PULSE), b"")
+_UNKNOWN: Final = (encode(Kind.REFUSED, reason=Reason.NO_ROUTE), b"register again")
+
+
+class RegistrationSocket:
+    """The control socket of one pipeline, bound when it is made; the reactor has to be open.
+
+    Args:
+        reactor: whose.
+        config: folder, lease, limits of each link's queue.
+        pipeline: of this file.
+        acl: who may listen where.
+        figures: counts.
+        opened: a listener begins: ``(link, opening)``, all of it checked and allowed; returns what the link is
+            told. It is not yet in ``link.listeners``. May raise ``CannotOpen``.
+        closed: a listener ended: ``(link, listener)``; it is no longer in ``link.listeners``. What waits for it here
+            can be had by ``sift``.
+        other: any other control message: ``(link, envelope, frames)``, the frames behind that envelope. The link may be
+            one that has opened nothing (then it is in no table).
+        returned: ``(link, messages)``: what waited for a link that is gone, the router's id in front, after ``closed``.
+        gone: a link has ended for good, after ``closed`` for each of its listeners.
+        raw: kinds whose messages are not read here: ``(link, frames)`` with all frames, the router's id first.
+        told: body of STATUS; None: ``counters.status``.
+
+    Attributes:
+        pipe: the ROUTER.
+        links: by the router's id.
+        leaving: nobody can register any more.
+        noting: listeners are recorded there; None: nowhere.
+
+    Raises:
+        ConfigError: the file is in use.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        config: NodeConfig,
+        pipeline: Pipeline,
+        acl: AccessControl,
+        counters: Counters,
+        *,
+        opened: Callable[[ServerLink, Opening], Opened],
+        closed: Callable[[ServerLink, str], None],
+        other: Callable[[ServerLink, Envelope, list[bytes]], None],
+        returned: Callable[[ServerLink, list[Frames]], None] | None = None,
+        gone: Callable[[ServerLink], None] | None = None,
+        raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
+        status: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        if reactor.context is None:
+            raise RuntimeError("a registration socket is opened before its reactor was")
+        self.links: dict[bytes, ServerLink] = {}
+        self.leaving = False
+        self.journal: PipelineJournal | None = None
+        self._reactor = reactor
+        self._acl = acl
+        self._counters = counters
+        self._pipeline = pipeline
+        self._opened, self._closed, self._other = opened, closed, other
+        self._returned, self._gone, self._raw = returned, gone, dict(raw or {})
+        self._told = counters.status if status is None else status
+        self._holders: dict[str, tuple[ServerLink, Opened]] = {}
+        self._drops = ListenerDrops(reactor, self._drop, self._finished)
+        self._records = 0
+        self._sweep_s = max(config.lease_s / SWEEPS, 0.02)
+        sock = reactor.context.socket(zmq.ROUTER)
+        try:
+            tune_local(sock, config.message_bytes_max, send_msgs=config.send_msgs)
+            self.path = bind_local(sock, config.path(control_file(pipeline)), config.ipc_group)
+        except BaseException:
+            sock.close(0)
+            raise
+        self.pipe = RouterPipe(
+            reactor,
+            sock,
+            self._take,
+            origin="Peer-Address",
+            outbox_msgs=config.queue_msgs,
+            outbox_bytes=config.queue_bytes,
+        )
+        self.pipe.lost = self._lost
+        self._timer = reactor.call_later(self._sweep_s, self._sweep)
+
+    # ------------------------------------------------------------ towards links
+
+    def send(self, link: ServerLink, frames: Frames) -> Outcome:
+        """Send to ``link``, behind what waits for it; see ``Outcome``."""
+        return self.pipe.send([link.rid, *frames])
+
+    def sift(self, link: ServerLink, take: Callable[[Frames], bool]) -> list[Frames]:
+        """Take back what waits for ``link`` and fits ``take``, which sees it with the router's id in front."""
+        return self.pipe.sift(link.rid, take)
+
+    def status(self) -> dict[str, Any]:
+        """The socket, how many links and listeners there are, and connections refused on any port."""
+        return {
+            "control": status_of("ROUTER", f"ipc://{self.path}", self.pipe),
+            "links": len(self.links),
+            "lapsed": sum(link.lapsed for link in self.links.values()),
+            "listeners": len(self._holders),
+            "connections_denied": self._acl.denied,
+        }
+
+    def farewell(self, text: str) -> None:
+        """Tell all links that nothing comes any more; from now on nobody can register."""
+        self.leaving = True
+        for link in list(self.links.values()):
+            self.send(link, (encode(Kind.REFUSED, reason=Reason.LEAVING), text.encode()))
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Forget all links, without ``closed``, and close the socket. Harmless twice."""
+        self._timer.cancel()
+        for link in self.links.values():
+            self._unwatch(link)
+        self.links.clear()
+        self._drops.clear()
+        self.pipe.close(linger_ms)
+        remove_socket(self.path)
+
+    # ------------------------------------------------------------ from links
+
+    def _take(self, frames: list[bytes], origin: str) -> None:
+        link = self.links.get(frames[0])
+        if link is None or link.origin != origin:
+            link = self._meet(frames[0], origin)
+            if link is None:
+                self._counters.dropped("stranger", "dropped a message of %.64s, who is nobody here", origin)
+                return
+        link.heard = True
+        head = frames[1] if len(frames) > 1 else b""
+        if head[:4] == _BEGIN and len(head) >= HEAD_BYTES:
+            raw = self._raw.get(head[4])
+            if raw is not None:
+                raw(link, frames)
+                return
+        try:
+            envelope = decode(head)
+        except Malformed as error:
+            name = "unknown_version" if error.unknown_version else "malformed"
+            self._counters.dropped(name, "dropped a control message of %s: %s", link, error)
+            return
+        self._handle(link, envelope, frames[2:])
+
+    def _meet(self, rid: bytes, origin: str) -> ServerLink | None:
+        earlier = self.links.get(rid)
+        if earlier is not None:  # two connections at a time never have one id: the earlier one is gone
+            self._end(earlier)
+        who = self._acl.by_ipc(origin)
+        return None if who is None else ServerLink(rid, origin, who)
+
+    def _handle(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        if envelope.kind == Kind.PULSE:
+            known = link.rid in self.links and not link.lapsed
+            self.send(link, _PULSE if known else _UNKNOWN)
+        elif envelope.kind == Kind.OPEN:
+            self._open(link, envelope.id, rest)
+        elif envelope.kind == Kind.CLOSE:
+            for listener in envelope.listeners:
+                if listener in link.listeners:
+                    self._drop(link, listener)
+            self.send(link, (encode(Kind.CLOSED, id=envelope.id), b""))
+        elif envelope.kind == Kind.STATUS:
+            self.send(link, (encode(Kind.STATUS, id=envelope.id), to_json(self._told())))
+        else:
+            self._other(link, envelope, rest)
+
+    # ------------------------------------------------------------ listeners
+
+    def _open(self, link: ServerLink, number: bytes, rest: list[bytes]) -> None:
+        try:
+            self._answer_open(link, number, rest)
+        except CannotOpen as error:
+            self._counters.dropped(
+                f"open_{error.reason.name.lower()}", "refused a listener of %s: %s", link, error
+            )
+            self.send(link, (refusal(number, error.reason), str(error).encode()))
+
+    def _answer_open(self, link: ServerLink, number: bytes, rest: list[bytes]) -> None:
+        if self.leaving:
+            raise CannotOpen(Reason.LEAVING, REASONS[Reason.LEAVING])
+        opening = read(rest)
+        self._check(link, opening)
+        holder, status = self._holders.get(opening.listener, (None, None))
+        if holder is link and status is not None and opening.listener in link.listeners:
+            if link.listeners[opening.listener] != opening:
+                raise CannotOpen(
+                    Reason.MALFORMED, "saw another OPEN of the same listener, expected CLOSE before"
+                )
+        else:
+            if holder is not None:
+                self._take_over(holder, link, opening.listener)
+            status = self._begin(link, opening)
+        self.send(link, (encode(Kind.OPENED, id=number), to_json(status)))
+
+    def _begin(self, link: ServerLink, opening: Opening) -> Opened:
+        if self._records + len(opening.records) > RECORDS_MAX:
+            raise CannotOpen(
+                Reason.BUSY, f"saw {self._records} records of this node, expected {RECORDS_MAX} at most"
+            )
+        self._admit(link)
+        status = self._opened(link, opening)
+        link.lapsed = False
+        link.listeners[opening.listener] = opening
+        self._holders[opening.listener] = (link, status)
+        self._records += len(opening.records)
+        self._counters.count("opened")
+        if self.journal is not None:
+            self.journal.opened(link, opening)
+        return status
+
+    def _check(self, link: ServerLink, opening: Opening) -> None:
+        for record in opening.records:
+            if not self._acl.may_listen(link.credentials, record.exchange, record.topic):
+                where = f"{record.exchange[:64]}/{record.topic[:64]}"
+                raise CannotOpen(Reason.DENIED, f"uid {link.credentials.userid} may not listen at {where}")
+
+    def _take_over(self, holder: ServerLink, link: ServerLink, listener: str) -> None:
+        """The same process has a new connection: its listener moves; nobody else's does."""
+        if listener in holder.dropping:
+            self._drop(holder, listener)
+            return
+        if not link.pid or (holder.pid, holder.credentials) != (link.pid, link.credentials):
+            raise CannotOpen(Reason.DENIED, "saw the listener of another process")
+        self._drop(holder, listener)
+
+    def _drop(self, link: ServerLink, listener: str) -> None:
+        opening = link.dropping.pop(listener, None) or link.listeners.pop(listener)
+        del self._holders[listener]
+        self._holders = compact(self._holders)
+        self._records -= len(opening.records)
+        self._counters.count("closed")
+        if self.journal is not None:
+            self.journal.closed(link, opening)
+        self._closed(link, listener)
+
+    # ------------------------------------------------------------ links
+
+    def _admit(self, link: ServerLink) -> None:
+        if self.links.get(link.rid) is link:
+            return
+        if len(self.links) >= LINKS_MAX:
+            idle = next((each for each in self.links.values() if not each.listeners), None)
+            if idle is None:
+                raise CannotOpen(
+                    Reason.BUSY, f"saw {len(self.links)} server processes, expected {LINKS_MAX} at most"
+                )
+            self._end(idle)
+        self._watch(link)
+        self.links[link.rid] = link
+
+    def _watch(self, link: ServerLink) -> None:
+        """Notice at once when the process ends; where the kernel cannot, the lease has to do."""
+        if not link.pid:
+            return
+        try:
+            link.pidfd = os.pidfd_open(link.pid)
+        except ProcessLookupError:
+            raise CannotOpen(Reason.NO_ROUTE, f"pid {link.pid} has ended") from None
+        except OSError:  # not allowed in this container, or no descriptor left
+            self._counters.count("unwatched")
+            return
+        self._reactor.add_reader(link.pidfd, lambda: self._died(link))
+
+    def _unwatch(self, link: ServerLink) -> None:
+        if link.pidfd >= 0:
+            self._reactor.remove_reader(link.pidfd)
+            with contextlib.suppress(OSError):
+                os.close(link.pidfd)
+            link.pidfd = -1
+
+    def _died(self, link: ServerLink) -> None:
+        self._counters.count("died")
+        self._end(link)
+
+    def _lost(self, rid: bytes, waiting: list[Frames]) -> None:
+        """The pipe says that nobody has this id any more."""
+        link = self.links.get(rid)
+        if link is not None:
+            self._end(link, waiting)
+
+    def _end(self, link: ServerLink, waiting: Sequence[Frames] = ()) -> None:
+        if self.links.get(link.rid) is link:
+            self._unwatch(link)
+            del self.links[link.rid]
+            # now: another connection may have its id when the last listener is dropped
+            self._drops.put(link, [*waiting, *self.pipe.sift(link.rid, lambda _frames: True)])
+
+    def _finished(self, link: ServerLink, waiting: list[Frames]) -> None:
+        if waiting and self._returned is not None:
+            self._returned(link, waiting)
+        if self._gone is not None:
+            self._gone(link)
+
+    def _sweep(self) -> None:
+        """Counts looks, not seconds: when it is the proxy that stood still, what came meanwhile is read first."""
+        self._timer = self._reactor.call_later(self._sweep_s, self._sweep)
+        for link in list(self.links.values()):
+            if link.heard:
+                link.heard = False
+                link.silent = 0
+                continue
+            link.silent += 1
+            if link.silent == SWEEPS:
+                self._lapse(link)
+            elif link.silent % SWEEPS == 0:
+                self._probe(link)
+
+    def _lapse(self, link: ServerLink) -> None:
+        link.lapsed = True
+        if link.listeners:
+            self._counters.dropped(
+                "lapsed",
+                "%s has said nothing for a lease: its %d listeners are dropped",
+                link,
+                len(link.listeners),
+            )
+        self._drops.put(link)
+        self._probe(link)
+
+    def _probe(self, link: ServerLink) -> None:
+        """Is anybody there? When not, the pipe says so; one message at a time."""
+        if not self.pipe.waiting_for(link.rid):
+            self.send(link, _PULSE)

@@ -1,0 +1,193 @@
+"""Subscribers that read nothing: noticed by what the kernel holds for them, cut off before too much waits for them.
+
+libzmq holds as many messages for a subscriber as its limit says, whatever their size, and does not tell how many they
+are. The kernel tells how much a peer of a UNIX socket has not read. Where that is something, and the same at each look,
+its buffer is full for good, or filled anew each time that the peer reads: which one cannot be told. So a connection is
+shut down when its buffer looks the same for some time, and either
+
+* no thread of the process has run since: it is frozen; or
+* more was published than may wait, not counting what fits a message of usual size: those are limited by their number.
+
+libzmq then ends the connection and frees what waited. The process sees that when it goes on, connects and subscribes
+anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from broker.oslo.reactor import Pipe, Reactor, Timer
+
+STILL_S: Final = 1.0
+"""Nobody is cut off sooner: a healthy process may be without a processor for a while."""
+TYPICAL_BYTES: Final = 8 << 10
+"""Of a message, generously: what is beyond it is not foreseen where messages are counted."""
+LOOKS: Final = 5
+"""Looks at everybody within the time that one may be still."""
+PORTIONS: Final = 4
+"""Looks while as much is published as may wait."""
+_EVENT: Final = struct.Struct("=HI")
+_CREDENTIALS: Final = struct.Struct("3i")
+_SWITCHES: Final = re.compile(rb"ctxt_switches:\s*(\d+)")
+_COUNT: Final = struct.Struct("i")
+
+
+class _Peer:
+    """A connection: a descriptor of our own of its socket; what it had not read, since when, and how much was published
+    until then; how often its process had run, and since when it has not.
+    """
+
+    __slots__ = ("pid", "published", "runs", "runs_s", "since_s", "sock", "unread")
+
+    def __init__(self, sock: socket.socket, pid: int) -> None:
+        self.sock = sock
+        self.pid = pid
+        self.unread = 0
+        self.since_s = 0.0
+        self.published = 0
+        self.runs: int | None = None
+        self.runs_s = 0.0
+
+
+class SlowConsumers:
+    """Watches the connections of one socket that is bound to a file; made before that, ``close`` comes before its end.
+
+    Args:
+        reactor: whose thread.
+        sock: the publishing one.
+        path: of its file.
+        still_s: how long a process may be frozen.
+        bytes_max: what may be published while one does not read, beyond messages of usual size.
+        cut: told the pid of each one that is cut off.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: zmq.Socket[bytes],
+        path: str,
+        *,
+        still_s: float,
+        bytes_max: int,
+        cut: Callable[[int], None],
+    ) -> None:
+        assert reactor.context is not None
+        self._reactor = reactor
+        self._sock = sock
+        self._path = path
+        self._still_s = max(still_s, STILL_S)
+        self._bytes_max = bytes_max
+        self._cut = cut
+        self._peers: dict[int, _Peer] = {}
+        self._published = 0
+        self._look_at = 0
+        where = f"inproc://stalls-{id(self)}"
+        sock.monitor(where, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        news: zmq.Socket[bytes] = reactor.context.socket(zmq.PAIR)
+        news.set(zmq.RCVHWM, 0)  # or libzmq's own thread would wait for us
+        news.set(zmq.LINGER, 0)
+        news.connect(where)
+        self._news = Pipe(reactor, news, self._happened)
+        self._timer: Timer = reactor.call_later(self._still_s / LOOKS, self._tick)
+
+    def published(self, size: int) -> None:
+        """A message of so many bytes was, for whomever."""
+        if size <= TYPICAL_BYTES:
+            return
+        self._published += size - TYPICAL_BYTES
+        if self._published >= self._look_at:
+            self._look_at = self._published + max(self._bytes_max // PORTIONS, 1)
+            self._look()
+
+    # ------------------------------------------------------------ who is there
+
+    def _happened(self, frames: list[bytes], _origin: str) -> None:
+        event, descriptor = _EVENT.unpack(frames[0])
+        if event == zmq.EVENT_DISCONNECTED:
+            self._forget(descriptor)
+        elif event == zmq.EVENT_ACCEPTED:
+            self._forget(descriptor)
+            with contextlib.suppress(OSError):  # it has gone already
+                self._meet(descriptor)
+
+    def _meet(self, descriptor: int) -> None:
+        # a descriptor of our own: the number may belong to something else by the time it is used
+        sock = socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0))
+        if sock.family != socket.AF_UNIX or sock.getsockname() != self._path:
+            sock.close()
+            return
+        said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        self._peers[descriptor] = _Peer(sock, _CREDENTIALS.unpack(said)[0])
+
+    def _forget(self, descriptor: int) -> None:
+        peer = self._peers.pop(descriptor, None)
+        if peer is not None:
+            peer.sock.close()
+
+    # ------------------------------------------------------------ who reads
+
+    def _tick(self) -> None:
+        self._timer = self._reactor.call_later(self._still_s / LOOKS, self._tick)
+        self._look()
+
+    def _look(self) -> None:
+        now_s = self._reactor.now()
+        for peer in list(self._peers.values()):
+            unread = _unread(peer.sock)
+            if not unread or unread != peer.unread:
+                peer.unread, peer.since_s, peer.published = unread, now_s, self._published
+                peer.runs = None
+            elif self._is_stalled(peer, now_s):
+                peer.unread = 0
+                with contextlib.suppress(OSError):
+                    peer.sock.shutdown(socket.SHUT_RDWR)
+                self._cut(peer.pid)
+
+    def _is_stalled(self, peer: _Peer, now_s: float) -> bool:
+        if now_s - peer.since_s >= STILL_S and self._published - peer.published > self._bytes_max:
+            return True
+        before, peer.runs = peer.runs, runs(peer.pid)
+        if before is None or before != peer.runs:
+            peer.runs_s = now_s
+        return now_s - peer.runs_s >= self._still_s
+
+    # ------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Watch no longer. Harmless twice."""
+        self._timer.cancel()
+        if not self._news.closed:
+            self._sock.disable_monitor()
+            self._news.close()
+        for descriptor in list(self._peers):
+            self._forget(descriptor)
+
+
+def _unread(sock: socket.socket) -> int:
+    """Bytes that the peer has not read, as the kernel counts them."""
+    try:
+        return int(_COUNT.unpack(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(_COUNT.size)))[0])
+    except OSError:
+        return 0
+
+
+def runs(pid: int) -> int | None:
+    """How often a processor was given to any thread of a process; None: cannot be told."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
+                total += sum(map(int, _SWITCHES.findall(file.read())))
+    except OSError:  # hidden from us, of another namespace, or a thread that has just ended
+        return None
+    return total or None

@@ -1,0 +1,73 @@
+"""Pending calls: deadlines, heartbeats, what is left of answered ones."""
+
+from broker.oslo.client.pending_calls import SPARE, PendingCall, PendingCalls
+from broker.oslo.contract import Address
+
+WHERE = Address("x", "t")
+
+
+def call(number, due_s=None, monitor_s=None):
+    answers = []
+    made = PendingCall(
+        WHERE, b"", number.to_bytes(16), answers.append, due_s=due_s, timeout_s=due_s, monitor_s=monitor_s
+    )
+    return made, answers
+
+
+def test_a_call_ends_at_its_time_and_not_before():
+    calls = PendingCalls()
+    one, _ = call(1, due_s=10.0)
+    calls.add(one)
+    assert calls.ended(9.999) == []
+    assert calls.ended(10.0) == [one]
+    assert len(calls) == 0
+    assert calls.get(one.id) is None
+
+
+def test_a_call_without_end_never_ends():
+    calls = PendingCalls()
+    one, _ = call(1)
+    calls.add(one)
+    assert calls.next_end_s() is None
+    assert calls.ended(1e12) == []
+    assert calls.pop(one.id) is one
+
+
+def test_a_heartbeat_moves_the_end_of_a_monitored_call_but_not_beyond_its_whole_time():
+    calls = PendingCalls()
+    one, _ = call(1, due_s=5.0, monitor_s=2.0)
+    one.beaten(0.0)
+    calls.add(one)
+    assert (one.end_s, one.monitored_out) == (2.0, True)
+    one.beaten(1.5)
+    assert calls.ended(2.0) == []
+    one.beaten(3.4)
+    assert (one.end_s, one.monitored_out) == (5.0, False)
+    assert calls.ended(3.5) == []
+    assert calls.ended(5.0) == [one]
+
+
+def test_only_the_first_answer_counts():
+    one, answers = call(1)
+    one.finish(b"first")
+    one.finish(b"second")
+    assert answers == [b"first"]
+    assert (one.answer, one.over) == (b"first", True)
+
+
+def test_answered_calls_do_not_pile_up():
+    calls = PendingCalls()
+    for number in range(10_000):
+        one, _ = call(number, due_s=1e6)
+        calls.add(one)
+        calls.pop(one.id)
+    assert len(calls) == 0
+    assert len(calls._ends) <= SPARE + 3
+
+
+def test_ends_come_in_order_of_time():
+    calls = PendingCalls()
+    for number, due_s in enumerate((3.0, 1.0, 2.0)):
+        calls.add(call(number, due_s)[0])
+    assert calls.next_end_s() == 1.0
+    assert [one.due_s for one in calls.ended(2.5)] == [1.0, 2.0]

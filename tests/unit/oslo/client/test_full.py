@@ -1,0 +1,113 @@
+"""A listener that takes nothing costs the others of its process nothing."""
+
+import threading
+import time
+
+import pytest
+
+from broker.oslo.client import delivery
+from broker.oslo.contract import Address
+from tests.live.oslo_raw import PATIENCE_S, until
+
+SLOW = Address("x", "slow", "a")
+FAST = Address("x", "fast", "b")
+
+
+@pytest.fixture
+def answering(stack):
+    """Have a thread answer the calls of an intake."""
+
+    def make(inbox):
+        def serve():
+            while (item := inbox.get(None)) is not None:
+                if item.wants_reply:
+                    item.reply(b"re:" + item.body)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        stack.callback(thread.join, PATIENCE_S)
+        stack.callback(inbox.close)
+        return inbox
+
+    return make
+
+
+@pytest.fixture
+def full(node, open_session, answering):
+    """(port, intake that is full, calls that wait for it)."""
+    port = open_session(inbox_msgs=10)
+    slow = port.listen(SLOW)
+    answering(port.listen(FAST))
+    answers = []
+    for _ in range(25):
+        port.start_call(SLOW, b"", answers.append, timeout_s=PATIENCE_S)
+    until(lambda: port.status()["counts"].get("sent_back", 0) >= 15, "calls that found no room")
+    return port, slow, answers
+
+
+def test_calls_to_others_and_registrations_go_on(full):
+    port, slow, _answers = full
+    for _ in range(20):
+        assert port.call(FAST, b"", timeout_s=PATIENCE_S / 2) == b"re:"
+    begin = time.monotonic()
+    port.listen(Address("x", "third", "c")).close()
+    slow.stop()
+    assert time.monotonic() - begin < 0.9 * delivery.HELD_MAX_S
+
+
+def test_calls_that_were_sent_back_come_again_and_each_once(full):
+    _port, slow, answers = full
+    seen = []
+    for _ in range(25):
+        item = slow.get(PATIENCE_S)
+        seen.append(item.envelope.id)
+        item.reply(b"")
+    assert len(set(seen)) == 25
+    until(lambda: answers == [b""] * 25, "all answers")
+    assert slow.get(0.05) is None
+
+
+def test_a_call_goes_to_a_server_that_has_room(node, open_session, answering):
+    port = open_session(inbox_msgs=1)
+    full = port.listen(Address("x", "t", "full"))
+    port.cast(Address("x", "t", "full"), b"")
+    until(lambda: full.full, "a full inbox")
+    answering(open_session(inbox_msgs=100).listen(Address("x", "t", "other")))
+    for number in range(6):
+        assert port.call(Address("x", "t"), b"%d" % number, timeout_s=PATIENCE_S) == b"re:%d" % number
+    assert port.status()["counts"]["sent_back"] >= 1
+    assert node.status("call")["counts"]["refused_busy"] >= 1
+
+
+def test_casts_for_others_wait_a_moment_at_most(full, node):
+    port, slow, _answers = full
+    seen = []
+    other = port.listen(Address("x", "casts", "c"))
+    for number in range(30):
+        port.cast(SLOW, b"")
+        port.cast(Address("x", "casts"), b"%d" % number)
+    seen = [int(other.get(PATIENCE_S).body) for _ in range(30)]
+    assert seen == list(range(30))
+    assert len(slow._items) == 20, "as much room again"
+    until(lambda: port.status()["counts"].get("dropped") == 20, "casts that had no room")
+    assert slow.slow
+    while len(slow._items) > 4:
+        slow.get(0)
+    until(lambda: not slow.slow, "room")
+
+
+def test_one_that_takes_something_has_its_casts_wait(node, open_session):
+    """Slowly, but nothing is lost, and others have theirs."""
+    port = open_session(inbox_msgs=10)
+    slow, other = port.listen(SLOW), port.listen(FAST)
+    for number in range(60):
+        port.cast(SLOW, b"%d" % number)
+    until(lambda: slow.held, "casts that are not read")
+    port.cast(FAST, b"behind them")
+    got = []
+    while len(got) < 60:
+        got.append(int(slow.get(PATIENCE_S).body))
+        time.sleep(0.005)
+    assert got == list(range(60))
+    assert other.get(PATIENCE_S).body == b"behind them"
+    assert "dropped" not in port.status()["counts"]

@@ -1,0 +1,120 @@
+"""Whom a client believes: folders that somebody else may have made, directories in plaintext."""
+
+import os
+
+import pytest
+
+from broker.oslo.client.folder import TrustedFolder, objection
+from broker.oslo.contract import Address, CallTimeout, Refused
+from broker.oslo.names import Reason
+from broker.transport import curve
+from tests.live.oslo_raw import PATIENCE_S
+from tests.unit.oslo.client.nodes import door_of
+
+WHERE = Address("x", "t")
+
+
+@pytest.fixture
+def strange(monkeypatch):
+    """Make a folder somebody else's, as far as this process sees."""
+
+    def make(path):
+        if os.geteuid() == 0:
+            os.chown(path, 12345, 12345)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        return path
+
+    return make
+
+
+def test_our_own_folder_may_lie_anywhere(rundir):
+    rundir.chmod(0o1777)
+    (rundir / "s").mkdir(mode=0o700)
+    assert objection(str(rundir / "s")) == ""
+    assert objection(str(rundir / "none")) == ""
+
+
+def test_one_of_somebody_else_where_everybody_may_make_one(rundir, strange):
+    folder = rundir / "s"
+    folder.mkdir(mode=0o755)
+    strange(folder)
+    assert objection(str(folder)) == "", "only root, or its owner, can have put it there"
+    rundir.chmod(0o1777)
+    assert "where everybody may make one, expected one of our uid" in objection(str(folder))
+
+
+def test_a_link_of_somebody_else_is_no_better(rundir, strange, tmp_path):
+    rundir.chmod(0o1777)
+    (rundir / "s").symlink_to(tmp_path)
+    if os.geteuid() == 0:
+        os.lchown(rundir / "s", 12345, 12345)
+    else:
+        strange(tmp_path)
+    assert "expected one of our uid" in objection(str(rundir / "s"))
+
+
+def test_a_folder_where_everybody_may_put_files(folder):
+    folder.chmod(0o777)
+    assert "saw mode 0777, which lets everybody put sockets there" in objection(str(folder))
+
+
+def test_nothing_is_sent_there(node, folder, open_session):
+    folder.chmod(0o777)
+    port = open_session()
+    for use in (
+        lambda: port.call(WHERE, b"secret", timeout_s=PATIENCE_S),
+        lambda: port.cast(WHERE, b"secret"),
+        lambda: port.listen(Address("x", "t", "s")),
+    ):
+        with pytest.raises(Refused, match=r"cannot be trusted: .*saw mode 0777") as raised:
+            use()
+        assert raised.value.reason is Reason.DENIED
+    assert node.status("call")["listeners"] == node.status("call")["links"] == 0
+    assert port.status() == {}
+
+
+def test_where_there_are_directories_the_folder_is_left_alone(
+    node, folder, open_session, run_node, rundir, caplog
+):
+    folder.chmod(0o777)
+    port = open_session(directories=(door_of(node),))
+    with pytest.raises(CallTimeout, match="nobody listens there"):
+        port.call(WHERE, b"", timeout_s=0.3)
+    assert [each["endpoint"] for each in port.status()["directory"]["links"]] == [door_of(node)]
+    port.close()
+    assert caplog.text.count("the proxy of this node is not spoken to") == 1
+
+
+def test_a_folder_that_is_not_there_yet_is_waited_for(rundir):
+    """Below one where everybody may make it, libzmq must not take what comes."""
+    folder = TrustedFolder(None, str(rundir / "later"), lambda *_: None)
+    assert folder.usable()
+    rundir.chmod(0o1777)
+    assert not folder.usable()
+    (rundir / "later").mkdir(mode=0o700)
+    assert folder.usable()
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    path = tmp_path / "node.cert"
+    curve.save(curve.generate(), path)
+    return str(path)
+
+
+def test_with_a_certificate_no_directory_is_asked_in_plaintext(node, rundir, open_session, certificate):
+    port = open_session(folder=rundir / "none", directories=(door_of(node),), curve_cert=certificate)
+    with pytest.raises(CallTimeout, match="not known whether anybody listens"):
+        port.call(WHERE, b"", timeout_s=0.5)
+    assert not port._client.routes.synced
+
+
+def test_the_key_of_the_directory_is_that_of_the_shared_certificate(
+    run_node, rundir, open_session, certificate
+):
+    node = run_node(curve_cert=certificate)
+    port = open_session(folder=rundir / "none", directories=(door_of(node),), curve_cert=certificate)
+    with pytest.raises(CallTimeout, match="nobody listens there"):
+        port.call(WHERE, b"", timeout_s=1.0)
+    assert port._client.routes.synced

@@ -1,0 +1,108 @@
+"""A link and a directory that misbehaves: gaps, silence, nonsense, nobody there."""
+
+import zmq
+
+from broker.oslo.directory import wire
+from broker.oslo.directory.link import DirectoryLink
+from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.wire import DirectoryKind, Hello
+from broker.oslo.frames import Kind as Envelopes
+from broker.oslo.frames import encode
+from broker.oslo.reactor.tuning import Tuning
+from tests.live.oslo_wire import tell
+from tests.unit.oslo.directory.clouds import changed, frames, listeners, rpc, state, turn_for, turn_until
+
+
+class Fake:
+    """A ROUTER in the place of a directory."""
+
+    def __init__(self, reactor, closing) -> None:
+        self.reactor = reactor
+        self.context = zmq.Context()
+        self.sock = self.context.socket(zmq.ROUTER)
+        self.sock.set(zmq.LINGER, 0)
+        self.endpoint = f"tcp://127.0.0.1:{self.sock.bind_to_random_port('tcp://127.0.0.1')}"
+        self.rid = b""
+        self.heard = []
+        closing.append(self)
+
+    def read(self) -> list:
+        while self.sock.poll(0):
+            self.rid, *parts = self.sock.recv_multipart()
+            self.heard.append(wire.decode(parts, wire.TO_DIRECTORY))
+        return [message.kind for message in self.heard]
+
+    def until(self, kind, times=1) -> None:
+        turn_until(self.reactor, lambda: self.read().count(kind) >= times)
+
+    def tell(self, kind, body) -> None:
+        tell(self.sock, self.rid, *frames(kind, body))
+
+    def close(self) -> None:
+        self.sock.close(0)
+        self.context.term()
+
+
+def linked(reactor, closing):
+    fake = Fake(reactor, closing)
+    replica = Replica()
+    link = DirectoryLink(reactor, fake.endpoint, replica, tuning=Tuning(), node="me", pulse_s=0.1)
+    closing.append(link)
+    fake.until(DirectoryKind.HELLO)
+    assert fake.heard[0].body == Hello(True, "me")
+    return fake, replica, link
+
+
+def say_all(fake, *each, incarnation=1, lease_s=5.0):
+    fake.tell(DirectoryKind.WELCOME, wire.Welcome("d", incarnation, lease_s))
+    fake.tell(DirectoryKind.STATES, wire.States(each, complete=True))
+
+
+def test_a_gap_is_noticed_and_everything_asked_for_again(reactor, closing):
+    fake, replica, link = linked(reactor, closing)
+    say_all(fake, state(records=[rpc("l1")]))
+    turn_until(reactor, lambda: listeners(replica) == ["l1"])
+    fake.tell(DirectoryKind.CHANGED, changed(4, 5, added=[rpc("l5")]).body)
+    fake.until(DirectoryKind.HELLO, 2)
+    say_all(fake, state(version=5, records=[rpc("l1"), rpc("l5")]))
+    turn_until(reactor, lambda: listeners(replica) == ["l1", "l5"])
+    assert link.counts["resyncs"] == 1
+
+
+def test_a_directory_that_comes_back_to_life_is_asked_from_the_beginning(reactor, closing, said):
+    fake, replica, link = linked(reactor, closing)
+    say_all(fake, state(records=[rpc("l1")]), lease_s=0.4)
+    turn_until(reactor, lambda: link.alive)
+    turn_until(reactor, lambda: not link.alive)
+    assert link.counts["lost"] == 1
+    fake.read()
+    assert fake.read().count(DirectoryKind.BEAT) >= 2
+    fake.tell(DirectoryKind.ALIVE, wire.Alive())
+    fake.until(DirectoryKind.HELLO, 2)
+    say_all(fake, state(version=2, records=[rpc("l2")]), lease_s=0.4)
+    turn_until(reactor, lambda: listeners(replica) == ["l2"])
+
+
+def test_nonsense_of_a_directory_is_counted_and_logged_once(reactor, closing, said):
+    fake, replica, link = linked(reactor, closing)
+    say_all(fake, state(records=[rpc("l1")]))
+    for _ in range(5):
+        tell(fake.sock, fake.rid, b"nonsense", b"of a directory")
+        tell(fake.sock, fake.rid, b"HGO")
+        for body in (b'{"a":"\xff"}', b"[" * 100_000):
+            tell(fake.sock, fake.rid, encode(Envelopes.STATUS), body)
+        fake.sock.send_multipart([fake.rid, *frames(DirectoryKind.ALIVE, wire.Alive())])  # no bundle
+        fake.tell(DirectoryKind.REFUSED, wire.DirectoryRefused("you are many"))
+    turn_until(reactor, lambda: link.counts["malformed"] == 25 and link.counts["refused"] == 5)
+    assert len([line for line in said if "nonsense" in line]) == 1
+    assert len([line for line in said if "you are many" in line]) == 1
+    assert listeners(replica) == ["l1"]
+
+
+def test_a_link_to_nowhere_waits_without_hurry(reactor, closing):
+    link = DirectoryLink(reactor, "tcp://127.0.0.1:1", Replica(), tuning=Tuning())
+    closing.append(link)
+    turn_for(reactor, 0.6)
+    assert not link.alive
+    assert link._line._pipe.refused <= 6
+    assert link._line._pipe.waiting == 0

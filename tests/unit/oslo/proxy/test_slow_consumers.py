@@ -1,0 +1,144 @@
+"""Subscribers of fan-outs that read nothing are cut off; those that read, however slowly, are not."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from broker.oslo.frames import Kind, encode, fanout_filter, new_id
+from broker.oslo.names import Pipeline
+from broker.oslo.proxy.fanout import FanoutProxy
+from broker.oslo.proxy.slow_consumers import STILL_S
+from tests.unit.oslo.proxy.publishing import Rig
+
+NOVA, CINDER = fanout_filter("openstack", "nova"), fanout_filter("openstack", "cinder")
+READER = """
+import sys, time, zmq
+s = zmq.Context().socket(zmq.SUB)
+s.setsockopt(zmq.RCVHWM, 1)
+s.connect(sys.argv[1])
+s.subscribe(bytes.fromhex(sys.argv[2]))
+while True:
+    data, head, body = s.recv_multipart()
+    print(int.from_bytes(head[12:16]), len(body), flush=True)
+    time.sleep(float(sys.argv[3]))
+"""
+BIG = bytes(1 << 20)
+
+
+class Reader:
+    """A server process: prints the number and the size of each fan-out that it reads."""
+
+    def __init__(self, rig: Rig, pause_s: float = 0.0) -> None:
+        command = [sys.executable, "-c", READER, rig.config.path("fanout.pub"), NOVA.hex(), str(pause_s)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def freeze(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def next(self) -> tuple[int, int]:
+        assert self.process.stdout is not None
+        number, size = map(int, self.process.stdout.readline().split())
+        return number, size
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def reading(rig: Rig, pause_s: float = 0.0) -> Iterator[Reader]:
+    made = Reader(rig, pause_s)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def publish(sock: zmq.Socket[bytes], body: bytes, data: bytes = NOVA, topic: str = "nova") -> None:
+    sock.send_multipart([data, encode(Kind.FANOUT, "openstack", topic, id=new_id()), body])
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "queue_bytes"),
+    [
+        pytest.param(0.1, 1 << 30, id="for too long"),
+        pytest.param(60.0, 4 << 20, id="too much", marks=pytest.mark.patient),
+    ],
+)
+def test_a_frozen_one_is_cut_off_and_comes_back(rundir: Path, lease_s: float, queue_bytes: int) -> None:
+    changes = {"lease_s": lease_s, "beat_s": 0.04, "queue_bytes": queue_bytes}
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir, **changes) as rig, reading(rig) as reader:
+        well = rig.peer(zmq.SUB, "fanout.pub")
+        well.setsockopt(zmq.SUBSCRIBE, CINDER)
+        rig.confirmed(well)
+        sender = rig.peer(zmq.XPUB, "fanout.in")
+        assert {rig.receive(sender)[0] for _ in range(2)} == {b"\1" + NOVA, b"\1" + CINDER}
+        reader.freeze()
+        for _ in range(40):
+            publish(sender, BIG)
+        rig.until(lambda: rig.count("published") == 40)
+        assert rig.count("subscribers_cut") == 0  # it would be too soon
+
+        def cut() -> int:
+            publish(sender, BIG, CINDER, "cinder")
+            rig.receive(well)
+            return rig.count("subscribers_cut")
+
+        rig.until(cut)
+        assert rig.receive(sender) == [b"\0" + NOVA]  # it is no server any more
+        assert rig.room.status()["topics"] == {"openstack/cinder": 1}
+        assert any(f"pid {reader.process.pid} does not read" in line for line in rig.said)
+        reader.thaw()
+        assert rig.receive(sender) == [b"\1" + NOVA]
+        publish(sender, b"after")
+        rig.until(lambda: rig.room.status()["topics"].get("openstack/nova"))
+        rig.turn(0.1)
+        got = [reader.next()]
+        while got[-1] != (41, 5):
+            got.append(reader.next())
+        assert len(got) < 20  # what the kernel and the process had; the rest was freed
+        assert rig.count("subscribers_cut") == 1
+
+
+@pytest.mark.patient
+def test_a_slow_one_and_one_without_messages_stay(rundir: Path) -> None:
+    changes = {"lease_s": 0.1, "beat_s": 0.04, "queue_bytes": 1 << 30}
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir, **changes) as rig, reading(rig, 0.15) as reader:
+        idle = rig.peer(zmq.SUB, "fanout.pub")
+        idle.setsockopt(zmq.SUBSCRIBE, CINDER)
+        rig.confirmed(idle)
+        sender = rig.peer(zmq.XPUB, "fanout.in")
+        assert {rig.receive(sender)[0] for _ in range(2)} == {b"\1" + NOVA, b"\1" + CINDER}
+        total = int(3 * STILL_S / 0.15)
+        for _ in range(total):
+            publish(sender, BIG)
+        rig.turn(3 * STILL_S)
+        assert [reader.next()[0] for _ in range(total)] == list(range(1, total + 1))
+        assert rig.count("subscribers_cut") == 0
+        assert rig.room.status()["topics"] == {"openstack/nova": 1, "openstack/cinder": 1}
+
+
+def test_who_comes_and_goes_leaves_no_descriptor(rundir: Path) -> None:
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir) as rig:
+        stalls = rig.room._publisher._slow_consumers
+        for _ in range(20):
+            sub = rig.context.socket(zmq.SUB)
+            sub.connect(rig.config.path("fanout.pub"))
+            sub.setsockopt(zmq.SUBSCRIBE, NOVA)
+            rig.until(lambda: rig.room.status()["topics"])
+            assert len(stalls._peers) == 1
+            sub.close(0)
+            rig.until(lambda: not rig.room.status()["topics"])
+            rig.until(lambda: not stalls._peers)

@@ -1,0 +1,121 @@
+"""A way into the pipelines that notes what it is given and answers what the test says."""
+
+import asyncio
+import queue
+import threading
+
+import msgspec
+
+from broker.client import Limits
+from broker.oslo.contract import Address, Settings
+from broker.oslo.service.config import FluxBridgeConfig
+from broker.oslo.service.handlers import EVERYBODY, Handlers
+from broker.oslo.service.sending import RequestSender
+from tests.unit.client.peer import talk
+
+
+def config(ipc_dir="/nowhere", **more):
+    return FluxBridgeConfig(Settings(ipc_dir=str(ipc_dir)), **more)
+
+
+class FakeItem:
+    def __init__(self, body, exchange="openstack", topic="notifications.info"):
+        self.body = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        self.address = Address(exchange, topic)
+        self.acknowledged = False
+
+    def acknowledge(self):
+        self.acknowledged = True
+
+
+class FakeIntake:
+    def __init__(self):
+        self.items = queue.SimpleQueue()
+        self.closed = False
+
+    def get(self, timeout_s):
+        assert timeout_s is None
+        return self.items.get(timeout=10)
+
+    def stop(self):
+        self.items.put(None)
+
+    def close(self):
+        self.closed = True
+
+
+class FakePort:
+    """``reply`` answers calls: bytes, a failure, or None for not yet; ``hold`` keeps casts in their threads."""
+
+    def __init__(self, reply=b'{"result":"pong"}'):
+        self.reply = reply
+        self.calls = []
+        self.done = []
+        self.sent = []
+        self.failure = None
+        self.hold = None
+        self.intakes = []
+        self.listened = []
+        self.listens = threading.Event()
+        self.closed = False
+
+    def start_call(self, address, body, done, *, timeout_s, monitor_s=None, mandatory=False):
+        self.calls.append((address, msgspec.json.decode(body), timeout_s, mandatory))
+        if self.reply is None:
+            self.done.append(done)
+        else:
+            thread = threading.Thread(target=done, args=(self.reply,))
+            thread.start()
+            thread.join()
+
+    def _send(self, *what):
+        if self.hold is not None:
+            assert self.hold.wait(10)
+        if self.failure is not None:
+            raise self.failure
+        self.sent.append(what)
+
+    def cast(self, address, body, *, mandatory=False, retry=None):
+        assert retry == 0
+        self._send("cast", address, msgspec.json.decode(body), mandatory)
+
+    def fanout(self, address, body, *, retry=None):
+        assert retry == 0
+        self._send("fanout", address, msgspec.json.decode(body))
+
+    def listen_notifications(self, topics, pool):
+        self.listened.append((tuple(topics), pool))
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        self.intakes.append(FakeIntake())
+        self.listens.set()
+        return self.intakes[-1]
+
+    def close(self):
+        self.closed = True
+
+
+def with_service(script, session=None, **rules):
+    """Run ``script(peer, port)``: the handlers of a face on a link whose far end is ``peer``."""
+    session = session or FakePort()
+
+    async def served(h, peer):
+        sender = RequestSender(session)
+        handlers = Handlers(config(**rules), sender, lambda: {"calls": sender.calls})
+        service = h.service("oslo")
+        for name, (handler, allow) in handlers.table().items():
+            service.add(name, handler, allow=allow)
+        service.otherwise(handlers.send, allow=EVERYBODY)
+        async with service:
+            await script(peer, session)
+            await until(lambda: not sender.casts)
+        sender.close()
+
+    talk(served, Limits())
+
+
+async def until(done):
+    async with asyncio.timeout(10):
+        while not done():
+            await asyncio.sleep(0.005)
