@@ -20,18 +20,21 @@ CONFIG: Final = 78
 """Exit code: what is installed is wrong (sysexits.h, EX_CONFIG)."""
 
 
-def main() -> int:
-    """Run one verb and return the exit code."""
+def main(module: str = "broker.cli.main") -> int:
+    """Run one verb, which ``main`` of ``module`` finds in the words of the command, and return the exit code."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, end)
     if said := intruder():
         print(f"headgate: {said}; {ADVICE}", file=sys.stderr)
         return CONFIG
-    from broker.cli.main import main as run
-
-    code = run()
+    code: int = import_module(module).main()
     keep(code)
     return code
+
+
+def zmq_proxy() -> int:
+    """The command ``oslo-messaging-zmq-proxy``, which the zmq driver of 2018 had."""
+    return main("broker.cli.oslo.zmq_proxy")
 
 
 def keep(code: int) -> None:

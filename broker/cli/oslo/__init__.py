@@ -14,6 +14,7 @@ share stand beside them: ``given`` reads options and settings, ``plan`` makes of
 ``children`` keeps processes running,
 ``room`` is what such a process does, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and ``broker``,
 ``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
+``zmq_proxy`` is a command of its own, ``oslo-messaging-zmq-proxy``: what the zmq driver of 2018 called ``proxy``.
 """
 
 from __future__ import annotations

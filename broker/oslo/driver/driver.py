@@ -19,7 +19,7 @@ from oslo_messaging._drivers import base
 
 from broker.oslo import client
 from broker.oslo.contract import Address, Inbox, OsloFailure, Session
-from broker.oslo.driver import options, serialization
+from broker.oslo.driver import historic, options, serialization
 from broker.oslo.driver.errors import translated
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
@@ -55,7 +55,9 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
     ) -> None:
         options.register(conf)
         super().__init__(conf, url, default_exchange, allowed_remote_exmods)
-        self._settings = read_settings(overridden(conf, url), url)
+        asked = overridden(conf, url)
+        historic.warn(conf, asked, url)
+        self._settings = read_settings(asked, url)
         self._exchanges = Exchanges(url)
         self._sessions: dict[int, Session] = {}
         self._address = functools.lru_cache(_ADDRESSES_KEPT)(self._checked)

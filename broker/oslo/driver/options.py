@@ -12,10 +12,11 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from broker.oslo.contract import Settings
+from broker.oslo.driver import historic
 from broker.oslo.names import DIRECTORY_PORT
 from broker.oslo.node import NODE_DIR
 
-GROUP: Final = "oslo_messaging_zmq"
+GROUP: Final = historic.GROUP
 LINGER_MAX_S: Final = 60.0
 """What ``zmq_linger = -1`` means: the former driver waited for ever, and processes that never ended."""
 
@@ -41,7 +42,7 @@ _where = (
         default=[],
         help="Addresses (host or host:port) of directory services, asked where no proxy runs on this node. Wins over "
         "the hosts of transport_url. Redis servers are for the proxies: an address that begins with redis:// or "
-        "sentinel:// is passed over here.",
+        "sentinel:// is passed over, and is an error where this node has no proxy and nothing else is named.",
     ),
     cfg.PortOpt(
         "zmq_directory_port",
@@ -91,6 +92,7 @@ _connections = (
 _times = (
     cfg.FloatOpt(
         "zmq_linger",
+        deprecated_name="rpc_cast_timeout",
         default=_defaults.linger_s,
         min=-1,
         help=f"Seconds that cleanup goes on sending what was handed over; -1 is {LINGER_MAX_S:g}.",
@@ -119,6 +121,7 @@ _times = (
 _bounds = (
     cfg.IntOpt(
         "zmq_inbox_messages",
+        deprecated_name="rpc_zmq_topic_backlog",
         default=_defaults.inbox_msgs,
         min=1,
         help="Messages that a server holds and has not begun to work on. Beyond it calls are given to another server, "
@@ -148,8 +151,9 @@ def register(conf: Any) -> None:
     """Make the options known to ``conf`` (a ``cfg.ConfigOpts``); harmless when they are."""
     conf.register_group(cfg.OptGroup(GROUP, title="ZeroMQ driver of oslo.messaging"))
     conf.register_opts(OPTIONS, group=GROUP)
+    historic.register(conf)
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
     """What oslo-config-generator and oslo-config-validator ask for (entry point ``oslo.config.opts``)."""
-    return [(GROUP, list(OPTIONS))]
+    return [(GROUP, [*OPTIONS, *historic.listed()])]

@@ -4,10 +4,10 @@
 
     zmq://                        the proxy of this node, nothing else
     zmq://h1,h2:9500              hosts are directory services: asked where this node has no proxy
-    zmq+redis://r1:6379,r2/0      hosts are Redis servers, of which the proxies speak; an application reads its
-    zmq+sentinel://s1:26379/name  node's directory, or those of ``fanout_ds_address``
+    zmq+redis://r1:6379,r2/0      hosts are Redis servers, which only proxies read: an application asks its node's
+    zmq+sentinel://s1:26379/name  proxy, or the directories of ``fanout_ds_address``; where there is neither: an error
 
-User names and passwords in a URL are for Redis; they are never logged nor part of an error's text.
+User names and passwords in a URL are never logged nor part of an error's text.
 
 A virtual host isolates as on rabbit: two URLs with different ones share no exchange. It becomes part of the exchange's
 name on the wire, ``/HOST/EXCHANGE`` with HOST percent-encoded; "" and "/" (rabbit's default one) are none. Behind
@@ -63,16 +63,14 @@ def read_settings(options: Any, url: Any) -> Settings:
 
     Raises:
         oslo_messaging.InvalidTransportURL: another scheme, a host without a name, a port that cannot be.
-        oslo_messaging.exceptions.ConfigurationError: an option that cannot be.
+        oslo_messaging.exceptions.ConfigurationError: an option that cannot be; Redis, where no proxy reads it.
     """
     if url.transport not in SCHEMES:
         raise transport.InvalidTransportURL(masked(url), f"expected one of {', '.join(sorted(SCHEMES))}")
-    if url.transport != "zmq" and url.hosts:
-        text = "%s: its hosts are Redis servers, of which the proxies speak ([oslo] redis): not used in this process"
-        log.info(text, masked(url))
     linger_s = _seconds(options, "zmq_linger")
     ipc_dir = _ipc_dir(options.rpc_zmq_ipc_dir or client_ipc_dir())
     directories = _directories(options, url)
+    _check_redis(options, url, ipc_dir, directories)
     if not directories:
         _look_for_proxy(ipc_dir, named=bool(options.rpc_zmq_ipc_dir))
     return Settings(
@@ -132,6 +130,24 @@ def _ipc_dir(folder: str) -> str:
             f"expected {_SOCKET_PATH_MAX} at most"
         )
     return folder
+
+
+def _check_redis(options: Any, url: Any, folder: str, directories: tuple[str, ...]) -> None:
+    """Redis is shared by proxies. A process that names it has to have one on its node, or name another directory: it
+    would wait for its first answer until the timeout, whatever it sends.
+    """
+    named = [text for text in map(str.strip, options.fanout_ds_address) if text.startswith(_OF_PROXIES)]
+    if not named and (url.transport == "zmq" or not url.hosts):
+        return
+    whose = "fanout_ds_address" if named else masked(url)
+    what = "Redis servers are read by the nodes' proxies ([oslo] redis), not by this process"
+    if directories or os.path.isdir(folder):
+        log.warning("%s: %s; naming them changes nothing", whose, what)
+        return
+    raise exceptions.ConfigurationError(
+        f"{whose}: {what}, and this node has no proxy (no folder {folder}). Run one here, headgate oslo proxy --redis"
+        " URL, and transport_url = zmq:// is enough; or name nodes that have one: fanout_ds_address = HOST:9500"
+    )
 
 
 def _look_for_proxy(folder: str, *, named: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.oslo import VERBS, proxy
+from broker.cli.oslo import VERBS, proxy, zmq_proxy
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from broker.settings import OsloSection
 
@@ -181,6 +181,23 @@ def test_the_guide_names_options_and_ports_that_there_are():
         assert f"{port} " in text
     for verb in re.findall(r"headgate oslo ([a-z]+)", text):
         assert verb in VERBS
+
+
+def test_the_page_for_those_of_2018_names_every_option_that_there_was():
+    options = driver_options()
+    from broker.oslo.driver.historic import MATCHMAKER_GROUP, REPLACED
+
+    text = (FOLDER / "MIGRATING-ZMQ.md").read_text()
+    named = set(re.findall(r"`([a-z_]+)`", text))
+    assert {each.name for each in REPLACED} - named <= {f"{each}_port" for each in PORTS}
+    assert MATCHMAKER_GROUP in named
+    told = set(re.findall(r"`\[oslo\] ([a-z_]+)`", text))
+    assert told - set(OsloSection.__struct_fields__) == set()
+    assert {"rpc_zmq_host", "rpc_zmq_ipc_dir", "zmq_inbox_messages"} <= named & {
+        each.dest for each in options
+    }
+    for option in re.findall(r"`--([a-z-]+)`", text):
+        assert f"--{option}" in zmq_proxy.arguments().format_help() + proxy.arguments().format_help()
 
 
 def driver_options():

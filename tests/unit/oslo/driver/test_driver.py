@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import oslo_messaging
@@ -312,10 +313,12 @@ def test_threads_that_begin_together_share_one_port(transport: Any, network: Net
 
 
 def test_passwords_are_not_logged(
-    conf: cfg.ConfigOpts, network: Network, caplog: pytest.LogCaptureFixture
+    conf: cfg.ConfigOpts, network: Network, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="broker.oslo"):
-        transport = oslo_messaging.get_rpc_transport(conf, url="zmq+redis://ada:hush@r1:6379/0")
+        transport = oslo_messaging.get_rpc_transport(
+            conf, url=f"zmq+redis://ada:hush@r1:6379/0?rpc_zmq_ipc_dir={tmp_path}"
+        )
         client(transport).cast({}, "add")
         transport.cleanup()
     assert "zmq+redis://r1:6379" in caplog.text

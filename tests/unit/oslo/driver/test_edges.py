@@ -1,6 +1,5 @@
 """What an application is told about names, numbers and options that cannot be."""
 
-import logging
 import math
 from typing import Any
 
@@ -73,17 +72,6 @@ def test_a_timeout_that_is_no_number_comes_back_to_the_caller(
 def test_what_is_wrong_in_a_url_names_its_option(conf: cfg.ConfigOpts, query: str, said: str) -> None:
     with pytest.raises(exceptions.ConfigurationError, match=said):
         settings(conf, f"zmq://?{query}")
-
-
-def test_redis_hosts_in_a_url_are_said_to_be_passed_over(
-    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "broker.oslo.driver.url")
-    settings(conf, "zmq+redis://user:secret@r1:6379/0")
-    said = caplog.records[0].message
-    assert said.startswith("zmq+redis://r1:6379/0: its hosts are Redis servers, of which the proxies speak")
-    settings(conf, "zmq://h1")
-    assert len(caplog.records) == 2
 
 
 def test_only_who_knows_that_nobody_listens_says_so() -> None:

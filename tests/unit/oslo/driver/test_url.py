@@ -43,9 +43,34 @@ def test_without_any_option_the_settings_are_those_of_the_contract(conf: cfg.Con
     ],
 )
 def test_hosts_of_a_url_are_directories_unless_they_are_redis(
-    conf: cfg.ConfigOpts, url: str, expected: tuple[str, ...]
+    conf: cfg.ConfigOpts, tmp_path: Path, url: str, expected: tuple[str, ...]
 ) -> None:
-    assert settings(conf, url).directories == expected
+    assert settings(conf, url, rpc_zmq_ipc_dir=str(tmp_path)).directories == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("zmq+redis://ada:hush@r1:6379/0", "zmq+redis://r1:6379/0: "),
+        ("zmq+sentinel://s1:26379/mymaster", "zmq+sentinel://s1:26379/mymaster: "),
+        ("zmq://?fanout_ds_address=redis://ada:hush@r1:6379", "fanout_ds_address: "),
+        ("zmq+redis://?fanout_ds_address=sentinel://s1:1/x", "fanout_ds_address: "),
+    ],
+)
+def test_redis_is_an_error_where_no_proxy_can_read_it_and_changes_nothing_elsewhere(
+    conf: cfg.ConfigOpts, tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, named: str
+) -> None:
+    with pytest.raises(exceptions.ConfigurationError) as caught:
+        settings(conf, url, rpc_zmq_ipc_dir="/no/proxy/here")
+    assert str(caught.value).startswith(named)
+    for what in ("no folder /no/proxy/here", "headgate oslo proxy --redis", "fanout_ds_address = HOST:9500"):
+        assert what in str(caught.value)
+    (tmp_path / "directory.ctl").touch()
+    assert settings(conf, url, rpc_zmq_ipc_dir=str(tmp_path)).directories == ()
+    (said,) = caplog.messages
+    assert said.startswith(named)
+    assert "naming them changes nothing" in said
+    assert "hush" not in f"{caught.value}{caplog.text}"
 
 
 @pytest.mark.parametrize("scheme", ["zmq", "zmq+redis"])
