@@ -79,10 +79,11 @@ NORFAB_VERSION := 0.25.0
 	@.venv-norfab/bin/python -m pip --disable-pip-version-check install --quiet 'norfab==$(NORFAB_VERSION)' 'pydantic>=2,<3'
 	@touch $@
 
-# oslo.messaging as applications install it, with what its own functional suite needs; an older minor version beside it.
+# oslo.messaging as applications install it, with what its own functional suite needs: the release of 2026.2 in .venv-oslo,
+# beside it those of 2024.2, 2025.1, 2025.2 and 2026.1 in .venv-oslo-14.9 and so on.
 OSLO_VERSION := 18.3.1
-OSLO_OLDER := 18.2.0
-OSLO_VENVS := .venv-oslo/.stamp-$(OSLO_VERSION) .venv-oslo-18.2/.stamp-$(OSLO_OLDER)
+OSLO_OLDER := 14.9.3 16.1.2 17.1.1 17.3.2
+OSLO_VENVS := .venv-oslo/.stamp-$(OSLO_VERSION) $(foreach v,$(OSLO_OLDER),.venv-oslo-$(basename $v)/.stamp-$v)
 $(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing oslo.messaging $(@F:.stamp-%=%) into $(@D)"
 	@rm -rf $(@D) && $(PY) -m venv $(@D)

@@ -56,7 +56,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real
     peers for minutes, and those with one Spark session, which takes a gigabyte. A file whose fixture has several ways
-    is one group for each.
+    is one group for each, and a suite that is run in many ways shares nothing between them.
     """
     if config.getoption("dist") != "loadgroup":
         return None
@@ -65,6 +65,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if file == "tests/interop/test_oslo_suite.py":
+                return nodeid
             if file == "tests/interop/test_oslo_trickier.py":
                 return nodeid.rpartition("-")[0]
             if not file.startswith("tests/spark/"):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from broker.transport import curve
-from tests.live.oslo import Sides, executions, new_host, nodes, until
+from tests.live.oslo import OLDER, Sides, executions, new_host, nodes, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -89,18 +89,27 @@ def test_curve_on_all_ports(rundir: Path, sides: Sides) -> None:
         assert away.result("call", topic="t", method="who")[0] == "s"
 
 
-def test_the_older_minor_version(rundir: Path, sides: Sides) -> None:
-    """Both versions speak with each other: the protocol is ours, not theirs."""
-    log = rundir / "log"
+def test_versions_side_by_side(rundir: Path, sides: Sides) -> None:
+    """All speak with all: the protocol is ours, not theirs."""
+    log, versions = rundir / "log", ("", *OLDER)
     with nodes(rundir, 1) as (node,):
-        sides("server", node.url, topic="t", server="old", version="18.2", log=str(log))
-        sides("listener", node.url, topic="n", version="18.2", log=str(log))
-        for version in ("", "18.2"):
+        for version in versions:
+            sides("server", node.url, topic="t", server=f"s{version}", version=version, log=str(log))
+        for version in (OLDER[0], ""):
+            sides("listener", node.url, topic="n", pool=f"p{version}", version=version, log=str(log))
+        for version in versions:
             client = sides("client", node.url, version=version)
-            assert client.result("call", topic="t", method="who")[0] == "old"
-            client.result("cast", topic="t", fanout=True, method="note", args={"n": 1})
+            for server in versions:
+                assert (
+                    client.result(
+                        "call", topic="t", server=f"s{server}", method="echo", args={"value": version}
+                    )
+                    == version
+                )
+            client.result("cast", topic="t", fanout=True, method="note", args={"n": "all"})
             client.result("notify", topic="n")
-        until(lambda: len(executions(log)) == 4, what="two of each")
+        count = len(versions)
+        until(lambda: len(executions(log)) == count * count * 2 + count * 2, what="each at each")
 
 
 def test_a_client_of_no_node_at_all(rundir: Path, sides: Sides) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.oslo import ROOT, nodes, oslo_python
+from tests.live.oslo import OLDER, ROOT, nodes, oslo_python
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 TRICKS = Path(__file__).parents[1] / "live" / "oslo_tricks"
@@ -58,7 +58,8 @@ WAYS = {
     "greenlets": {"green": True, "count": 1},
     "threads-two-nodes": {"green": False, "count": 2},
     "greenlets-two-nodes": {"green": True, "count": 2},
-    "threads-18.2": {"green": False, "count": 1, "version": "18.2"},
+    f"threads-{OLDER[0]}": {"green": False, "count": 1, "version": OLDER[0]},
+    **{f"greenlets-{version}": {"green": True, "count": 1, "version": version} for version in OLDER},
 }
 
 

@@ -20,7 +20,7 @@ from oslo_messaging._drivers import base
 from broker.oslo import client
 from broker.oslo.contract import Address, Inbox, OsloFailure, Session
 from broker.oslo.driver import historic, options, serialization
-from broker.oslo.driver.errors import translated
+from broker.oslo.driver.errors import sent_by_client, translated
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
 from broker.oslo.driver.window import LEAST
@@ -91,8 +91,8 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
 
         Raises:
             Exception: what the endpoint of a call raised.
-            oslo_messaging.MessagingTimeout, oslo_messaging.MessageUndeliverable,
-                oslo_messaging.MessageDeliveryFailure, errors.ZmqDriverError.
+            oslo_messaging.MessagingTimeout, oslo_messaging.MessageUndeliverable, oslo_messaging.MessageDeliveryFailure.
+            oslo_messaging.ClientSendError: refused, or closed meanwhile; its ``ex`` is an ``errors.ZmqDriverError``.
             oslo_messaging.InvalidTarget: a name in ``target`` that cannot be sent.
             ValueError: a timeout that is not a number.
         """
@@ -113,7 +113,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             else:
                 return session.cast(address, body, mandatory=_at_least_once(transport_options), retry=retry)
         except OsloFailure as failure:
-            raise translated(failure, address, message) from failure
+            raise sent_by_client(translated(failure, address, message), target) from failure
         return serialization.read_reply(reply, self._allowed_remote_exmods)
 
     def send_notification(

@@ -12,7 +12,7 @@ from broker.oslo.names import Reason
 
 
 class ZmqDriverError(base.TransportDriverError):  # type: ignore[misc]
-    """A message that was refused, or a port that was closed in the meantime.
+    """A message that was refused, or a session that was closed in the meantime.
 
     Clients of RPC see it as ``ClientSendError``.
     """
@@ -24,6 +24,14 @@ class MessageRefused(ZmqDriverError):
     def __init__(self, text: str, reason: Reason) -> None:
         super().__init__(text)
         self.reason = reason
+
+
+def sent_by_client(error: Exception, target: Any) -> Exception:
+    """What a client of RPC is to see of ``error``: a ``ClientSendError`` where it is one of this driver.
+
+    oslo.messaging makes the same of it, but not before 17.1, where it stumbles over a name that it does not have.
+    """
+    return oslo_messaging.ClientSendError(target, error) if isinstance(error, ZmqDriverError) else error
 
 
 def translated(failure: OsloFailure, address: Address, message: Any) -> Exception:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import oslo_messaging
 
 from tests.live.oslo_tricks.stage import (
+    PATIENCE_S,
     URLS,
     Endpoint,
     OwnError,
@@ -281,6 +282,23 @@ def fanouts_keep_their_order_and_come_once():
             client(mine, topic, fanout=True).cast({}, "note", n=number)
         for end in (one, two, three):
             until_they_are(lambda end=end: end.seen, list(range(100)))
+
+
+@trick
+def a_request_that_is_too_large_is_a_send_error():
+    """Calls, casts and fan-outs alike, in every version: the one exception that applications know for it."""
+    topic = new("topic")
+    with server(topic, "s") as end, transport(URLS["clients"] + "&rpc_zmq_message_max=70000") as mine:
+        for send in (
+            client(mine, topic).call,
+            client(mine, topic).cast,
+            client(mine, topic, fanout=True).cast,
+        ):
+            error, took = raised(oslo_messaging.ClientSendError, send, {}, "note", n="x" * 80_000)
+            assert "expected 70000 at most" in str(error), error
+            assert took < PATIENCE_S / 2
+        assert client(mine, topic).call({}, "note", n=1) == "s"
+        assert end.seen == [1]
 
 
 @trick

@@ -8,6 +8,7 @@ import pytest
 
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from tests.bench.targets import TARGETS, Row
+from tests.live.oslo import OLDER
 
 ROOT = Path(__file__).resolve().parents[3]
 WING = ROOT / "broker" / "oslo"
@@ -43,6 +44,15 @@ def test_the_gate_runs_the_suite() -> None:
     assert "make interop" in steps, "Z25: a gate in CI"
     assert "interop or spark" in recipes["interop"], "Z25: a gate in CI"
     assert "tests/interop/test_oslo_*.py" in recipes["oslo"], "Z25: a gate in CI"
+
+
+def test_the_oldest_version_that_is_tried_is_the_oldest_that_may_be_installed() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    older = re.search(r"^OSLO_OLDER := (.*)$", makefile, re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert older
+    assert tuple(version.rpartition(".")[0] for version in older[1].split()) == OLDER
+    assert f"oslo.messaging>={OLDER[0]}" in extras["oslo"]
 
 
 def test_serialization_client_proxy_and_directory_are_rooms_that_do_not_know_each_other() -> None:
