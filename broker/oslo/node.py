@@ -64,8 +64,9 @@ class NodeConfig:
         curve_cert: path of the CURVE certificate; "" plaintext.
         directory_key: Z85 key of the other directories; "" is our own (all proxies share a certificate).
         insecure: allow plaintext off loopback.
-        keys, unlisted: who keys are; ``unlisted`` is the rolemask of other keys, and of TCP peers without CURVE; 0
-            refuses them.
+        keys: who keys are. Our own and ``directory_key`` are known without being listed.
+        unlisted: the rolemask of other keys, and of TCP peers without CURVE; 0 refuses them. None: 0 with
+            ``curve_cert``, so that a port with keys is closed to whoever is not listed; else that of a user.
         rules: who may send and listen where; after them, everybody with role USER or OWNER may.
         lease_s: a state or listener that was not renewed for so long is forgotten.
         beat_s: how often leases are renewed.
@@ -90,7 +91,7 @@ class NodeConfig:
     directory_key: str = ""
     insecure: bool = False
     keys: tuple[KeyEntry, ...] = ()
-    unlisted: int = int(Role.USER)
+    unlisted: int | None = None
     rules: tuple[Rule, ...] = ()
     lease_s: float = 5.0
     beat_s: float = 1.0
@@ -100,6 +101,13 @@ class NodeConfig:
     queue_bytes: int = 64 << 20
     send_msgs: int = SEND_MSGS
     pending_max: int = 100_000
+
+    @property
+    def unlisted_mask(self) -> int:
+        """``unlisted`` as it is meant when nobody says."""
+        if self.unlisted is not None:
+            return self.unlisted
+        return int(Role.NONE if self.curve_cert else Role.USER)
 
     def path(self, name: str) -> str:
         """Endpoint of the file ``name`` in the folder."""

@@ -156,9 +156,10 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     insecure: bool = False
     """Allow plaintext ports off loopback. Default false: messages could be read and forged."""
 
-    unlisted: Literal["owner", "user", "deny"] = "user"
-    """The role of keys that `oslo.keys` does not list, and of TCP peers in plaintext. Default user: whoever reaches the
-    ports may use them; CURVE alone encrypts and proves the node. deny lets in only who is listed."""
+    unlisted: Literal["owner", "user", "deny"] | None = None
+    """The role of keys that `oslo.keys` does not list, and of TCP peers in plaintext. Default: with `curve_cert` deny,
+    so that only keys come in that are listed, our own and `directory_key` among them; without it user, since there are
+    no keys. user lets in whoever reaches the ports: CURVE encrypts then, and proves the node, no more."""
 
     lease_s: Some = 5.0
     """Seconds after which a server or a node that says nothing is forgotten. Default 5: a killed process is seen at
@@ -215,7 +216,8 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     resources."""
 
     keys: tuple[OsloKeyEntry, ...] = ()
-    """`[[oslo.keys]]`: who is who at the ports. Default none: everybody is unlisted."""
+    """`[[oslo.keys]]`: who is who at the ports. Default none: our own key, which nodes may share, is the only
+    one known."""
 
     rules: tuple[OsloRuleEntry, ...] = ()
     """`[[oslo.rules]]`: who may send and listen where. Default none: owners and users everywhere."""

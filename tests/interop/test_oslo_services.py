@@ -78,6 +78,8 @@ def test_curve_on_all_ports(rundir: Path, sides: Sides) -> None:
             refused = sides("client", url)
             answer = refused.ask("call", topic="t", method="note", args={"n": 9}, timeout=2)
             assert answer["error"] == "MessagingTimeout", "Z22: secure messages: CURVE"
+            assert "does not let our CURVE key" in answer["text"], answer
+            assert "[[oslo.keys]]" in answer["text"]
             refused.ask("cast", topic="t", method="note", args={"n": 9}, retry=0)
             refused.ask("cast", topic="t", fanout=True, method="note", args={"n": 9}, retry=0)
             refused.ask("notify", topic="n", numbers=[9], retry=0)
@@ -87,6 +89,33 @@ def test_curve_on_all_ports(rundir: Path, sides: Sides) -> None:
         remote = f"zmq://{far.host}?rpc_zmq_ipc_dir={rundir}/nowhere{option}&zmq_curve_directory_key={key}"
         away = sides("client", remote)
         assert away.result("call", topic="t", method="who")[0] == "s"
+
+
+def test_a_certificate_closes_the_ports_by_itself(rundir: Path, sides: Sides) -> None:
+    """Nothing is listed: whoever has the nodes' certificate comes in, other keys and processes without one do not."""
+    log = rundir / "log"
+    shared = curve.generate()
+    curve.save(shared, rundir / "proxy.cert")
+    with nodes(rundir, 2, curve_cert=str(rundir / "proxy.cert")) as (near, far):
+        sides("server", far.url, topic="t", server="s", log=str(log))
+        sides("listener", far.url, topic="n", log=str(log))
+        anonymous = sides("client", near.url)
+        answer = anonymous.ask("call", topic="t", method="note", args={"n": 9}, timeout=2)
+        assert answer["error"] == "MessagingTimeout", answer
+        assert "does not let our CURVE key" in answer["text"], answer
+        anonymous.ask("cast", topic="t", method="note", args={"n": 9}, retry=0)
+        anonymous.ask("cast", topic="t", fanout=True, method="note", args={"n": 9}, retry=0)
+        anonymous.ask("notify", topic="n", numbers=[9], retry=0)
+        key = quote(shared.public_key, safe="")
+        url = f"zmq://{far.host}?rpc_zmq_ipc_dir={rundir}/nowhere&zmq_curve_directory_key={key}"
+        outside = sides("client", url)
+        assert outside.ask("call", topic="t", method="who", timeout=2)["error"] == "MessagingTimeout"
+        assert not executions(log)
+        client = sides("client", f"{near.url}&zmq_curve_cert={rundir}/proxy.cert")
+        client.result("call", topic="t", method="note", args={"n": 1})
+        client.result("cast", topic="t", fanout=True, method="note", args={"n": 2})
+        client.result("notify", topic="n")
+        until(lambda: len(executions(log)) == 3, what="each of them once")
 
 
 def test_versions_side_by_side(rundir: Path, sides: Sides) -> None:

@@ -192,6 +192,16 @@ def test_examples_in_the_text():
     assert (tried.failed, tried.attempted > 0) == (0, True)
 
 
+def test_a_certificate_closes_the_ports_to_keys_that_are_not_listed_unless_the_file_says_otherwise():
+    for section, mask in (
+        (OsloSection(), Role.USER),
+        (OsloSection(curve_cert="/c"), Role.NONE),
+        (OsloSection(curve_cert="/c", unlisted="user"), Role.USER),
+        (OsloSection(unlisted="deny"), Role.NONE),
+    ):
+        assert plan.node_config(section).unlisted_mask == mask
+
+
 def test_the_defaults_are_those_of_the_proxy():
     told = plan.node_config(OsloSection(node="n"))
     assert told == NodeConfig(ipc_dir=proxy_ipc_dir(), node="n", advertise="127.0.0.1")

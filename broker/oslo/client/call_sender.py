@@ -322,7 +322,8 @@ class CallSender:
     def _timeout_text(self, call: PendingCall, monitor: bool) -> str:
         link = call.link if isinstance(call.link, NodeLink) else None
         servers = self._routes.for_calls(call.address)
-        return timeout_text(call, monitor, link, servers, self._routes, self.call_links.down)
+        refused = self.call_links.unknown_key(each.node for each in servers)
+        return timeout_text(call, monitor, link, servers, self._routes, self.call_links.down, refused)
 
     # ------------------------------------------------------------ casts
 

@@ -87,6 +87,7 @@ class NodeLink(Pipe, Generic[Parcel]):
         node: str,
         endpoint: str,
         sock: zmq.Socket[bytes],
+        key: str = "",
     ) -> None:
         self.node = node
         self.pipeline = trade.pipeline
@@ -103,7 +104,7 @@ class NodeLink(Pipe, Generic[Parcel]):
         take = None if receive is None else (lambda frames, _origin: receive(self, frames))
         super().__init__(links.reactor, sock, take)
         try:
-            self.connection: Connection = connect(links.reactor, self, endpoint)
+            self.connection: Connection = connect(links.reactor, self, endpoint, key)
         except BaseException:
             self.close()
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic
 
 import zmq
@@ -27,7 +27,7 @@ from broker.transport.curve import Certificate, CurveClient, generate, load
 
 WATCH_S: Final = 0.2
 AWAY_LOOK_S: Final = 5.0
-"""Between two looks whether nodes that are reached by name are away: they may have moved."""
+"""Between two looks whether nodes reached by name or with CURVE are away: they may have moved, or refuse us."""
 GRACE_S: Final = 5.0
 """How long the socket to a node that is gone is kept: it may still answer calls."""
 _KINDS: Final = {
@@ -100,22 +100,31 @@ class NodeLinks(Generic[Parcel]):
         if offer is None or not endpoint:
             return None
         try:
-            link = NodeLink(self, self._trade, node, endpoint, self._socket(offer, endpoint))
+            curve = None if endpoint.startswith("ipc:") else self._curve(offer)
+            key = "" if curve is None else curve.certificate.public_key
+            link = NodeLink(self, self._trade, node, endpoint, self._socket(endpoint, curve), key)
         except (zmq.ZMQError, HeadgateError) as error:
             self._counters.say(
                 "%s: no socket for node %s: %s", self.pipeline, node, str(error), level=logging.ERROR
             )
             return None
         self._links[node] = link
-        if link.connection.named and self._away_timer is None:
+        if link.connection.watched and self._away_timer is None:
             self._away_timer = self.reactor.call_later(AWAY_LOOK_S, self._look_for_moved)
         return link
 
     def _look_for_moved(self) -> None:
-        named = [link for link in self._links.values() if link.connection.named]
-        self._away_timer = self.reactor.call_later(AWAY_LOOK_S, self._look_for_moved) if named else None
-        for link in named:
+        watched = [link for link in self._links.values() if link.connection.watched]
+        self._away_timer = self.reactor.call_later(AWAY_LOOK_S, self._look_for_moved) if watched else None
+        for link in watched:
             link.connection.look(link.away)
+
+    def unknown_key(self, nodes: Iterable[str]) -> str:
+        """Our CURVE key, when one of ``nodes`` does not let it in; "" none that we know of."""
+        links = (self._links.get(node) for node in nodes)
+        return next(
+            (link.connection.unknown_key for link in links if link and link.connection.unknown_key), ""
+        )
 
     # ------------------------------------------------------------ sockets
 
@@ -130,22 +139,22 @@ class NodeLinks(Generic[Parcel]):
             return ""
         return offer.endpoint
 
-    def _socket(self, offer: Offer, endpoint: str) -> zmq.Socket[bytes]:
+    def _socket(self, endpoint: str, curve: CurveClient | None) -> zmq.Socket[bytes]:
         assert self.reactor.context is not None
         sock: zmq.Socket[bytes] = self.reactor.context.socket(_KINDS[self._trade.pipeline])
         try:
-            self._tune(sock, offer, endpoint)
+            self._tune(sock, endpoint, curve)
         except BaseException:
             sock.close(0)
             raise
         return sock
 
-    def _tune(self, sock: zmq.Socket[bytes], offer: Offer, endpoint: str) -> None:
+    def _tune(self, sock: zmq.Socket[bytes], endpoint: str, curve: CurveClient | None) -> None:
         if endpoint.startswith("ipc:"):
             tune_local(sock, self.settings.message_bytes_max)
         else:
             keepalive = KeepAlive(*self.settings.keepalive)
-            tune_tcp(sock, Tuning(keepalive, self.settings.message_bytes_max, self._curve(offer)))
+            tune_tcp(sock, Tuning(keepalive, self.settings.message_bytes_max, curve))
         # a publishing socket must forget the subscriptions of a node with its connection
         sock.set(zmq.IMMEDIATE, 1)
         if sock.type == zmq.XPUB:

@@ -21,8 +21,12 @@ def timeout_text(
     servers: Servers,
     routes: RoutingTable,
     down: Container[str],
+    unknown_key: str = "",
 ) -> str:
-    """The text of ``CallTimeout``: address, seconds, who listens there, whether the proxy of the node is reached."""
+    """The text of ``CallTimeout``: address, seconds, who listens there, whether the proxy of the node is reached.
+
+    ``unknown_key``: our CURVE key, when a node of these servers does not let it in.
+    """
     if monitor:
         begin = f"{call.address}: no heartbeat for {call.monitor_s:g} s"
     else:
@@ -36,6 +40,11 @@ def timeout_text(
         where = f"the proxy of node {link.node} ({link.endpoint}) was sent the request"
         what = "and is out of reach now" if link.node in down else "and its server has not answered"
         return f"{begin}: {who}; {where} {what}"
+    if unknown_key and not call.sent:
+        return (
+            f"{begin}: {who}; their node does not let our CURVE key {unknown_key} in, nothing was sent: it has to be in"
+            " [[oslo.keys]] of that node's proxy, or zmq_curve_cert one that is"
+        )
     if (call.timeout_s or 0.0) < LEAST_S and not call.refusal and (link is None or link.node not in down):
         return f"{begin}: {who}; the time was over before anything was sent"
     if link is not None:

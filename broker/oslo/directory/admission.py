@@ -1,9 +1,10 @@
 """Who may ask a directory, and who may announce what to it (seed 003, "Security impact").
 
-Over TCP, asking is for every key that may use the node at all. Announcing is for keys that are listed as owners, those
-of other nodes, and for our own: proxies may share a certificate. Without CURVE nobody can be told from anybody, and all
-TCP peers are one owner, who cannot speak for the directory's own node; a directory then listens on loopback, or the
-operator has said ``insecure``.
+Over TCP, asking is for every key that may use the node at all: those that are listed, and others only where
+``unlisted`` lets them in. Announcing is for keys that are listed as owners, those of other nodes, for our own, since
+proxies may share a certificate, and for that of the directories we believe. Without CURVE nobody can be told from
+anybody, and all TCP peers are one owner, who cannot speak for the directory's own node; a directory then listens on
+loopback, or the operator has said ``insecure``.
 
 Over the socket in the node's folder, asking is for everybody who may open it. Announcing is for the node's own
 pipelines, which run as our user or as root, and for this node alone: what comes that way is told to other directories
@@ -88,12 +89,15 @@ class Admission:
         self.shut = False
         self._curve = bool(own_key)
         self._node = config.node
-        self._unlisted = bool(config.unlisted)
+        self._unlisted = bool(config.unlisted_mask)
         self._listed = {each.key: bool(each.rolemask) for each in config.keys}
         self._announcers = {each.key for each in config.keys if each.rolemask & Role.OWNER}
         if own_key:
             self._listed.setdefault(own_key, True)
             self._announcers.add(own_key)
+        if config.directory_key and config.directory_key not in self._listed:
+            self._listed[config.directory_key] = True
+            self._announcers.add(config.directory_key)
         self._numbers = itertools.count(1)
 
     def judge(self, address: str, key: str) -> str | None:

@@ -121,7 +121,8 @@ class DirectoryConnection:
             tune_tcp(sock, replace(tuning, max_bytes=wire.HEARD_BYTES_MAX))
         self._pipe = Pipe(reactor, sock, self._receive, outbox_msgs=1)
         try:
-            self._connection = connect(reactor, self._pipe, endpoint)
+            own = tuning.curve.certificate.public_key if tuning.curve is not None else ""
+            self._connection = connect(reactor, self._pipe, endpoint, own)
         except BaseException:
             self._pipe.close()
             raise

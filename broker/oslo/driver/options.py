@@ -78,9 +78,9 @@ _connections = (
     ),
     cfg.StrOpt(
         "zmq_curve_cert",
-        help="Certificate (a file of headgate keygen) that this process shows to other nodes. Without one it is "
-        "anonymous: a node with CURVE is spoken to with a key made for the occasion, which is encrypted, and which it "
-        "takes for an unlisted one (refused where its proxy says unlisted = deny); a node without CURVE in plaintext.",
+        help="Certificate (a file of headgate keygen) that this process shows to other nodes; its key has to be listed "
+        "in [[oslo.keys]] of their proxies, unless it is the one that the proxies share. Without one it is anonymous: "
+        "a node with CURVE refuses it, unless its proxy says unlisted = user; one without is spoken to in plaintext.",
     ),
     cfg.StrOpt(
         "zmq_curve_directory_key",

@@ -1,7 +1,8 @@
 """Who comes in, as whom, and what they may do there (pure; RFC 12, DESIGN "Identity and policy").
 
 A local peer is who the kernel says (``Peer-Address`` ends in ``:uid:gid:pid``): our own user and root are owners, all
-others users; LOCAL marks both. A peer from the network is who its CURVE key says, never LOCAL.
+others users; LOCAL marks both. A peer from the network is who its CURVE key says, never LOCAL: keys that are listed,
+our own, which nodes may share, and that of our directories. Others are refused unless ``unlisted`` lets them in.
 """
 
 from __future__ import annotations
@@ -44,10 +45,16 @@ class AccessControl:
         self._shared_uid = shared_uid
         self._rules = config.rules
         self._curve = bool(config.curve_cert)
-        self._unlisted = Credentials(rolemask=config.unlisted & _REMOTE)
+        self._unlisted = Credentials(rolemask=config.unlisted_mask & _REMOTE)
         self._keys = {each.key: Credentials(each.userid, each.rolemask & _REMOTE) for each in config.keys}
+        self.let_in(config.directory_key)
         self._numbers = itertools.count(1)
         self._decisions: dict[tuple[Credentials, str, str], bool] = {}
+
+    def let_in(self, key: str) -> None:
+        """A node's key, of ours or of our directories: a user's, unless it is listed as something else."""
+        if key:
+            self._keys.setdefault(key, Credentials(rolemask=int(Role.USER)))
 
     # ------------------------------------------------------------ who
 

@@ -83,6 +83,8 @@ class Frontend:
     def _open_tcp(self) -> None:
         config = self._config
         certificate = curve.load(config.curve_cert) if config.curve_cert else None
+        self.key = "" if certificate is None else certificate.public_key
+        self._acl.let_in(self.key)
         where = resolved(config.host, config.ports[self._pipeline])
         check_secrecy([where], certificate, config.insecure)
         sock = self._new_socket()
@@ -99,7 +101,6 @@ class Frontend:
         except BaseException:
             sock.close(0)
             raise
-        self.key = "" if certificate is None else certificate.public_key
         self._bound.append(at.text)
         self._add_pipe(sock, "User-Id", self._acl.by_key)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _queue
 import _socket
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,6 +21,7 @@ from typing import Any, Final
 import zmq
 
 from broker.oslo.reactor import natives
+from broker.oslo.reactor.handshake import HandshakeMonitor
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.pipe import Pipe
 from broker.transport.zeromq.address import Endpoint, numeric, parse
@@ -43,6 +45,8 @@ LOST_FIRST_S: Final = 15.0
 """A socket whose peer is away for so long has its name looked up again; longer than libzmq holds on to a dead
 connection with the default keep-alive, so that nothing is lost with it."""
 LOST_LAST_S: Final = 240.0
+REFUSED_S: float = 2.0
+"""A peer that refused our key is asked again after so long."""
 THREAD_NAME: Final = "headgate-oslo-names"
 
 Addresses = tuple[str, ...]
@@ -241,13 +245,21 @@ class Connection:
     Attributes:
         at: the endpoint in numbers, as libzmq has it; "" while the name is looked up.
         named: the endpoint has a name that may change its address.
+        watched: ``look`` has something to do.
+        unknown_key: our CURVE key, while the peer refuses it; "" it does not, as far as we know.
     """
 
-    __slots__ = ("_due_s", "_mark", "_pause_s", "_pipe", "_reactor", "_turn", "_where", "at", "named")
+    __slots__ = (
+        "_due_s", "_handshake", "_key", "_mark", "_pause_s", "_pipe", "_reactor", "_turn", "_where", "at", "named",
+        "unknown_key",
+    )  # fmt: skip
 
-    def __init__(self, reactor: Reactor, pipe: Pipe, where: Endpoint) -> None:
+    def __init__(self, reactor: Reactor, pipe: Pipe, where: Endpoint, key: str = "") -> None:
         self.at = ""
         self.named = where.scheme == "tcp" and numeric(where.host) is None
+        self.unknown_key = ""
+        self._key = key if where.scheme == "tcp" else ""
+        self._handshake: HandshakeMonitor | None = None
         self._reactor = reactor
         self._pipe = pipe
         self._where = where
@@ -261,6 +273,11 @@ class Connection:
         """Nobody wants it any more."""
         return self._pipe.closed
 
+    @property
+    def watched(self) -> bool:
+        """See the class."""
+        return self.named or bool(self._key)
+
     def open(self) -> None:
         """Connect, or have the name looked up first."""
         if self.named:
@@ -270,9 +287,10 @@ class Connection:
 
     def look(self, lost: bool) -> None:
         """To be called from time to time; ``lost``: the peer is away. Then its name is looked up again, more and more
-        rarely; when it has other addresses, or this one led nowhere since the last look, another one is tried.
+        rarely; when it has other addresses, or this one led nowhere since the last look, another one is tried. With
+        CURVE the connection is made anew: a peer that refused our key in the meantime may have learnt it.
         """
-        if not self.named or self.closed:
+        if not self.watched or self.closed:
             return
         moved = self._pipe.sent + self._pipe.received
         now = self._reactor.now()
@@ -283,7 +301,10 @@ class Connection:
         else:
             self._turn = moved == self._mark
             self._pause_s = min(2 * self._pause_s, LOST_LAST_S)
-            names_of(self._reactor).find(self._where.host, self)
+            if self._key:
+                self._again()
+            if self.named:
+                names_of(self._reactor).find(self._where.host, self)
         self._mark = moved
         self._due_s = now + self._pause_s
 
@@ -313,19 +334,51 @@ class Connection:
         sock = self._pipe.sock
         if way.scheme == "tcp":
             sock.set(zmq.IPV6, int(way.ipv6))
+        if self._key and (self._handshake is None or self._handshake.closed):
+            self._handshake = HandshakeMonitor(self._reactor, sock, self._shown)
+            self._pipe.ended = self._handshake.close
         self._reactor.touch(self._pipe)
         sock.connect(way.text)
         self.at = way.text
 
+    def _shown(self, taken: bool) -> None:
+        """Our key was. A peer that does not take it is told to the log, once, and asked again until it does."""
+        if taken or self.closed:
+            self.unknown_key = ""
+            return
+        if not self.unknown_key:
+            text = (
+                "%s: the node there does not let our CURVE key %s in; list it in [[oslo.keys]] of its proxy, or use a"
+                " certificate that is listed (zmq_curve_cert of a service, oslo.curve_cert of a proxy)"
+            )
+            self._reactor.say(logging.WARNING, text, (self._where.text, self._key))
+        self.unknown_key = self._key
+        self._reactor.call_later(REFUSED_S, self._again)
 
-def connect(reactor: Reactor, pipe: Pipe, endpoint: str) -> Connection:
+    def _again(self) -> None:
+        """Make the same connection anew."""
+        if self.closed or not self.at:
+            return
+        self._reactor.touch(self._pipe)
+        with contextlib.suppress(zmq.ZMQError):  # libzmq has given it up itself
+            self._pipe.sock.disconnect(self.at)
+        self._go(parse(self.at))
+
+
+def connect(reactor: Reactor, pipe: Pipe, endpoint: str, key: str = "") -> Connection:
     """Connect the socket of ``pipe`` to ``endpoint``: at once when that is a file or a number, else when the name is
     resolved, unless the pipe is closed by then.
 
+    Args:
+        reactor: whose.
+        pipe: not yet connected.
+        endpoint: ``tcp://HOST:PORT`` or ``ipc://PATH``.
+        key: our CURVE public key, where the socket has one.
+
     Raises:
-        ConfigError: not ``tcp://HOST:PORT`` or ``ipc://PATH``.
+        ConfigError: another form of ``endpoint``.
         zmq.ZMQError: libzmq does not take it.
     """
-    connection = Connection(reactor, pipe, parse(endpoint))
+    connection = Connection(reactor, pipe, parse(endpoint), key)
     connection.open()
     return connection

@@ -79,6 +79,7 @@ class Pipe:
         refused: messages that found no room.
         room: called when an outbox that was full is empty again; not by a ROUTER.
         flushed: called with each message that waited and has now been given to libzmq.
+        ended: called once, when the socket has been closed.
         stale: asked before a message that waited is sent; True drops it, and whoever answers counts it.
     """
 
@@ -96,6 +97,7 @@ class Pipe:
         self.sent = self.received = self.sent_bytes = self.received_bytes = self.refused = 0
         self.room: Callable[[], None] | None = None
         self.flushed: Callable[[Frames], None] | None = None
+        self.ended: Callable[[], None] | None = None
         self.stale: Callable[[Frames], bool] | None = None
         self.closed = False
         self._reactor = reactor
@@ -306,3 +308,5 @@ class Pipe:
         self._reactor.remove_reader(self._fd)
         self._reactor.forget(self)
         self.sock.close(linger_ms)
+        if self.ended is not None:
+            self.ended()

@@ -80,11 +80,15 @@ class Watched:
         user_id = self._judge.judge(address, key)
         if user_id is None:
             whose = f"the CURVE key {key}" if key else "a peer without CURVE"
-            what = "its own [[oslo.keys]] entry" if key else "oslo.curve_cert and a key there"
+            what = (
+                "a [[oslo.keys]] entry with a role, or a certificate that has one"
+                if key
+                else "oslo.curve_cert and a key there"
+            )
             self._say(
                 "judged",
                 key,
-                f"{whose} (from {address[:64]}): unlisted is deny, or the key has no role here",
+                f"{whose} (from {address[:64]}): it is not listed here, or has no role",
                 what,
             )
         return user_id

@@ -33,8 +33,14 @@ def test_an_endpoint_in_the_folder():
 
 
 def test_nobody_gets_more_than_a_user_without_being_told():
-    assert KeyEntry("k").rolemask == NodeConfig("/run/x").unlisted == Role.USER
+    assert KeyEntry("k").rolemask == NodeConfig("/run/x").unlisted_mask == Role.USER
     assert Rule().roles == Role.USER | Role.OWNER
+
+
+def test_with_a_certificate_keys_that_are_not_listed_are_refused_unless_a_setting_lets_them_in():
+    assert NodeConfig("/run/x", curve_cert="/c").unlisted_mask == 0
+    assert NodeConfig("/run/x", curve_cert="/c", unlisted=int(Role.USER)).unlisted_mask == Role.USER
+    assert NodeConfig("/run/x", unlisted=0).unlisted_mask == 0
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """CURVE at a directory's port: who enters, who may announce."""
 
+from dataclasses import replace
+
 import pytest
 
 from broker.identity import Role
@@ -56,7 +58,7 @@ def guarded(reactor, tmp_path, closing, keys, **more) -> DirectoryServer:
 
 
 def test_owners_keys_and_our_own_announce_others_only_read(reactor, tmp_path, closing, keys):
-    room = guarded(reactor, tmp_path, closing, keys)
+    room = guarded(reactor, tmp_path, closing, keys, unlisted=int(Role.USER))
     own_key = keys["own"].public_key
     for at, name in enumerate(("own", "listed", "client", "unknown")):
         link, replica = link_with(reactor, room, closing, keys[name], own_key)
@@ -83,13 +85,23 @@ def test_nobody_else_enters(reactor, tmp_path, closing, keys, who):
     assert room.status()["denied"]
 
 
-def test_unlisted_keys_do_not_enter_where_they_have_no_role(reactor, tmp_path, closing, keys):
-    room = guarded(reactor, tmp_path, closing, keys, unlisted=0)
+@pytest.mark.parametrize("said", [{}, {"unlisted": 0}])
+def test_unlisted_keys_do_not_enter_unless_a_setting_lets_them_in(reactor, tmp_path, closing, keys, said):
+    room = guarded(reactor, tmp_path, closing, keys, **said)
     link, _replica = link_with(reactor, room, closing, keys["unknown"], keys["own"].public_key)
     turn_until(reactor, lambda: room.status()["denied"])
     assert not link.alive
     link, replica = link_with(reactor, room, closing, keys["listed"], keys["own"].public_key)
     turn_until(reactor, lambda: replica.synced)
+
+
+def test_the_key_of_our_directories_is_one_that_announces_unless_it_is_listed_as_another(keys):
+    other = keys["unknown"].public_key
+    config = NodeConfig(ipc_dir="/x", curve_cert="/c", directory_key=other)
+    admission = Admission(config, keys["own"].public_key)
+    assert admission.owner(admission.judge("10.0.0.1", other)) == other
+    listed = Admission(replace(config, keys=(KeyEntry(other),)), keys["own"].public_key)
+    assert listed.owner(listed.judge("10.0.0.1", other)) == ""
 
 
 def test_a_key_cannot_take_over_what_another_announced(reactor, tmp_path, closing, keys):

@@ -50,6 +50,25 @@ def test_a_key_says_who_a_remote_peer_is_and_never_local():
     assert door.denied == 2
 
 
+def test_with_curve_only_keys_that_are_known_come_in():
+    """Listed ones, our own, which nodes share, and that of our directories; whatever else needs a setting."""
+    own, directory = (curve.generate().public_key for _ in range(2))
+    door = acl(curve_cert="/x", keys=(KeyEntry(KEY),), directory_key=directory)
+    door.let_in(own)
+    for key in (KEY, own, directory):
+        assert door.by_key(door.judge("10.0.0.1", key)) == Credentials(USERID_UNKNOWN, int(Role.USER))
+    assert door.judge("10.0.0.1", STRANGER) is None
+    assert acl(curve_cert="/x", unlisted=int(Role.USER)).judge("10.0.0.1", STRANGER)
+
+
+def test_a_nodes_key_that_is_listed_is_what_the_list_says():
+    keys = (KeyEntry(BANNED, rolemask=0), KeyEntry(KEY, userid=7, rolemask=int(Role.OWNER)))
+    door = acl(curve_cert="/x", keys=keys, directory_key=BANNED)
+    door.let_in(KEY)
+    assert door.judge("10.0.0.1", BANNED) is None
+    assert door.by_key(door.judge("10.0.0.1", KEY)) == Credentials(7, int(Role.OWNER))
+
+
 def test_without_curve_unlisted_decides():
     assert acl().by_key(acl().judge("10.0.0.1", "")) == Credentials(USERID_UNKNOWN, int(Role.USER))
     assert acl(unlisted=0).judge("10.0.0.1", "") is None

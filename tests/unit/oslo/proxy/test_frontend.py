@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 
 import pytest
 import zmq
@@ -14,6 +15,7 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import Frontend
 from broker.oslo.reactor import Reactor
 from broker.transport import curve
+from broker.transport.zeromq.tuning import join_curve
 from tests.live.oslo_raw import config_at, until
 
 
@@ -142,13 +144,61 @@ def test_keys_say_who_is_who(run_node, folder):
     until(lambda: node.status("call")["connections_denied"], "the stranger to be counted")
 
 
-def test_without_unlisted_every_key_is_a_user(run_node, folder):
+def test_our_own_key_is_known_and_no_other_unless_a_setting_lets_it_in(run_node, folder):
     path, made = certificate(folder)
     node = run_node(curve_cert=path)
     server = node.server()
     server.open("t")
+    curve_client(node, made.public_key, made).call("t")
+    assert server.get().envelope.rolemask == Role.USER
+    stranger = curve_client(node, made.public_key, curve.generate())
+    stranger.sock.poll(200, zmq.POLLOUT)
+    assert stranger.unheard("t")
+    until(lambda: node.status("call")["connections_denied"], "the stranger to be counted")
+    assert server.silent(50)
+
+
+def test_a_setting_lets_every_key_in(run_node, folder):
+    path, made = certificate(folder)
+    node = run_node(curve_cert=path, unlisted=int(Role.USER))
+    server = node.server()
+    server.open("t")
     curve_client(node, made.public_key, curve.generate()).call("t")
     assert server.get().envelope.rolemask == Role.USER
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "kind", "theirs"),
+    [
+        (Pipeline.CALL, zmq.ROUTER, zmq.DEALER),
+        (Pipeline.CAST, zmq.PULL, zmq.PUSH),
+        (Pipeline.FANOUT, zmq.XSUB, zmq.XPUB),
+        (Pipeline.NOTIFY, zmq.SUB, zmq.XPUB),
+    ],
+)
+def test_every_pipeline_is_closed_to_unknown_keys(reactor, folder, pipeline, kind, theirs):
+    path, made = certificate(folder)
+    config = config_at(folder, curve_cert=path, ports=dict.fromkeys(Pipeline, 0))
+    acl = AccessControl(config)
+    entry = Frontend(reactor, config, pipeline, kind, acl, lambda *_message: None)
+    with zmq.Context() as context:
+        for own, enters in ((made, True), (curve.generate(), False)):
+            before = acl.denied
+            with (
+                context.socket(theirs) as sock,
+                sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED) as seen,
+            ):
+                sock.set(zmq.LINGER, 0)
+                join_curve(sock, curve.CurveClient(own, made.public_key))
+                sock.connect(f"tcp://127.0.0.1:{entry.endpoint.rpartition(':')[2]}")
+                deadline = time.monotonic() + 10
+                while not (seen.poll(0) or acl.denied > before):
+                    assert time.monotonic() < deadline
+                    alarm = reactor.call_later(0.01, lambda: None)
+                    reactor.turn()
+                    alarm.cancel()
+                assert bool(seen.poll(0)) is enters
+    entry.close()
 
 
 def test_the_advertised_key_is_that_of_the_socket(reactor, folder):

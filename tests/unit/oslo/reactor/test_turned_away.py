@@ -63,7 +63,9 @@ def test_a_key_that_may_not_enter_is_named(hand):
     assert len(warnings(hand)) == 1
     said = warnings(hand)[0]
     assert said.startswith(f"{at}: turned away the CURVE key {OTHER.public_key} (from 127.0.0.1): ")
-    assert "[[oslo.keys]] entry (denied: 1 so far)" in said
+    assert (
+        "it needs a [[oslo.keys]] entry with a role, or a certificate that has one (denied: 1 so far)" in said
+    )
     knock(hand, at, curve.generate(), OURS.public_key)
     hand.until(lambda: doorman.denied == 4)
     assert len(warnings(hand)) == 2

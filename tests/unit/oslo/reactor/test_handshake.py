@@ -1,0 +1,105 @@
+"""A peer that refuses our CURVE key: said once, tried again, let in as soon as it knows the key."""
+
+import logging
+
+import pytest
+import zmq
+
+from broker.oslo.node import KeyEntry, NodeConfig
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.reactor import Pipe, naming
+from broker.oslo.reactor.binding import bind_tcp, guard, resolved
+from broker.oslo.reactor.naming import connect
+from broker.oslo.reactor.tuning import Tuning, tune_tcp
+from broker.transport import curve
+from tests.unit.oslo.reactor.turns import by_hand
+
+NODE, OURS = curve.generate(), curve.generate()
+
+
+@pytest.fixture
+def hand(monkeypatch):
+    monkeypatch.setattr(naming, "REFUSED_S", 0.05)
+    with by_hand() as it:
+        yield it
+
+
+def port_of(hand, kind=zmq.ROUTER):
+    """A node that knows nobody yet: its rules, its endpoint."""
+    acl = AccessControl(NodeConfig("/nowhere", curve_cert="x"))
+    sock = hand.reactor.context.socket(kind)
+    tune_tcp(sock, Tuning(curve=curve.CurveServer(NODE)))
+    release = guard(hand.reactor, sock, acl)
+    at = bind_tcp(sock, resolved("127.0.0.1", 0)).text
+
+    def close():
+        sock.close(0)
+        release()
+
+    hand.reactor.at_close.append(close)
+    return acl, at
+
+
+def dial(hand, at, kind=zmq.DEALER):
+    """The pipe and its connection."""
+    sock = hand.sock(kind)
+    tune_tcp(sock, Tuning(curve=curve.CurveClient(OURS, NODE.public_key)))
+    pipe = Pipe(hand.reactor, sock)
+    return pipe, connect(hand.reactor, pipe, at, OURS.public_key)
+
+
+def warnings(hand):
+    return [text for level, text in hand.said if level == logging.WARNING and "does not let" in text]
+
+
+@pytest.mark.parametrize(
+    ("kind", "theirs"), [(zmq.DEALER, zmq.ROUTER), (zmq.PUSH, zmq.PULL), (zmq.XPUB, zmq.XSUB)]
+)
+def test_a_key_that_is_refused_is_told_once_and_tried_until_it_is_listed(hand, kind, theirs):
+    acl, at = port_of(hand, theirs)
+    pipe, connection = dial(hand, at, kind)
+    hand.until(lambda: acl.denied >= 3)
+    assert connection.unknown_key == OURS.public_key
+    (said,) = warnings(hand)
+    assert said.startswith(f"{at}: the node there does not let our CURVE key {OURS.public_key} in; ")
+    assert "[[oslo.keys]]" in said
+    assert "zmq_curve_cert" in said
+    acl._keys[OURS.public_key] = AccessControl(
+        NodeConfig("/nowhere", keys=(KeyEntry(OURS.public_key),))
+    )._keys[OURS.public_key]
+    hand.until(lambda: not connection.unknown_key)
+    pipe.close()
+
+
+def test_a_key_that_is_taken_leaves_no_monitor_behind(hand):
+    acl, at = port_of(hand)
+    acl.let_in(OURS.public_key)
+    pipe, connection = dial(hand, at)
+    hand.until(lambda: connection._handshake.closed)
+    assert not connection.unknown_key
+    assert not warnings(hand)
+    pipe.close()
+
+
+def test_a_socket_that_is_closed_before_its_handshake_takes_its_monitor_along(hand):
+    _acl, at = port_of(hand)
+    pipe, connection = dial(hand, at)
+    pipe.close()
+    assert connection._handshake.closed
+    for _ in range(5):
+        hand.turn()
+
+
+def test_a_peer_that_is_lost_after_a_handshake_is_dialled_anew(hand):
+    """It may have forgotten our key: libzmq would not connect to it again by itself."""
+    acl, at = port_of(hand)
+    acl.let_in(OURS.public_key)
+    pipe, connection = dial(hand, at)
+    hand.until(lambda: connection._handshake.closed)
+    del acl._keys[OURS.public_key]
+    before = acl.denied
+    connection._due_s = 0.0
+    connection.look(lost=True)
+    hand.until(lambda: acl.denied > before)
+    hand.until(lambda: connection.unknown_key)
+    pipe.close()
