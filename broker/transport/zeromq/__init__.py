@@ -29,10 +29,12 @@ its kernel goes on is not lost for a link: whoever uses it counts silence, as th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.schemes import BUILT_IN
-from broker.transport.link import Accept, Link, Listener, Options
-from broker.transport.zeromq.dealer import dial
-from broker.transport.zeromq.router import listen
+
+if TYPE_CHECKING:
+    from broker.transport.link import Accept, Link, Listener, Options
 
 
 class ZeromqTransport:
@@ -46,6 +48,10 @@ class ZeromqTransport:
         Raises:
             ConfigError: bad address, in use, no permission, or plaintext off loopback.
         """
+        from broker.transport.zeromq.router import (
+            listen,
+        )  # late: other rooms need this package's options alone
+
         return await listen(uri, accept, options)
 
     async def dial(self, uri: str, options: Options) -> Link:
@@ -58,6 +64,8 @@ class ZeromqTransport:
             LinkBroken: nobody there in time.
             ConfigError: bad address, or plaintext off loopback.
         """
+        from broker.transport.zeromq.dealer import dial
+
         return await dial(uri, options)
 
 
