@@ -80,16 +80,27 @@ NORFAB_VERSION := 0.25.0
 	@touch $@
 
 # oslo.messaging as applications install it, with what its own functional suite needs: the release of 2026.2 in .venv-oslo,
-# beside it those of 2024.2, 2025.1, 2025.2 and 2026.1 in .venv-oslo-14.9 and so on.
+# beside it those of 2024.2, 2025.1, 2025.2 and 2026.1 in .venv-oslo-14.9 and so on. What is used of them is compiled then.
 OSLO_VERSION := 18.3.1
 OSLO_OLDER := 14.9.3 16.1.2 17.1.1 17.3.2
 OSLO_VENVS := .venv-oslo/.stamp-$(OSLO_VERSION) $(foreach v,$(OSLO_OLDER),.venv-oslo-$(basename $v)/.stamp-$v)
 $(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing oslo.messaging $(@F:.stamp-%=%) into $(@D)"
 	@rm -rf $(@D) && $(PY) -m venv $(@D)
-	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet 'oslo.messaging==$(@F:.stamp-%=%)' \
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile 'oslo.messaging==$(@F:.stamp-%=%)' \
 		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon --editable '.[oslo,redis]'
 	@touch $@
+
+# A real service of OpenStack beside our driver. Where a registry does not have it, its test is skipped and says so.
+IRONIC_VERSION := 39.0.0
+IRONIC_VENV := .venv-ironic/.stamp-$(IRONIC_VERSION)
+IRONIC_PIP := .venv-ironic/bin/python -m pip --disable-pip-version-check
+$(IRONIC_VENV): pyproject.toml tests/live/ironic.lock | $(VENV)/.stamp-venv
+	@echo "installing Ironic $(IRONIC_VERSION) into .venv-ironic"
+	@rm -rf .venv-ironic && $(PY) -m venv .venv-ironic
+	@if $(IRONIC_PIP) download --quiet --no-deps --dest .venv-ironic/wheel 'ironic==$(IRONIC_VERSION)'; then \
+		$(IRONIC_PIP) install --quiet --no-compile --constraint tests/live/ironic.lock .venv-ironic/wheel/* --editable '.[oslo]' && touch $@; \
+	else echo "no Ironic $(IRONIC_VERSION) in this registry: its test is skipped"; fi
 
 # Chromium and Redis; a JRE for interop, benchmarks and soak, RabbitMQ for the benchmarks, podman for the soak.
 system-packages:
@@ -110,11 +121,11 @@ test-all: $(VENV)/.stamp-test system-packages
 test-patient: $(VENV)/.stamp-test system-packages
 	$(PYTEST) -m '$(LOCAL) and patient' $(PYTEST_ARGS)
 
-interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) system-packages
+interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) $(IRONIC_VENV) system-packages
 	$(PYTEST) --dist loadgroup -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
 
 # the part of it that is about oslo.messaging: a job of its own for who changes nothing else
-oslo: $(VENV)/.stamp-test $(OSLO_VENVS) system-packages
+oslo: $(VENV)/.stamp-test $(OSLO_VENVS) $(IRONIC_VENV) system-packages
 	$(PYTEST) --dist loadgroup -m 'interop and not bench and not slow' tests/interop/test_oslo_*.py tests/interop/test_readme_oslo.py $(PYTEST_ARGS)
 
 # a transport that is a distribution of its own, installed beside ours: the contract, our checks of trees, a tree with a gateway
@@ -181,4 +192,4 @@ wheel-compiled: $(VENV)/.stamp-venv
 	ls -1 dist/*.whl
 
 clean:
-	rm -rf $(VENV) .venv-norfab .venv-oslo .venv-oslo-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-norfab .venv-oslo .venv-oslo-* .venv-ironic build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
