@@ -89,10 +89,10 @@ def compose(path: Path = DEPLOY / "compose.yaml") -> list[str]:
     return _complaints("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(path))
 
 
-# ---------------------------------------------------------------- releases
+# ---------------------------------------------------------------- releases, and the gate of oslo.messaging
 
 
-def workflow(path: Path = ROOT / ".github/workflows/release.yml") -> list[str]:
+def workflow(path: Path) -> list[str]:
     """The schema of GitHub's workflows."""
     return _complaints("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(path))
 
@@ -182,7 +182,8 @@ def everything() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """(what is checked, the check) of all that is there."""
     yield "Dockerfile: hadolint", dockerfile
     yield "compose.yaml: compose-spec", compose
-    yield "release.yml: github-workflows", workflow
+    for path in sorted((ROOT / ".github/workflows").glob("*.yml")):
+        yield f"{path.name}: github-workflows", _bound(workflow, path)
     for case in manifests.CASES:
         yield f"kubernetes, {case}: kustomize, schemas of {', '.join(KUBERNETES)}", _bound(kubernetes, case)
     for name in units.names():
