@@ -41,6 +41,8 @@ def test_records_follow_start_stop_and_kill(rundir: Path, sides: Sides) -> None:
             what="both",
         )
         assert listeners(far) == 2, "Z11: directory: host and topic of each listener"
+        topics = [node.status("call")["topics"] for node in (near, far)]
+        assert topics == [{}, {"openstack/t": 2}], "Z11: directory: host and topic of each listener"
         second.kill()  # SIGKILL: the proxy sees the process end
         until(lambda: listeners(far) == 1, 5, "the killed one gone")
         answered = {client.result("call", topic="t", method="who")[0] for _ in range(6)}
@@ -151,6 +153,7 @@ def test_calls_do_not_ask_the_directory(rundir: Path, sides: Sides) -> None:
             return counted(told, "hellos") + counted(told, "announced") + counted(told, "changed")
 
         before = asked()
+        assert before, "what is counted has these names"
         done = client.result("load", topic="t", during=3, threads=4)
         assert len(done["ok"]) > 300, done
         assert not done["error"]

@@ -243,26 +243,24 @@ def test_tcp_keep_alive_runs_on_every_connection(rundir: Path, sides: Sides) -> 
         client.result("cast", topic="t", fanout=True, method="echo")
         client.result("notify", topic="n")
 
-        def timers(pid: int) -> dict[int, str]:
-            """Port of the proxy -> its timer; 02 is keep-alive, 01 a retransmission under way."""
-            found = {}
-            for line in inet_sockets(pid):
-                fields = line.split()
-                if fields[3] == "01":
-                    ports = [int(fields[at].split(":")[1], 16) for at in (1, 2)]
-                    found[next(port for port in ports if port < 10_000)] = fields[5].split(":")[0]
-            return found
+        def timers(pid: int) -> set[tuple[int, str]]:
+            """Port of the proxy and timer of each connection; 02 is keep-alive, 01 a retransmission under way."""
+            established = [line.split() for line in inet_sockets(pid) if line.split()[3] == "01"]
+            return {
+                (min(int(fields[at].split(":")[1], 16) for at in (1, 2)), fields[5].split(":")[0])
+                for fields in established
+            }
 
-        armed = dict.fromkeys(PORTS.values(), "02")
+        def quiet(pid: int, ports: set[int]) -> set[tuple[int, str]]:
+            """The timers, once there is a connection at each port; nothing while something is under way."""
+            found = timers(pid)
+            ready = {port for port, _ in found} == ports and "01" not in {timer for _, timer in found}
+            return found if ready else set()
 
-        def quiet(pid: int) -> dict[int, str] | None:
-            """The timers of the four pipelines; None while something is under way."""
-            found = {port: timer for port, timer in timers(pid).items() if port in armed}
-            return found if set(found) == set(armed) and "01" not in found.values() else None
-
-        for side in (client, far):
-            found = until(lambda: quiet(side.pid), what="quiet connections of all pipelines")  # noqa: B023
-            assert found == armed, "Z21: TCP keep-alive on every TCP socket"
+        pipelines = set(PORTS.values())
+        for side, ports in ((client, pipelines), (far, pipelines | {DIRECTORY_PORT})):
+            found = until(lambda: quiet(side.pid, ports), what="quiet connections at all ports")  # noqa: B023
+            assert {timer for _, timer in found} == {"02"}, "Z21: TCP keep-alive on every TCP socket"
 
 
 # ---------------------------------------------------------------- what is left when a pipeline is missing
