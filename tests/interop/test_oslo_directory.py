@@ -150,7 +150,7 @@ def test_calls_do_not_ask_the_directory(rundir: Path, sides: Sides) -> None:
 
         def asked() -> int:
             told = directory.status("directory")
-            return counted(told, "hellos") + counted(told, "announced") + counted(told, "changed")
+            return counted(told, "hellos") + counted(told, "announced")
 
         before = asked()
         assert before, "what is counted has these names"

@@ -29,7 +29,7 @@ from broker.oslo.frames import (
     refusal,
 )
 from broker.oslo.names import Reason
-from broker.oslo.records import Beat, Change, Opened, Opening, Record, State, to_json
+from broker.oslo.records import Beat, Opened, Opening, Record, State, to_json
 
 ID: Final = bytes(range(16))
 LISTENER: Final = "f" * 24
@@ -110,12 +110,6 @@ CORPUS: Final[dict[str, list[list[bytes]]]] = {
         list(wire.encode(wire.DirectoryKind.HELLO, Hello(True, "elsewhere"))),
         list(wire.encode(wire.DirectoryKind.HELLO, Hello())),
         list(wire.encode(wire.DirectoryKind.ANNOUNCE, _STATE)),
-        list(
-            wire.encode(
-                wire.DirectoryKind.CHANGE,
-                Change("elsewhere", "call", 5, 7, 8, (), (Record("x", "t", "s", LISTENER),)),
-            )
-        ),
         list(wire.encode(wire.DirectoryKind.BEAT, (Beat("elsewhere", "call", 5, 7),))),
         list(wire.encode(wire.DirectoryKind.LEAVE, Beat("elsewhere", "call", 5, 8))),
         [encode(Kind.STATUS, id=ID), b""],
@@ -148,15 +142,9 @@ FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
         list(wire.encode(wire.DirectoryKind.WELCOME, wire.Welcome("node", 5, 5.0))),
         list(wire.encode(wire.DirectoryKind.STATES, wire.States((_STATE,), complete=True))),
         list(wire.encode(wire.DirectoryKind.STATES, wire.States((), complete=True))),
-        list(
-            wire.encode(
-                wire.DirectoryKind.CHANGED,
-                Change("elsewhere", "call", 5, 7, 8, (Record("x", "t", "s2", "a" * 24),)),
-            )
-        ),
         list(wire.encode(wire.DirectoryKind.GONE, (wire.Gone("elsewhere", "call", 5, "left"),))),
-        list(wire.encode(wire.DirectoryKind.RESEND, (("elsewhere", "call"),))),
-        list(wire.encode(wire.DirectoryKind.ALIVE, wire.Alive())),
+        list(wire.encode(wire.DirectoryKind.GREET, wire.Empty())),
+        list(wire.encode(wire.DirectoryKind.ALIVE, wire.Empty())),
         list(wire.encode(wire.DirectoryKind.REFUSED, wire.DirectoryRefused("no"))),
     ],
 }
@@ -169,7 +157,7 @@ ODD: Final = (
     b"\xff\xfe",
     b"HGO",
     b"HGO\x01",
-    b"HGD\x01\x02",
+    b"HGD\x02\x02",
     b"HGO\x02" + bytes(36),
     b"HGO\x01" + b"\xff" * 36,
     b"null",

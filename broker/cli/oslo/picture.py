@@ -18,7 +18,7 @@ NODE_HEADS: Final = ("node", "pipeline", "endpoint", "listeners", "topics", "sec
 _COUNTERS_SHOWN: Final = 12
 """Per room, the largest ones: a table is for a screen, ``--json`` has all."""
 _OF_ROOMS: Final = frozenset(
-    {"states", "records", "denied", "malformed", "refused", "queries", "pending", "lapsed"}
+    {"states", "records", "denied", "malformed", "other_version", "refused", "queries", "pending", "lapsed"}
 )
 _PARTS: Final = ("counts", "registry", "replica")
 """Where a room has its counters: some beside everything else, most in objects of these names."""

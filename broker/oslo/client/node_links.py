@@ -22,7 +22,7 @@ from broker.oslo.contract import Settings
 from broker.oslo.names import Pipeline, entry_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
-from broker.oslo.records import Offer
+from broker.oslo.records import State
 from broker.transport.curve import Certificate, CurveClient, generate, load
 
 WATCH_S: Final = 0.2
@@ -71,7 +71,7 @@ class NodeLinks(Generic[Parcel]):
         self.bad: frozenset[str] = frozenset()
         self.blocking: frozenset[str] = frozenset()
         self._trade = trade
-        self._offer = routes.offer
+        self._state = routes.state
         self._is_home = routes.is_home
         self._folder = folder
         self._changed = changed
@@ -95,12 +95,12 @@ class NodeLinks(Generic[Parcel]):
         link = self._links.get(node)
         if link is not None:
             return link
-        offer = self._offer(node, self._trade.pipeline)
-        endpoint = "" if offer is None else self._endpoint(offer)
-        if offer is None or not endpoint:
+        state = self._state(node, self._trade.pipeline)
+        endpoint = "" if state is None else self._endpoint(state)
+        if state is None or not endpoint:
             return None
         try:
-            curve = None if endpoint.startswith("ipc:") else self._curve(offer)
+            curve = None if endpoint.startswith("ipc:") else self._curve(state)
             key = "" if curve is None else curve.certificate.public_key
             link = NodeLink(self, self._trade, node, endpoint, self._socket(endpoint, curve), key)
         except (zmq.ZMQError, HeadgateError) as error:
@@ -128,16 +128,16 @@ class NodeLinks(Generic[Parcel]):
 
     # ------------------------------------------------------------ sockets
 
-    def _endpoint(self, offer: Offer) -> str:
-        if self._is_home(offer.node):
+    def _endpoint(self, state: State) -> str:
+        if self._is_home(state.node):
             path = os.path.join(self.settings.ipc_dir, entry_file(self._trade.pipeline))
             if os.path.exists(path) and self._folder.usable():
                 return f"ipc://{path}"
-        if offer.endpoint and self.settings.curve_cert and not offer.key:
+        if state.endpoint and self.settings.curve_cert and not state.key:
             text = "%s of node %s offers no key: it is passed over, since we were told to speak CURVE"
-            self._counters.say(text, self.pipeline, offer.node)
+            self._counters.say(text, self.pipeline, state.node)
             return ""
-        return offer.endpoint
+        return state.endpoint
 
     def _socket(self, endpoint: str, curve: CurveClient | None) -> zmq.Socket[bytes]:
         assert self.reactor.context is not None
@@ -160,13 +160,13 @@ class NodeLinks(Generic[Parcel]):
         if sock.type == zmq.XPUB:
             sock.set(zmq.XPUB_NODROP, 1)
 
-    def _curve(self, offer: Offer) -> CurveClient | None:
-        if not offer.key:
+    def _curve(self, state: State) -> CurveClient | None:
+        if not state.key:
             return None
         if self._certificate is None:
             path = self.settings.curve_cert
             self._certificate = load(path) if path else generate()
-        return CurveClient(self._certificate, offer.key)
+        return CurveClient(self._certificate, state.key)
 
     # ------------------------------------------------------------ news
 
@@ -175,8 +175,8 @@ class NodeLinks(Generic[Parcel]):
         link = self._links.get(node)
         if link is None:
             return
-        offer = self._offer(node, self._trade.pipeline)
-        if offer is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(offer)):
+        state = self._state(node, self._trade.pipeline)
+        if state is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(state)):
             return
         del self._links[node]
         self._unwatch(link)

@@ -17,7 +17,7 @@ from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
 from broker.oslo.node import obstacle
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
-from broker.oslo.records import Change, Offer, Opened, Record
+from broker.oslo.records import Opened, Record, State
 from broker.transport.curve import CurveClient, load
 
 ADDRESSES_MAX: Final = 65_536
@@ -163,10 +163,10 @@ class RoutingTable:
         return True
 
     def _lists_fanouts(self, where: tuple[str, str], opened: Opened) -> bool:
-        offer = self.replica.offer(opened.node, Pipeline.FANOUT)
+        state = self.replica.state(opened.node, Pipeline.FANOUT)
         return (
-            offer is not None
-            and offer.age >= (opened.incarnation, opened.version)
+            state is not None
+            and state.age >= (opened.incarnation, opened.version)
             and opened.node in self.replica.fanout_nodes(*where)
         )
 
@@ -187,9 +187,9 @@ class RoutingTable:
         """Name of our node; "" not known."""
         return self._home
 
-    def offer(self, node: str, pipeline: str) -> Offer | None:
+    def state(self, node: str, pipeline: str) -> State | None:
         """What a node's pipeline offers."""
-        return self.replica.offer(node, pipeline)
+        return self.replica.state(node, pipeline)
 
     def whereabouts(self) -> str:
         """For texts: which directories were asked, in words an operator understands."""
@@ -201,11 +201,11 @@ class RoutingTable:
         """For status."""
         return {"home": self._home, **(self._reader.status() if self._reader is not None else {})}
 
-    def _noted(self, before: Offer | None, after: Offer | None, _change: Change | None) -> None:
+    def _noted(self, before: State | None, after: State | None) -> None:
         if before is None or after is None or (before.endpoint, before.key) != (after.endpoint, after.key):
-            offer = after if after is not None else before
-            if offer is not None:
-                self._touched.add(offer.node)
+            state = after if after is not None else before
+            if state is not None:
+                self._touched.add(state.node)
 
     def _settled(self) -> None:
         self._learn_home()

@@ -1,22 +1,36 @@
 """The directory service: who listens where, in the whole cloud (seed 003, "Dedicated Socket Pipelines").
 
+What travels is a **state**: all of what one pipeline of one node offers, with a version. How a listener becomes known
+on another node, in order:
+
+1. A server opens a listener at the pipelines of its node. Each pipeline hands the record to its ``announcer``.
+2. ``Announcer`` makes a state of all its records, with the next version, and sends it to the directory of the node
+   (ANNOUNCE). A BEAT each second renews the lease of that version.
+3. ``DirectoryServer`` asks ``admission`` whether the peer may announce, and ``StateRegistry`` whether the state may
+   replace the one before. It passes the state on as it is: to all that listen at its TCP port (``subscribers``), to the
+   other directories (``uplinks``), to Redis (``redis_share``), and to the processes of its node.
+4. The directory of another node hears it from one of those, and puts it into its ``Replica``. When it is the newest of
+   its place, the directory passes it on to the processes of that node.
+5. Each of them has a ``Reader``, which puts it into a ``Replica`` of its own. ``topic_index`` works out the topics
+   whose records came or went. From now on the process finds the listener, and asks nobody on the way of a message.
+
+Whoever missed something notices it: a directory answers a BEAT of a version that it does not have with GREET, and is
+announced everything; a reader that was too slow is sent a new snapshot; a reader of Redis compares all leases.
+
 ::
 
     wire         the messages (pure)
-    registry     what was announced: leases, who may replace what (pure)
+    registry     what was announced first hand: leases, who may replace what (pure)
     replica      what several directories told, merged; lookups (pure)
     topic_index  its indexes by topic (pure)
     admission    who may enter and announce over TCP
-    subscribers  those who listen at one socket: snapshots, changes, who is behind
+    subscribers  those who listen at one socket: snapshots, news, who is behind
     server       DirectoryServer: the directory of a node
-    connection   one connection to a directory: greeting, silence, restarts
-    link         DirectoryLink, Reader: who asks; Announcer: who announces
+    connection   one connection to a directory: greeting, announcing, leases, silence
+    announcer    Announcer: a pipeline tells what it offers
+    link         DirectoryLink, Reader: a replica is fed
     uplinks      a node's links to other directories
     redis_share  states shared by Redis
     redis_host   one Redis host and its threads
     redis_keys   what is stored there (pure)
-
-A pipeline announces its state with ``Announcer`` to the directory of its node, which tells the processes of the node,
-other directories (``uplinks``) and Redis. A process reads with ``Reader`` into its ``Replica`` and never asks on the
-way of a message.
 """

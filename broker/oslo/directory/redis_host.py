@@ -1,4 +1,8 @@
-"""One Redis host: a thread that writes, renews and reads, and one that listens to its channel."""
+"""One Redis host: a thread that writes, renews and reads, and one that listens to its channel.
+
+A state is written as a whole, with the lease that its keys have to live. The channel says only which place has changed:
+who hears that reads its key. Twice in a lease all leases are looked at, so that what was not heard is found, too.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,16 @@ from broker.oslo.directory import wire
 from broker.oslo.directory.redis_keys import (
     CHANNEL,
     PLACES,
-    age_of,
     lease_key,
     read_age,
-    read_news,
     read_place,
     read_state,
     state_key,
-    to_news,
 )
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome, Why
 from broker.oslo.frames import Malformed
 from broker.oslo.reactor import natives
-from broker.oslo.records import STATES_MAX, Age, Change, Place, State, to_json
+from broker.oslo.records import STATES_MAX, Age, Place, State, to_json
 
 LISTEN_S: Final = 0.25
 """Longest wait of the listening thread until it looks whether it shall end."""
@@ -35,8 +36,8 @@ LEASES_AT_ONCE: Final = 512
 STATES_AT_ONCE: Final = 32
 MISSING_SCANS: Final = 2
 """A state is gone when it was missing so often in a row: after FLUSHALL its owner needs a beat to write it again."""
-UNTAKEN_MAX: Final = 4_096
-"""Messages that the reactor has not taken yet; more are dropped, and all is read again."""
+REST_S: Final = 0.1
+"""Between two rounds of writing and reading: what changes meanwhile is written once, and read once."""
 
 Opener = Callable[[], Any]
 """Makes a client of redis-py."""
@@ -69,7 +70,7 @@ class RedisHost:
         self.label = label
         self.alive = False
         self.counts = dict.fromkeys(
-            ("connects", "losses", "writes", "renewals", "scans", "read", "heard", "malformed", "dropped"), 0
+            ("connects", "losses", "writes", "renewals", "scans", "read", "heard", "malformed"), 0
         )
         self._open = open_
         self._node = node
@@ -81,11 +82,10 @@ class RedisHost:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._wanted: dict[Place, State] = {}
-        self._changes: dict[Place, Change] = {}
-        self._ended: dict[Place, Gone] = {}
+        self._ended: set[Place] = set()
+        self._changed: set[Place] = set()
         self._untaken = 0
         self._incarnation = 0
-        self._again = False
         self._broken = ""
         self._known: dict[Place, Age] = {}
         self._missing: dict[Place, int] = {}
@@ -98,34 +98,25 @@ class RedisHost:
         """Start the thread."""
         self._thread = natives.start_thread(self._run, f"headgate-{self.name}")
 
-    def put(self, state: State, change: Change | None) -> None:
-        """Write ``state``; ``change`` leads to it from the one before."""
+    def put(self, state: State) -> None:
+        """Write ``state`` soon, and renew its lease until ``remove``."""
         with self._lock:
             self._wanted[state.place] = state
-            self._ended.pop(state.place, None)
-            if change is None or state.place in self._changes:
-                self._changes.pop(state.place, None)  # more than one: all of it is published
-            else:
-                self._changes[state.place] = change
+            self._ended.discard(state.place)
         self._wake.set()
 
-    def remove(self, gone: Gone) -> None:
-        """Take it back, when it was ours."""
+    def remove(self, place: Place) -> None:
+        """Take the state there back, when it was ours."""
         with self._lock:
-            self._changes.pop(gone.place, None)
-            if self._wanted.pop(gone.place, None) is not None:
-                self._ended[gone.place] = gone
-        self._wake.set()
-
-    def read_again(self) -> None:
-        """Read all of it soon."""
-        self._again = True
+            if self._wanted.pop(place, None) is not None:
+                self._ended.add(place)
         self._wake.set()
 
     def taken(self) -> None:
         """The reactor took one message."""
         with self._lock:
             self._untaken -= 1
+        self._wake.set()
 
     def stop(self) -> None:
         """End the thread soon."""
@@ -143,10 +134,6 @@ class RedisHost:
 
     def _tell(self, kind: DirectoryKind, body: wire.Body) -> None:
         with self._lock:
-            if self._untaken >= UNTAKEN_MAX:
-                self.counts["dropped"] += 1
-                self._again = True
-                return
             self._untaken += 1
         self._say(self, DirectoryMessage(kind, body), "")
 
@@ -210,9 +197,12 @@ class RedisHost:
             if now >= beat_at:
                 beat_at = now + self._beat_s
                 self._renew(client)
-            if now >= scan_at or self._again:
-                scan_at = now + self._lease_s / 2
-                self._scan(client)
+            if not self._untaken:  # else the reactor is busy with what was read before
+                if now >= scan_at:
+                    scan_at = now + self._lease_s / 2
+                    self._scan(client)
+                self._read(client, self._take_changed())
+            self._stopping.wait(REST_S)
             self._wake.wait(max(min(beat_at, scan_at) - time.monotonic(), 0.0))
             self._wake.clear()
 
@@ -230,43 +220,35 @@ class RedisHost:
 
     def _write(self, client: Any) -> None:
         with self._lock:
-            ended, self._ended = self._ended, {}
-            changes, self._changes = self._changes, {}
+            ended, self._ended = self._ended, set()
             wanted = tuple(self._wanted.values())
         try:
-            for place, gone in ended.items():
-                self._take_back(client, place, gone)
+            for place in ended:
+                self._take_back(client, place)
             for state in wanted:
-                if self._written.get(state.place) != age_of(state):
-                    self._put(client, state, changes.get(state.place))
+                if self._written.get(state.place) != state.age:
+                    self._put(client, state)
         except BaseException:
             with self._lock:
-                self._ended = {
-                    place: gone for place, gone in ended.items() if place not in self._wanted
-                } | self._ended
+                self._ended |= ended - self._wanted.keys()
             raise
 
-    def _put(self, client: Any, state: State, change: Change | None) -> None:
+    def _put(self, client: Any, state: State) -> None:
         place = state.place
-        fits = change is not None and self._written.get(place) == (change.incarnation, change.since)
-        if fits and change is not None and change.version == state.version:
-            news = to_news(DirectoryKind.CHANGED, change)
-        else:
-            news = to_news(DirectoryKind.STATES, States((state,)))
         with client.pipeline(transaction=True) as batch:
             batch.set(state_key(place), to_json(state), px=self._lease_ms)
-            batch.set(lease_key(place), b"%d %d" % age_of(state), px=self._lease_ms)
+            batch.set(lease_key(place), b"%d %d" % state.age, px=self._lease_ms)
             batch.sadd(PLACES, to_json(place))
-            batch.publish(CHANNEL, news)
+            batch.publish(CHANNEL, to_json(place))
             batch.execute()
-        self._written[place] = age_of(state)
+        self._written[place] = state.age
         self.counts["writes"] += 1
 
-    def _take_back(self, client: Any, place: Place, gone: Gone) -> None:
+    def _take_back(self, client: Any, place: Place) -> None:
         with client.pipeline(transaction=True) as batch:
             batch.delete(state_key(place), lease_key(place))
             batch.srem(PLACES, to_json(place))
-            batch.publish(CHANNEL, to_news(DirectoryKind.GONE, (gone,)))
+            batch.publish(CHANNEL, to_json(place))
             batch.execute()
         self._written.pop(place, None)
 
@@ -291,25 +273,18 @@ class RedisHost:
 
     def _begin(self, client: Any) -> None:
         """Tell all of it, from the beginning."""
-        with self._lock:
-            self._known.clear()
+        self._known.clear()
         self._missing.clear()
-        self._again = False
         self._tell(DirectoryKind.WELCOME, Welcome(self.label[:64], self._incarnation, self._lease_s))
         self._read(client, self._ages(client))
         self._tell(DirectoryKind.STATES, States((), complete=True))
 
     def _scan(self, client: Any) -> None:
+        """Tell what was not heard: newer states, and those whose lease has ended."""
         self.counts["scans"] += 1
-        if self._again:
-            self._begin(client)
-            return
         ages = self._ages(client)
-        with self._lock:
-            newer = {place: age for place, age in ages.items() if self._known.get(place) != age}
-        self._read(client, newer)
-        with self._lock:
-            gone = self._missed(ages)
+        self._read(client, [place for place, age in ages.items() if self._known.get(place) != age])
+        gone = self._missed(ages)
         if gone:
             client.srem(PLACES, *(to_json(each.place) for each in gone))
             self._tell(DirectoryKind.GONE, gone)
@@ -334,47 +309,45 @@ class RedisHost:
                     ages[place] = age
         return ages
 
-    def _read(self, client: Any, ages: dict[Place, Age]) -> None:
-        for part in _parts(sorted(ages), STATES_AT_ONCE):
-            states = []
-            for place, data in zip(part, client.mget([state_key(each) for each in part]), strict=True):
-                state = self._state(place, data)
-                if state is not None:
-                    states.append(state)
+    def _read(self, client: Any, places: Iterable[Place]) -> None:
+        """Tell what is at ``places`` now."""
+        for part in _parts(sorted(places), STATES_AT_ONCE):
+            found = dict(zip(part, client.mget([state_key(each) for each in part]), strict=True))
+            read = [self._state(place, data) for place, data in found.items() if data is not None]
+            states = tuple(state for state in read if state is not None)
+            gone = [place for place, data in found.items() if data is None and place in self._known]
             self.counts["read"] += len(states)
             if states:
-                with self._lock:
-                    self._known.update({state.place: age_of(state) for state in states})
-                self._tell(DirectoryKind.STATES, States(tuple(states)))
+                self._known.update({state.place: state.age for state in states})
+                self._tell(DirectoryKind.STATES, States(states))
+            if gone:
+                self._tell(
+                    DirectoryKind.GONE,
+                    tuple(Gone(*place, self._known.pop(place)[0], Why.LEFT) for place in gone),
+                )
 
-    def _state(self, place: Place, data: bytes | None) -> State | None:
-        if data is None:
-            return None
+    def _state(self, place: Place, data: bytes) -> State | None:
         try:
             return read_state(place, data)
         except Malformed:
             self.counts["malformed"] += 1
             return None
 
+    def _take_changed(self) -> set[Place]:
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        return changed
+
     def _heard(self, data: bytes) -> None:
         self.counts["heard"] += 1
-        try:
-            message = read_news(data, self._node)
-        except Malformed:
+        place = read_place(data)
+        if place is None:
             self.counts["malformed"] += 1
-            return
-        if message is None:
-            return
-        body = message.body
-        with self._lock:
-            if message.kind is DirectoryKind.STATES:
-                self._known.update({state.place: age_of(state) for state in body.states})
-            elif message.kind is DirectoryKind.CHANGED:
-                self._known[body.place] = (body.incarnation, body.version)
-            else:
-                for gone in body:
-                    self._known.pop(gone.place, None)
-        self._tell(message.kind, body)
+        elif place[0] != self._node:
+            with self._lock:
+                if len(self._changed) < STATES_MAX:
+                    self._changed.add(place)
+            self._wake.set()
 
 
 def _text(error: BaseException) -> str:

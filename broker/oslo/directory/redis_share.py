@@ -1,15 +1,8 @@
 """States shared by Redis: written to all hosts, read from all that can be reached (seed 003, "directory service").
 
-Only the directory of a node speaks Redis, from threads of its own; whatever it reads is handed to the reactor. Each
-host is a source of its own in the replica, so what differs between them is settled there: the newest is in force.
-
-Keys, under ``headgate:oslo:``::
-
-    places                      set of JSON [node, pipeline]: an index, since SCAN would walk keys of others
-    lease:[node, pipeline]      "incarnation version", expires with the lease
-    state:[node, pipeline]      JSON of records.State, expires with the lease
-
-and the channel ``headgate:oslo:changes``, whose messages are the two frames of ``wire`` one behind the other.
+Only the directory of a node speaks Redis, from threads of its own (``redis_host``); whatever it reads is handed to the
+reactor. Each host is a source of its own in the replica, so what differs between them is settled there: the newest is
+in force. ``redis_keys`` has what is stored.
 """
 
 from __future__ import annotations
@@ -23,25 +16,23 @@ from urllib.parse import urlsplit
 from broker.errors import ConfigError
 from broker.oslo.directory.redis_host import Opener, RedisHost
 from broker.oslo.directory.replica import Replica
-from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone
-from broker.oslo.reactor.loop import Reactor, Timer
-from broker.oslo.records import Change, Offer, Place
+from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
+from broker.oslo.reactor.loop import Reactor
+from broker.oslo.records import Place, State
 
 log = logging.getLogger("headgate.oslo")
 
 SOCKET_S: Final = 2.0
 """Longest wait for one answer of a host; only its own thread waits."""
-PAUSE_S: Final = 0.1
-"""Between two writings of a state that changes all the time: Redis is given all of it, however little has changed."""
 
 
 class RedisShare:
     """All Redis hosts of one node's directory; its threads run from the beginning until ``close``.
 
     Args:
-        reactor: whose thread is told what was read, and calls ``put`` and ``remove``.
+        reactor: whose thread is told what was read, and calls ``announce`` and ``withdraw``.
         urls: ``redis://[user:password@]host:port[/db]``, ``rediss://``, ``unix://``, or
-            ``sentinel://[user:password@]host:port[,host:port]/service[/db]``.
+            ``sentinel://[user:password@]host:port[,host:port]/service[/db]``; none: nothing is shared.
         replica: what is fed; the sources are called ``redis:0`` and so on.
         node: our own; what others say of it is not taken.
         lease_s: how long a state outlives its last renewal.
@@ -61,11 +52,10 @@ class RedisShare:
         lease_s: float,
         beat_s: float,
     ) -> None:
+        self.kind = "redis"
         self._reactor = reactor
         self._replica = replica
         self._seen: set[str] = set()
-        self._late: dict[Place, tuple[Offer, Change | None]] = {}
-        self._pauses: dict[Place, Timer] = {}
         openers = [opener(url, f"redis URL {number}") for number, url in enumerate(urls, 1)]
         self.hosts = [
             RedisHost(f"redis:{number}", label, open_, node, lease_s, beat_s, self._said)
@@ -79,33 +69,15 @@ class RedisShare:
         """True once each host has told all it knows, or could not be reached."""
         return all(host.name in self._seen for host in self.hosts)
 
-    def put(self, offer: Offer, change: Change | None = None) -> None:
-        """One of our own pipelines announced ``offer``, by ``change`` if that is all. What follows within ``PAUSE_S``
-        is written together.
-        """
-        place = offer.place
-        if place in self._pauses:
-            self._late[place] = (offer, None if place in self._late else change)
-        else:
-            self._write(offer, change)
-
-    def _write(self, offer: Offer, change: Change | None) -> None:
-        self._pauses[offer.place] = self._reactor.call_later(PAUSE_S, self._paused, offer.place)
-        state = offer.state()  # the hosts' threads write it while the offer goes on changing
+    def announce(self, state: State) -> None:
+        """One of our own pipelines announced ``state``."""
         for host in self.hosts:
-            host.put(state, change)
+            host.put(state)
 
-    def _paused(self, place: Place) -> None:
-        del self._pauses[place]
-        late = self._late.pop(place, None)
-        if late is not None:
-            self._write(*late)
-
-    def remove(self, gone: Gone) -> None:
+    def withdraw(self, place: Place) -> None:
         """One of our own pipelines has ended."""
-        self._late.pop(gone.place, None)
         for host in self.hosts:
-            host.remove(gone)
+            host.remove(place)
 
     def status(self) -> list[dict[str, Any]]:
         """For status; no password."""
@@ -113,8 +85,6 @@ class RedisShare:
 
     def close(self) -> None:
         """End all threads; each has a moment to take back what has ended. Harmless twice."""
-        for pause in self._pauses.values():
-            pause.cancel()
         for host in self.hosts:
             host.stop()
         for host in self.hosts:
@@ -134,8 +104,7 @@ class RedisShare:
             return
         if message.kind is DirectoryKind.WELCOME:
             log.info("redis at %s: connected", host.label)
-        if not self._replica.feed(host.name, message, now):
-            host.read_again()
+        self._replica.feed(host.name, message, now)
         if message.kind is DirectoryKind.STATES and message.body.complete:
             self._seen.add(host.name)
 

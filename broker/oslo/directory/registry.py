@@ -1,8 +1,8 @@
 """The rules of a directory for what is announced to it: leases, who may replace what, limits (pure).
 
 An **owner** is who announces: ``LOCAL_OWNER`` for the node's own pipelines, the CURVE key of a TCP peer, or the one
-name of all TCP peers where there is no CURVE. While the lease of a state lives, only its owner may change, renew or end
-it; a state gives way only to a greater incarnation, or a greater version of its own. What somebody else said of a
+name of all TCP peers where there is no CURVE. While the lease of a state lives, only its owner may replace, renew or
+end it; a state gives way only to a greater incarnation, or a greater version of its own. What somebody else said of a
 pipeline of our own node counts for nothing once that pipeline speaks itself.
 """
 
@@ -20,7 +20,7 @@ from broker.oslo.directory.wire import (
     States,
     Why,
 )
-from broker.oslo.records import STATES_MAX, Beat, Change, Offer, Place, State, fits_state
+from broker.oslo.records import STATES_MAX, Age, Beat, Place, State
 
 LOCAL_OWNER: Final = "ipc"
 FOREIGN: Final = "another key announced it, and its lease lives"
@@ -36,15 +36,15 @@ class RegistryAnswer(NamedTuple):
 
     news: tuple[DirectoryMessage, ...] = ()
     """For subscribers."""
-    resend: tuple[Place, ...] = ()
-    """For the announcer: all of these again."""
+    unknown: bool = False
+    """The announcer renews something that is not known: it has to say HELLO and announce everything."""
     refused: str = ""
     """For the announcer: why not."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    offer: Offer
+    state: State
     owner: str
     until: float
 
@@ -65,26 +65,27 @@ class StateRegistry:
         self, lease_s: float, *, states_max: int = STATES_MAX, records_max: int = RECORDS_TOTAL_MAX
     ) -> None:
         self.counts = dict.fromkeys(
-            ("announced", "changed", "renewed", "resent", "left", "expired", "foreign", "stale", "full"), 0
+            ("announced", "renewed", "unknown", "left", "expired", "foreign", "stale", "full"), 0
         )
         self.records = 0
         self._lease_s = lease_s
         self._states_max = states_max
         self._records_max = records_max
         self._entries: dict[Place, _Entry] = {}
+        self._no_room: dict[Place, Age] = {}
         self._ticked: float | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def offer(self, place: Place) -> Offer | None:
-        """What is announced for ``place``: not to be changed by others."""
+    def state(self, place: Place) -> State | None:
+        """What is announced for ``place``."""
         entry = self._entries.get(place)
-        return None if entry is None else entry.offer
+        return None if entry is None else entry.state
 
     def states(self) -> tuple[State, ...]:
-        """All of them, as they are now."""
-        return tuple(entry.offer.state() for entry in self._entries.values())
+        """All of them."""
+        return tuple(entry.state for entry in self._entries.values())
 
     def owner(self, place: Place) -> str:
         """Who announced it; "" nobody."""
@@ -94,81 +95,57 @@ class StateRegistry:
     # ------------------------------------------------------------ announcements
 
     def announce(self, owner: str, state: State, now: float) -> RegistryAnswer:
-        """All of what a pipeline offers."""
-        old = self._living(owner, state.place, now)
+        """A pipeline says all of what it offers."""
+        place, old = state.place, self._living(owner, state.place, now)
         if old is not None:
             if old.owner != owner:
                 return self._refuse("foreign", FOREIGN)
-            if (state.incarnation, state.version) < old.offer.age:
+            if state.age < old.state.age:
                 return self._refuse("stale", STALE)
-            if old.offer.says(state):
-                old.until = now + self._lease_s
-                self.counts["renewed"] += 1
+            if state == old.state:
+                self._renew(old, now)
                 return RegistryAnswer()
-        offer = Offer(state)
-        before = self._entries.get(state.place)
-        full = before is None and len(self._entries) >= self._states_max
-        if full or not self._has_room(before, len(offer.records), offer.chars):
+        before = self.state(place)
+        more = len(state.records) - (0 if before is None else len(before.records))
+        if (before is None and len(self) >= self._states_max) or self.records + more > self._records_max:
+            if len(self._no_room) < self._states_max:
+                self._no_room[place] = state.age
             return self._refuse("full", FULL)
-        self._entries[state.place] = _Entry(offer, owner, now + self._lease_s)
-        self.records += len(offer.records) - (0 if before is None else len(before.offer.records))
+        self._entries[place] = _Entry(state, owner, now + self._lease_s)
+        self.records += more
+        if more < 0:
+            self._no_room.clear()
         self.counts["announced"] += 1
         return RegistryAnswer(news=(DirectoryMessage(DirectoryKind.STATES, States((state,))),))
 
-    def change(self, owner: str, change: Change, now: float) -> RegistryAnswer:
-        """What changed of it."""
-        old = self._living(owner, change.place, now)
-        if old is None:
-            return self._resend((change.place,))
-        if old.owner != owner:
-            return self._refuse("foreign", FOREIGN)
-        offer = old.offer
-        if (change.incarnation, change.version) <= offer.age:
-            self.counts["stale"] += 1
-            return RegistryAnswer()
-        if not offer.continued_by(change):
-            return self._resend((change.place,))
-        if not self._has_room(old, *offer.after(change)):
-            return self._refuse("full", FULL)
-        self.counts["changed"] += 1
-        self.records -= len(offer.records)
-        offer.apply(change)
-        self.records += len(offer.records)
-        old.until = now + self._lease_s
-        return RegistryAnswer(news=(DirectoryMessage(DirectoryKind.CHANGED, change),))
-
     def beat(self, owner: str, beats: Iterable[Beat], now: float) -> RegistryAnswer:
-        """Leases are renewed; what is known in another version is asked for."""
-        missing: list[Place] = []
-        refused = ""
+        """Leases are renewed. Who renews a version that we do not have is asked for it, unless it found no room."""
+        unknown, refused = False, ""
         for beat in beats:
-            place = (beat.node, beat.pipeline)
-            entry = self._living(owner, place, now)
-            if entry is None:
-                if place in self._entries or len(self._entries) < self._states_max:
-                    missing.append(place)
-            elif entry.owner != owner:
+            entry = self._living(owner, beat.place, now)
+            if entry is not None and entry.owner != owner:
                 self.counts["foreign"] += 1
                 refused = FOREIGN
-            elif (beat.incarnation, beat.version) < entry.offer.age:
+                continue
+            if entry is not None and beat.age < entry.state.age:
                 self.counts["stale"] += 1
-            else:
-                entry.until = now + self._lease_s
-                self.counts["renewed"] += 1
-                if (beat.incarnation, beat.version) != entry.offer.age:
-                    missing.append(place)
-        return self._resend(tuple(missing))._replace(refused=refused)
+                continue
+            if entry is not None:
+                self._renew(entry, now)
+            known = None if entry is None else entry.state.age
+            unknown |= beat.age not in (known, self._no_room.get(beat.place))
+        self.counts["unknown"] += unknown
+        return RegistryAnswer(unknown=unknown, refused=refused)
 
     def leave(self, owner: str, beat: Beat, now: float) -> RegistryAnswer:
         """A pipeline ends."""
-        place = (beat.node, beat.pipeline)
-        entry = self._living(owner, place, now)
-        if entry is None or entry.offer.incarnation > beat.incarnation:
+        entry = self._living(owner, beat.place, now)
+        if entry is None or entry.state.incarnation > beat.incarnation:
             return RegistryAnswer()
         if entry.owner != owner:
             return self._refuse("foreign", FOREIGN)
         self.counts["left"] += 1
-        return RegistryAnswer(news=(self._remove([place], Why.LEFT),))
+        return RegistryAnswer(news=(self._remove([beat.place], Why.LEFT),))
 
     def tick(self, now: float) -> tuple[DirectoryMessage, ...]:
         """Forget states whose lease has ended; at least every quarter of a lease."""
@@ -196,23 +173,19 @@ class StateRegistry:
     def _late(self, now: float) -> bool:
         return self._ticked is not None and now - self._ticked > CATCH_UP * self._lease_s
 
-    def _has_room(self, before: _Entry | None, records: int, chars: int) -> bool:
-        """Whether so much fits in place of ``before``."""
-        others = self.records - (0 if before is None else len(before.offer.records))
-        return others + records <= self._records_max and fits_state(records, chars)
+    def _renew(self, entry: _Entry, now: float) -> None:
+        entry.until = now + self._lease_s
+        self.counts["renewed"] += 1
 
     def _remove(self, places: list[Place], why: str) -> DirectoryMessage:
+        self._no_room.clear()
         gone = []
         for place in places:
-            offer = self._entries.pop(place).offer
-            self.records -= len(offer.records)
-            gone.append(Gone(offer.node, offer.pipeline, offer.incarnation, why))
+            state = self._entries.pop(place).state
+            self.records -= len(state.records)
+            gone.append(Gone(state.node, state.pipeline, state.incarnation, why))
         return DirectoryMessage(DirectoryKind.GONE, tuple(gone))
 
     def _refuse(self, count: str, reason: str) -> RegistryAnswer:
         self.counts[count] += 1
         return RegistryAnswer(refused=reason)
-
-    def _resend(self, places: tuple[Place, ...]) -> RegistryAnswer:
-        self.counts["resent"] += len(places)
-        return RegistryAnswer(resend=places)

@@ -1,7 +1,8 @@
 """The directory of a node: a ROUTER at a TCP port, one at ``directory.ctl``, and what it knows from elsewhere.
 
-What is announced first hand is told to everybody. What was learnt from other directories or from Redis is told only to
-this node's own processes (seed 003: "DS state caching on local brokers"), so directories never echo each other.
+A state that is announced first hand is passed on as it is, to everybody. What was learnt from other directories or from
+Redis is passed on to this node's own processes only (seed 003: "DS state caching on local brokers"), so directories
+never echo each other.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from broker.oslo import frames
 from broker.oslo.directory import subscribers, wire
 from broker.oslo.directory.admission import Admission, Announcers, LocalAdmission
 from broker.oslo.directory.redis_share import RedisShare
-from broker.oslo.directory.registry import LOCAL_OWNER, RegistryAnswer, StateRegistry
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
+from broker.oslo.directory.replica import HERE, Replica
 from broker.oslo.directory.subscribers import DirectorySubscribers
 from broker.oslo.directory.uplinks import Uplinks
 from broker.oslo.directory.wire import (
@@ -39,14 +40,12 @@ from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.pipe import Receive
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
-from broker.oslo.records import Change, Offer, to_json
+from broker.oslo.records import State, to_json
 from broker.transport import curve
 from broker.transport.zeromq.address import check_secrecy, remove_socket
 
 log = logging.getLogger("headgate.oslo")
 
-HERE: Final = "here"
-"""The source that stands for what was announced to this directory, among those of its replica."""
 GATHER_S: Final = 1.5
 """After its start a directory does not call its snapshots complete for so long, unless all others have answered."""
 TICKS: Final = 4
@@ -83,15 +82,14 @@ class DirectoryServer:
 
     def __init__(self, reactor: Reactor, config: NodeConfig) -> None:
         self.endpoint = ""
-        self.replica = Replica()
+        self.replica = Replica(config.node)
         self.registry = StateRegistry(config.lease_s)
-        self.counts = dict.fromkeys(("malformed", "refused", "forbidden", "queries"), 0)
+        self.counts = dict.fromkeys(("malformed", "other_version", "refused", "forbidden", "queries"), 0)
         self.incarnation = time.time_ns()
         self._reactor = reactor
         self._config = config
         self._doors: list[_Door] = []
-        self._uplinks: Uplinks | None = None
-        self._redis: RedisShare | None = None
+        self._shares: list[Uplinks | RedisShare] = []
         self._admission: Admission | None = None
         self._release: Callable[[], None] | None = None
         self._path = ""
@@ -118,9 +116,9 @@ class DirectoryServer:
             self._open_local()
             if config.host:
                 self._open_tcp(certificate)
-            self._uplinks = Uplinks(self._reactor, config, self.replica, self.incarnation, certificate)
-            if config.redis:
-                self._redis = RedisShare(
+            self._shares.append(Uplinks(self._reactor, config, self.replica, self.incarnation, certificate))
+            self._shares.append(
+                RedisShare(
                     self._reactor,
                     config.redis,
                     self.replica,
@@ -128,6 +126,7 @@ class DirectoryServer:
                     lease_s=config.lease_s,
                     beat_s=config.beat_s,
                 )
+            )
         except BaseException:
             self._close()
             raise
@@ -149,10 +148,8 @@ class DirectoryServer:
         for timer in (self._overdue, self._next):
             if timer is not None:
                 timer.cancel()
-        if self._redis is not None:
-            self._redis.close()
-        if self._uplinks is not None:
-            self._uplinks.close(STOP_MS)
+        for share in self._shares:
+            share.close()
         for door in self._doors:
             door.pipe.close(STOP_MS)
         if self._release is not None:
@@ -169,7 +166,11 @@ class DirectoryServer:
         served = None if certificate is None else curve.CurveServer(certificate)
         admission = self._admission = Admission(config, "" if certificate is None else certificate.public_key)
         try:
-            tune_tcp(sock, Tuning(KeepAlive(*config.keepalive), wire.TOLD_BYTES_MAX, served))
+            tune_tcp(
+                sock,
+                Tuning(KeepAlive(*config.keepalive), wire.JSON_BYTES_MAX, served),
+                send_msgs=subscribers.SENT_MSGS,
+            )
             self._release = guard(self._reactor, sock, admission)
             self.endpoint = bind_tcp(sock, where).text
         except BaseException:
@@ -180,7 +181,7 @@ class DirectoryServer:
     def _open_local(self) -> None:
         sock = self._new_socket()
         try:
-            tune_local(sock, wire.TOLD_BYTES_MAX)
+            tune_local(sock, wire.JSON_BYTES_MAX, send_msgs=subscribers.SENT_MSGS)
             self._path = bind_local(sock, self._config.path(DIRECTORY_SOCKET), self._config.ipc_group)
         except BaseException:
             sock.close(0)
@@ -231,8 +232,11 @@ class DirectoryServer:
         try:
             message = wire.decode(parts[1:], TO_DIRECTORY)
         except frames.Malformed as error:
-            self.counts["malformed"] += 1
-            self._say("malformed", "directory: dropped a message of a peer at %s: %s", door.endpoint, error)
+            about = "other_version" if error.unknown_version else "malformed"
+            self.counts[about] += 1
+            self._say(about, "directory: dropped a message of a peer at %s: %s", door.endpoint, error)
+            if error.unknown_version:  # it cannot read this, and says in its log that we speak another one
+                door.subscribers.send(rid, wire.GREET)
             return
         if message.kind is DirectoryKind.HELLO:
             door.subscribers.hello(rid, message.body)
@@ -245,21 +249,17 @@ class DirectoryServer:
             self.counts["forbidden"] += 1
             self._refuse(door, rid, objection, "forbidden")
             return
-        owner = door.rule.owner(origin)
-        now = self._reactor.now()
-        answer: RegistryAnswer
+        owner, now = door.rule.owner(origin), self._reactor.now()
         if message.kind is DirectoryKind.ANNOUNCE:
             answer = self.registry.announce(owner, message.body, now)
-        elif message.kind is DirectoryKind.CHANGE:
-            answer = self.registry.change(owner, message.body, now)
         elif message.kind is DirectoryKind.BEAT:
             answer = self.registry.beat(owner, message.body, now)
         else:
             answer = self.registry.leave(owner, message.body, now)
         for news in answer.news:
             self._publish(news)
-        if answer.resend:
-            door.subscribers.send(rid, wire.encode(DirectoryKind.RESEND, answer.resend))
+        if answer.unknown:
+            door.subscribers.send(rid, wire.GREET)
         if answer.refused:
             self._refuse(door, rid, answer.refused)
 
@@ -284,42 +284,27 @@ class DirectoryServer:
     # ------------------------------------------------------------ what goes out
 
     def _publish(self, news: DirectoryMessage) -> None:
-        """Tell what happened to states announced first hand: to TCP, to our own replica, to other directories."""
+        """Pass on what happened to states announced first hand: to TCP, to other directories, to our own replica."""
         self._first_hand = None
         encoded = wire.encode(news.kind, news.body)
         for door in self._doors:
             if door.kind != "ipc":
                 door.subscribers.publish(encoded)
-        self._share(news)
+        for share in self._shares:
+            if news.kind is DirectoryKind.GONE:
+                for gone in news.body:
+                    share.withdraw(gone.place)
+            else:
+                for state in news.body.states:
+                    if self.registry.owner(state.place) == LOCAL_OWNER:
+                        share.announce(state)
         self.replica.feed(HERE, news, self._reactor.now())
 
-    def _share(self, news: DirectoryMessage) -> None:
-        if news.kind is DirectoryKind.GONE:
-            for gone in news.body:
-                self._share_end(gone)
-            return
-        change = news.body if news.kind is DirectoryKind.CHANGED else None
-        for each in (news.body,) if change is not None else news.body.states:
-            offer = self.registry.offer(each.place)
-            if offer is not None and self.registry.owner(each.place) == LOCAL_OWNER:
-                if self._uplinks is not None:
-                    self._uplinks.put(offer, change)
-                if self._redis is not None:
-                    self._redis.put(offer, change)
-
-    def _share_end(self, gone: Gone) -> None:
-        if self._uplinks is not None:
-            self._uplinks.remove(gone.place)
-        if self._redis is not None:
-            self._redis.remove(gone)
-
-    def _told_locally(self, before: Offer | None, after: Offer | None, change: Change | None) -> None:
+    def _told_locally(self, before: State | None, after: State | None) -> None:
         """What is in force has changed: tell this node's processes."""
         self._all = None
-        if change is not None:
-            encoded = wire.encode(DirectoryKind.CHANGED, change)
-        elif after is not None:
-            encoded = wire.encode(DirectoryKind.STATES, States((after.state(),)))
+        if after is not None:
+            encoded = wire.encode(DirectoryKind.STATES, States((after,)))
         elif before is not None:
             gone = Gone(before.node, before.pipeline, before.incarnation, Why.MOVED)
             encoded = wire.encode(DirectoryKind.GONE, (gone,))
@@ -354,8 +339,7 @@ class DirectoryServer:
         """Call snapshots complete once the other directories have answered, or had their time."""
         if self._gathered:
             return
-        heard = self._uplinks is None or self._uplinks.heard_all
-        if overdue or (heard and (self._redis is None or self._redis.heard_all)):
+        if overdue or all(share.heard_all for share in self._shares):
             self._gathered = True
             for door in self._doors:
                 if door.kind == "ipc":
@@ -390,8 +374,7 @@ class DirectoryServer:
             **self.counts,
             "registry": dict(self.registry.counts),
             "replica": self.replica.status(),
-            "uplinks": [] if self._uplinks is None else self._uplinks.status(),
-            "redis": [] if self._redis is None else self._redis.status(),
+            **{share.kind: share.status() for share in self._shares},
         }
 
     def _say(self, about: str, text: str, *values: object) -> None:

@@ -18,6 +18,8 @@ from broker.oslo.reactor.router import RouterPipe
 
 PEERS_MAX: Final = 16_384
 """Processes on one node, or nodes and applications at one port; more are refused."""
+SENT_MSGS: Final = 16
+"""SNDHWM: for a listener that does not read libzmq holds so many messages, each of which may be a large state."""
 OUTBOX_MSGS: Final = 2_048
 OUTBOX_BYTES: Final = 256 << 20
 """Of one listener: a snapshot of ``RECORDS_TOTAL_MAX`` records fits. All listeners share the same bytes."""
@@ -93,7 +95,7 @@ class DirectorySubscribers:
         """A peer said something; False: it never said HELLO."""
         peer = self._peers.get(rid)
         if peer is None:
-            self.send(rid, wire.SAY_HELLO)
+            self.send(rid, wire.GREET)
             return False
         peer.heard_at = self._reactor.now()
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
@@ -16,8 +15,6 @@ Key = tuple[str, str]
 Listeners = tuple[tuple[str, str], ...]
 """(node, listener) pairs, sorted."""
 
-SPLICES_MAX: Final = 64
-"""Up to so many changes of one topic are spliced into its tuple; more are cheaper with one sort."""
 _REQUESTS: Final = frozenset({str(Pipeline.CALL), str(Pipeline.CAST)})
 
 
@@ -31,121 +28,91 @@ class Server(NamedTuple):
     """``call``, ``cast`` or both: how it is reached."""
 
 
-_Seat = tuple[str, str, str]
 _Item = TypeVar("_Item", str, tuple[str, str])
+_Value = TypeVar("_Value")
 _Step = tuple[bool, Place, Record]
-"""(added, whose, what)"""
+"""(came, whose, what)"""
+_Steps = dict[Key, list[_Step]]
 
 
 class TopicIndex:
     """Three indexes over the records of all states in force.
 
-    ``note`` collects, ``settle`` works out what was touched. A record counts once for each place, so noting it twice
-    changes nothing.
+    ``note`` collects what came and went, ``settle`` works out the topics that it touched. A record counts once for each
+    place, so noting it twice changes nothing.
+
+    Attributes:
+        servers: sorted by (server, listener, node).
+        nodes: those with a server that takes fan-outs, sorted.
+        pools: listeners of notifications, by pool.
     """
 
     def __init__(self) -> None:
         self.servers: dict[Key, tuple[Server, ...]] = {}
         self.nodes: dict[Key, tuple[str, ...]] = {}
         self.pools: dict[Key, Mapping[str | None, Listeners]] = {}
-        self._requests: dict[Key, list[_Step]] = {}
-        self._fanouts: dict[Key, list[_Step]] = {}
-        self._notices: dict[Key, list[_Step]] = {}
-        self._sets: dict[tuple[str, ...], frozenset[str]] = {}
+        self._requests: _Steps = {}
+        self._fanouts: _Steps = {}
+        self._notices: _Steps = {}
 
-    def note(self, place: Place, added: Iterable[Record], removed: Iterable[Record]) -> None:
-        """The state at ``place`` lost ``removed`` and then gained ``added``."""
-        pipeline = place[1]
-        steps = self._notices if pipeline == Pipeline.NOTIFY else self._fanouts
-        if pipeline in _REQUESTS:
+    def note(self, place: Place, came: Iterable[Record], went: Iterable[Record]) -> None:
+        """What the state of ``place`` has now and had not before, and the other way round."""
+        steps = self._notices if place[1] == Pipeline.NOTIFY else self._fanouts
+        if place[1] in _REQUESTS:
             steps = self._requests
-        for gained, records in ((False, removed), (True, added)):
+        for is_new, records in ((False, went), (True, came)):
             for record in records:
-                steps.setdefault((record.exchange, record.topic), []).append((gained, place, record))
+                steps.setdefault((record.exchange, record.topic), []).append((is_new, place, record))
 
     def settle(self) -> None:
-        """Replace the values of all keys that were noted since."""
+        """Replace the values of all topics that were touched since."""
         for key, steps in self._requests.items():
-            _put(self.servers, key, self._seated(self.servers.get(key, ()), steps))
+            _put(self.servers, key, _served(self.servers.get(key, ()), steps))
         for key, steps in self._fanouts.items():
-            _put(self.nodes, key, _noded(self.nodes.get(key, ()), steps))
+            nodes = [(came, node) for came, (node, _pipeline), _record in steps]
+            _put(self.nodes, key, _sorted(self.nodes.get(key, ()), nodes))
         for key, steps in self._notices.items():
-            old = self.pools.get(key)
-            pooled = _pooled({} if old is None else dict(old), steps)
-            if pooled:
-                self.pools[key] = MappingProxyType(pooled)
-            else:
-                self.pools.pop(key, None)
+            _put(self.pools, key, _pooled(self.pools.get(key, {}), steps))
         self._requests, self._fanouts, self._notices = {}, {}, {}
         self.servers, self.nodes, self.pools = compact(self.servers), compact(self.nodes), compact(self.pools)
 
-    def _seated(self, old: tuple[Server, ...], steps: list[_Step]) -> tuple[Server, ...]:
-        if len(steps) > SPLICES_MAX:
-            seats: dict[_Seat, Server] = {(one.server, one.listener, one.node): one for one in old}
-            for gained, (node, pipeline), record in steps:
-                seat = (record.server, record.listener, node)
-                server = self._server(seats.get(seat), seat, pipeline, gained)
-                if server is None:
-                    seats.pop(seat, None)
-                else:
-                    seats[seat] = server
-            return tuple(sorted(seats.values()))
-        new = list(old)
-        for gained, (node, pipeline), record in steps:
-            seat = (record.server, record.listener, node)
-            at = bisect_left(new, seat)
-            here = at < len(new) and new[at][:3] == seat
-            server = self._server(new[at] if here else None, seat, pipeline, gained)
-            new[at : at + here] = () if server is None else (server,)
-        return tuple(new)
 
-    def _server(self, old: Server | None, seat: _Seat, pipeline: str, gained: bool) -> Server | None:
-        """The entry of a listener that was ``old`` after it gained or lost a pipeline; None: none left."""
-        pipelines = {pipeline} if gained else set()
-        if old is not None:
-            pipelines = {*old.pipelines, pipeline} if gained else {*old.pipelines} - {pipeline}
-        if not pipelines:
-            return None
-        return Server(*seat, self._same(pipelines))
-
-    def _same(self, pipelines: set[str]) -> frozenset[str]:
-        """One object for each set: there are three."""
-        return self._sets.setdefault(tuple(sorted(pipelines)), frozenset(pipelines))
-
-
-def _put(shelf: dict[Key, tuple[Server, ...]] | dict[Key, tuple[str, ...]], key: Key, value: tuple) -> None:  # type: ignore[type-arg]
+def _put(index: dict[Key, _Value], key: Key, value: _Value) -> None:
     if value:
-        shelf[key] = value
+        index[key] = value
     else:
-        shelf.pop(key, None)
+        index.pop(key, None)
 
 
-def _noded(old: tuple[str, ...], steps: list[_Step]) -> tuple[str, ...]:
-    return _spliced(old, [(gained, node) for gained, (node, _pipeline), _record in steps])
+def _served(old: tuple[Server, ...], steps: list[_Step]) -> tuple[Server, ...]:
+    servers = {each[:3]: each for each in old}
+    for came, (node, pipeline), record in steps:
+        which = (record.server, record.listener, node)
+        known = servers.get(which)
+        before = frozenset[str]() if known is None else known.pipelines
+        after = before | {pipeline} if came else before - {pipeline}
+        if after:
+            servers[which] = Server(*which, after)
+        elif known is not None:
+            del servers[which]
+    return tuple(sorted(servers.values()))
 
 
-def _pooled(pools: dict[str | None, Listeners], steps: list[_Step]) -> dict[str | None, Listeners]:
+def _pooled(old: Mapping[str | None, Listeners], steps: list[_Step]) -> Mapping[str | None, Listeners]:
     touched: dict[str | None, list[tuple[bool, tuple[str, str]]]] = {}
-    for gained, (node, _pipeline), record in steps:
-        touched.setdefault(record.pool, []).append((gained, (node, record.listener)))
-    for pool, changes in touched.items():
-        pairs = _spliced(pools.get(pool, ()), changes)
-        if pairs:
-            pools[pool] = pairs
+    for came, (node, _pipeline), record in steps:
+        touched.setdefault(record.pool, []).append((came, (node, record.listener)))
+    pools = dict(old)
+    for pool, pairs in touched.items():
+        pools[pool] = _sorted(pools.pop(pool, ()), pairs)
+    return MappingProxyType({pool: listeners for pool, listeners in pools.items() if listeners})
+
+
+def _sorted(old: tuple[_Item, ...], steps: list[tuple[bool, _Item]]) -> tuple[_Item, ...]:
+    items = dict.fromkeys(old)
+    for came, item in steps:
+        if came:
+            items[item] = None
         else:
-            pools.pop(pool, None)
-    return pools
-
-
-def _spliced(old: tuple[_Item, ...], changes: list[tuple[bool, _Item]]) -> tuple[_Item, ...]:
-    """The sorted ``old`` after each item was gained (True) or lost."""
-    if len(changes) > SPLICES_MAX:
-        last = {item: gained for gained, item in changes}
-        kept = {item for item in old if item not in last}
-        return tuple(sorted(kept | {item for item, gained in last.items() if gained}))
-    new = list(old)
-    for gained, item in changes:
-        at = bisect_left(new, item)
-        here = at < len(new) and new[at] == item
-        new[at : at + here] = (item,) if gained else ()
-    return tuple(new)
+            items.pop(item, None)
+    return tuple(sorted(items))

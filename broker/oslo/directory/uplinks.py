@@ -1,13 +1,13 @@
 """What a node's directory has from elsewhere: links to other directories, and the states it tells them.
 
-Only states that this node's own pipelines announced are told, and claims about this node are taken from nobody else,
-so nothing goes round in a circle.
+Only states that this node's own pipelines announced are told, and the replica believes nobody else about this node, so
+nothing goes round in a circle.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from broker.oslo.directory.link import DirectoryLink
 from broker.oslo.directory.replica import Replica
@@ -15,8 +15,11 @@ from broker.oslo.directory.wire import Welcome
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
-from broker.oslo.records import Change, Offer, Place
+from broker.oslo.records import Place, State
 from broker.transport.curve import Certificate
+
+LEAVE_MS: Final = 200
+"""LEAVE has so long to reach the other directories."""
 
 
 class Uplinks:
@@ -38,6 +41,7 @@ class Uplinks:
         incarnation: int,
         certificate: Certificate | None = None,
     ) -> None:
+        self.kind = "uplinks"
         self.links: list[DirectoryLink] = []
         self._reactor = reactor
         self._replica = replica
@@ -53,7 +57,6 @@ class Uplinks:
                     replica,
                     tuning=tuning,
                     node=config.node,
-                    keep=self._elsewhere,
                     known=self._other,
                     pulse_s=config.beat_s,
                 )
@@ -64,27 +67,24 @@ class Uplinks:
         """True when each directory has told all it knows, or is ourselves."""
         return all(link.closed or self._replica.told_all(link.endpoint) for link in self.links)
 
-    def put(self, offer: Offer, change: Change | None = None) -> None:
-        """One of our own pipelines announced ``offer``, by ``change`` if that is all."""
+    def announce(self, state: State) -> None:
+        """One of our own pipelines announced ``state``."""
         for link in self.links:
-            link.speaker.put(offer, change)
+            link.announce(state)
 
-    def remove(self, place: Place) -> None:
+    def withdraw(self, place: Place) -> None:
         """One of our own pipelines has ended."""
         for link in self.links:
-            link.speaker.remove(place)
+            link.withdraw(place)
 
     def status(self) -> list[dict[str, Any]]:
         """For status."""
         return [link.status() for link in self.links]
 
-    def close(self, linger_ms: int = 0) -> None:
+    def close(self) -> None:
         """End all links; states stay announced until their leases end."""
         for link in self.links:
-            link.close(linger_ms)
-
-    def _elsewhere(self, place: Place) -> bool:
-        return place[0] != self._node
+            link.close(LEAVE_MS)
 
     def _other(self, welcome: Welcome) -> bool:
         if welcome.node != self._node:

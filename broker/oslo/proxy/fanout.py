@@ -16,7 +16,7 @@ from typing import Any, Final
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.directory.link import Announcer
+from broker.oslo.directory.announcer import Announcer
 from broker.oslo.frames import (
     FANOUT_LETTER,
     HEAD_BYTES,

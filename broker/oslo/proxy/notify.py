@@ -30,7 +30,7 @@ from typing import Any, Final
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.directory.link import Announcer
+from broker.oslo.directory.announcer import Announcer
 from broker.oslo.frames import (
     LISTENER_LETTER,
     NOTIFY_LETTER,

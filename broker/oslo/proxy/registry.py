@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic
 
-from broker.oslo.directory.link import Announcer
+from broker.oslo.directory.announcer import Announcer
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.local_listeners import LocalListeners, Target

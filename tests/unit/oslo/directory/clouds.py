@@ -8,13 +8,14 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.oslo.directory import wire
-from broker.oslo.directory.link import Announcer, Reader
+from broker.oslo.directory.announcer import Announcer
+from broker.oslo.directory.link import Reader
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import Reactor
-from broker.oslo.records import Change, Record, State
+from broker.oslo.records import Record, State
 from tests.live.oslo_wire import hear
 
 DEADLINE_S = 20.0
@@ -52,15 +53,6 @@ def states(*each: State, complete: bool = False) -> DirectoryMessage:
 
 def gone(node="n1", pipeline="call", incarnation=1, why="left") -> DirectoryMessage:
     return DirectoryMessage(DirectoryKind.GONE, (Gone(node, pipeline, incarnation, why),))
-
-
-def changed(
-    since: int, version: int, added=(), removed=(), node="n1", pipeline="call", incarnation=1
-) -> DirectoryMessage:
-    return DirectoryMessage(
-        DirectoryKind.CHANGED,
-        Change(node, pipeline, incarnation, since, version, tuple(added), tuple(removed)),
-    )
 
 
 def config(tmp_path, name: str = "n1", **more) -> NodeConfig:
@@ -111,9 +103,9 @@ def announcer_of(reactor, settings, closing, pipeline="call", **more) -> Announc
 
 
 def set_records(announcer: Announcer, records) -> None:
-    """It offers these and no others: what came and what went is told."""
+    """It offers these and no others."""
     wanted = dict.fromkeys(records)
-    announcer.remove([each for each in (*announcer.state.records, *announcer._coming) if each not in wanted])
+    announcer.remove([each for each in announcer._wanted if each not in wanted])
     announcer.add(wanted)
 
 

@@ -10,7 +10,7 @@ from broker.oslo.frames import Kind as Envelopes
 from broker.oslo.frames import encode
 from broker.oslo.reactor.tuning import Tuning
 from tests.live.oslo_wire import tell
-from tests.unit.oslo.directory.clouds import changed, frames, listeners, rpc, state, turn_for, turn_until
+from tests.unit.oslo.directory.clouds import frames, listeners, rpc, state, turn_for, turn_until
 
 
 class Fake:
@@ -58,15 +58,34 @@ def say_all(fake, *each, incarnation=1, lease_s=5.0):
     fake.tell(DirectoryKind.STATES, wire.States(each, complete=True))
 
 
-def test_a_gap_is_noticed_and_everything_asked_for_again(reactor, closing):
+def test_a_directory_that_misses_something_is_greeted_and_told_everything(reactor, closing):
     fake, replica, link = linked(reactor, closing)
+    link.announce(state("me"))
     say_all(fake, state(records=[rpc("l1")]))
+    fake.until(DirectoryKind.ANNOUNCE)
     turn_until(reactor, lambda: listeners(replica) == ["l1"])
-    fake.tell(DirectoryKind.CHANGED, changed(4, 5, added=[rpc("l5")]).body)
+    link.announce(state("me", version=2))
+    fake.until(DirectoryKind.BEAT)
+    assert fake.heard[-1].body == (state("me", version=2).beat,)
+    fake.tell(DirectoryKind.GREET, wire.Empty())
     fake.until(DirectoryKind.HELLO, 2)
+    fake.heard.clear()
     say_all(fake, state(version=5, records=[rpc("l1"), rpc("l5")]))
     turn_until(reactor, lambda: listeners(replica) == ["l1", "l5"])
-    assert link.counts["resyncs"] == 1
+    fake.until(DirectoryKind.ANNOUNCE)
+    assert (DirectoryKind.ANNOUNCE, state("me", version=2)) in fake.heard
+    link.withdraw(("me", "call"))
+    fake.until(DirectoryKind.LEAVE)
+    link.withdraw(("me", "call"))
+
+
+def test_a_directory_of_another_release_is_not_understood_and_named_in_the_log(reactor, closing, said):
+    fake, _replica, link = linked(reactor, closing)
+    head, body = frames(DirectoryKind.WELCOME, wire.Welcome("d", 1, 5.0))
+    tell(fake.sock, fake.rid, head[:3] + b"\x01" + head[4:], body)
+    turn_until(reactor, lambda: link.counts["malformed"])
+    assert not link.alive
+    assert any("saw version 1 of the directory's messages, expected 2" in line for line in said)
 
 
 def test_a_directory_that_comes_back_to_life_is_asked_from_the_beginning(reactor, closing, said):
@@ -77,7 +96,7 @@ def test_a_directory_that_comes_back_to_life_is_asked_from_the_beginning(reactor
     assert link.counts["lost"] == 1
     fake.read()
     assert fake.read().count(DirectoryKind.BEAT) >= 2
-    fake.tell(DirectoryKind.ALIVE, wire.Alive())
+    fake.tell(DirectoryKind.ALIVE, wire.Empty())
     fake.until(DirectoryKind.HELLO, 2)
     say_all(fake, state(version=2, records=[rpc("l2")]), lease_s=0.4)
     turn_until(reactor, lambda: listeners(replica) == ["l2"])
@@ -91,7 +110,7 @@ def test_nonsense_of_a_directory_is_counted_and_logged_once(reactor, closing, sa
         tell(fake.sock, fake.rid, b"HGO")
         for body in (b'{"a":"\xff"}', b"[" * 100_000):
             tell(fake.sock, fake.rid, encode(Envelopes.STATUS), body)
-        fake.sock.send_multipart([fake.rid, *frames(DirectoryKind.ALIVE, wire.Alive())])  # no bundle
+        fake.sock.send_multipart([fake.rid, *frames(DirectoryKind.ALIVE, wire.Empty())])  # no bundle
         fake.tell(DirectoryKind.REFUSED, wire.DirectoryRefused("you are many"))
     turn_until(reactor, lambda: link.counts["malformed"] == 25 and link.counts["refused"] == 5)
     assert len([line for line in said if "nonsense" in line]) == 1
@@ -104,5 +123,5 @@ def test_a_link_to_nowhere_waits_without_hurry(reactor, closing):
     closing.append(link)
     turn_for(reactor, 0.6)
     assert not link.alive
-    assert link._line._pipe.refused <= 6
-    assert link._line._pipe.waiting == 0
+    assert link._pipe.refused <= 6
+    assert link._pipe.waiting == 0

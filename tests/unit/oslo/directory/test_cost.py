@@ -1,21 +1,26 @@
-"""What a change costs does not depend on what else is offered: bytecodes and hashes are counted, not seconds."""
+"""What a change costs: so much for each record of the state that changes, and nothing for what others offer.
+
+Bytecodes and hashes are counted, not seconds.
+"""
+
+import itertools
 
 import pytest
 
-from broker.oslo.directory import wire
-from broker.oslo.directory.connection import StateAnnouncer
-from broker.oslo.directory.link import Announcer
+from broker.oslo.directory import announcer, wire
+from broker.oslo.directory.announcer import Announcer
 from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory.replica import HERE, Replica
 from broker.oslo.directory.server import DirectoryServer
-from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.local_listeners import LocalListeners
-from broker.oslo.records import Offer, Record
-from tests.unit.oslo.directory.clouds import changed, state, states, welcome
+from broker.oslo.records import Record
+from tests.unit.oslo.directory.clouds import state, states, turn_until, welcome
 from tests.unit.routing.operations import bytecodes
 
-FEW, MANY = 10, 10_000
+FEW, MANY = 100, 10_000
+STEPS_MAX = 100
+"""Bytecodes, hashes and comparisons of names, for each record of the state that changes."""
 
 
 class Name(str):
@@ -41,123 +46,134 @@ def records(count):
     return [record(number) for number in range(count)]
 
 
-def news_of(count):
-    """One comes and one goes."""
-    return changed(1, 2, added=[record(count)], removed=[record(count // 2)])
+def before_and_after(count):
+    """One goes and one comes."""
+    before = records(count)
+    return state(records=before), state(version=2, records=[*before[1:], record(count)])
 
 
-class Heard:
-    """Stands for a line to a directory that takes whatever it is told."""
-
-    alive = True
-
-    def send(self, _kind, _body):
-        return True
+def others(count):
+    return states(*(state(f"n{at + 2}", records=records(count)) for at in range(3)), complete=True)
 
 
-def announcer(count, reactor, tmp_path):
+def an_announcer(count, _others, reactor, tmp_path):
     one = Announcer(reactor, NodeConfig(str(tmp_path), node="n1"), "call", "", "", incarnation=1)
     one.add(records(count))
-    one._flush()
-    one._speaker.line = Heard()
-    one._speaker.put(one._offer)
+    one._announce()
     gone, new = record(count // 2), record(count)
 
     def work():
         one.add([new])
         one.remove([gone])
-        one._flush()
+        one._announce()
 
     return work
 
 
-def announcer_that_is_full(count, reactor, tmp_path):
+def an_announcer_that_is_full(count, _others, reactor, tmp_path):
     one = Announcer(reactor, NodeConfig(str(tmp_path), node="n1"), "call", "", "", incarnation=1)
-    long = [
-        Record("x" * 250, f"{number:0250}", "s" * 250, "l" * 250, None) for number in range(4_000 + count)
-    ]
-    one.add([*long, *records(count)])
-    one._flush()
+    long = [Record("x" * 250, f"{number:0250}", "s" * 250, "l" * 250) for number in range(4_000 + count)]
+    one.add([*records(count), *long])
+    one._announce()
+    assert count < len(one.state.records) < count + 5_000
 
     def work():
-        one.add([record(count)])
-        one.remove([long[0]])
-        one._flush()
+        one.remove([record(0)])
+        one._announce()
 
     return work
 
 
-def speaker(count, _reactor, _tmp_path):
-    one = StateAnnouncer()
-    one.line = Heard()
-    offer = Offer(state(records=records(count)))
-    one.put(offer)
-    news = news_of(count).body
-
-    def work():
-        offer.apply(news)
-        one.put(offer, news)
-
-    return work
-
-
-def registry(count, _reactor, _tmp_path):
+def a_registry(count, other, _reactor, _tmp_path):
     one = StateRegistry(5.0)
-    one.announce(LOCAL_OWNER, state(records=records(count)), 0.0)
-    news = news_of(count).body
-    return lambda: one.change(LOCAL_OWNER, news, 1.0)
+    before, after = before_and_after(count)
+    for each in (before, *others(other).body.states):
+        one.announce(LOCAL_OWNER, each, 0.0)
+    return lambda: one.announce(LOCAL_OWNER, after, 1.0)
 
 
-def replica_of_two_sources(count, _reactor, _tmp_path):
+def a_replica_of_two_sources(count, other, _reactor, _tmp_path):
     one = Replica()
+    before, after = before_and_after(count)
     for source in ("a", "b"):
         one.feed(source, welcome(), 0.0)
-        one.feed(source, states(state(records=records(count)), complete=True), 0.0)
-    news = news_of(count)
-    return lambda: [one.feed("a", news, 1.0), one.feed("b", news, 1.0)]
+        one.feed(source, states(before), 0.0)
+        one.feed(source, others(other), 0.0)
+    return lambda: [one.feed(source, states(after), 1.0) for source in ("a", "b")]
 
 
-def directory_of_a_node(count, reactor, tmp_path):
+def the_directory_of_a_node(count, other, reactor, tmp_path):
     one = DirectoryServer(reactor, NodeConfig(str(tmp_path), node="n1"))
-    one.replica.feed("here", welcome(), 0.0)
-    for news in one.registry.announce(LOCAL_OWNER, state(records=records(count)), 0.0).news:
-        one._publish(news)
-    news = news_of(count).body
+    one.replica.feed(HERE, welcome(), 0.0)
+    one.replica.feed("elsewhere", welcome(), 0.0)
+    one.replica.feed("elsewhere", others(other), 0.0)
+    before, after = before_and_after(count)
 
-    def work():
-        (told,) = one.registry.change(LOCAL_OWNER, news, 1.0).news
-        one._publish(DirectoryMessage(DirectoryKind.CHANGED, told.body))
+    def announce(each):
+        for news in one.registry.announce(LOCAL_OWNER, each, 0.0).news:
+            one._publish(news)
 
-    return work
-
-
-def listeners_of_one_topic(count, _reactor, _tmp_path):
-    one = LocalListeners()
-    mine = [Record("nova", "t", "s", Name(number)) for number in range(count)]
-    for each in mine:
-        one.add(each, None)
-    return lambda: [one.remove(each.listener) for each in mine[-3:]]
+    announce(before)
+    return lambda: announce(after)
 
 
 KINDS = [
-    announcer,
-    announcer_that_is_full,
-    speaker,
-    registry,
-    replica_of_two_sources,
-    directory_of_a_node,
-    listeners_of_one_topic,
+    an_announcer,
+    an_announcer_that_is_full,
+    a_registry,
+    a_replica_of_two_sources,
+    the_directory_of_a_node,
 ]
 
 
+def cost_of(work):
+    Name.looks = 0
+    return bytecodes(work) + Name.looks
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_cost_is_flat(kind, reactor, tmp_path, monkeypatch):
+def test_a_change_costs_so_much_for_each_record_of_its_state(kind, reactor, tmp_path, monkeypatch):
     monkeypatch.setattr(wire, "encode", lambda _kind, _body: (b"", b""))  # it knows no names of ours
-    costs = []
-    for count in (FEW, MANY):
-        work = kind(count, reactor, tmp_path)
-        Name.looks = 0
-        costs.append(bytecodes(work) + Name.looks)
-        assert Name.looks, "records have been looked at"
-    few, many = costs
+    few, many = (cost_of(kind(count, FEW, reactor, tmp_path)) for count in (FEW, MANY))
+    assert many - few <= STEPS_MAX * (MANY - FEW)
+
+
+@pytest.mark.parametrize("kind", KINDS[2:], ids=lambda kind: kind.__name__)
+def test_a_change_costs_nothing_for_what_others_offer(kind, reactor, tmp_path, monkeypatch):
+    monkeypatch.setattr(wire, "encode", lambda _kind, _body: (b"", b""))
+    few, many = (cost_of(kind(FEW, count, reactor, tmp_path)) for count in (FEW, MANY))
     assert many <= 1.5 * few + 100
+
+
+def test_the_end_of_a_listener_costs_nothing_for_others_of_its_topic():
+    def listeners_of_one_topic(count):
+        one = LocalListeners()
+        mine = [Record("nova", "t", "s", Name(number)) for number in range(count)]
+        for each in mine:
+            one.add(each, None)
+        return lambda: [one.remove(each.listener) for each in mine[-3:]]
+
+    few, many = (cost_of(listeners_of_one_topic(count)) for count in (FEW, MANY))
+    assert many <= 1.5 * few + 100
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_listeners_that_open_one_after_another_cost_a_bounded_number_of_announcements(
+    reactor, tmp_path, count
+):
+    """Each in a turn of its own; the first of a quiet pipeline is told at once."""
+    one = Announcer(reactor, NodeConfig(str(tmp_path), node="n1"), "call", "", "")
+    announced = []
+    one._connection.announce = lambda said: announced.append((reactor.now(), len(said.records)))
+    began = reactor.now()
+    for number in range(count):
+        one.add([record(number)])
+        reactor.call_soon(lambda: None)
+        reactor.turn()
+        assert announced[0][1] == 1
+    turn_until(reactor, lambda: len(one.state.records) == count)
+    took_s = reactor.now() - began
+    assert len(announced) <= 1 + took_s / announcer.GATHER_S
+    for (told_at, size), (next_at, _size) in itertools.pairwise(announced):
+        assert next_at - told_at >= announcer.GATHER_S + size * announcer.GATHER_RECORD_S - 1e-6
+    one.close()

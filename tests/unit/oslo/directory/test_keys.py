@@ -12,7 +12,6 @@ from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.reactor.tuning import Tuning
-from broker.oslo.records import Offer
 from broker.transport import curve
 from tests.unit.oslo.directory.clouds import (
     announcer_of,
@@ -62,7 +61,7 @@ def test_owners_keys_and_our_own_announce_others_only_read(reactor, tmp_path, cl
     own_key = keys["own"].public_key
     for at, name in enumerate(("own", "listed", "client", "unknown")):
         link, replica = link_with(reactor, room, closing, keys[name], own_key)
-        link.speaker.put(Offer(state(f"{name}", records=[rpc(name)])))
+        link.announce(state(f"{name}", records=[rpc(name)]))
         turn_until(reactor, lambda r=replica: r.synced)
         if name in ("client", "unknown"):
             turn_until(reactor, lambda one=link: one.counts["refused"])
@@ -108,10 +107,10 @@ def test_a_key_cannot_take_over_what_another_announced(reactor, tmp_path, closin
     room = guarded(reactor, tmp_path, closing, keys)
     own_key = keys["own"].public_key
     first, _ = link_with(reactor, room, closing, keys["own"], own_key)
-    first.speaker.put(Offer(state("n5", incarnation=5, records=[rpc("first")])))
+    first.announce(state("n5", incarnation=5, records=[rpc("first")]))
     turn_until(reactor, lambda: len(room.registry) == 1)
     second, _ = link_with(reactor, room, closing, keys["listed"], own_key)
-    second.speaker.put(Offer(state("n5", incarnation=9, records=[rpc("second")])))
+    second.announce(state("n5", incarnation=9, records=[rpc("second")]))
     turn_until(reactor, lambda: room.registry.counts["foreign"])
     assert [each.listener for each in room.registry.states()[0].records] == ["first"]
     turn_until(reactor, lambda: second.counts["refused"])
@@ -123,7 +122,7 @@ def test_nodes_that_share_a_certificate_see_each_other(reactor, tmp_path, closin
     near = DirectoryServer(reactor, near_config)
     near.open()
     closing.append(lambda: near.stop("the test is over"))
-    turn_until(reactor, lambda: near._uplinks.heard_all)
+    turn_until(reactor, lambda: near._shares[0].heard_all)
 
 
 def test_without_curve_all_peers_of_the_port_are_one():
@@ -158,7 +157,7 @@ def test_a_key_that_spoke_for_a_node_first_cannot_keep_its_own_pipelines_out(
 ):
     room = guarded(reactor, tmp_path, closing, keys)
     link, _replica = link_with(reactor, room, closing, keys["listed"], keys["own"].public_key)
-    link.speaker.put(Offer(state("n1", incarnation=1 << 62, records=[rpc("other")])))
+    link.announce(state("n1", incarnation=1 << 62, records=[rpc("other")]))
     turn_until(reactor, lambda: len(room.registry) == 1)
     settings = config(tmp_path)
     replica, _reader = reader_of(reactor, settings, closing)

@@ -14,7 +14,6 @@ from broker.oslo.records import Beat
 from tests.unit.oslo.directory.clouds import (
     Raw,
     announcer_of,
-    changed,
     config,
     listeners,
     open_room,
@@ -38,11 +37,11 @@ def test_nobody_at_the_port_speaks_for_the_directorys_own_node(reactor, tmp_path
     assert "own node" in raw.until(DirectoryKind.REFUSED).reason
     set_records(announcer_of(reactor, settings, closing, incarnation=5), [rpc("l1")])
     turn_until(reactor, lambda: room.registry.records == 1)
-    raw.tell(DirectoryKind.CHANGE, changed(2, 3, removed=[rpc("l1")], incarnation=5).body)
+    raw.tell(DirectoryKind.ANNOUNCE, state(incarnation=5, version=1 << 62))
     raw.tell(DirectoryKind.BEAT, (Beat("n9", "call", 1, 1), Beat("n1", "call", 1 << 62, 1)))
     raw.tell(DirectoryKind.LEAVE, Beat("n1", "call", 1 << 62, 1))
     turn_until(reactor, lambda: room.status()["forbidden"] == 4)
-    assert [each.listener for each in room.registry.offer(("n1", "call")).records] == ["l1"]
+    assert [each.listener for each in room.registry.state(("n1", "call")).records] == ["l1"]
     raw.tell(DirectoryKind.ANNOUNCE, state("n2", records=[rpc("l2")]))
     turn_until(reactor, lambda: room.registry.records == 2)
     assert len([line for line in caplog.messages if "refused a peer" in line]) == 1
@@ -78,10 +77,7 @@ def test_other_users_of_the_folder_only_ask(reactor, tmp_path, closing, monkeypa
     for kind, body in (
         (DirectoryKind.ANNOUNCE, state(incarnation=1 << 62)),
         (DirectoryKind.ANNOUNCE, state("n2")),
-        (
-            DirectoryKind.CHANGE,
-            changed(before.version, before.version + 1, removed=[rpc("l1")], incarnation=5).body,
-        ),
+        (DirectoryKind.ANNOUNCE, state(incarnation=5, version=before.version + 1)),
         (DirectoryKind.BEAT, (Beat("n1", "call", 1 << 62, 1),)),
         (DirectoryKind.LEAVE, Beat("n1", "call", 1 << 62, 1)),
     ):
@@ -131,7 +127,7 @@ def test_another_user_of_the_group_is_known_by_the_kernel(reactor, rundir, closi
         process.kill()
     assert process.returncode == 0
     assert room.counts["forbidden"] == 2
-    assert room.registry.offer(("n1", "call")).incarnation == 5
+    assert room.registry.state(("n1", "call")).incarnation == 5
 
 
 def test_broken_messages_are_dropped_and_counted_and_the_room_lives(reactor, tmp_path, closing, caplog):
@@ -141,12 +137,11 @@ def test_broken_messages_are_dropped_and_counted_and_the_room_lives(reactor, tmp
     bad = [
         (b"",),
         (b"", b""),
-        (b"HGD\x01\x01",),
-        (b"HGD\x01\x01", b"{", b""),
-        (b"HGD\x01\x01", b"\xff\xfe"),
-        (b"HGD\x02\x01", b"{}"),
-        (b"HGD\x01\x12", b"{}"),
-        (b"HGD\x01\x02", b'{"node": "", "pipeline": "call"}'),
+        (b"HGD\x02\x01",),
+        (b"HGD\x02\x01", b"{", b""),
+        (b"HGD\x02\x01", b"\xff\xfe"),
+        (b"HGD\x02\x12", b"{}"),
+        (b"HGD\x02\x02", b'{"node": "", "pipeline": "call"}'),
         (b"HGO" + bytes(10), b""),
         (envelopes.encode(envelopes.Kind.CALL), b""),
     ]
@@ -165,7 +160,7 @@ def test_an_oversized_message_ends_its_connection_only(reactor, tmp_path, closin
     other = Raw(reactor, room.endpoint, closing)
     other.tell(DirectoryKind.HELLO, Hello())
     other.until(DirectoryKind.WELCOME)
-    raw.say(b"HGD\x01\x02", bytes(wire.TOLD_BYTES_MAX + 1))
+    raw.say(b"HGD\x02\x02", bytes(wire.JSON_BYTES_MAX + 1))
     raw.tell(DirectoryKind.HELLO, Hello(node="again"))
     turn_for(reactor, 0.3)
     other.tell(DirectoryKind.HELLO, Hello(want=True))
@@ -177,18 +172,36 @@ def test_who_never_said_hello_is_asked_for_it(reactor, tmp_path, closing):
     room = open_room(reactor, settings, closing)
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(DirectoryKind.ANNOUNCE, state(records=[rpc("l1")]))
-    assert raw.until(DirectoryKind.RESEND) == ()
+    assert raw.until(DirectoryKind.GREET) == wire.Empty()
     assert len(room.registry) == 0
 
 
-def test_a_change_that_does_not_fit_is_answered_by_resend(reactor, tmp_path, closing):
+def test_who_renews_what_is_not_known_is_asked_for_everything(reactor, tmp_path, closing):
     settings = config(tmp_path)
     room = open_room(reactor, settings, closing)
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(DirectoryKind.HELLO, Hello())
-    raw.tell(DirectoryKind.CHANGE, changed(1, 2, added=[rpc("l1")]).body)
-    assert raw.until(DirectoryKind.RESEND) == (("n1", "call"),)
-    assert room.registry.counts["resent"] == 1
+    raw.tell(DirectoryKind.ANNOUNCE, state(records=[rpc("l1")]))
+    raw.tell(DirectoryKind.BEAT, (Beat("n1", "call", 1, 1),))
+    turn_until(reactor, lambda: room.registry.counts["renewed"])
+    assert room.registry.counts["unknown"] == 0
+    raw.tell(DirectoryKind.BEAT, (Beat("n1", "call", 1, 2),))
+    raw.until(DirectoryKind.GREET)
+    assert room.registry.counts["unknown"] == 1
+
+
+def test_another_release_is_refused_and_named_in_the_log(reactor, tmp_path, closing, caplog):
+    settings = config(tmp_path, host="127.0.0.1", directory_port=0)
+    room = open_room(reactor, settings, closing)
+    raw = Raw(reactor, room.endpoint, closing)
+    for _ in range(3):
+        raw.say(b"HGD\x01\x01", b"{}")
+        raw.say(b"HGD\x01\x02", b"{}")
+    turn_until(reactor, lambda: room.counts["other_version"] == 6)
+    raw.until(DirectoryKind.GREET)  # in our version: it cannot read that, and says so in its own log
+    assert len(room._doors[1].subscribers) == 0
+    (line,) = [line for line in caplog.messages if "dropped a message" in line]
+    assert "saw version 1 of the directory's messages, expected 2: the other one runs another release" in line
 
 
 def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
@@ -241,7 +254,7 @@ def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, c
     turn_until(reactor, lambda: listening.counts["silent"] == 1)
     assert len(listening) == 0
     silent.tell(DirectoryKind.BEAT, ())
-    assert silent.until(DirectoryKind.RESEND) == ()
+    silent.until(DirectoryKind.GREET)
 
 
 def test_more_listeners_than_allowed_are_refused(reactor, tmp_path, closing, monkeypatch):

@@ -9,15 +9,14 @@ import time
 import pytest
 
 from broker.errors import ConfigError
-from broker.oslo.directory import redis_host
-from broker.oslo.directory.link import Announcer, Reader
+from broker.oslo.directory.announcer import Announcer
+from broker.oslo.directory.link import Reader
 from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_age, read_place, state_key
-from broker.oslo.directory.redis_share import PAUSE_S, RedisShare, opener
+from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
-from broker.oslo.records import Offer
 from tests.live.ports import free_port
-from tests.unit.oslo.directory.clouds import changed, config, rpc, set_records, state, turn_for, turn_until
+from tests.unit.oslo.directory.clouds import config, rpc, set_records, state, turn_for, turn_until
 
 redis = pytest.importorskip("redis", reason="optional: redis-py is not installed")
 SERVER = shutil.which("redis-server")
@@ -115,7 +114,7 @@ def test_a_node_that_dies_is_gone_after_its_lease(reactor, tmp_path, closing, se
     share = RedisShare(reactor, [server.url], replica, node="n2", lease_s=1.0, beat_s=0.1)
     closing.append(share)
     dying = RedisShare(reactor, [server.url], Replica(), node="n3", lease_s=0.5, beat_s=0.1)
-    dying.put(Offer(state("n3", records=[rpc("of-n3")])))
+    dying.announce(state("n3", records=[rpc("of-n3")]))
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n3"])
     dying.close()
     turn_until(reactor, lambda: listeners(replica) == ["of-n1"])
@@ -197,7 +196,7 @@ def test_a_frozen_redis_stops_nobody(reactor, tmp_path, closing, server):
         begin = time.monotonic()
         late = Announcer(reactor, config(tmp_path, "n1"), "cast", "tcp://n1:9504", "")
         closing.append(late)
-        turn_until(reactor, lambda: replica.offer("n1", "cast"))
+        turn_until(reactor, lambda: replica.state("n1", "cast"))
         turns = reactor.turns
         turn_for(reactor, 0.5)
         assert reactor.turns - turns >= 5
@@ -213,7 +212,7 @@ def test_nonsense_in_redis_is_counted_and_harmless(reactor, tmp_path, closing, s
     turn_until(reactor, lambda: room.status()["redis"][0]["alive"])
     with server.client() as client:
         client.sadd(PLACES, b"nonsense", b'["n2","call"]', b'["n3","call"]', b'["n4","call"]')
-        client.set(lease_key(("n2", "call")), b"x y")
+        client.set(lease_key(("n2", "call")), b"9" * 5000 + b" 1")
         for node in ("n3", "n4"):
             client.set(lease_key((node, "call")), b"1 1")
         client.set(state_key(("n3", "call")), b"{")
@@ -221,8 +220,10 @@ def test_nonsense_in_redis_is_counted_and_harmless(reactor, tmp_path, closing, s
             state_key(("n4", "call")),
             b'{"node":"n5","pipeline":"call","incarnation":1,"version":1,"endpoint":""}',
         )
-        client.publish(CHANNEL, b"nonsense")
-        turn_until(reactor, lambda: room.status()["redis"][0]["malformed"] >= 3)
+        for nonsense in (b"nonsense", b'["\xff",""]', b'["' + b"n" * 5000 + b'","call"]'):
+            client.publish(CHANNEL, nonsense)
+        turn_until(reactor, lambda: room.status()["redis"][0]["malformed"] >= 5)
+    assert room.status()["redis"][0]["losses"] == 0
     open_node(reactor, tmp_path, closing, "n6", [server.url])
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n6"])
 
@@ -262,39 +263,49 @@ def test_labels_have_no_password():
     assert opener("unix:///run/redis.sock", "x")[0] == "/run/redis.sock"
 
 
-def test_a_reader_that_falls_behind_reads_again(reactor, tmp_path, closing, server, monkeypatch):
-    monkeypatch.setattr(redis_host, "UNTAKEN_MAX", 3)
+def share_of(reactor, server, closing, node):
     replica = Replica()
-    share = RedisShare(reactor, [server.url], replica, node="n1", lease_s=1.0, beat_s=0.1)
+    share = RedisShare(reactor, [server.url], replica, node=node, lease_s=1.0, beat_s=0.1)
     closing.append(share)
-    writer = RedisShare(reactor, [server.url], Replica(), node="n2", lease_s=1.0, beat_s=0.1)
-    closing.append(writer)
+    return share, replica
+
+
+def test_a_reader_that_falls_behind_reads_what_is_there_later(reactor, closing, server):
+    share, replica = share_of(reactor, server, closing, "n1")
+    writer, _ = share_of(reactor, server, closing, "n2")
     ends = time.monotonic() + 20
     count = 0
-    while not share.hosts[0].counts["dropped"]:  # the reactor is not turned: nothing is taken
+    while share.hosts[0].counts["heard"] < 5:  # the reactor is not turned: nothing is taken
         assert time.monotonic() < ends
         count += 1
-        writer.hosts[0].put(state("n2", version=count, records=[rpc(f"l{count}")]), None)
+        writer.announce(state("n2", version=count, records=[rpc(f"l{count}")]))
         time.sleep(0.01)
+    assert share.hosts[0].counts["read"] <= 2
     turn_until(reactor, lambda: listeners(replica) == [f"l{count}"] and replica.synced)
 
 
-def test_changes_that_follow_soon_are_written_together(reactor, closing, server):
-    replica = Replica()
-    share = RedisShare(reactor, [server.url], replica, node="n1", lease_s=1.0, beat_s=0.1)
-    closing.append(share)
-    writer = RedisShare(reactor, [server.url], Replica(), node="n2", lease_s=1.0, beat_s=0.1)
-    closing.append(writer)
-    offer = Offer(state("n2", records=[rpc("l0")]))
-    writer.put(offer)
+def test_changes_that_follow_soon_are_written_and_read_together(reactor, closing, server):
+    share, replica = share_of(reactor, server, closing, "n1")
+    writer, _ = share_of(reactor, server, closing, "n2")
+    writer.announce(state("n2", records=[rpc("l0")]))
     turn_until(reactor, lambda: listeners(replica) == ["l0"])
-    turn_for(reactor, PAUSE_S * 1.5)
-    before = writer.hosts[0].counts["writes"]
+    before, read = writer.hosts[0].counts["writes"], share.hosts[0].counts["read"]
     for version in range(2, 102):
-        news = changed(version - 1, version, added=[rpc(f"l{version}")], node="n2").body
-        assert offer.apply(news)
-        writer.put(offer, news)
+        writer.announce(
+            state("n2", version=version, records=[rpc(f"l{number}") for number in range(version)])
+        )
     turn_until(reactor, lambda: len(listeners(replica)) == 101)
     assert writer.hosts[0].counts["writes"] <= before + 2
-    turn_for(reactor, PAUSE_S * 1.5)
-    assert (writer._pauses, writer._late) == ({}, {})
+    assert share.hosts[0].counts["read"] <= read + 3
+
+
+def test_only_the_place_is_said_on_the_channel(reactor, closing, server):
+    writer, _ = share_of(reactor, server, closing, "n2")
+    with server.client() as client, client.pubsub() as channel:
+        channel.subscribe(CHANNEL)
+        channel.get_message(timeout=5)
+        writer.announce(state("n2", records=[rpc("l0")]))
+        turn_until(reactor, lambda: client.get(state_key(("n2", "call"))))
+        writer.withdraw(("n2", "call"))
+        said = [channel.get_message(timeout=5)["data"] for _ in range(2)]
+    assert said == [b'["n2","call"]'] * 2

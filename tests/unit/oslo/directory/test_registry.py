@@ -3,7 +3,7 @@ import pytest
 from broker.oslo.directory.registry import FOREIGN, FULL, LOCAL_OWNER, STALE, StateRegistry
 from broker.oslo.directory.wire import DirectoryKind, Gone
 from broker.oslo.records import Beat
-from tests.unit.oslo.directory.clouds import changed, rpc, state, states
+from tests.unit.oslo.directory.clouds import rpc, state, states
 
 PLACE = ("n1", "call")
 
@@ -20,9 +20,9 @@ def beat(version=1, incarnation=1, node="n1"):
 def test_an_announcement_is_news_once(registry):
     one = state(records=[rpc("l1")])
     assert registry.announce(LOCAL_OWNER, one, 0.0).news == (states(one),)
-    assert registry.announce(LOCAL_OWNER, one, 1.0) == ((), (), "")
+    assert registry.announce(LOCAL_OWNER, one, 1.0) == ((), False, "")
     assert (len(registry), registry.records) == (1, 1)
-    assert registry.offer(PLACE).state() == one
+    assert registry.state(PLACE) == one
     assert registry.states() == (one,)
 
 
@@ -39,14 +39,13 @@ def test_a_key_that_did_not_announce_it_may_do_nothing_while_the_lease_lives(reg
     mine = registry.states()
     answers = [
         registry.announce("key two", state(incarnation=9), 1.0),
-        registry.change("key two", changed(1, 2, incarnation=5).body, 1.0),
         registry.beat("key two", [beat(incarnation=5)], 1.0),
         registry.leave("key two", beat(incarnation=5), 1.0),
     ]
-    assert [answer.refused for answer in answers] == [FOREIGN] * 4
-    assert [answer.news for answer in answers] == [()] * 4
+    assert [answer.refused for answer in answers] == [FOREIGN] * 3
+    assert [answer.news for answer in answers] == [()] * 3
     assert registry.states() == mine
-    assert registry.counts["foreign"] == 4
+    assert registry.counts["foreign"] == 3
     assert registry.owner(PLACE) == "key one"
 
 
@@ -54,13 +53,12 @@ def test_our_own_pipelines_mind_nobody_else(registry):
     foreign = state(incarnation=1 << 62, records=[rpc("evil")])
     registry.announce("key", foreign, 0.0)
     mine = state(incarnation=5, version=2, records=[rpc("l1")])
-    assert registry.change(LOCAL_OWNER, changed(1, 2, incarnation=5).body, 1.0).resend == (PLACE,)
-    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 1.0) == ((), (PLACE,), "")
-    assert registry.leave(LOCAL_OWNER, beat(2, incarnation=5), 1.0) == ((), (), "")
+    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 1.0) == ((), True, "")
+    assert registry.leave(LOCAL_OWNER, beat(2, incarnation=5), 1.0) == ((), False, "")
     assert registry.announce(LOCAL_OWNER, mine, 1.0).news == (states(mine),)
     assert (registry.owner(PLACE), registry.records) == (LOCAL_OWNER, 1)
     assert registry.announce("key", foreign, 1.0).refused == FOREIGN
-    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 2.0) == ((), (), "")
+    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 2.0) == ((), False, "")
 
 
 def test_after_the_lease_another_key_may(registry):
@@ -72,24 +70,13 @@ def test_after_the_lease_another_key_may(registry):
     assert registry.owner(PLACE) == "key two"
 
 
-def test_changes_continue_or_are_asked_for(registry):
-    assert registry.change(LOCAL_OWNER, changed(1, 2).body, 0.0).resend == (PLACE,)
-    registry.announce(LOCAL_OWNER, state(records=[rpc("l1")]), 0.0)
-    news = changed(1, 2, added=[rpc("l2")])
-    assert registry.change(LOCAL_OWNER, news.body, 1.0).news == (news,)
-    assert registry.offer(PLACE).state().records == (rpc("l1"), rpc("l2"))
-    assert registry.change(LOCAL_OWNER, news.body, 1.0) == ((), (), "")
-    assert registry.change(LOCAL_OWNER, changed(5, 6).body, 1.0).resend == (PLACE,)
-    assert registry.records == 2
-
-
 def test_beats_renew_and_reveal_what_was_missed(registry):
-    assert registry.beat(LOCAL_OWNER, [beat()], 0.0).resend == (PLACE,)
+    assert registry.beat(LOCAL_OWNER, [beat()], 0.0).unknown
     registry.announce(LOCAL_OWNER, state(version=3), 0.0)
-    assert registry.beat(LOCAL_OWNER, [beat(3)], 1.0) == ((), (), "")
-    assert registry.beat(LOCAL_OWNER, [beat(4)], 1.0).resend == (PLACE,)
-    assert registry.beat(LOCAL_OWNER, [beat(1, incarnation=2)], 1.0).resend == (PLACE,)
-    assert registry.beat(LOCAL_OWNER, [beat(2)], 1.0) == ((), (), "")
+    assert registry.beat(LOCAL_OWNER, [beat(3)], 1.0) == ((), False, "")
+    assert registry.beat(LOCAL_OWNER, [beat(4)], 1.0).unknown
+    assert registry.beat(LOCAL_OWNER, [beat(1, incarnation=2)], 1.0).unknown
+    assert registry.beat(LOCAL_OWNER, [beat(2)], 1.0) == ((), False, "")
 
 
 def test_leases_end_without_beats_and_only_then(registry):
@@ -100,7 +87,7 @@ def test_leases_end_without_beats_and_only_then(registry):
         assert registry.tick(float(now)) == (
             () if now < 5 else ((DirectoryKind.GONE, (Gone("n1", "call", 7, "lease ended"),)),)
         )
-    assert registry.offer(("n2", "call")) is not None
+    assert registry.state(("n2", "call")) is not None
     assert registry.records == 0
 
 
@@ -130,11 +117,27 @@ def test_limits_refuse_and_forget_nothing():
     registry.announce("a", state("n1", records=[rpc("l1")]), 0.0)
     registry.announce("a", state("n2", records=[rpc("l2")]), 0.0)
     assert registry.announce("a", state("n3"), 0.0).refused == FULL
-    assert registry.beat("a", [beat(node="n3")], 0.0).resend == ()
     before = registry.states()
-    assert registry.change("a", changed(1, 2, added=[rpc("x"), rpc("y")]).body, 0.0).refused == FULL
+    grown = state("n1", version=2, records=[rpc("l1"), rpc("x"), rpc("y")])
+    assert registry.announce("a", grown, 0.0).refused == FULL
     assert registry.states() == before
-    assert registry.change("a", changed(1, 2, added=[rpc("x")], removed=[rpc("l1")]).body, 0.0).news
-    assert registry.announce("a", state("n1", version=3, records=[rpc("l1"), rpc("x")]), 0.0).news
+    assert registry.announce("a", state("n1", version=3, records=[rpc("x"), rpc("y")]), 0.0).news
     assert (len(registry), registry.records) == (2, 3)
     assert registry.counts["full"] == 2
+
+
+def test_what_found_no_room_is_asked_for_once_there_may_be_some():
+    registry = StateRegistry(5.0, states_max=2, records_max=3)
+    for node, count in (("n1", 1), ("n2", 2)):
+        registry.announce("a", state(node, records=[rpc(f"{at}") for at in range(count)]), 0.0)
+    assert registry.announce("a", state("n3"), 0.0).refused == FULL
+    assert registry.announce("a", state("n1", version=2, records=[rpc("x"), rpc("y")]), 0.0).refused == FULL
+    beats = [beat(node="n3"), beat(2)]
+    assert registry.beat("a", beats, 1.0) == ((), False, "")  # and n1 stays as it was
+    assert registry.beat("a", [beat(3)], 1.0).unknown
+    assert registry.announce("a", state("n2", version=2, records=[rpc("1")]), 1.0).news
+    assert registry.beat("a", [beat(2)], 1.0).unknown
+    assert registry.announce("a", state("n1", version=2, records=[rpc("x"), rpc("y")]), 1.0).news
+    assert registry.announce("a", state("n3"), 1.0).refused == FULL
+    registry.leave("a", beat(node="n2"), 1.0)
+    assert registry.beat("a", [beat(node="n3")], 1.0).unknown

@@ -1,8 +1,8 @@
 import pytest
 
-from broker.oslo.directory.replica import Replica, Server
+from broker.oslo.directory.replica import HERE, Replica, Server
 from broker.oslo.records import Record
-from tests.unit.oslo.directory.clouds import changed, gone, rpc, state, states, welcome
+from tests.unit.oslo.directory.clouds import gone, rpc, state, states, welcome
 
 CALL = frozenset({"call"})
 BOTH = frozenset({"call", "cast"})
@@ -22,7 +22,7 @@ def test_nothing_is_known_at_first(replica):
     assert replica.servers("nova", "compute") == ()
     assert replica.fanout_nodes("nova", "compute") == ()
     assert dict(replica.pools("nova", "compute.info")) == {}
-    assert replica.offer("n1", "call") is None
+    assert replica.state("n1", "call") is None
     assert not replica.synced
     assert replica.version == 0
 
@@ -72,26 +72,23 @@ def test_fanout_nodes_and_pools(replica):
     }
     with pytest.raises(TypeError):
         replica.pools("nova", "t.info")["x"] = ()
-    replica.feed("a", changed(1, 2, removed=notice, pipeline="notify"), 1.0)
-    replica.feed("a", changed(1, 2, removed=[Record("nova", "t")], pipeline="fanout"), 1.0)
+    replica.feed("a", states(state("n1", "notify", version=2)), 1.0)
+    replica.feed("a", states(state("n1", "fanout", version=2, records=[Record("nova", "u")])), 1.0)
     assert replica.fanout_nodes("nova", "t") == ("n2",)
     assert dict(replica.pools("nova", "t.info")) == {None: (("n0", "l9"),)}
 
 
-def test_changes_apply_in_order_and_others_ask_for_all(replica):
-    fill(replica, "a", state(records=[rpc("l1")]))
-    assert replica.feed("a", changed(1, 2, added=[rpc("l2")], removed=[rpc("l1")]), 1.0)
-    assert [each.listener for each in replica.servers("nova", "compute")] == ["l2"]
-    assert replica.feed("a", changed(1, 2, added=[rpc("l3")]), 1.0)  # old news
-    assert [each.listener for each in replica.servers("nova", "compute")] == ["l2"]
-    assert not replica.feed("a", changed(3, 4, added=[rpc("l3")]), 1.0)
-    assert not replica.feed("a", changed(1, 2, added=[rpc("l3")], node="n9"), 1.0)
-    assert not replica.feed("a", changed(1, 2, added=[rpc("l3")], incarnation=2), 1.0)
-    assert replica.counts["unfitting"] == 3
+def test_a_newer_state_replaces_the_one_before(replica):
+    fill(replica, "a", state(records=[rpc("l1"), rpc("l2")]))
+    replica.feed("a", states(state(version=2, records=[rpc("l3"), rpc("l2")])), 1.0)
+    assert [each.listener for each in replica.servers("nova", "compute")] == ["l2", "l3"]
+    replica.feed("a", states(state(version=3, records=[rpc("l4", topic="other")])), 1.0)
+    assert replica.servers("nova", "compute") == ()
+    assert [each.listener for each in replica.servers("nova", "other")] == ["l4"]
 
 
 def test_a_source_begins_with_its_welcome(replica):
-    assert not replica.feed("a", states(state(records=[rpc("l1")]), complete=True), 0.0)
+    replica.feed("a", states(state(records=[rpc("l1")]), complete=True), 0.0)
     assert not replica.synced
     assert replica.servers("nova", "compute") == ()
 
@@ -99,28 +96,22 @@ def test_a_source_begins_with_its_welcome(replica):
 def test_callbacks_come_once_for_what_changed_and_never_otherwise(replica):
     calls, seen = [], []
     replica.on_change.append(lambda: calls.append(replica.version))
-    replica.on_state.append(
-        lambda before, after, change: seen.append(
-            (before and before.state(), after and after.state(), change)
-        )
-    )
+    replica.on_state.append(lambda before, after: seen.append((before, after)))
     one, two = state(records=[rpc("l1")]), state("n2", records=[rpc("l2")])
     fill(replica, "a", one, two)
     assert calls == [1]
-    assert seen == [(None, one, None), (None, two, None)]
+    assert seen == [(None, one), (None, two)]
     version = replica.version
     replica.feed("a", states(one), 1.0)
     replica.feed("b", welcome(), 1.0)
     replica.feed("b", states(one), 1.0)
     replica.tick(2.0)
     assert replica.version == version
-    news = changed(1, 2, added=[rpc("l3")])
-    replica.feed("a", news, 2.0)
-    grown = replica.offer("n1", "call").state()
-    assert grown == state(version=2, records=[rpc("l1"), rpc("l3")])
-    assert seen[2:] == [(grown, grown, news.body)]
+    grown = state(version=2, records=[rpc("l1"), rpc("l3")])
+    replica.feed("a", states(grown), 2.0)
+    assert seen[2:] == [(one, grown)]
     replica.feed("a", gone("n2"), 2.0)
-    assert seen[3:] == [(two, None, None)]
+    assert seen[3:] == [(two, None)]
     assert replica.version == version + 2
 
 
@@ -138,14 +129,25 @@ def test_many_changes_of_one_topic_and_few_lead_to_the_same(replica):
     fill(replica, "a", state(records=records))
     single = Replica()
     fill(single, "a", state())
-    for at, record in enumerate(records):
-        single.feed("a", changed(at + 1, at + 2, added=[record]), 1.0)
+    for at in range(300):
+        single.feed("a", states(state(version=at + 2, records=records[: at + 1])), 1.0)
     assert single.servers("nova", "compute") == replica.servers("nova", "compute")
-    replica.feed("a", changed(1, 2, removed=records[:290]), 1.0)
-    for at, record in enumerate(records[:290]):
-        single.feed("a", changed(at + 301, at + 302, removed=[record]), 1.0)
+    replica.feed("a", states(state(version=2, records=records[290:])), 1.0)
+    for at in range(290):
+        single.feed("a", states(state(version=at + 400, records=records[at + 1 :])), 1.0)
     assert single.servers("nova", "compute") == replica.servers("nova", "compute")
     assert len(replica.servers("nova", "compute")) == 10
+
+
+def test_of_its_own_node_only_what_was_announced_here_is_believed():
+    replica = Replica("n1")
+    fill(replica, "a", state("n1", incarnation=9, records=[rpc("wrong")]), state("n2", records=[rpc("l2")]))
+    fill(replica, HERE, state("n1", records=[rpc("l1")]))
+    replica.feed("a", gone("n1", incarnation=9), 1.0)
+    replica.source_lost(HERE, 2.0)
+    replica.feed("a", gone("n1", incarnation=9), 3.0)
+    assert [each.listener for each in replica.servers("nova", "compute")] == ["l1", "l2"]
+    assert replica.status()["sources"]["a"]["states"] == 1
 
 
 # ---------------------------------------------------------------- several sources
@@ -172,9 +174,9 @@ def test_a_source_that_still_vouches_keeps_a_state(replica):
     fill(replica, "a", state(records=[rpc("l1")]))
     fill(replica, "b", state(records=[rpc("l1")]))
     replica.feed("a", gone(), 1.0)
-    assert replica.offer("n1", "call") is not None
+    assert replica.state("n1", "call") is not None
     replica.feed("b", gone(), 1.0)
-    assert replica.offer("n1", "call") is None
+    assert replica.state("n1", "call") is None
 
 
 @pytest.mark.parametrize("lost_first", [True, False])
@@ -194,9 +196,9 @@ def test_a_lost_source_does_not_vouch_for_what_another_ended(replica, lost_first
 def test_an_older_incarnation_that_ends_does_not_end_a_newer_one(replica):
     fill(replica, "a", state(incarnation=5, records=[rpc("l1")]))
     replica.feed("a", gone(incarnation=4), 1.0)
-    assert replica.offer("n1", "call") is not None
+    assert replica.state("n1", "call") is not None
     replica.feed("a", gone(incarnation=5), 1.0)
-    assert replica.offer("n1", "call") is None
+    assert replica.state("n1", "call") is None
 
 
 def test_a_restarted_empty_directory_has_a_lease_of_grace(replica):
@@ -217,10 +219,10 @@ def test_the_grace_begins_anew_with_each_restart_and_not_with_each_snapshot(repl
     fill(replica, "a", now=10.0, incarnation=2)
     fill(replica, "a", now=14.0, incarnation=3)
     replica.tick(16.0)
-    assert replica.offer("n1", "call") is not None
+    assert replica.state("n1", "call") is not None
     fill(replica, "a", now=18.0, incarnation=3)
     replica.tick(19.5)
-    assert replica.offer("n1", "call") is None
+    assert replica.state("n1", "call") is None
 
 
 def test_what_is_not_listed_any_more_is_kept_by_no_lost_source_either(replica):
@@ -229,13 +231,13 @@ def test_what_is_not_listed_any_more_is_kept_by_no_lost_source_either(replica):
     replica.source_lost("b", 1.0)
     fill(replica, "a", now=2.0)
     replica.tick(8.0)
-    assert replica.offer("n1", "call") is None
+    assert replica.state("n1", "call") is None
 
 
 def test_a_forgotten_source_counts_no_more(replica):
     fill(replica, "a", state(records=[rpc("l1")]))
     replica.forget("a")
-    assert replica.offer("n1", "call") is None
+    assert replica.state("n1", "call") is None
     replica.forget("never")
 
 
@@ -247,8 +249,7 @@ def test_what_does_not_fit_is_counted_and_not_asked_for_for_ever():
     fill(replica, "a", *(state(f"n{at}", records=[rpc(f"l{at}")]) for at in range(4)))
     assert len(replica.states()) == 2
     assert replica.counts["overflow"] == 2
-    assert replica.feed("a", changed(1, 2, added=[rpc("x")], node="n3"), 1.0)
-    assert replica.feed("a", changed(1, 2, added=[rpc("x"), rpc("y")], node="n1"), 1.0)
+    replica.feed("a", states(state("n1", version=2, records=[rpc("x"), rpc("y"), rpc("z")])), 1.0)
     assert replica.counts["overflow"] == 3
     assert replica.status()["sources"]["a"]["states"] == 1
 
@@ -264,48 +265,33 @@ def test_endings_of_what_was_never_known_do_not_pile_up():
 
 
 def test_sources_share_equal_states(replica):
-    one = state(records=[rpc("l1"), rpc("l2")])
-    fill(replica, "a", one)
-    fill(replica, "b", state(records=[rpc("l2"), rpc("l1")]))
-    shared = replica.offer("n1", "call")
-    assert [source.claims[one.place] for source in replica._sources.values()] == [shared, shared]
-
-
-def test_a_change_is_made_once_whichever_source_tells_it_first(replica):
-    fill(replica, "a", state(records=[rpc("l1")]))
-    fill(replica, "b", state(records=[rpc("l1")]))
-    seen = []
-    replica.on_state.append(lambda _before, _after, change: seen.append(change))
-    news = changed(1, 2, added=[rpc("l2")])
-    assert replica.feed("b", news, 1.0)
-    assert replica.feed("a", news, 1.0)
-    assert seen == [news.body]
-    assert replica._sizes == {"a": 2, "b": 2}
-    assert replica.counts["unfitting"] == 0
+    fill(replica, "a", state(records=[rpc("l1"), rpc("l2")]))
+    fill(replica, "b", state(records=[rpc("l1"), rpc("l2")]))
+    shared = replica.state("n1", "call")
+    assert all(source.claims["n1", "call"] is shared for source in replica._sources.values())
 
 
 def test_a_source_that_catches_up_shares_again_and_changes_nothing(replica):
-    fill(replica, "a", state(records=[rpc("l1")]))
-    fill(replica, "b", state(version=2, records=[rpc("l1"), rpc("l2")]))
+    old, new = state(records=[rpc("l1")]), state(version=2, records=[rpc("l1"), rpc("l2")])
+    fill(replica, "a", old)
+    fill(replica, "b", new)
     seen = []
     replica.on_state.append(lambda *told: seen.append(told))
-    assert replica.feed("a", changed(1, 2, added=[rpc("l2")]), 1.0)
+    replica.feed("a", states(state(version=2, records=[rpc("l1"), rpc("l2")])), 1.0)
     assert seen == []
-    assert replica._sources["a"].claims["n1", "call"] is replica.offer("n1", "call")
-    assert replica.feed("a", changed(2, 3, added=[rpc("l3")]), 1.0)
-    assert [each.listener for each in replica.servers("nova", "compute")] == ["l1", "l2", "l3"]
-    assert replica._sizes == {"a": 3, "b": 3}
+    assert replica._sources["a"].claims["n1", "call"] is replica.state("n1", "call")
+    assert [source.records for source in replica._sources.values()] == [2, 2]
 
 
-def test_a_source_without_room_for_a_change_of_another_one_lets_go_of_it():
+def test_a_source_without_room_for_a_state_lets_go_of_it_and_others_do_not():
     replica = Replica(records_max=3)
     fill(replica, "a", state(records=[rpc("l1")]))
     fill(replica, "b", state(records=[rpc("l1")]), state("n2", records=[rpc("l2"), rpc("l3")]))
-    replica.feed("a", changed(1, 2, added=[rpc("l4")]), 1.0)
+    for source in ("a", "b"):
+        replica.feed(source, states(state(version=2, records=[rpc("l1"), rpc("l4")])), 1.0)
     assert [each.listener for each in replica.servers("nova", "compute")] == ["l1", "l2", "l3", "l4"]
-    assert replica._sizes == {"a": 2, "b": 2}
+    assert [source.records for source in replica._sources.values()] == [2, 2]
     assert replica.counts["overflow"] == 1
-    assert replica.feed("b", changed(1, 2, added=[rpc("l4")]), 1.0)  # no room for it: not asked for
 
 
 def test_many_pools_nodes_and_listeners_at_once_and_one_by_one(replica):
@@ -314,8 +300,8 @@ def test_many_pools_nodes_and_listeners_at_once_and_one_by_one(replica):
     fill(replica, "a", state("n1", "notify", records=notices), *nodes)
     single = Replica()
     fill(single, "a", state("n1", "notify"))
-    for at, record in enumerate(reversed(notices)):
-        single.feed("a", changed(at + 1, at + 2, added=[record], pipeline="notify"), 1.0)
+    for at in range(300):
+        single.feed("a", states(state("n1", "notify", version=at + 2, records=notices[299 - at :])), 1.0)
     for each in reversed(nodes):
         single.feed("a", states(each), 1.0)
     assert dict(single.pools("nova", "t.info")) == dict(replica.pools("nova", "t.info"))
@@ -324,5 +310,5 @@ def test_many_pools_nodes_and_listeners_at_once_and_one_by_one(replica):
         == replica.fanout_nodes("nova", "t")
         == tuple(each.node for each in nodes)
     )
-    replica.feed("a", changed(1, 2, removed=notices[:299], pipeline="notify"), 1.0)
+    replica.feed("a", states(state("n1", "notify", version=2, records=notices[299:])), 1.0)
     assert dict(replica.pools("nova", "t.info")) == {None: (("n1", "l299"),)}

@@ -6,17 +6,16 @@ import threading
 import time
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from broker.errors import ConfigError
 from broker.oslo import records
-from broker.oslo.directory import connection, server
-from broker.oslo.directory.link import DirectoryLink
-from broker.oslo.directory.replica import Replica
+from broker.oslo.directory import server
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.directory.wire import DirectoryKind, Hello
+from broker.oslo.frames import Kind, decode, encode
 from broker.oslo.reactor import naming
-from broker.oslo.reactor.tuning import Tuning
 from broker.oslo.records import Record
 from tests.unit.oslo.directory.clouds import (
     DEADLINE_S,
@@ -40,15 +39,15 @@ def test_what_a_pipeline_offers_is_seen_by_its_node_and_ends_with_it(reactor, tm
     room = open_room(reactor, settings, closing)
     announcer = announcer_of(reactor, settings, closing)
     replica, reader = reader_of(reactor, settings, closing)
-    turn_until(reactor, lambda: replica.synced and replica.offer("n1", "call"))
-    assert replica.offer("n1", "call").endpoint == "tcp://127.0.0.1:9501"
+    turn_until(reactor, lambda: replica.synced and replica.state("n1", "call"))
+    assert replica.state("n1", "call").endpoint == "tcp://127.0.0.1:9501"
     assert reader.alive
     set_records(announcer, [rpc("l1"), rpc("l2")])
     turn_until(reactor, lambda: listeners(replica) == ["l1", "l2"])
     set_records(announcer, [rpc("l2"), rpc("l3")])
     turn_until(reactor, lambda: listeners(replica) == ["l2", "l3"])
     announcer.leave()
-    turn_until(reactor, lambda: replica.offer("n1", "call") is None)
+    turn_until(reactor, lambda: replica.state("n1", "call") is None)
     assert listeners(replica) == []
     assert room.registry.counts["left"] == 1
 
@@ -67,7 +66,7 @@ def test_changes_of_one_turn_are_told_at_once(reactor, tmp_path, closing):
         )
     turn_until(reactor, lambda: room.registry.records == 29)
     assert announcer.state.version == version + 1
-    assert room.registry.offer(("n1", "call")).version == version + 1
+    assert room.registry.state(("n1", "call")).version == version + 1
 
 
 def test_records_keep_the_fields_of_their_pipeline_and_bad_ones_are_counted(reactor, tmp_path, closing):
@@ -80,7 +79,7 @@ def test_records_keep_the_fields_of_their_pipeline_and_bad_ones_are_counted(reac
         [Record("nova", "t", "server", "l1"), Record("nova", "t", "other", "l2"), Record("a\nb", "t")],
     )
     turn_until(reactor, lambda: replica.fanout_nodes("nova", "t") == ("n1",))
-    assert replica.offer("n1", "fanout").state().records == (Record("nova", "t"),)
+    assert replica.state("n1", "fanout").records == (Record("nova", "t"),)
     assert announcer.counts["unfit"] == 1
 
 
@@ -185,25 +184,20 @@ def test_a_restarted_pipeline_replaces_the_one_before(reactor, tmp_path, closing
     assert listeners(replica) == ["new"]
 
 
-def test_the_room_says_what_it_counts(reactor, tmp_path, closing, monkeypatch):
-    monkeypatch.setattr(connection, "STATUS_S", 0.3)
+def test_the_room_says_what_it_counts(reactor, tmp_path, closing):
     settings = config(tmp_path, host="127.0.0.1", directory_port=0)
     room = open_room(reactor, settings, closing)
     set_records(announcer_of(reactor, settings, closing), [rpc("l1")])
-    replica = Replica()
-    link = DirectoryLink(reactor, room.endpoint, replica, tuning=Tuning())
-    closing.append(link)
-    turn_until(reactor, lambda: link.alive and room.registry.records == 1)
-    answers = []
-    link.request_status(answers.append)
-    turn_until(reactor, lambda: answers)
-    assert [each["type"] for each in answers[0]["sockets"]] == ["ROUTER", "ROUTER"]
-    assert answers[0]["records"] == 1
-    assert answers[0]["node"] == "n1"
-    room.stop("no answers any more")
-    link.request_status(answers.append)
-    turn_until(reactor, lambda: len(answers) == 2)
-    assert answers[1] is None
+    turn_until(reactor, lambda: room.registry.records == 1)
+    raw = Raw(reactor, room.endpoint, closing)
+    raw.say(encode(Kind.STATUS, id=bytes(range(16))), b"")
+    turn_until(reactor, raw.read)
+    head, body = raw.got[0]
+    said = msgspec.json.decode(body)
+    assert decode(head).id == bytes(range(16))
+    assert [each["type"] for each in said["sockets"]] == ["ROUTER", "ROUTER"]
+    assert (said["records"], said["node"], said["uplinks"], said["redis"]) == (1, "n1", [], [])
+    assert said["registry"]["announced"] >= 1
 
 
 def test_the_file_is_for_its_owner_and_goes_with_the_room(reactor, tmp_path, closing):
@@ -262,7 +256,7 @@ def test_known_hosts_stay_known_while_the_other_directory_is_away_and_it_is_told
     replica, _ = reader_of(reactor, near, closing)
     turn_until(reactor, lambda: listeners(replica) == ["far", "near"] and far_room.registry.records == 2)
     far_room.stop("away")
-    turn_until(reactor, lambda: not near_room._uplinks.links[0].alive)
+    turn_until(reactor, lambda: not near_room._shares[0].links[0].alive)
     assert listeners(replica) == ["far", "near"]
     port = int(far_room.endpoint.rpartition(":")[2])
     again = open_again(reactor, config(tmp_path, "n2", host="127.0.0.1", directory_port=port), closing)
@@ -289,7 +283,7 @@ def test_a_directory_whose_name_is_not_resolved_keeps_nobody(reactor, tmp_path, 
     set_records(here, [rpc("l1")])
     replica, _ = reader_of(reactor, near, closing)
     turn_until(reactor, lambda: replica.synced and listeners(replica) == ["l1"])
-    assert not room._uplinks.links[0].alive
+    assert not room._shares[0].links[0].alive
     assert len(far_room.registry) == 0
     answers.set()
     turn_until(reactor, lambda: far_room.registry.records == 1)
@@ -300,7 +294,7 @@ def test_snapshots_wait_for_the_other_directories_only_a_while(reactor, tmp_path
     near, _far, near_room, _far_room = two_nodes(reactor, tmp_path, closing)
     replica, _ = reader_of(reactor, near, closing)
     turn_until(reactor, lambda: replica.synced)
-    assert near_room._uplinks.heard_all
+    assert near_room._shares[0].heard_all
     alone = config(tmp_path, "n3", directories=("tcp://127.0.0.1:1",))
     monkeypatch.setattr(server, "GATHER_S", 0.4)
     begin = time.monotonic()
@@ -319,7 +313,7 @@ def test_a_link_to_oneself_is_given_up(reactor, tmp_path, closing, said):
     settings = config(tmp_path, host="127.0.0.1", directory_port=number, directories=(endpoint,))
     room = open_again(reactor, settings, closing)
     set_records(announcer_of(reactor, settings, closing), [rpc("l1")])
-    turn_until(reactor, lambda: room._uplinks.links[0].closed)
+    turn_until(reactor, lambda: room._shares[0].links[0].closed)
     replica, _ = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: listeners(replica) == ["l1"])
     assert room.registry.counts["foreign"] == 0

@@ -4,13 +4,12 @@ import pytest
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import DirectoryKind, DirectoryRefused, Gone, Hello, States, Welcome
 from broker.oslo.frames import Malformed
-from broker.oslo.records import RECORDS_MAX, Beat, Change, Record, State
+from broker.oslo.records import RECORDS_MAX, STATE_CHARS_MAX, Beat, Record, State
 from tests.unit.oslo.directory.clouds import rpc, state
 
 BODIES = [
     (DirectoryKind.HELLO, Hello(True, "n1")),
     (DirectoryKind.ANNOUNCE, state(records=[rpc("a")], endpoint="tcp://host:9501", key="k" * 40)),
-    (DirectoryKind.CHANGE, Change("n1", "call", 1, 1, 2, (rpc("b"),), (rpc("a"),))),
     (DirectoryKind.BEAT, (Beat("n1", "call", 1, 2), Beat("n1", "cast", 1, 1))),
     (DirectoryKind.LEAVE, Beat("n1", "call", 1, 2)),
     (DirectoryKind.WELCOME, Welcome("n1", 7, 5.0, "/run/x")),
@@ -18,10 +17,9 @@ BODIES = [
         DirectoryKind.STATES,
         States((state(pipeline="fanout", records=[Record("nova", "compute")]),), complete=True),
     ),
-    (DirectoryKind.CHANGED, Change("n1", "notify", 1, 1, 2, (Record("nova", "a.info", "", "l1", None),))),
     (DirectoryKind.GONE, (Gone("n1", "call", 3, "left"),)),
-    (DirectoryKind.RESEND, (("n1", "call"),)),
-    (DirectoryKind.ALIVE, wire.Alive()),
+    (DirectoryKind.GREET, wire.Empty()),
+    (DirectoryKind.ALIVE, wire.Empty()),
     (DirectoryKind.REFUSED, DirectoryRefused("no")),
 ]
 
@@ -29,7 +27,7 @@ BODIES = [
 @pytest.mark.parametrize(("kind", "body"), BODIES, ids=[kind.name for kind, _body in BODIES])
 def test_every_kind_comes_back_as_it_went(kind, body):
     head, data = wire.encode(kind, body)
-    assert head == b"HGD" + bytes((1, kind))
+    assert head == b"HGD" + bytes((2, kind))
     expected = wire.TO_DIRECTORY if kind < 16 else wire.FROM_DIRECTORY
     message = wire.decode([head, data], expected)
     assert message == (kind, body)
@@ -44,17 +42,17 @@ def test_every_kind_is_tried_above():
     ("parts", "saw"),
     [
         ([], "0 frames"),
-        ([b"HGD\x01\x12"], "1 frames"),
+        ([b"HGD\x02\x12"], "1 frames"),
         ([b"HGX\x01\x12", b"{}"], "expected two of the directory"),
-        ([b"HGD\x01", b"{}"], "expected two of the directory"),
-        ([b"HGD\x01\x12", b"{}", b""], "3 frames"),
-        ([b"HGD\x02\x12", b"{}"], "version 2"),
-        ([b"HGD\x01\x63", b"{}"], "kind 99"),
-        ([b"HGD\x01\x01", b"{}"], "kind 1"),
-        ([b"HGD\x01\x12", b"{"], "not its JSON"),
-        ([b"HGD\x01\x12", b'{"states": 3}'], "not its JSON"),
-        ([b"HGD\x01\x12", b"[" * 100_000], "not its JSON"),
-        ([b"HGD\x01\x14", b'[["n", "call", 1]]' + b" " * wire.HEARD_BYTES_MAX], "bytes of JSON"),
+        ([b"HGD\x02", b"{}"], "expected two of the directory"),
+        ([b"HGD\x02\x12", b"{}", b""], "3 frames"),
+        ([b"HGD\x01\x12", b"{}"], "version 1"),
+        ([b"HGD\x02\x63", b"{}"], "kind 99"),
+        ([b"HGD\x02\x01", b"{}"], "kind 1"),
+        ([b"HGD\x02\x12", b"{"], "not its JSON"),
+        ([b"HGD\x02\x12", b'{"states": 3}'], "not its JSON"),
+        ([b"HGD\x02\x12", b"[" * 100_000], "not its JSON"),
+        ([b"HGD\x02\x13", b'[["n", "call", 1]]' + b" " * wire.JSON_BYTES_MAX], "bytes of JSON"),
     ],
 )
 def test_other_bytes_are_refused(parts, saw):
@@ -108,8 +106,6 @@ def test_endpoints_that_can_be(good):
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (DirectoryKind.CHANGE, Change("n1", "call", 1, 2, 2)),
-        (DirectoryKind.CHANGE, Change("n1", "call", 1, 1, 2, (Record("e", "t"),))),
         (DirectoryKind.BEAT, (Beat("n1", "other", 1, 1),)),
         (DirectoryKind.LEAVE, Beat("", "call", 1, 1)),
         (DirectoryKind.HELLO, Hello(True, "x" * 256)),
@@ -126,9 +122,9 @@ def test_other_values_that_cannot_be(kind, body):
         (DirectoryKind.WELCOME, Welcome("n1", 1, 0.0)),
         (DirectoryKind.WELCOME, Welcome("n1", 1, 1e9)),
         (DirectoryKind.GONE, (Gone("n1", "call", 1, "w" * 65),)),
-        (DirectoryKind.RESEND, (("n1", "nowhere"),)),
         (DirectoryKind.REFUSED, DirectoryRefused("r" * 1025)),
-        (DirectoryKind.RESEND, (("n1", "call"),) * 20_000),
+        (DirectoryKind.GONE, (Gone("n1", "nowhere", 1),)),
+        (DirectoryKind.GONE, (Gone("n1", "call", 1),) * 20_000),
         (DirectoryKind.STATES, States((state(),) * 20_000)),
     ],
 )
@@ -154,11 +150,13 @@ def test_a_snapshot_is_cut_where_it_would_hold_others_up():
     assert wire.decode(list(wire.COMPLETE)).body == States((), complete=True)
 
 
-def test_the_largest_state_that_may_be_announced_can_be_told():
-    quoted = '"' * 64
-    largest = state(records=[Record("", quoted, "", f"{at}") for at in range(60_000)])
+@pytest.mark.parametrize("name", ['"' * 64, "\U0001f41f" * 63])
+def test_the_largest_state_that_may_be_announced_can_be_told(name):
+    count = min(RECORDS_MAX, STATE_CHARS_MAX // (len(name) + 5))
+    largest = state(records=[Record("", name, "", f"{at:05}") for at in range(count)])
     wire.check_state(largest)
     (part,) = wire.chunks([largest])
-    assert len(part[1]) < wire.HEARD_BYTES_MAX
+    assert len(part[1]) < wire.JSON_BYTES_MAX
+    assert len(wire.encode(DirectoryKind.ANNOUNCE, largest)[1]) < wire.JSON_BYTES_MAX
     assert msgspec.json.decode(part[1], type=States).states == (largest,)
     assert isinstance(largest, State)
