@@ -52,12 +52,14 @@ $(VENV)/.stamp-venv:
 
 $(VENV)/.stamp-run: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing headgate"
-	@$(PIP_INSTALL) --editable .
+	@$(PIP) uninstall --quiet --yes headgate # of before there was headgate-core, which has its files now
+	@$(PIP_INSTALL) --editable '.[all]' ./deploy/headgate
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing headgate and what its tests need"
-	@$(PIP_INSTALL) --editable '.[test]'
+	@$(PIP) uninstall --quiet --yes headgate # as above
+	@$(PIP_INSTALL) --editable '.[test]' ./deploy/headgate
 	@touch $@ $(VENV)/.stamp-run
 
 $(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
@@ -88,7 +90,7 @@ $(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing oslo.messaging $(@F:.stamp-%=%) into $(@D)"
 	@rm -rf $(@D) && $(PY) -m venv $(@D)
 	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile 'oslo.messaging==$(@F:.stamp-%=%)' \
-		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon --editable '.[oslo,redis]'
+		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon --editable '.[all,oslo,redis]' ./deploy/headgate
 	@touch $@
 
 # A real service of OpenStack beside our driver. Where a registry does not have it, its test is skipped and says so.
@@ -180,7 +182,7 @@ format: $(VENV)/.stamp-lint
 # the image's own lists of packages, with hashes, follow from the lock
 lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
 	@{ echo "# The versions CI runs with: pip install --constraint requirements.lock. Renewed by: make lock"; \
-	   $(PIP) freeze --exclude-editable --exclude headgate --exclude uv; } > requirements.lock
+	   $(PIP) freeze --exclude-editable --exclude headgate --exclude headgate-core --exclude uv; } > requirements.lock
 	@$(PIP) install --quiet uv && PATH=$(VENV)/bin:$$PATH $(PY) deploy/lock.py
 	@cat requirements.lock
 

@@ -14,6 +14,8 @@ from importlib import import_module
 from typing import Final
 
 PACKAGES: Final = ("broker", "gateway")
+OURS: Final = ("headgate ", "headgate-core ")
+"""How the names of our distributions begin, with a version behind them."""
 ADVICE: Final = "install Headgate into an environment of its own: pipx install headgate"
 NEW_LINE: Final = "\n"
 CONFIG: Final = 78
@@ -84,7 +86,7 @@ def owners(name: str) -> list[str]:
         whole = (each.read_text("top_level.txt") or "").split()
         if name in whole or any(line.startswith((f"{name}/", f"{name}.py,")) for line in listed):
             found.add(f"{each.metadata['Name']} {each.version}")
-    return sorted(each for each in found if not each.startswith("headgate "))
+    return sorted(each for each in found if not each.startswith(OURS))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-EXTRAS = ("redis", "journal")
+EXTRAS = ("all", "redis", "journal")
 """Of the usual image."""
 BUILD = ("hatch-mypyc", "hatchling", "mypy", "pip", "setuptools", "wheel")
 HEAD = "# {what}; every file by its hash. Written by: python deploy/lock.py\n"

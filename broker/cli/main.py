@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from broker import __version__
 from broker.cli import exits
 from broker.cli.verbs import BUILT_IN, SECTIONS, load, others
-from broker.errors import HeadgateError
+from broker.errors import ConfigError, HeadgateError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exits.INTERRUPTED
     except (HeadgateError, TimeoutError) as error:
         return exits.report(error, verb)
+    except ModuleNotFoundError as error:
+        from broker.cli.extras import lacking
+
+        if not (said := lacking(error)):
+            raise
+        return exits.report(ConfigError(said), verb)
     return code
 
 

@@ -10,6 +10,7 @@ with us; strong ones are fine nowhere.
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +21,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
-PROJECT = "headgate"
+PROJECT = "headgate-core"
+BASE_EXTRAS = ("all",)
+"""Of a plain ``pip install headgate``."""
 USER_EXTRAS = ("oslo", "redis", "journal", "history", "shell", "spark")
 
 PERMISSIVE = frozenset((
@@ -156,7 +159,14 @@ Requires = Callable[[str], Iterable[str]]
 
 
 def requires(name: str) -> Iterable[str]:
-    """What an installed package requires."""
+    """What an installed package requires, and what this project says that it does."""
+    if name == PROJECT:
+        stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = stated["optional-dependencies"].items()
+        return [
+            *stated["dependencies"],
+            *(f"{each}; extra == {extra!r}" for extra, lines in extras for each in lines),
+        ]
     try:
         return metadata.requires(name) or ()
     except metadata.PackageNotFoundError:
@@ -187,7 +197,7 @@ def _needed(stated: Iterable[str], extras: frozenset[str]) -> Iterator[tuple[str
 
 def packages(lock: Path = LOCK) -> list[Package]:
     """Every locked package, base first."""
-    base, extras = closure(()), closure(USER_EXTRAS)
+    base, extras = closure(BASE_EXTRAS), closure((*BASE_EXTRAS, *USER_EXTRAS))
     out = []
     for name, version in locked(lock.read_text()):
         key = canonicalize_name(name)
