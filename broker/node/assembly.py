@@ -82,6 +82,7 @@ class Node:
 
     Attributes:
         more_samples: what runs beside it adds to its figures by these.
+        reloaded: told the settings each time they were read again.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -121,6 +122,7 @@ class Node:
         self.keyring = Keyring(settings)
         self.access = access_of(settings, self.owner)
         self.more_samples: list[Callable[[], list[Sample]]] = []
+        self.reloaded: list[Callable[[Settings], None]] = []
         self.doorways: list[Doorway] = []
         self.doorway = self._doorway(self.options)
         self.must_exit: Callable[[str], object] = _log_only

@@ -25,7 +25,7 @@ from broker.ingress.admission import Access, admit
 from broker.node.attributes import STDERR_SEVERITY, shown
 from broker.node.doorway import access_of
 from broker.routing.port import CLIENT, Port
-from broker.settings import Settings
+from broker.settings import OsloSection, Settings
 from broker.wire.payload import encode_json
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ class Reload:
             payload = encode_json({"name": "log-stderr-level", "value": severity})
             node.context.call("attr.set", payload, None, nodeid=node.rank)
         node.context.reconfigured(dict(shown(plan.settings)))
+        for tell in node.reloaded:
+            tell(plan.settings)
         left = f"; {ended} link{'s' * (ended != 1)} ended" if ended else ""
         log.info("reloaded: %s%s", ", ".join(said) or "nothing has changed", left)
 
@@ -240,6 +242,8 @@ def may_change(path: Path) -> bool:
     """Whether that can change in a running broker."""
     if path[0] in ("clients", "access"):
         return True
+    if path[0] == "oslo":
+        return path[1:2] != () and path[1] in OsloSection.LATE
     return path in _MAY_CHANGE or (path[0] == "hosts" and len(path) == 3 and path[2] in _KEYS)
 
 
@@ -259,4 +263,4 @@ def summary(changed: list[Path]) -> list[str]:
         said.append(f"keys of rank {', '.join(map(str, ranks))}")
     if any(path[0] == "access" for path in changed):
         said.append("[access]")
-    return said + [dotted(path) for path in changed if path[0] in ("broker", "limits")]
+    return said + [dotted(path) for path in changed if path[0] in ("broker", "limits", "oslo")]

@@ -3,7 +3,7 @@
 Documented as in `schema`. Without the section there is neither. All times that end in `_s` are seconds.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -224,6 +224,9 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     calls: tuple[OsloCallEntry, ...] = ()
     """`[[oslo.calls]]`: what others than owners may call through the broker. Default none: nothing."""
+
+    LATE: ClassVar[tuple[str, ...]] = ("keys", "rules", "unlisted", "curve_cert", "directory_key")
+    """What can change while it runs (SIGHUP)."""
 
     def port_of(self, room: str) -> int:
         """The TCP port of a room."""

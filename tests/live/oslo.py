@@ -53,7 +53,8 @@ if "ports" in told:
 told["keys"] = tuple(KeyEntry(**each) for each in told.get("keys", ()))
 told["rules"] = tuple(Rule(**{k: tuple(v) if isinstance(v, list) else v for k, v in each.items()})
                       for each in told.get("rules", ()))
-proxy = NodeProxy(NodeConfig(**told))
+config = NodeConfig(**told)
+proxy = NodeProxy(config, reread=lambda: config)
 try:
     proxy.open()
 except ConfigError as error:

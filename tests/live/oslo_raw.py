@@ -55,7 +55,8 @@ class Node:
 
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
-        self.proxy = NodeProxy(config)
+        self.next: NodeConfig | Exception = config
+        self.proxy = NodeProxy(config, reread=self._reread)
         self.proxy.open()
         self._thread = threading.Thread(target=self.proxy.run, name="proxy")
         self._thread.start()
@@ -77,6 +78,20 @@ class Node:
     def join(self) -> None:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the proxy did not end"
+
+    def _reread(self) -> NodeConfig:
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next
+
+    def again(self, **changes: Any) -> None:
+        """Have it read its configuration again, which has changed by that; returns when it has."""
+        reload = self.proxy.reload
+        if not isinstance(self.next, Exception):
+            self.next = dataclasses.replace(self.next, **changes)
+        before = reload.done + reload.refused
+        reload.request()
+        until(lambda: reload.done + reload.refused > before, "the settings to be read again")
 
     def within(self, call: Callable[[], T]) -> T:
         """What ``call`` returns in the proxy's thread."""

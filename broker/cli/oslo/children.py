@@ -9,6 +9,7 @@ Concurrency: one event loop. A child's end is noticed through its pidfd, so that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -97,6 +98,23 @@ class Child:
         self.starts = 0
         self.pid = 0
         self.hurry = False
+        self._input = -1
+        self._told = order
+        self._running = False
+
+    def renew(self, order: Order) -> None:
+        """Go by ``order`` from now on: a process that runs is told to read it again, the next one begins with it."""
+        self.order = order
+        if self._running:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._told is self.order or self.order.face:  # a face finds its settings when it starts
+            return
+        self._told = self.order
+        _write(self._input, self.order)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGHUP)
 
     async def keep(self) -> None:
         """Run it until cancelled.
@@ -124,7 +142,15 @@ class Child:
 
     async def _once(self) -> int:
         """Start it and wait for its end; returns its exit code, below 0 for a signal."""
-        process = _spawned(self.order)
+        self._input = os.memfd_create("order", os.MFD_CLOEXEC)
+        try:
+            self._told = self.order
+            _write(self._input, self.order)
+            return await self._run(_spawned(self._input))
+        finally:
+            os.close(self._input)
+
+    async def _run(self, process: subprocess.Popen[bytes]) -> int:
         try:
             pidfd = os.pidfd_open(process.pid)
         except OSError:
@@ -140,6 +166,7 @@ class Child:
                 await self._listen(process.stdout.fileno(), ended)
             await asyncio.shield(ended)
         finally:
+            self._running = False
             await self._end(process, ended)
             _forget(pidfd, ended)
             os.close(pidfd)
@@ -162,6 +189,8 @@ class Child:
             line += some
         self.said = msgspec.json.decode(line, type=Ready)
         self.ready.set()
+        self._running = True
+        self._tell()  # what has changed since it was started
 
     async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
         """Tell it to leave, kill it when it does not."""
@@ -173,22 +202,23 @@ class Child:
         process.wait()
 
 
-def _spawned(order: Order) -> subprocess.Popen[bytes]:
-    """A child with its order as input: in memory, so that nobody waits for anybody to read it."""
+def _spawned(given: int) -> subprocess.Popen[bytes]:
+    """A child whose input is the file ``given``, which has its order: nobody waits for anybody to read it."""
     environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
-    given = os.memfd_create("order", os.MFD_CLOEXEC)
-    try:
-        os.write(given, msgspec.json.encode(order))
-        os.lseek(given, 0, os.SEEK_SET)
-        return subprocess.Popen(
-            interpreter.command("broker.cli.oslo.room"),
-            stdin=given,
-            stdout=subprocess.PIPE,
-            env=environ,
-            start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
-        )
-    finally:
-        os.close(given)
+    return subprocess.Popen(
+        interpreter.command("broker.cli.oslo.room"),
+        stdin=given,
+        stdout=subprocess.PIPE,
+        env=environ,
+        start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
+    )
+
+
+def _write(given: int, order: Order) -> None:
+    """Replace what stands there by ``order``; its reader's place is not moved."""
+    data = msgspec.json.encode(order)
+    os.pwrite(given, data, 0)
+    os.ftruncate(given, len(data))
 
 
 def _readable(fd: int) -> asyncio.Future[None]:
@@ -260,6 +290,11 @@ class Children:
         for task in self._tasks:
             if task.done():
                 task.result()
+
+    def renew(self, section: OsloSection) -> None:
+        """All of them go by ``section`` from now on."""
+        for child in self.children:
+            child.renew(msgspec.structs.replace(child.order, section=section))
 
     async def failed(self) -> None:
         """Wait for ever, unless a child can no longer be kept.

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -63,8 +63,10 @@ def journal_from(given: argparse.Namespace) -> JournalSection:
 
 
 @contextlib.asynccontextmanager
-async def signals() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set; a second one ends this process at once."""
+async def signals(hangup: Callable[[], None] | None = None) -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set; a second one ends this process at once. SIGHUP calls ``hangup``; None
+    leaves that signal alone.
+    """
     loop = asyncio.get_running_loop()
     leave = asyncio.Event()
 
@@ -75,8 +77,12 @@ async def signals() -> AsyncIterator[asyncio.Event]:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, came, number)
+    if hangup is not None:
+        loop.add_signal_handler(signal.SIGHUP, hangup)
     try:
         yield leave
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+        if hangup is not None:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what there was to be told leaves

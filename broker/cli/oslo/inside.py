@@ -69,6 +69,11 @@ class OsloWing:
         if children is not None:
             await children.stop()
 
+    def renew(self, settings: Settings) -> None:
+        """The broker's settings were read again: so are ours."""
+        if settings.oslo is not None and self._children is not None:
+            self._children.renew(settings.oslo)
+
     def where(self) -> list[str]:
         """Lines that say how applications find it."""
         from broker.cli.oslo import plan
@@ -101,7 +106,9 @@ async def beside(node: Node) -> AsyncIterator[OsloWing | None]:
         yield None
         return
     await wing.start()
+    node.reloaded.append(wing.renew)
     try:
         yield wing
     finally:
+        node.reloaded.remove(wing.renew)
         await wing.stop()

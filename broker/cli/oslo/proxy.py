@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from broker import memory, supervision
@@ -17,6 +19,7 @@ from broker.cli.exits import OK
 from broker.cli.oslo import plan
 from broker.cli.oslo.given import common, journal_from, section_from, signals
 from broker.cli.oslo.picture import sockets_in
+from broker.cli.oslo.rereading import Rereading, read_again
 from broker.journal.options import JournalOptions
 from broker.oslo.node import NodeConfig
 from broker.settings import JournalSection, OsloSection
@@ -33,7 +36,7 @@ examples:
 
 `headgate config show` has every setting, section [oslo].
 {address.KEYS_HELP}
-SIGTERM and SIGINT end it; a second one ends it at once.
+SIGTERM and SIGINT end it; a second one ends it at once. SIGHUP reads keys, rules and certificate again.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
@@ -99,7 +102,9 @@ def section_of(given: argparse.Namespace) -> OsloSection:
 def main(argv: list[str]) -> int:
     """Entry point of the verb."""
     given = arguments().parse_args(argv)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read the settings again
     section = section_of(given)
+    read = partial(section_of, given)
     journal = journal_from(given)
 
     from broker.cli.oslo.room import log_to_stderr
@@ -113,8 +118,12 @@ def main(argv: list[str]) -> int:
 
     uri = given.uri if section.face else ""
     if section.split or uri:
-        return asyncio.run(_serve(section, uri or "", level, ready, journal))
-    return run_here(plan.node_config(section), ready, plan.journal_of(journal, section.run))
+        return asyncio.run(_serve(section, uri or "", level, ready, journal, read))
+
+    def reread() -> NodeConfig:
+        return plan.node_config(read_again(section, read))
+
+    return run_here(plan.node_config(section), ready, plan.journal_of(journal, section.run), reread)
 
 
 def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[str]:
@@ -126,7 +135,10 @@ def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[s
 
 
 def run_here(
-    config: NodeConfig, ready: Callable[[Mapping[str, str]], None], journal: JournalOptions | None = None
+    config: NodeConfig,
+    ready: Callable[[Mapping[str, str]], None],
+    journal: JournalOptions | None = None,
+    reread: Callable[[], NodeConfig] | None = None,
 ) -> int:
     """Run a proxy in this process until it is told to leave; returns the exit code.
 
@@ -134,10 +146,11 @@ def run_here(
         config: what it is told.
         ready: called once, with where each room is reached from other nodes.
         journal: what is recorded; None nothing.
+        reread: how SIGHUP reads ``config`` again; None: it changes nothing.
     """
     from broker.oslo.proxy.process import NodeProxy
 
-    proxy = NodeProxy(config, journal)
+    proxy = NodeProxy(config, journal, reread)
 
     def opened() -> None:
         memory.settle()
@@ -166,12 +179,14 @@ async def _serve(
     level: str,
     ready: Callable[[Mapping[str, str]], None],
     journal: JournalSection,
+    read: Callable[[], OsloSection],
 ) -> int:
-    """Keep the processes of the node until told to leave."""
+    """Keep the processes of the node until told to leave; ``read``: their settings again, at SIGHUP."""
     from broker.cli.oslo.children import Children, orders
 
     children = Children(orders(section, uri, log_level=level, journal=journal))
-    async with signals() as leave:
+    rereading = Rereading(section, read, children.renew)
+    async with signals(rereading.request) as leave:
         loop = asyncio.get_running_loop()
         left = loop.create_task(leave.wait(), name="leave")
         starting = loop.create_task(children.start(), name="start")

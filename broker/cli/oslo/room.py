@@ -1,7 +1,7 @@
 """A process that ``children`` keeps: rooms of a node's proxy, or its face. Not for people: it has no options.
 
-Its input is an ``Order``; one line on its output says that it can be used, then its output is closed. It ends with the
-process that started it.
+Its input is an ``Order``; one line on its output says that it can be used, then its output is closed. At SIGHUP it
+reads its input again from the beginning. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from broker.cli import address
 from broker.cli.exits import CONFIG, FAILED, OK, code_of
 from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
-from broker.errors import HeadgateError
+from broker.errors import ConfigError, HeadgateError
+from broker.oslo.node import NodeConfig
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -58,11 +59,28 @@ def run(order: Order) -> int:
 
     told = plan.node_config(order.section, order.rooms)
     journal = plan.journal_of(order.journal, order.rooms)
-    return run_here(told, lambda endpoints: _say(Ready(dict(endpoints))), journal)
+
+    def reread() -> NodeConfig:
+        return plan.node_config(_given().section, order.rooms)
+
+    return run_here(told, lambda endpoints: _say(Ready(dict(endpoints))), journal, reread)
+
+
+def _given() -> Order:
+    """The order as it is in our input now.
+
+    Raises:
+        ConfigError: it is just being written; another signal follows.
+    """
+    try:
+        return msgspec.json.decode(os.pread(0, os.fstat(0).st_size, 0), type=Order)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"the order of this process cannot be read: {error}") from error
 
 
 def main() -> int:
     """Entry point of the process."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read the order again
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started us may have blocked some
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     bind_to(order.parent)

@@ -74,6 +74,7 @@ class NodeLink(Pipe, Generic[Parcel]):
 
     Attributes:
         node, pipeline, endpoint: whose it is.
+        node_key: CURVE key that the node has to have; "" plaintext.
         down, full: see the module.
         way: its connection.
         filters: subscriptions of the node, for sockets that publish.
@@ -88,8 +89,10 @@ class NodeLink(Pipe, Generic[Parcel]):
         endpoint: str,
         sock: zmq.Socket[bytes],
         key: str = "",
+        node_key: str = "",
     ) -> None:
         self.node = node
+        self.node_key = node_key
         self.pipeline = trade.pipeline
         self.endpoint = endpoint
         self.down = self.full = False

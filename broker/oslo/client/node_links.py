@@ -102,7 +102,7 @@ class NodeLinks(Generic[Parcel]):
         try:
             curve = None if endpoint.startswith("ipc:") else self._curve(state)
             key = "" if curve is None else curve.certificate.public_key
-            link = NodeLink(self, self._trade, node, endpoint, self._socket(endpoint, curve), key)
+            link = NodeLink(self, self._trade, node, endpoint, self._socket(endpoint, curve), key, state.key)
         except (zmq.ZMQError, HeadgateError) as error:
             self._counters.say(
                 "%s: no socket for node %s: %s", self.pipeline, node, str(error), level=logging.ERROR
@@ -163,10 +163,20 @@ class NodeLinks(Generic[Parcel]):
     def _curve(self, state: State) -> CurveClient | None:
         if not state.key:
             return None
-        if self._certificate is None:
-            path = self.settings.curve_cert
-            self._certificate = load(path) if path else generate()
-        return CurveClient(self._certificate, state.key)
+        return CurveClient(self._own_certificate(), state.key)
+
+    def _own_certificate(self) -> Certificate:
+        """Read again for each socket, so that a new one is taken; while it cannot be read, the one we had."""
+        path = self.settings.curve_cert
+        try:
+            if path or self._certificate is None:
+                self._certificate = load(path) if path else generate()
+        except HeadgateError as error:
+            if self._certificate is None:
+                raise
+            text = "%s: the certificate that was read before is used: %s"
+            self._counters.say(text, self.pipeline, str(error))
+        return self._certificate
 
     # ------------------------------------------------------------ news
 
@@ -177,7 +187,11 @@ class NodeLinks(Generic[Parcel]):
             return
         state = self._state(node, self._trade.pipeline)
         if state is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(state)):
-            return
+            if link.endpoint.startswith("ipc:") or state.key == link.node_key:
+                return
+            if link.waiting and not link.down:  # its connection goes on: first what waits for it
+                self.reactor.call_later(WATCH_S, self.node_changed, node)
+                return
         del self._links[node]
         self._unwatch(link)
         self._trade.stalled(link)

@@ -34,6 +34,9 @@ class Announcers(Protocol):
     def owner(self, origin: str) -> str:
         """Who announces over the connection with that property; "" nobody who may."""
 
+    def enters(self, origin: str) -> bool:
+        """Whether that connection may (still) ask."""
+
     def objection(self, origin: str, message: DirectoryMessage) -> str:
         """Why ``message`` of that connection is not taken; "" it is."""
 
@@ -60,6 +63,10 @@ class LocalAdmission:
     def owner(self, origin: str) -> str:
         """See ``Announcers``."""
         return LOCAL_OWNER if credentials(origin)[0] in self._ours else ""
+
+    def enters(self, origin: str) -> bool:
+        """See ``Announcers``."""
+        return True
 
     def objection(self, origin: str, message: DirectoryMessage) -> str:
         """See ``Announcers``."""
@@ -89,6 +96,11 @@ class Admission:
         self.shut = False
         self._curve = bool(own_key)
         self._node = config.node
+        self._numbers = itertools.count(1)
+        self.change(config, own_key)
+
+    def change(self, config: NodeConfig, own_key: str) -> None:
+        """Go by the keys of ``config`` and our ``own_key`` from now on, for connections that exist, too."""
         self._unlisted = bool(config.unlisted_mask)
         self._listed = {each.key: bool(each.rolemask) for each in config.keys}
         self._announcers = {each.key for each in config.keys if each.rolemask & Role.OWNER}
@@ -98,15 +110,19 @@ class Admission:
         if config.directory_key and config.directory_key not in self._listed:
             self._listed[config.directory_key] = True
             self._announcers.add(config.directory_key)
-        self._numbers = itertools.count(1)
 
     def judge(self, address: str, key: str) -> str | None:
         """The user id of a connection that may enter, None for one that may not; ``key``: "" without CURVE."""
-        enters = self._listed.get(key, self._unlisted) if key or not self._curve else False
-        if not enters:
+        user_id = f"{next(self._numbers)} {key}"
+        if not self.enters(user_id):
             self.denied += 1
             return None
-        return f"{next(self._numbers)} {key}"
+        return user_id
+
+    def enters(self, user_id: str) -> bool:
+        """See ``Announcers``."""
+        key = user_id.partition(" ")[2]
+        return self._listed.get(key, self._unlisted) if key or not self._curve else False
 
     def hold(self, key: str, resume: Callable[[], None]) -> bool:
         """Judge at once."""

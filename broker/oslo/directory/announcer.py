@@ -104,6 +104,13 @@ class Announcer:
         self._wanted = compact(self._wanted)
         self._soon()
 
+    def change_key(self, key: str) -> None:
+        """Other nodes find another ``key`` there from now on."""
+        if key != self.state.key and not self._left:
+            self.state = replace(self.state, key=key)
+            self._promised = True
+            self._soon()
+
     def promise(self) -> int:
         """The version of the state that tells all that came or went until now, even if it changes nothing."""
         self._promised |= self._due

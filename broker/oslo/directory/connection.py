@@ -119,6 +119,10 @@ class DirectoryConnection:
         if self.alive:
             self._send(DirectoryKind.ANNOUNCE, state)
 
+    def announced(self) -> tuple[State, ...]:
+        """All that the directory shall have."""
+        return tuple(self._states.values())
+
     def withdraw(self, place: Place) -> None:
         """The pipeline there has ended; harmless when it was not announced."""
         state = self._states.pop(place, None)

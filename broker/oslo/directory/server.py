@@ -35,7 +35,7 @@ from broker.oslo.directory.wire import (
 )
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
-from broker.oslo.reactor.binding import bind_local, bind_tcp, guard, resolved
+from broker.oslo.reactor.binding import TcpPort, bind_local, guard, resolved
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.pipe import Receive
 from broker.oslo.reactor.router import RouterPipe
@@ -78,10 +78,12 @@ class DirectoryServer:
         replica: what this node's processes are told.
         registry: what was announced first hand.
         counts: what happened how often.
+        settings: what STATUS tells of when they were read (``proxy.reload``); {} nothing.
     """
 
     def __init__(self, reactor: Reactor, config: NodeConfig) -> None:
         self.endpoint = ""
+        self.settings: dict[str, Any] = {}
         self.replica = Replica(config.node)
         self.registry = StateRegistry(config.lease_s)
         self.counts = dict.fromkeys(("malformed", "other_version", "refused", "forbidden", "queries"), 0)
@@ -91,6 +93,8 @@ class DirectoryServer:
         self._doors: list[_Door] = []
         self._shares: list[Uplinks | RedisShare] = []
         self._admission: Admission | None = None
+        self._port: TcpPort | None = None
+        self._key = ""
         self._release: Callable[[], None] | None = None
         self._path = ""
         self._gathered = False
@@ -138,6 +142,27 @@ class DirectoryServer:
         self._tick()
         log.info("directory of %s: listening at %s", config.node, [door.endpoint for door in self._doors])
 
+    def renew_from(self, config: NodeConfig, certificate: curve.Certificate | None) -> None:
+        """Go by the keys of ``config`` from now on; show ``certificate`` to whoever connects, here and elsewhere.
+
+        Connections stay. One whose key may not ask any more is refused at its next message, and told nothing after it.
+
+        Raises:
+            ConfigError: the port cannot be listened at with the new key; the former one is shown.
+        """
+        if self._admission is not None:
+            self._admission.change(config, "" if certificate is None else certificate.public_key)
+        for share in self._shares:
+            if isinstance(share, Uplinks):
+                share.renew(config, certificate)
+        if certificate is not None and self._port is not None and certificate.public_key != self._key:
+            (pipe,) = (door.pipe for door in self._doors if door.kind == "tcp")
+            try:
+                self._port.renew(certificate)
+            finally:
+                self._reactor.touch(pipe)
+            self._key = certificate.public_key
+
     def stop(self, reason: str) -> None:
         """Close everything; what was announced stays known elsewhere until its lease ends. Harmless twice."""
         if self._doors:
@@ -172,10 +197,12 @@ class DirectoryServer:
                 send_msgs=subscribers.SENT_MSGS,
             )
             self._release = guard(self._reactor, sock, admission)
-            self.endpoint = bind_tcp(sock, where).text
+            self._port = TcpPort(sock, where)
+            self.endpoint = self._port.endpoint.text
         except BaseException:
             sock.close(0)
             raise
+        self._key = "" if certificate is None else certificate.public_key
         self._add_door("tcp", self.endpoint, sock, "User-Id", admission)
 
     def _open_local(self) -> None:
@@ -226,6 +253,10 @@ class DirectoryServer:
 
     def _receive(self, door: _Door, parts: list[bytes], origin: str) -> None:
         rid = parts[0]
+        if not door.rule.enters(origin):
+            door.subscribers.forget(rid)
+            self._refuse(door, rid, "this key may not be here any more", "forbidden")
+            return
         if len(parts) == 3 and parts[1][:3] == frames.MAGIC:
             self._answer_status(door, rid, parts[1])
             return
@@ -332,6 +363,9 @@ class DirectoryServer:
             self._publish(news)
         self.replica.tick(now)
         self._gather(False)
+        for share in self._shares:
+            if isinstance(share, Uplinks):
+                share.tick()
         for door in self._doors:
             door.subscribers.tick()
 
@@ -370,6 +404,7 @@ class DirectoryServer:
             "sockets": doors,
             "states": len(self.registry),
             "records": self.registry.records,
+            "settings": self.settings,
             "denied": 0 if self._admission is None else self._admission.denied,
             **self.counts,
             "registry": dict(self.registry.counts),

@@ -100,6 +100,11 @@ class DirectorySubscribers:
         peer.heard_at = self._reactor.now()
         return True
 
+    def forget(self, rid: bytes) -> None:
+        """A peer is told nothing any more."""
+        if self._peers.pop(rid, None) is not None:
+            self._pipe.forget_peer(rid)
+
     def send(self, rid: bytes, message: Frames) -> bool:
         """Send to one; False: it has no room, or is gone."""
         return self._pipe.send((rid, *message)) > 0

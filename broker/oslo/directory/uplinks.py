@@ -2,6 +2,9 @@
 
 Only states that this node's own pipelines announced are told, and the replica believes nobody else about this node, so
 nothing goes round in a circle.
+
+When keys change (``renew``), a link that is alive goes on as it is: its connection does not end by that. One that is
+not tries the new keys and the former ones in turn, since the directories get theirs at different times.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from broker.transport.curve import Certificate
 
 LEAVE_MS: Final = 200
 """LEAVE has so long to reach the other directories."""
+
+
+TRY_S: float = 3.0
+"""So long a directory has to answer before other keys are tried: read where it is used, tests change it."""
 
 
 class Uplinks:
@@ -42,25 +49,47 @@ class Uplinks:
         certificate: Certificate | None = None,
     ) -> None:
         self.kind = "uplinks"
-        self.links: list[DirectoryLink] = []
         self._reactor = reactor
         self._replica = replica
+        self._config = config
         self._node = config.node
         self._incarnation = incarnation
+        self._curves = [curve_to_directory(certificate, config.directory_key)]
+        self._tried_s = reactor.now()
+        self.links = [self._link(endpoint) for endpoint in dict.fromkeys(config.directories)]
+
+    def _link(self, endpoint: str) -> DirectoryLink:
+        return DirectoryLink(
+            self._reactor,
+            endpoint,
+            self._replica,
+            tuning=Tuning(KeepAlive(*self._config.keepalive), curve=self._curves[0]),
+            node=self._node,
+            known=self._other,
+            pulse_s=self._config.beat_s,
+        )
+
+    def renew(self, config: NodeConfig, certificate: Certificate | None) -> None:
+        """Connect with the keys of ``config`` and ``certificate`` from now on, where a connection has to be made."""
         curve = curve_to_directory(certificate, config.directory_key)
-        tuning = Tuning(KeepAlive(*config.keepalive), curve=curve)
-        for endpoint in dict.fromkeys(config.directories):
-            self.links.append(
-                DirectoryLink(
-                    reactor,
-                    endpoint,
-                    replica,
-                    tuning=tuning,
-                    node=config.node,
-                    known=self._other,
-                    pulse_s=config.beat_s,
-                )
-            )
+        if curve != self._curves[0]:
+            self._curves = [curve, self._curves[0]]
+
+    def tick(self) -> None:
+        """Try other keys where a directory does not answer; about once a second."""
+        if len(self._curves) == 1 or self._reactor.now() - self._tried_s < TRY_S:
+            return
+        away = [index for index, link in enumerate(self.links) if not (link.alive or link.closed)]
+        if not away:
+            return
+        self._tried_s = self._reactor.now()
+        for index in away:
+            former = self.links[index]
+            former.close()
+            link = self.links[index] = self._link(former.endpoint)
+            for state in former.announced():
+                link.announce(state)
+        self._curves.reverse()
 
     @property
     def heard_all(self) -> bool:

@@ -10,6 +10,7 @@
     drops                   their listeners that are dropped, some in each turn
     registry                the registered servers of a pipeline, as the directory is told of them
     acl                     who comes in, and what they may do (pure)
+    reload                  keys, rules and certificate read again while it runs
     counters                what is counted
     local_listeners         the local servers of a pipeline, in turns (pure)
     route_cache             what is known of each sender and address (pure)

@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 from broker.identity import Credentials, Role
 from broker.oslo.node import NodeConfig, Rule
@@ -23,6 +23,7 @@ _ENTITLED: Final = int(Role.USER | Role.OWNER)
 _REMOTE: Final = 0xFFFFFFFF & ~int(Role.LOCAL)
 _OURS: Final = int(Role.OWNER | Role.USER | Role.LOCAL)
 _OTHERS: Final = int(Role.USER | Role.LOCAL)
+_NO_ROLE: Final = Credentials(rolemask=int(Role.NONE))
 
 
 class AccessControl:
@@ -36,20 +37,27 @@ class AccessControl:
     Attributes:
         denied: connections from the network that were refused.
         shut: True once nobody is to get in any more.
+        settings: what STATUS tells of when they were read (``reload``); {} nothing.
     """
 
     def __init__(self, config: NodeConfig, uid: int | None = None, shared_uid: int | None = None) -> None:
         self.denied = 0
         self.shut = False
+        self.settings: dict[str, Any] = {}
         self._uid = os.geteuid() if uid is None else uid
         self._shared_uid = shared_uid
-        self._rules = config.rules
         self._curve = bool(config.curve_cert)
+        self._numbers = itertools.count(1)
+        self._decisions: dict[tuple[Credentials, str, str], bool] = {}
+        self.change(config)
+
+    def change(self, config: NodeConfig) -> None:
+        """Go by the keys and rules of ``config`` from now on; whoever remembers decisions has to forget them."""
+        self._rules = config.rules
         self._unlisted = Credentials(rolemask=config.unlisted_mask & _REMOTE)
         self._keys = {each.key: Credentials(each.userid, each.rolemask & _REMOTE) for each in config.keys}
         self.let_in(config.directory_key)
-        self._numbers = itertools.count(1)
-        self._decisions: dict[tuple[Credentials, str, str], bool] = {}
+        self._decisions.clear()
 
     def let_in(self, key: str) -> None:
         """A node's key, of ours or of our directories: a user's, unless it is listed as something else."""
@@ -74,6 +82,12 @@ class AccessControl:
             return None
         who = self._keys.get(key, self._unlisted) if key else self._unlisted
         return who if who.rolemask else None
+
+    def by_connection(self, tag: str) -> Credentials | None:
+        """As ``by_key``, of a connection that ``judge`` has let in: where its key may not enter any more, somebody
+        without any role, to whom everything is denied.
+        """
+        return self.by_key(tag) or (_NO_ROLE if tag else None)
 
     def judge(self, address: str, key: str) -> str | None:
         """The user id of a connection that may enter, None for one that may not (ZeroMQ RFC 27)."""

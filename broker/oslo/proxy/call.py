@@ -60,6 +60,7 @@ from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.records import Opened, Opening
+from broker.transport.curve import Certificate
 
 # times are read where they are used, not folded by the compiler: tests shorten them
 SWEEP_S: float = 1.0
@@ -458,6 +459,15 @@ class CallProxy:
             or self._registration.pipe.waiting > 0
             or any(pipe.waiting for pipe in self._pipes)
         )
+
+    def renew(self, certificate: Certificate | None) -> int:
+        """See ``reload.Renewable``."""
+        self._known.clear()
+        try:
+            self._frontend.renew(certificate)
+        finally:
+            self._registry.change_key(self._frontend.key)
+        return self._registration.review()
 
     def stop(self, reason: str) -> None:
         """Say that we leave: to the directory and to the servers; what comes now is refused, what waits is sent."""

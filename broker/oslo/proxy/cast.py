@@ -41,6 +41,7 @@ from broker.oslo.reactor.binding import bind_local, guard
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import Opened, Opening
+from broker.transport.curve import Certificate
 from broker.transport.zeromq.address import remove_socket
 from broker.transport.zeromq.origin import credentials
 
@@ -350,6 +351,15 @@ class CastProxy:
         """Whether something waits to be sent."""
         waiting = any(target.pipe.waiting for target in self._targets.values())
         return waiting or bool(self._held) or self._registration.pipe.waiting > 0
+
+    def renew(self, certificate: Certificate | None) -> int:
+        """See ``reload.Renewable``."""
+        self._known.clear()
+        try:
+            self._frontend.renew(certificate)
+        finally:
+            self._registry.change_key(self._frontend.key)
+        return self._registration.review()
 
     def stop(self, reason: str) -> None:
         """Say that we leave: to the directory and to the servers; what is here is still sent."""

@@ -42,6 +42,7 @@ from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, Serve
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
+from broker.transport.curve import Certificate
 
 NUMBERS_MAX: Final = 65_536
 """Filters whose last number is kept while nobody hears them: a server that comes back sees what it missed."""
@@ -127,6 +128,15 @@ class FanoutProxy:
     def busy(self) -> bool:
         """Whether something waits to be sent."""
         return self._registration.pipe.waiting > 0
+
+    def renew(self, certificate: Certificate | None) -> int:
+        """See ``reload.Renewable``."""
+        self._passed.clear()
+        try:
+            self._frontend.renew(certificate)
+        finally:
+            self._announcer.change_key(self._frontend.key)
+        return self._publisher.review()
 
     def stop(self, reason: str) -> None:
         """Say that we leave, to the directory; what still comes is published."""

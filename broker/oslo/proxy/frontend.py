@@ -14,11 +14,12 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.reactor import Pipe, Reactor
-from broker.oslo.reactor.binding import bind_local, bind_tcp, guard, resolved
+from broker.oslo.reactor.binding import TcpPort, bind_local, guard, resolved
 from broker.oslo.reactor.pipe import Receive
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.transport import curve
+from broker.transport.curve import Certificate
 from broker.transport.zeromq.address import Endpoint, check_secrecy, numeric, remove_socket
 
 REMEMBERED_MAX: Final = 8192
@@ -71,6 +72,8 @@ class Frontend:
         self._counters = Counters() if counters is None else counters
         self._bound: list[str] = []
         self._path = ""
+        self._port: TcpPort | None = None
+        self._known: list[dict[str, Credentials]] = []
         self._release: Callable[[], None] | None = None
         try:
             if config.host:
@@ -96,13 +99,13 @@ class Frontend:
         try:
             tune_tcp(sock, tuning)
             self._release = guard(self._reactor, sock, self._acl)
-            at = bind_tcp(sock, where)
-            self.endpoint = advertised(config, at.port)
+            self._port = TcpPort(sock, where)
+            self.endpoint = advertised(config, self._port.endpoint.port)
         except BaseException:
             sock.close(0)
             raise
-        self._bound.append(at.text)
-        self._add_pipe(sock, "User-Id", self._acl.by_key)
+        self._bound.append(self._port.endpoint.text)
+        self._add_pipe(sock, "User-Id", self._acl.by_connection)
 
     def _open_local(self) -> None:
         sock = self._new_socket()
@@ -138,6 +141,7 @@ class Frontend:
 
     def _receiver(self, index: int, judge: Callable[[str], Credentials | None]) -> Receive:
         known: dict[str, Credentials] = {}
+        self._known.append(known)
         receive = self._receive
 
         def take(frames: list[bytes], origin: str) -> None:
@@ -155,6 +159,27 @@ class Frontend:
             receive(frames, who, index)
 
         return take
+
+    def renew(self, certificate: Certificate | None) -> None:
+        """Judge everybody anew from the next message on, and show ``certificate`` to whoever connects from now on.
+
+        Connections stay. One whose key may do nothing any more stays, too: whatever it sends is denied.
+
+        Raises:
+            ConfigError: the port cannot be listened at with the new key; the former one is shown.
+        """
+        for known in self._known:
+            known.clear()
+        if certificate is None or self._port is None:
+            return
+        self._acl.let_in(certificate.public_key)
+        if certificate.public_key == self.key:
+            return
+        try:
+            self._port.renew(certificate)
+        finally:
+            self._reactor.touch(self.pipes[0])
+        self.key = certificate.public_key
 
     def status(self) -> list[dict[str, Any]]:
         """Each socket: type, where, what came and went, what waits, what found no room."""

@@ -57,6 +57,7 @@ from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened, Opening, Record, to_json
+from broker.transport.curve import Certificate
 from broker.transport.zeromq.origin import credentials
 
 UNLIMITED: Final = 0
@@ -144,6 +145,14 @@ class NotifyProxy:
     def busy(self) -> bool:
         """Whether something waits to be sent."""
         return self._registration.pipe.waiting > 0 or self.pools.waiting() > 0
+
+    def renew(self, certificate: Certificate | None) -> int:
+        """See ``reload.Renewable``."""
+        try:
+            self._frontend.renew(certificate)
+        finally:
+            self._announcer.change_key(self._frontend.key)
+        return self._registration.review()
 
     def stop(self, reason: str) -> None:
         """Say that we leave: to the directory and to the listeners; what waits is still published within credit."""

@@ -23,6 +23,7 @@ from broker.oslo.node import DIRECTORY, EVERYTHING, NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.folder import NodeFolder
 from broker.oslo.proxy.recording import Recording
+from broker.oslo.proxy.reload import Reload, RenewableDirectory, Reread
 from broker.oslo.reactor import Reactor
 
 FLUSH_S: Final = 1.0
@@ -72,18 +73,23 @@ class NodeProxy:
     Args:
         config: see ``node``.
         journal: record what passes; None: nothing.
+        reread: how SIGHUP reads the configuration again (``reload``); None: it changes nothing.
 
     Attributes:
         reactor: of all rooms.
         rooms: by name, once opened.
         acl: of all rooms.
+        reload: reads the settings again.
     """
 
-    def __init__(self, config: NodeConfig, journal: JournalOptions | None = None) -> None:
+    def __init__(
+        self, config: NodeConfig, journal: JournalOptions | None = None, reread: Reread | None = None
+    ) -> None:
         self.config = config
         self.reactor = Reactor(clock=time.monotonic)
         self.rooms: dict[str, ProxyRoom] = {}
         self.acl = AccessControl(config, shared_uid=overflow_uid())
+        self.reload = Reload(self.reactor, config, reread, self.acl, self.rooms)
         self._folder = NodeFolder(config.ipc_dir, config.ipc_group)
         self._recording = Recording(journal, self.reactor) if journal is not None else None
         self._opened = False
@@ -117,8 +123,11 @@ class NodeProxy:
                     room = make_room(name, self.reactor, self.config, self.acl)
                     if isinstance(room, Recorded):
                         room.recording = self._recording
+                    if isinstance(room, RenewableDirectory):
+                        room.settings = self.acl.settings
                     room.open()
                     self.rooms[name] = room
+            self.reload.begin()
         except BaseException:
             self._close(0)
             raise
@@ -127,7 +136,8 @@ class NodeProxy:
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Open, and serve in this thread until ``stop`` or a signal; ``ready`` is called when all is bound.
 
-        SIGTERM and SIGINT leave, a second one at once; SIGHUP changes nothing. Other threads get no signals.
+        SIGTERM and SIGINT leave, a second one at once; SIGHUP reads keys, rules and certificate again. Other threads
+        get no signals.
 
         Raises:
             ConfigError: see ``open``.
@@ -203,7 +213,7 @@ class NodeProxy:
         handlers: dict[int, Any] = {
             signal.SIGTERM: lambda number, _frame: self.stop(signal.Signals(number).name),
             signal.SIGINT: lambda number, _frame: self.stop(signal.Signals(number).name),
-            signal.SIGHUP: lambda _number, _frame: None,  # nothing is read again
+            signal.SIGHUP: lambda _number, _frame: self.reload.request(),
         }
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:

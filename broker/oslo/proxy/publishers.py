@@ -223,6 +223,21 @@ class LocalPublisher:
         if self.heard.remove(data, name):
             self._last(data)
 
+    def review(self) -> int:
+        """Cut off the processes that hear what they may not hear any more; returns how many. They connect and subscribe
+        anew, and are then granted what they may hear.
+        """
+        denied: set[int] = set()
+        for data in self.heard.heard():
+            for name in self.heard.names(data):
+                subscriber = self._keeper.subscriber(name)
+                if subscriber is not None and not self._allows(data, subscriber):
+                    denied.add(subscriber.pid)
+        if self._slow_consumers is not None:
+            for pid in denied:
+                self._slow_consumers.shut_down(pid)
+        return len(denied)
+
     # ------------------------------------------------------------ end
 
     def status(self) -> dict[str, Any]:

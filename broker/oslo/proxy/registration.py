@@ -161,7 +161,22 @@ class RegistrationSocket:
             "lapsed": sum(link.lapsed for link in self.links.values()),
             "listeners": len(self._holders),
             "connections_denied": self._acl.denied,
+            "settings": self._acl.settings,
         }
+
+    def review(self) -> int:
+        """Drop the listeners that the rules do not allow any more; returns how many. Their processes register again,
+        and are told why that is refused.
+        """
+        dropped = 0
+        for link in list(self.links.values()):
+            denied = [name for name, opening in link.listeners.items() if self._objection(link, opening)]
+            for listener in denied:
+                self._drop(link, listener)
+            if denied:
+                self.send(link, _UNKNOWN)
+            dropped += len(denied)
+        return dropped
 
     def farewell(self, text: str) -> None:
         """Tell all links that nothing comes any more; from now on nobody can register."""
@@ -241,7 +256,9 @@ class RegistrationSocket:
         if self.leaving:
             raise CannotOpen(Reason.LEAVING, REASONS[Reason.LEAVING])
         opening = read(rest)
-        self._check(link, opening)
+        objection = self._objection(link, opening)
+        if objection:
+            raise CannotOpen(Reason.DENIED, objection)
         holder, status = self._holders.get(opening.listener, (None, None))
         if holder is link and status is not None and opening.listener in link.listeners:
             if link.listeners[opening.listener] != opening:
@@ -270,11 +287,13 @@ class RegistrationSocket:
             self.journal.opened(link, opening)
         return status
 
-    def _check(self, link: ServerLink, opening: Opening) -> None:
+    def _objection(self, link: ServerLink, opening: Opening) -> str:
+        """Why the rules do not allow that listener; "" they do."""
         for record in opening.records:
             if not self._acl.may_listen(link.credentials, record.exchange, record.topic):
                 where = f"{record.exchange[:64]}/{record.topic[:64]}"
-                raise CannotOpen(Reason.DENIED, f"uid {link.credentials.userid} may not listen at {where}")
+                return f"uid {link.credentials.userid} may not listen at {where}"
+        return ""
 
     def _take_over(self, holder: ServerLink, link: ServerLink, listener: str) -> None:
         """The same process has a new connection: its listener moves; nobody else's does."""

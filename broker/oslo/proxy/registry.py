@@ -54,6 +54,10 @@ class ListenerRegistry(Generic[Target]):
         if local is not None:
             self._announcer.remove((local.record,))
 
+    def change_key(self, key: str) -> None:
+        """Other nodes find another Z85 ``key`` at the endpoint from now on."""
+        self._announcer.change_key(key)
+
     def leave(self) -> None:
         """Tell the directory that nobody is here any more."""
         self._announcer.leave()

@@ -109,6 +109,13 @@ class SlowConsumers:
             self._look_at = self._published + max(self._bytes_max // PORTIONS, 1)
             self._look()
 
+    def shut_down(self, pid: int) -> None:
+        """End all connections of one process."""
+        for peer in self._peers.values():
+            if peer.pid == pid:
+                with contextlib.suppress(OSError):
+                    peer.sock.shutdown(socket.SHUT_RDWR)
+
     # ------------------------------------------------------------ who is there
 
     def _happened(self, frames: list[bytes], _origin: str) -> None:

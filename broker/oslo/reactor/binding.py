@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import socket
@@ -13,7 +14,10 @@ import zmq
 from broker.errors import ConfigError
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.turned_away import Denying, Watched
+from broker.transport.curve import Certificate, CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, check_free, numeric, parse
+from broker.transport.zeromq.handover import Port
+from broker.transport.zeromq.tuning import serve_curve
 from broker.transport.zeromq.zap import Zap
 
 BACKLOG: Final = 4096
@@ -89,19 +93,95 @@ def resolved(host: str, port: int) -> Endpoint:
     return Endpoint("tcp", str(found[0][4][0]), port)
 
 
-def bind_tcp(sock: zmq.Socket[bytes], where: Endpoint) -> Endpoint:
-    """Bind at ``where``; returns it with the port that was given, which port 0 leaves open.
+class TcpPort:
+    """The TCP port of one socket, bound when it is made; its CURVE certificate can change while connections stay.
+
+    libzmq copies the keys of a socket to what listens for it, and ends every connection of what is unbound. So a new
+    certificate has the same socket listen at the same port once more (``transport.zeromq.handover``): new connections
+    come there, those that exist go on until their peers have gone.
+
+    Args:
+        sock: set up with its first certificate.
+        where: port 0: any free one.
+
+    Attributes:
+        endpoint: where it is bound.
 
     Raises:
         ConfigError: in use, or not ours.
     """
-    sock.set(zmq.BACKLOG, BACKLOG)
-    sock.set(zmq.IPV6, int(where.ipv6))
-    try:
-        sock.bind(where.text)
-    except zmq.ZMQError as error:
-        raise ConfigError(f"cannot listen at {where.text}: {error.strerror}", error.errno) from error
-    return bound(sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+
+    def __init__(self, sock: zmq.Socket[bytes], where: Endpoint) -> None:
+        self._sock = sock
+        self._port = Port()
+        sock.set(zmq.IPV6, int(where.ipv6))
+        try:
+            self.endpoint = where
+            self.endpoint = self._listen(_listening(where))
+        except (OSError, zmq.ZMQError) as error:
+            raise ConfigError(f"cannot listen at {where.text}: {error.strerror}", error.errno) from error
+
+    def renew(self, certificate: Certificate) -> None:
+        """Show ``certificate`` to whoever connects from now on; the pipe of the socket has to be touched afterwards.
+
+        Raises:
+            ConfigError: the port cannot be listened at a second time; everything is as before.
+        """
+        made = self._port.open()
+        assert made is not None
+        try:
+            _deepen(made)
+            serve_curve(self._sock, CurveServer(certificate))
+            self._listen(made)
+        except (OSError, zmq.ZMQError) as error:
+            raise ConfigError(
+                f"{self.endpoint.text}: cannot listen there a second time: {error.strerror}", error.errno
+            ) from error
+
+    def _listen(self, made: int) -> Endpoint:
+        """Give libzmq the descriptor ``made``, which is closed when it does not take it."""
+        try:
+            self._sock.set(zmq.USE_FD, made)
+            self._sock.bind(self.endpoint.text)
+        except BaseException:
+            os.close(made)
+            raise
+        self._port.take(made)
+        return bound(self._sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+
+
+def _listening(where: Endpoint) -> int:
+    """A descriptor that listens at ``where``.
+
+    Raises:
+        OSError: in use, or not ours.
+    """
+    everywhere = where.host == "*"
+    families = (socket.AF_INET6, socket.AF_INET) if everywhere else (socket.AF_UNSPEC,)
+    for family in families:
+        found = socket.getaddrinfo(
+            None if everywhere else where.host, where.port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
+        )
+        try:
+            made = socket.socket(found[0][0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT and family == socket.AF_INET6:
+                continue  # this kernel has no IPv6
+            raise
+        with made:
+            if made.family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(found[0][4])
+            made.listen(BACKLOG)
+            return made.detach()
+    raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+
+def _deepen(descriptor: int) -> None:
+    """Let as many connections wait there as at a first one."""
+    with socket.socket(fileno=os.dup(descriptor)) as listening:
+        listening.listen(BACKLOG)
 
 
 class _House:

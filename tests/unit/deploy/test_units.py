@@ -99,7 +99,7 @@ def test_a_process_has_time_to_leave(name, unit):
 
 def test_what_reads_its_files_again_can_be_told_to(name, unit):
     told = unit["Service"].get("ExecReload", [])
-    assert told == (["kill -HUP $MAINPID"] if name in (BROKER, GATEWAY) else [])
+    assert told == (["kill -HUP $MAINPID"] if name != NFP else [])
 
 
 def test_all_are_confined_alike(unit):

@@ -8,7 +8,7 @@ import zmq
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.reactor import Pipe, naming
-from broker.oslo.reactor.binding import bind_tcp, guard, resolved
+from broker.oslo.reactor.binding import TcpPort, guard, resolved
 from broker.oslo.reactor.naming import connect
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
 from broker.transport import curve
@@ -30,7 +30,7 @@ def port_of(hand, kind=zmq.ROUTER):
     sock = hand.reactor.context.socket(kind)
     tune_tcp(sock, Tuning(curve=curve.CurveServer(NODE)))
     release = guard(hand.reactor, sock, acl)
-    at = bind_tcp(sock, resolved("127.0.0.1", 0)).text
+    at = TcpPort(sock, resolved("127.0.0.1", 0)).endpoint.text
 
     def close():
         sock.close(0)

@@ -10,7 +10,7 @@ from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.reactor import turned_away
-from broker.oslo.reactor.binding import bind_tcp, guard, resolved
+from broker.oslo.reactor.binding import TcpPort, guard, resolved
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
 from broker.transport import curve
 from tests.unit.oslo.reactor.turns import by_hand
@@ -31,7 +31,7 @@ def port_of(hand, certificate, **config):
     served = None if certificate is None else curve.CurveServer(certificate)
     tune_tcp(sock, Tuning(curve=served))
     release = guard(hand.reactor, sock, doorman)
-    at = bind_tcp(sock, resolved("127.0.0.1", 0)).text
+    at = TcpPort(sock, resolved("127.0.0.1", 0)).endpoint.text
 
     def close():
         sock.close(0)

@@ -1,0 +1,80 @@
+"""SIGHUP at proxies as processes: one, one for each room, beside a broker."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from broker.cli.oslo.rereading import read_again
+from broker.errors import ConfigError
+from broker.node.reload import may_change
+from broker.settings import OsloSection
+from broker.transport import curve
+from tests.unit.cli.test_oslo_processes import PATIENCE_S, eventually, proxy, rooms, status
+
+
+def in_force(rundir, capsys):
+    """What each room says of its settings."""
+    _code, told = status(rundir, capsys, "--json")
+    found = json.loads(told.out)["rooms"]
+    return {room: said["settings"] for room, said in found.items() if said}
+
+
+def rotated(rundir):
+    made = curve.generate()
+    curve.save(made, rundir / "node.cert", replace=True)
+    return made.public_key
+
+
+@pytest.mark.patient
+@pytest.mark.parametrize("words", [(), ("--split",)])
+def test_keys_rules_and_certificate_are_read_again(rundir, capsys, words):
+    file = rundir / "oslo.toml"
+    file.write_text("[oslo]\ncurve_cert = 'node.cert'\n")
+    former = rotated(rundir)
+    with proxy(rundir, "--config", str(file), *words) as (process, _said):
+        before = in_force(rundir, capsys)
+        assert {each["public_key"] for each in before.values()} == {former}
+        started = rooms(process.pid)
+        new = rotated(rundir)
+        file.write_text("[oslo]\ncurve_cert = 'node.cert'\n[[oslo.rules]]\nallow = false\n")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: {each["public_key"] for each in in_force(rundir, capsys).values()}, {new})
+        assert len(in_force(rundir, capsys)) == 5
+        after = {each["fingerprint"] for each in in_force(rundir, capsys).values()}
+        assert len(after) == 1
+        assert after != {each["fingerprint"] for each in before.values()}
+        log = rundir / "proxy.log"
+        assert "reloaded: [[oslo.rules]], our certificate (public key" in log.read_text()
+        file.write_text("[oslo]\ncurve_cert = 'node.cert'\nlease_s = 9\n")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: "oslo.lease_s: cannot change while the proxy runs" in log.read_text())
+        assert {each["fingerprint"] for each in in_force(rundir, capsys).values()} == after
+        assert rooms(process.pid) == started
+        if words:  # one that is started again has what is in force now
+            os.kill(started[1], signal.SIGKILL)
+            eventually(
+                lambda: (
+                    {each["fingerprint"] for each in in_force(rundir, capsys).values()} == after
+                    and len(in_force(rundir, capsys)) == 5
+                )
+            )
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_what_cannot_change_is_named():
+    before = OsloSection()
+    with pytest.raises(
+        ConfigError, match=r"oslo\.call_port, oslo\.ipc_dir: cannot change while the proxy runs"
+    ):
+        read_again(before, lambda: OsloSection(call_port=1, ipc_dir="/srv/x", unlisted="deny"))
+    assert read_again(before, lambda: OsloSection(unlisted="deny")).unlisted == "deny"
+
+
+def test_a_broker_takes_over_what_a_proxy_beside_it_may_change():
+    assert may_change(("oslo", "keys"))
+    assert may_change(("oslo", "rules"))
+    assert not may_change(("oslo", "call_port"))
+    assert not may_change(("oslo",))
