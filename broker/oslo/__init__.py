@@ -13,6 +13,7 @@ Leaves, pure::
 
     names       pipelines, ports, files of a node's folder, reasons
     frames      the envelope, its kinds, the filters of publishing sockets
+    bodies      JSON, or a compressed stream of it
     records     states and records of the directory, bodies of control messages
     contract    what the rooms ask of each other: Port, Intake, Item, Settings, failures
     node        what a proxy is told: NodeConfig

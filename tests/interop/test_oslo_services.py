@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from broker.transport import curve
-from tests.live.oslo import OLDER, Sides, executions, new_host, nodes, until
+from tests.live.oslo import OLDER, Sides, counted, executions, new_host, nodes, until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
@@ -116,6 +116,24 @@ def test_a_certificate_closes_the_ports_by_itself(rundir: Path, sides: Sides) ->
         client.result("cast", topic="t", fanout=True, method="note", args={"n": 2})
         client.result("notify", topic="n")
         until(lambda: len(executions(log)) == 3, what="each of them once")
+
+
+def test_compressed_bodies_take_less_room_and_are_read_by_everybody(rundir: Path, sides: Sides) -> None:
+    """A client that compresses, a server that does not, and the reverse."""
+    text = "word " * 40_000
+    with nodes(rundir, 1) as (node,):
+        brief = f"{node.url}&zmq_compression=zlib"
+        sides("server", node.url, topic="t", server="plain")
+        sides("server", brief, topic="t", server="brief")
+        # the requests, and the reply of the server that does not compress
+        for url, most in ((node.url, 3), (brief, 1)):
+            client, before = sides("client", url), counted(node.status("call"), "in_bytes")
+            for server in ("plain", "brief"):
+                answer = client.result("call", topic="t", server=server, method="echo", args={"value": text})
+                assert answer == text
+            taken = counted(node.status("call"), "in_bytes") - before
+            assert taken < (most + 0.1) * len(text)
+            assert taken > most * len(text)
 
 
 def test_versions_side_by_side(rundir: Path, sides: Sides) -> None:

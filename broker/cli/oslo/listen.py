@@ -15,6 +15,7 @@ from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
 from broker.nesting import read_json
+from broker.oslo.bodies import plain
 from broker.oslo.contract import IncomingMessage, Session
 from broker.oslo.names import DEFAULT_EXCHANGE, PRIORITIES
 
@@ -32,7 +33,7 @@ def told(item: IncomingMessage) -> dict[str, Any]:
     topic, _, priority = item.address.topic.rpartition(".")
     said: dict[str, Any] = {"exchange": item.address.exchange, "topic": topic, "priority": priority}
     try:
-        body = read_json(item.body)
+        body = read_json(plain(item.body))
         message = body["message"]
         if "oslo.version" in message:
             message = read_json(message["oslo.message"])

@@ -18,6 +18,7 @@ import oslo_messaging
 from oslo_messaging._drivers import base
 
 from broker.oslo import client
+from broker.oslo.bodies import BodyFormat
 from broker.oslo.contract import Address, Inbox, OsloFailure, Session
 from broker.oslo.driver import historic, options, serialization
 from broker.oslo.driver.errors import sent_by_client, translated
@@ -58,6 +59,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         asked = overridden(conf, url)
         historic.warn(conf, asked, url)
         self._settings = read_settings(asked, url)
+        self._form = BodyFormat(self._settings.message_bytes_max, asked.zmq_compression == "zlib")
         self._exchanges = Exchanges(url)
         self._sessions: dict[int, Session] = {}
         self._address = functools.lru_cache(_ADDRESSES_KEPT)(self._checked)
@@ -97,7 +99,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             ValueError: a timeout that is not a number.
         """
         address = self._address(target.exchange, target.topic, "" if target.fanout else target.server)
-        body = serialization.request_body(ctxt, message)
+        body = self._form.write(serialization.request_body(ctxt, message))
         session = self._session()
         try:
             if wait_for_reply:
@@ -114,7 +116,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
                 return session.cast(address, body, mandatory=_at_least_once(transport_options), retry=retry)
         except OsloFailure as failure:
             raise sent_by_client(translated(failure, address, message), target) from failure
-        return serialization.read_reply(reply, self._allowed_remote_exmods)
+        return serialization.read_reply(reply, self._allowed_remote_exmods, self._form)
 
     def send_notification(
         self, target: Any, ctxt: Any, message: Mapping[str, Any], version: float, retry: int | None = None
@@ -125,7 +127,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             oslo_messaging.MessageDeliveryFailure, errors.ZmqDriverError.
         """
         address = self._address(target.exchange, target.topic, None)
-        body = serialization.notification_body(ctxt, message, version)
+        body = self._form.write(serialization.notification_body(ctxt, message, version))
         try:
             self._session().notify(address.exchange, address.topic, body, retry=retry)
         except OsloFailure as failure:
@@ -168,7 +170,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
     def _polled(self, inbox: Inbox, batch_size: int, batch_timeout: float | None) -> Any:
         size = batch_size or 1
         window = max(LEAST, 2 * size, int(getattr(self.conf, "executor_thread_pool_size", 0) or 0))
-        listener = ZmqListener(inbox, self._settings.inbox_msgs, window)
+        listener = ZmqListener(inbox, self._settings.inbox_msgs, window, self._form)
         return base.PollStyleListenerAdapter(listener, size, batch_timeout)
 
     # ------------------------------------------------------------ life

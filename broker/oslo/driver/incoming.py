@@ -8,6 +8,7 @@ from typing import Any
 
 from oslo_messaging._drivers import base
 
+from broker.oslo.bodies import USUAL, BodyFormat
 from broker.oslo.contract import IncomingMessage
 from broker.oslo.driver import serialization
 from broker.oslo.driver.window import Window
@@ -25,16 +26,24 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
         item: what the wing knows of it.
         request: its body, read.
         window: of its listener.
+        form: of replies.
 
     Attributes:
         client_timeout: of a monitored call: seconds that the caller waits for a heartbeat; else None.
         msg_id: for logs of this process.
     """
 
-    def __init__(self, item: IncomingMessage, request: serialization.Request, window: Window) -> None:
+    def __init__(
+        self,
+        item: IncomingMessage,
+        request: serialization.Request,
+        window: Window,
+        form: BodyFormat = USUAL,
+    ) -> None:
         super().__init__(request.ctxt, request.message, f"{next(_numbers):x}")
         self.client_timeout = item.monitor_s
         self._item = item
+        self._form = form
         self._window: Window | None = window
 
     def acknowledge(self) -> None:
@@ -67,7 +76,7 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
             limit = self._item.reply_bytes_max
             if len(body) > limit:
                 body = serialization.too_large_body(len(body), limit)
-            self._item.reply(body)
+            self._item.reply(self._form.write(body))
         except Exception:
             log.exception("call %s at %s could not be answered", self.msg_id, self._item.address)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from oslo_messaging._drivers import base
 
+from broker.oslo.bodies import USUAL, BodyFormat
 from broker.oslo.contract import Inbox, IncomingMessage
 from broker.oslo.driver import serialization
 from broker.oslo.driver.incoming import ZmqIncoming
@@ -26,10 +27,12 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
         inbox: of the session.
         batch_max: messages that a batch may hold at most; more would never come before the first are acknowledged.
         window: messages that may be handed out and not acknowledged.
+        form: of bodies.
     """
 
-    def __init__(self, inbox: Inbox, batch_max: int, window: int = LEAST) -> None:
+    def __init__(self, inbox: Inbox, batch_max: int, window: int = LEAST, form: BodyFormat = USUAL) -> None:
         super().__init__(prefetch_size=batch_max)
+        self._form = form
         self._inbox = inbox
         self._window = Window(window)
         self._stopped = False
@@ -73,7 +76,9 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
             if item is None:
                 return None
             try:
-                incoming = ZmqIncoming(item, serialization.read_request(item.body), self._window)
+                incoming = ZmqIncoming(
+                    item, serialization.read_request(item.body, self._form), self._window, self._form
+                )
             except Exception as error:
                 _refuse(item, error)
             else:

@@ -142,6 +142,14 @@ _bounds = (
         "proxies. A larger request is refused at once, a larger reply becomes an exception at its caller. A proxy that "
         "takes less says so.",
     ),
+    cfg.StrOpt(
+        "zmq_compression",
+        default="none",
+        choices=("none", "zlib"),
+        help="Compress bodies of 4 KiB and more that this process sends: requests, notifications and replies. "
+        "Everybody reads them, whatever they are told themselves; a journal has them as they were sent. Worth its time "
+        "on slow networks only. None may become larger than rpc_zmq_message_max of its receiver.",
+    ),
     cfg.IntOpt("zmq_outbox_bytes", default=_defaults.outbox_bytes, min=1, help="The same bound, in bytes."),
 )
 OPTIONS: Final[tuple[Any, ...]] = (*_where, *_connections, *_times, *_bounds)

@@ -24,6 +24,7 @@ from oslo_messaging._drivers import common
 from oslo_serialization import jsonutils
 
 from broker.nesting import check
+from broker.oslo.bodies import USUAL, BodyFormat
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def _plain(ctxt: Any) -> Mapping[str, Any]:
     return {key if type(key) is str else str(key): value for key, value in items.items()}
 
 
-def read_request(body: bytes) -> Request:
+def read_request(body: bytes, form: BodyFormat = USUAL) -> Request:
     """What came to a server or listener, the envelope taken off.
 
     Raises:
@@ -101,7 +102,7 @@ def read_request(body: bytes) -> Request:
         oslo_messaging._drivers.common.UnsupportedRpcEnvelopeVersion: an envelope of another major version.
     """
     try:
-        data = decode(body)
+        data = decode(form.read(body))
     except ValueError as error:
         raise Unreadable(f"a body of {len(body)} bytes, expected JSON: {error}") from None
     if type(data) is not dict or type(data.get("ctxt")) is not dict or type(data.get("message")) is not dict:
@@ -146,7 +147,7 @@ def too_large_body(size: int, limit: int) -> bytes:
     return encode({"failure": common.serialize_remote_exception((RuntimeError, RuntimeError(text), None))})
 
 
-def read_reply(body: bytes, allowed_remote_exmods: list[str]) -> Any:
+def read_reply(body: bytes, allowed_remote_exmods: list[str], form: BodyFormat = USUAL) -> Any:
     """The result of a call.
 
     Raises:
@@ -155,7 +156,7 @@ def read_reply(body: bytes, allowed_remote_exmods: list[str]) -> Any:
         Unreadable: not a body of this module.
     """
     try:
-        data = decode(body)
+        data = decode(form.read(body))
     except ValueError as error:
         raise Unreadable(f"a reply of {len(body)} bytes, expected JSON: {error}") from None
     if type(data) is not dict:

@@ -7,12 +7,14 @@ whoever takes the next one is told how many those were.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from broker.oslo.bodies import plain
 from broker.oslo.contract import Inbox, OsloFailure, Session
 from broker.oslo.names import PRIORITIES
 
@@ -111,6 +113,8 @@ class NotificationListening:
             while not self._ending.is_set() and (item := inbox.get(None)) is not None:
                 exchange, topic, _server = item.address
                 body = item.body
+                with contextlib.suppress(ValueError):  # what cannot be read is counted where it is looked at
+                    body = plain(body)
                 item.acknowledge()
                 self._put(exchange, topic, body)
         finally:

@@ -15,6 +15,7 @@ import msgspec
 from broker.errors import HeadgateError, ProtocolError, RpcError
 from broker.identity import Credentials
 from broker.nesting import read_json
+from broker.oslo.bodies import plain
 from broker.oslo.contract import Address, Undelivered
 from broker.oslo.frames import check_name
 from broker.oslo.names import NAME_BYTES_MAX
@@ -131,7 +132,7 @@ def result_of(body: bytes) -> Any:
         RpcError: EIO, the server raised an exception; EPROTO, it is no reply.
     """
     try:
-        said = read_json(body)
+        said = read_json(plain(body))
     except ValueError:
         said = None
     if not isinstance(said, dict) or not ("result" in said or "failure" in said):

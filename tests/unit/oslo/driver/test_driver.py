@@ -14,6 +14,7 @@ import pytest
 from oslo_config import cfg
 from oslo_messaging._drivers import base
 
+from broker.oslo.bodies import BodyFormat
 from broker.oslo.contract import Address, Closed, Refused, Undelivered
 from broker.oslo.driver.driver import ZmqDriver
 from broker.oslo.driver.errors import MessageRefused, ZmqDriverError
@@ -432,3 +433,34 @@ def test_a_batch_is_not_larger_than_what_may_wait(conf: cfg.ConfigOpts, network:
         until(lambda: sum(endpoint.seen) == 20)
     transport.cleanup()
     assert endpoint.seen == [10, 10]
+
+
+# ---------------------------------------------------------------- compression
+
+
+class Mirror:
+    def echo(self, ctxt: Any, text: str) -> str:
+        return text
+
+
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_bodies_are_compressed_when_the_sender_is_told_to(
+    conf: cfg.ConfigOpts, network: Network, compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests, replies and notifications; whoever was told nothing reads them all the same."""
+    sent: list[bytes] = []
+    write = BodyFormat.write
+
+    def noted(form: BodyFormat, body: bytes) -> bytes:
+        sent.append(write(form, body))
+        return sent[-1]
+
+    monkeypatch.setattr(BodyFormat, "write", noted)
+    there = oslo_messaging.get_rpc_transport(conf, url="zmq://")
+    here = oslo_messaging.get_rpc_transport(conf, url=f"zmq://?zmq_compression={compression}")
+    text = "word " * 4000
+    with serving(there, Mirror()):
+        assert client(here).call({}, "echo", text=text) == text
+    assert [body[:1] for body in sent] == [b"x" if compression == "zlib" else b"{", b"{"]
+    for transport in (here, there):
+        transport.cleanup()

@@ -62,8 +62,8 @@ OURS = {
     "broker", "broker.errors", "broker.identity", "broker.memory", "broker.nesting", "broker.schemes",
     "broker.transport", "broker.transport.curve", "broker.transport.zeromq", "broker.transport.zeromq.address",
     "broker.transport.zeromq.tuning",
-    "broker.oslo", "broker.oslo.contract", "broker.oslo.frames", "broker.oslo.names", "broker.oslo.node",
-    "broker.oslo.records",
+    "broker.oslo", "broker.oslo.bodies", "broker.oslo.contract", "broker.oslo.frames", "broker.oslo.names",
+    "broker.oslo.node", "broker.oslo.records",
     "broker.oslo.directory", "broker.oslo.directory.connection", "broker.oslo.directory.link",
     "broker.oslo.directory.replica", "broker.oslo.directory.topic_index", "broker.oslo.directory.wire",
 }  # fmt: skip

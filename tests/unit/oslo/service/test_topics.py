@@ -2,6 +2,7 @@
 
 import doctest
 import errno
+import zlib
 
 import msgspec
 import pytest
@@ -102,6 +103,7 @@ def test_the_server_sees_who_calls_and_nobody_can_pretend():
 @pytest.mark.parametrize("result", [None, 3, "x", [1], {"a": None}])
 def test_results(result):
     assert topics.result_of(msgspec.json.encode({"result": result})) == result
+    assert topics.result_of(zlib.compress(msgspec.json.encode({"result": result}))) == result
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Bodies that were compressed: read by everybody, bounded, refused when they are broken."""
+
+import doctest
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from broker.oslo import bodies
+from broker.oslo.bodies import WORTHWHILE_BYTES, BodyFormat, compressed, plain
+
+LONG = json.dumps({"ctxt": {}, "message": {"method": "m", "args": {"text": "word " * 4000}}}).encode()
+
+
+def test_the_examples():
+    assert doctest.testmod(bodies).failed == 0
+
+
+@given(some.binary(max_size=3 * WORTHWHILE_BYTES))
+def test_what_was_compressed_is_what_it_was(data):
+    body = b'{"x": "' + data.hex().encode() + b'"}'
+    assert plain(compressed(body, 1 << 20)) == body
+
+
+def test_small_ones_and_such_as_are_too_large_anyway_stay_as_they_are():
+    small = LONG[: WORTHWHILE_BYTES - 1]
+    assert compressed(small, 1 << 20) is small
+    assert compressed(LONG, len(LONG) - 1) is LONG
+    assert len(compressed(LONG, len(LONG))) < len(LONG) / 5
+
+
+def test_a_stream_may_not_become_more_than_the_limit():
+    bomb = zlib.compress(b'{"x": "' + bytes(50_000_000))
+    assert len(bomb) < 60_000
+    with pytest.raises(ValueError, match="holds more than 1000000"):
+        plain(bomb, 1_000_000)
+    assert plain(zlib.compress(LONG), len(LONG)) == LONG
+    with pytest.raises(ValueError, match="holds more than"):
+        plain(zlib.compress(LONG), len(LONG) - 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"x", "cut"),
+        (zlib.compress(LONG)[:-1], "cut"),
+        (zlib.compress(LONG) + b"more", "something behind it"),
+        (b"x\x9cnonsense", "cannot be read"),
+    ],
+)
+def test_what_is_no_stream_is_refused(body, why):
+    with pytest.raises(ValueError, match=why):
+        plain(body)
+
+
+def test_a_format_reads_both_and_writes_one():
+    quiet, brief = BodyFormat(), BodyFormat(compress=True)
+    assert quiet.write(LONG) is LONG
+    assert brief.write(LONG)[:1] == b"x"
+    for form in (quiet, brief):
+        assert form.read(brief.write(LONG)) == form.read(LONG) == LONG
