@@ -162,6 +162,8 @@ def test_a_call_of_oslo_from_one_node_to_the_other(cluster):
         "--wait",
         "--timeout",
         "20",
+        "--curve-cert",  # the other node lets in whoever has the proxies' own
+        "/keys/oslo.cert",
         "--json",
     )
     assert json.loads(cluster.ask("oslo-1", *words)) == {

@@ -63,7 +63,14 @@ DirectoryKey = Annotated[
         "--directory-key", metavar="KEY", help="Its CURVE public key. Default: that of our certificate."
     ),
 ]
-CurveCert = Annotated[str, typer.Option("--curve-cert", metavar="FILE", help="Our CURVE certificate.")]
+CurveCert = Annotated[
+    str,
+    typer.Option(
+        "--curve-cert",
+        metavar="FILE",
+        help="Our CURVE certificate. A node with CURVE lets in those alone that it lists, and its own.",
+    ),
+]
 
 Work = Callable[[Session], int | None]
 
