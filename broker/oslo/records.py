@@ -7,9 +7,11 @@ one replaces it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+
+from broker.oslo.names import Pipeline
 
 STATES_MAX: Final = 16_384
 """States that a directory holds: four pipelines of some thousand nodes."""
@@ -18,6 +20,15 @@ RECORDS_MAX: int = 65_536
 """Records of one state."""
 STATE_CHARS_MAX: int = 4 << 20
 """Characters of all names in one state: ``RECORDS_MAX`` records of 64."""
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+NodeName = Annotated[str, msgspec.Meta(min_length=1)]
+PipelineName = Annotated[str, msgspec.Meta(pattern=rf"\A({'|'.join(Pipeline)})\Z")]
+Endpoint = Annotated[
+    str, msgspec.Meta(pattern=r"\A(tcp://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%a-z]{2,64}\]):[0-9]{1,5})?\Z")
+]
+CurveKey = Annotated[str, msgspec.Meta(pattern=r"\A([!-~]{40})?\Z")]
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -35,16 +46,16 @@ class Record(msgspec.Struct, frozen=True, array_like=True, order=True):
 class State(msgspec.Struct, frozen=True):
     """What one pipeline of one node offers."""
 
-    node: str
+    node: NodeName
     """Name of the node: what its proxy calls itself, by default its host."""
-    pipeline: str
-    incarnation: int
+    pipeline: PipelineName
+    incarnation: Number
     """Of the pipeline's process: nanoseconds of the clock at its start; a greater one replaces a smaller one."""
-    version: int
+    version: Number
     """Counts what the process has announced; a greater one replaces a smaller one of the same incarnation."""
-    endpoint: str
+    endpoint: Endpoint
     """Where other nodes connect: ``tcp://host:port``; "" nowhere."""
-    key: str = ""
+    key: CurveKey = ""
     """Z85 public key of CURVE at that endpoint; "" plaintext."""
     records: tuple[Record, ...] = ()
 
@@ -73,10 +84,10 @@ Age = tuple[int, int]
 class Beat(msgspec.Struct, frozen=True, array_like=True):
     """The lease of a state is renewed, or ended. Who has another version of the state has missed something."""
 
-    node: str
-    pipeline: str
-    incarnation: int
-    version: int
+    node: NodeName
+    pipeline: PipelineName
+    incarnation: Number
+    version: Number
 
     @property
     def place(self) -> Place:

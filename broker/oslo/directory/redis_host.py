@@ -1,4 +1,4 @@
-"""One Redis host: a thread that writes, renews and reads, and one that listens to its channel.
+"""One Redis host: a thread that writes, renews and reads.
 
 A state is written as a whole, with the lease that its keys have to live. The channel says only which place has changed:
 who hears that reads its key. Twice in a lease all leases are looked at, so that what was not heard is found, too.
@@ -24,11 +24,12 @@ from broker.oslo.directory.redis_keys import (
 )
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome, Why
 from broker.oslo.frames import Malformed
+from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import natives
 from broker.oslo.records import STATES_MAX, Age, Place, State, to_json
 
-LISTEN_S: Final = 0.25
-"""Longest wait of the listening thread until it looks whether it shall end."""
+CHANNEL_S: Final = 2.0
+"""Longest wait for the channel to be there."""
 RETRY_FIRST_S: Final = 0.1
 RETRY_LAST_S: Final = 2.0
 """After an attempt to connect that failed; doubled each time."""
@@ -36,8 +37,13 @@ LEASES_AT_ONCE: Final = 512
 STATES_AT_ONCE: Final = 32
 MISSING_SCANS: Final = 2
 """A state is gone when it was missing so often in a row: after FLUSHALL its owner needs a beat to write it again."""
-REST_S: Final = 0.1
-"""Between two rounds of writing and reading: what changes meanwhile is written once, and read once."""
+NEVER: Final = (0, 0)
+"""The age of what has to be written again."""
+ROUND_S: Final = 0.1
+"""A round waits for the channel so long, at most. After one that wrote or read there is none for as long: what changes
+meanwhile is written once, and read once."""
+HEARD_MAX: Final = 1_024
+"""Messages of the channel in one round."""
 
 Opener = Callable[[], Any]
 """Makes a client of redis-py."""
@@ -50,9 +56,7 @@ class RedisHost:
         name: of the source.
         label: for logs: host and port.
         open_: makes a client.
-        node: what is read of it is dropped: we know better.
-        lease_s: of what is written.
-        beat_s: between two renewals.
+        config: of the node: its name, whose places are not read, how long a lease lasts and how often it is renewed.
         say: takes what was read, in this host's threads: a message, or None and why the host is lost.
     """
 
@@ -61,9 +65,7 @@ class RedisHost:
         name: str,
         label: str,
         open_: Opener,
-        node: str,
-        lease_s: float,
-        beat_s: float,
+        config: NodeConfig,
         say: Callable[[RedisHost, DirectoryMessage | None, str], None],
     ) -> None:
         self.name = name
@@ -73,20 +75,17 @@ class RedisHost:
             ("connects", "losses", "writes", "renewals", "scans", "read", "heard", "malformed"), 0
         )
         self._open = open_
-        self._node = node
-        self._lease_ms = max(int(lease_s * 1000), 1)
-        self._lease_s = lease_s
-        self._beat_s = beat_s
+        self._node = config.node
+        self._lease_ms = max(int(config.lease_s * 1000), 1)
+        self._lease_s = config.lease_s
+        self._beat_s = config.beat_s
         self._say = say
         self._lock = threading.Lock()
-        self._wake = threading.Event()
         self._stopping = threading.Event()
         self._wanted: dict[Place, State] = {}
-        self._ended: set[Place] = set()
         self._changed: set[Place] = set()
         self._untaken = 0
         self._incarnation = 0
-        self._broken = ""
         self._known: dict[Place, Age] = {}
         self._missing: dict[Place, int] = {}
         self._written: dict[Place, Age] = {}
@@ -102,26 +101,20 @@ class RedisHost:
         """Write ``state`` soon, and renew its lease until ``remove``."""
         with self._lock:
             self._wanted[state.place] = state
-            self._ended.discard(state.place)
-        self._wake.set()
 
     def remove(self, place: Place) -> None:
         """Take the state there back, when it was ours."""
         with self._lock:
-            if self._wanted.pop(place, None) is not None:
-                self._ended.add(place)
-        self._wake.set()
+            self._wanted.pop(place, None)
 
     def taken(self) -> None:
         """The reactor took one message."""
         with self._lock:
             self._untaken -= 1
-        self._wake.set()
 
     def stop(self) -> None:
         """End the thread soon."""
         self._stopping.set()
-        self._wake.set()
 
     def join(self, timeout_s: float) -> None:
         """Wait for its end."""
@@ -133,9 +126,12 @@ class RedisHost:
         return {"host": self.label, "alive": self.alive, "states": len(self._known), **self.counts}
 
     def _tell(self, kind: DirectoryKind, body: wire.Body) -> None:
+        self._hand_over(DirectoryMessage(kind, body), "")
+
+    def _hand_over(self, message: DirectoryMessage | None, error: str) -> None:
         with self._lock:
             self._untaken += 1
-        self._say(self, DirectoryMessage(kind, body), "")
+        self._say(self, message, error)
 
     # ------------------------------------------------------------ the thread
 
@@ -150,88 +146,88 @@ class RedisHost:
             if self.alive or not self.counts["losses"]:
                 self.alive = False
                 self.counts["losses"] += 1
-                with self._lock:
-                    self._untaken += 1
-                self._say(self, None, error)
+                self._hand_over(None, error)
             self._stopping.wait(wait_s)
             wait_s = min(wait_s * 2, RETRY_LAST_S)
 
     def _session(self) -> str:
         """From a connection to its loss; returns why it was lost."""
         client = channel = None
-        listener: Any = None
         try:
             client = self._open()
             self._incarnation = _incarnation(client)
             channel = client.pubsub(ignore_subscribe_messages=False)
             channel.subscribe(CHANNEL)
-            channel.get_message(timeout=LISTEN_S * 8)  # from here on nothing that is published is missed
-            self._broken = ""
-            self._written.clear()
-            listener = natives.start_thread(lambda: self._listen(channel), f"headgate-{self.name}-channel")
+            channel.get_message(timeout=CHANNEL_S)  # from here on nothing that is published is missed
+            self._written = dict.fromkeys(self._written, NEVER)  # it may have forgotten everything
             self.alive = True
             self.counts["connects"] += 1
             self._write(client)
             self._begin(client)
-            self._stay(client)
+            self._stay(client, channel)
         except Exception as error:  # whatever it is: the thread has to try again
-            return _text(error)
+            return f"{type(error).__name__}: {str(error)[:160]}"
         finally:
-            self._broken = self._broken or "ended"
-            if listener is not None:
-                listener.join(LISTEN_S * 8)
             for each in (channel, client):
                 if each is not None:
                     with contextlib.suppress(Exception):
                         each.close()
-        return self._broken
+        return "ended"
 
-    def _stay(self, client: Any) -> None:
-        beat_at = scan_at = time.monotonic()
-        scan_at += self._lease_s / 2
-        while not self._broken:
-            self._write(client)
-            if self._stopping.is_set():
-                return
+    def _stay(self, client: Any, channel: Any) -> None:
+        beat_at = rest_until = time.monotonic()
+        scan_at = beat_at + self._lease_s / 2
+        while True:
+            self._hear(channel)
             now = time.monotonic()
+            if now < rest_until and not self._stopping.is_set():
+                continue
             if now >= beat_at:
                 beat_at = now + self._beat_s
                 self._renew(client)
+            busy = self._write(client)
+            if self._stopping.is_set():
+                return
             if not self._untaken:  # else the reactor is busy with what was read before
                 if now >= scan_at:
                     scan_at = now + self._lease_s / 2
                     self._scan(client)
-                self._read(client, self._take_changed())
-            self._stopping.wait(REST_S)
-            self._wake.wait(max(min(beat_at, scan_at) - time.monotonic(), 0.0))
-            self._wake.clear()
+                changed, self._changed = self._changed, set()
+                self._read(client, changed)
+                busy |= bool(changed)
+            if busy:
+                rest_until = now + ROUND_S
 
-    def _listen(self, channel: Any) -> None:
-        try:
-            while not self._broken:
-                got = channel.get_message(timeout=LISTEN_S)
-                if got is not None and got["type"] == "message":
-                    self._heard(got["data"])
-        except Exception as error:
-            self._broken = _text(error)
-            self._wake.set()
+    def _hear(self, channel: Any) -> None:
+        """Wait for the channel, and note which places it says."""
+        wait_s = ROUND_S
+        for _ in range(HEARD_MAX):
+            said = channel.get_message(timeout=wait_s)
+            if said is None:
+                return
+            wait_s = 0.0
+            if said["type"] != "message":
+                continue
+            self.counts["heard"] += 1
+            place = read_place(said["data"])
+            if place is None:
+                self.counts["malformed"] += 1
+            elif place[0] != self._node and len(self._changed) < STATES_MAX:
+                self._changed.add(place)
 
     # ------------------------------------------------------------ writing
 
-    def _write(self, client: Any) -> None:
+    def _write(self, client: Any) -> bool:
+        """Take back what has ended, write what has changed; whether there was any."""
         with self._lock:
-            ended, self._ended = self._ended, set()
-            wanted = tuple(self._wanted.values())
-        try:
-            for place in ended:
-                self._take_back(client, place)
-            for state in wanted:
-                if self._written.get(state.place) != state.age:
-                    self._put(client, state)
-        except BaseException:
-            with self._lock:
-                self._ended |= ended - self._wanted.keys()
-            raise
+            wanted = dict(self._wanted)
+        ended = self._written.keys() - wanted.keys()
+        changed = [state for place, state in wanted.items() if self._written.get(place) != state.age]
+        for place in ended:
+            self._take_back(client, place)
+        for state in changed:
+            self._put(client, state)
+        return bool(ended or changed)
 
     def _put(self, client: Any, state: State) -> None:
         place = state.place
@@ -250,7 +246,7 @@ class RedisHost:
             batch.srem(PLACES, to_json(place))
             batch.publish(CHANNEL, to_json(place))
             batch.execute()
-        self._written.pop(place, None)
+        del self._written[place]
 
     def _renew(self, client: Any) -> None:
         places = tuple(self._written)
@@ -263,11 +259,9 @@ class RedisHost:
             batch.sadd(PLACES, *map(to_json, places))
             kept = batch.execute()
         self.counts["renewals"] += 1
-        lost = [place for at, place in enumerate(places) if not (kept[2 * at] and kept[2 * at + 1])]
-        for place in lost:
-            del self._written[place]
-        if lost:
-            self._write(client)
+        for at, place in enumerate(places):
+            if not (kept[2 * at] and kept[2 * at + 1]):
+                self._written[place] = NEVER
 
     # ------------------------------------------------------------ reading
 
@@ -332,26 +326,6 @@ class RedisHost:
         except Malformed:
             self.counts["malformed"] += 1
             return None
-
-    def _take_changed(self) -> set[Place]:
-        with self._lock:
-            changed, self._changed = self._changed, set()
-        return changed
-
-    def _heard(self, data: bytes) -> None:
-        self.counts["heard"] += 1
-        place = read_place(data)
-        if place is None:
-            self.counts["malformed"] += 1
-        elif place[0] != self._node:
-            with self._lock:
-                if len(self._changed) < STATES_MAX:
-                    self._changed.add(place)
-            self._wake.set()
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:160]}"
 
 
 def _incarnation(client: Any) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from broker.errors import ConfigError
 from broker.oslo.directory.redis_host import Opener, RedisHost
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
+from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.records import Place, State
 
@@ -31,34 +31,22 @@ class RedisShare:
 
     Args:
         reactor: whose thread is told what was read, and calls ``announce`` and ``withdraw``.
-        urls: ``redis://[user:password@]host:port[/db]``, ``rediss://``, ``unix://``, or
-            ``sentinel://[user:password@]host:port[,host:port]/service[/db]``; none: nothing is shared.
+        config: of the node. ``redis`` are URLs: ``redis://[user:password@]host:port[/db]``, ``rediss://``, ``unix://``,
+            or ``sentinel://[user:password@]host:port[,host:port]/service[/db]``; none: nothing is shared.
         replica: what is fed; the sources are called ``redis:0`` and so on.
-        node: our own; what others say of it is not taken.
-        lease_s: how long a state outlives its last renewal.
-        beat_s: between two renewals.
 
     Raises:
-        ConfigError: redis-py is not installed, or one of ``urls`` is none; its text has no password.
+        ConfigError: redis-py is not installed, or one of the URLs is none; its text has no password.
     """
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        urls: Iterable[str],
-        replica: Replica,
-        *,
-        node: str,
-        lease_s: float,
-        beat_s: float,
-    ) -> None:
+    def __init__(self, reactor: Reactor, config: NodeConfig, replica: Replica) -> None:
         self.kind = "redis"
         self._reactor = reactor
         self._replica = replica
         self._seen: set[str] = set()
-        openers = [opener(url, f"redis URL {number}") for number, url in enumerate(urls, 1)]
+        openers = [opener(url, f"redis URL {number}") for number, url in enumerate(config.redis, 1)]
         self.hosts = [
-            RedisHost(f"redis:{number}", label, open_, node, lease_s, beat_s, self._said)
+            RedisHost(f"redis:{number}", label, open_, config, self._said)
             for number, (label, open_) in enumerate(openers)
         ]
         for host in self.hosts:

@@ -7,27 +7,26 @@ never echo each other.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import zmq
 
 from broker.oslo import frames
-from broker.oslo.directory import subscribers, wire
+from broker.oslo.directory import wire
 from broker.oslo.directory.admission import Admission, Announcers, LocalAdmission
 from broker.oslo.directory.redis_share import RedisShare
 from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
 from broker.oslo.directory.replica import HERE, Replica
-from broker.oslo.directory.subscribers import DirectorySubscribers
+from broker.oslo.directory.subscribers import SENT_MSGS, DirectorySubscribers
 from broker.oslo.directory.uplinks import Uplinks
 from broker.oslo.directory.wire import (
     TO_DIRECTORY,
     DirectoryKind,
     DirectoryMessage,
-    DirectoryRefused,
     Gone,
     States,
     Welcome,
@@ -37,8 +36,6 @@ from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.binding import TcpPort, bind_local, guard, resolved
 from broker.oslo.reactor.loop import Reactor, Timer
-from broker.oslo.reactor.pipe import Receive
-from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.oslo.records import State, to_json
 from broker.transport import curve
@@ -53,17 +50,6 @@ TICKS: Final = 4
 QUIET_S: Final = 10.0
 """Between two lines in the log about the same kind of refusal."""
 STOP_MS: Final = 200
-
-
-@dataclass(slots=True)
-class _Door:
-    """One of the two sockets."""
-
-    kind: str
-    endpoint: str
-    pipe: RouterPipe
-    subscribers: DirectorySubscribers
-    rule: Announcers
 
 
 class DirectoryServer:
@@ -90,20 +76,22 @@ class DirectoryServer:
         self.incarnation = time.time_ns()
         self._reactor = reactor
         self._config = config
-        self._doors: list[_Door] = []
+        self._local: list[DirectorySubscribers] = []
+        self._remote: list[DirectorySubscribers] = []
         self._shares: list[Uplinks | RedisShare] = []
         self._admission: Admission | None = None
         self._port: TcpPort | None = None
         self._key = ""
         self._release: Callable[[], None] | None = None
         self._path = ""
-        self._gathered = False
         self._overdue: Timer | None = None
         self._next: Timer | None = None
-        self._all: list[subscribers.Frames] | None = None
-        self._first_hand: list[subscribers.Frames] | None = None
         self._said: dict[str, float] = {}
         self.replica.on_state.append(self._told_locally)
+
+    @property
+    def _sockets(self) -> list[DirectorySubscribers]:
+        return self._local + self._remote
 
     # ------------------------------------------------------------ life
 
@@ -121,16 +109,7 @@ class DirectoryServer:
             if config.host:
                 self._open_tcp(certificate)
             self._shares.append(Uplinks(self._reactor, config, self.replica, self.incarnation, certificate))
-            self._shares.append(
-                RedisShare(
-                    self._reactor,
-                    config.redis,
-                    self.replica,
-                    node=config.node,
-                    lease_s=config.lease_s,
-                    beat_s=config.beat_s,
-                )
-            )
+            self._shares.append(RedisShare(self._reactor, config, self.replica))
         except BaseException:
             self._close()
             raise
@@ -140,7 +119,7 @@ class DirectoryServer:
         self.replica.feed(HERE, DirectoryMessage(DirectoryKind.STATES, States((), complete=True)), now)
         self._overdue = self._reactor.call_later(GATHER_S, self._gather, True)
         self._tick()
-        log.info("directory of %s: listening at %s", config.node, [door.endpoint for door in self._doors])
+        log.info("directory of %s: listening at %s", config.node, [each.endpoint for each in self._sockets])
 
     def renew_from(self, config: NodeConfig, certificate: curve.Certificate | None) -> None:
         """Go by the keys of ``config`` from now on; show ``certificate`` to whoever connects, here and elsewhere.
@@ -156,16 +135,16 @@ class DirectoryServer:
             if isinstance(share, Uplinks):
                 share.renew(config, certificate)
         if certificate is not None and self._port is not None and certificate.public_key != self._key:
-            (pipe,) = (door.pipe for door in self._doors if door.kind == "tcp")
             try:
                 self._port.renew(certificate)
             finally:
-                self._reactor.touch(pipe)
+                for each in self._remote:
+                    self._reactor.touch(each.pipe)
             self._key = certificate.public_key
 
     def stop(self, reason: str) -> None:
         """Close everything; what was announced stays known elsewhere until its lease ends. Harmless twice."""
-        if self._doors:
+        if self._sockets:
             log.info("directory of %s: stopped: %s", self._config.node, reason)
         self._close()
 
@@ -175,13 +154,13 @@ class DirectoryServer:
                 timer.cancel()
         for share in self._shares:
             share.close()
-        for door in self._doors:
-            door.pipe.close(STOP_MS)
+        for each in self._sockets:
+            each.close(STOP_MS)
         if self._release is not None:
             self._release()
         if self._path:
             remove_socket(self._path)
-        self._doors, self._path = [], ""
+        self._local, self._remote, self._path = [], [], ""
 
     def _open_tcp(self, certificate: curve.Certificate | None) -> None:
         config = self._config
@@ -191,11 +170,8 @@ class DirectoryServer:
         served = None if certificate is None else curve.CurveServer(certificate)
         admission = self._admission = Admission(config, "" if certificate is None else certificate.public_key)
         try:
-            tune_tcp(
-                sock,
-                Tuning(KeepAlive(*config.keepalive), wire.JSON_BYTES_MAX, served),
-                send_msgs=subscribers.SENT_MSGS,
-            )
+            tuning = Tuning(KeepAlive(*config.keepalive), wire.JSON_BYTES_MAX, served)
+            tune_tcp(sock, tuning, send_msgs=SENT_MSGS)
             self._release = guard(self._reactor, sock, admission)
             self._port = TcpPort(sock, where)
             self.endpoint = self._port.endpoint.text
@@ -203,84 +179,78 @@ class DirectoryServer:
             sock.close(0)
             raise
         self._key = "" if certificate is None else certificate.public_key
-        self._add_door("tcp", self.endpoint, sock, "User-Id", admission)
+        self._remote.append(
+            self._subscribers(sock, self.endpoint, "User-Id", admission, self.registry.states)
+        )
 
     def _open_local(self) -> None:
         sock = self._new_socket()
         try:
-            tune_local(sock, wire.JSON_BYTES_MAX, send_msgs=subscribers.SENT_MSGS)
+            tune_local(sock, wire.JSON_BYTES_MAX, send_msgs=SENT_MSGS)
             self._path = bind_local(sock, self._config.path(DIRECTORY_SOCKET), self._config.ipc_group)
         except BaseException:
             sock.close(0)
             raise
-        self._add_door("ipc", f"ipc://{self._path}", sock, "Peer-Address", LocalAdmission(self._config.node))
+        rule = LocalAdmission(self._config.node)
+        subscribers = self._subscribers(
+            sock, f"ipc://{self._path}", "Peer-Address", rule, self.replica.states
+        )
+        subscribers.complete = False  # until the other directories have answered
+        self._local.append(subscribers)
 
     def _new_socket(self) -> zmq.Socket[bytes]:
         if self._reactor.context is None:
             raise RuntimeError("a directory is opened before its reactor was")
         return self._reactor.context.socket(zmq.ROUTER)
 
-    def _add_door(
-        self, kind: str, endpoint: str, sock: zmq.Socket[bytes], origin: str, rule: Announcers
-    ) -> None:
+    def _subscribers(
+        self,
+        sock: zmq.Socket[bytes],
+        endpoint: str,
+        origin: str,
+        rule: Announcers,
+        states: Callable[[], Iterable[State]],
+    ) -> DirectorySubscribers:
         config = self._config
-        pipe = RouterPipe(
-            self._reactor,
-            sock,
-            self._receiver(len(self._doors)),
-            origin=origin,
-            outbox_msgs=subscribers.OUTBOX_MSGS,
-            outbox_bytes=subscribers.OUTBOX_BYTES,
-            total_bytes=subscribers.OUTBOXES_BYTES,
+        about = (config.node, self.incarnation, config.lease_s, config.ipc_dir, config.message_bytes_max)
+        return DirectorySubscribers(
+            self._reactor, sock, endpoint, origin, rule, Welcome(*about), states, self._receive
         )
-        welcome = Welcome(
-            config.node, self.incarnation, config.lease_s, config.ipc_dir, config.message_bytes_max
-        )
-        listeners = DirectorySubscribers(
-            self._reactor,
-            pipe,
-            wire.encode(DirectoryKind.WELCOME, welcome),
-            self._all_states if kind == "ipc" else self._first_hand_states,
-            (lambda: self._gathered) if kind == "ipc" else (lambda: True),
-            config.lease_s,
-        )
-        self._doors.append(_Door(kind, endpoint, pipe, listeners, rule))
 
     # ------------------------------------------------------------ what comes in
 
-    def _receiver(self, index: int) -> Receive:
-        return lambda parts, origin: self._receive(self._doors[index], parts, origin)
-
-    def _receive(self, door: _Door, parts: list[bytes], origin: str) -> None:
+    def _receive(self, subscribers: DirectorySubscribers, parts: list[bytes], origin: str) -> None:
         rid = parts[0]
-        if not door.rule.enters(origin):
-            door.subscribers.forget(rid)
-            self._refuse(door, rid, "this key may not be here any more", "forbidden")
+        if not subscribers.rule.enters(origin):
+            subscribers.forget(rid)
+            self._refuse(subscribers, rid, "this key may not be here any more", "forbidden")
             return
         if len(parts) == 3 and parts[1][:3] == frames.MAGIC:
-            self._answer_status(door, rid, parts[1])
+            self._answer_status(subscribers, rid, parts[1])
             return
         try:
             message = wire.decode(parts[1:], TO_DIRECTORY)
         except frames.Malformed as error:
             about = "other_version" if error.unknown_version else "malformed"
             self.counts[about] += 1
-            self._say(about, "directory: dropped a message of a peer at %s: %s", door.endpoint, error)
+            self._say(about, "directory: dropped a message of a peer at %s: %s", subscribers.endpoint, error)
             if error.unknown_version:  # it cannot read this, and says in its log that we speak another one
-                door.subscribers.send(rid, wire.GREET)
+                subscribers.send(rid, wire.GREET)
             return
         if message.kind is DirectoryKind.HELLO:
-            door.subscribers.hello(rid, message.body)
-        elif door.subscribers.heard(rid) and not (message.kind is DirectoryKind.BEAT and not message.body):
-            self._announced(door, rid, origin, message)
+            subscribers.hello(rid, message.body)
+        elif subscribers.heard(rid) and not (message.kind is DirectoryKind.BEAT and not message.body):
+            self._announced(subscribers, rid, origin, message)
 
-    def _announced(self, door: _Door, rid: bytes, origin: str, message: DirectoryMessage) -> None:
-        objection = door.rule.objection(origin, message)
+    def _announced(
+        self, subscribers: DirectorySubscribers, rid: bytes, origin: str, message: DirectoryMessage
+    ) -> None:
+        objection = subscribers.rule.objection(origin, message)
         if objection:
             self.counts["forbidden"] += 1
-            self._refuse(door, rid, objection, "forbidden")
+            self._refuse(subscribers, rid, objection, "forbidden")
             return
-        owner, now = door.rule.owner(origin), self._reactor.now()
+        owner, now = subscribers.rule.owner(origin), self._reactor.now()
         if message.kind is DirectoryKind.ANNOUNCE:
             answer = self.registry.announce(owner, message.body, now)
         elif message.kind is DirectoryKind.BEAT:
@@ -290,37 +260,34 @@ class DirectoryServer:
         for news in answer.news:
             self._publish(news)
         if answer.unknown:
-            door.subscribers.send(rid, wire.GREET)
+            subscribers.send(rid, wire.GREET)
         if answer.refused:
-            self._refuse(door, rid, answer.refused)
+            self._refuse(subscribers, rid, answer.refused)
 
-    def _refuse(self, door: _Door, rid: bytes, reason: str, about: str = "refused") -> None:
+    def _refuse(
+        self, subscribers: DirectorySubscribers, rid: bytes, reason: str, about: str = "refused"
+    ) -> None:
         self.counts["refused"] += 1
-        self._say(about, "directory: refused a peer at %s: %s", door.endpoint, reason)
-        door.subscribers.send(rid, wire.encode(DirectoryKind.REFUSED, DirectoryRefused(reason)))
+        self._say(about, "directory: refused a peer at %s: %s", subscribers.endpoint, reason)
+        subscribers.refuse(rid, reason)
 
-    def _answer_status(self, door: _Door, rid: bytes, head: bytes) -> None:
-        try:
+    def _answer_status(self, subscribers: DirectorySubscribers, rid: bytes, head: bytes) -> None:
+        envelope = None
+        with contextlib.suppress(frames.Malformed):
             envelope = frames.decode(head)
-        except frames.Malformed:
-            self.counts["malformed"] += 1
-            return
-        if envelope.kind != frames.Kind.STATUS:
+        if envelope is None or envelope.kind != frames.Kind.STATUS:
             self.counts["malformed"] += 1
             return
         self.counts["queries"] += 1
         answer = (frames.encode(frames.Kind.STATUS, id=envelope.id), to_json(self.status()))
-        door.subscribers.send(rid, answer)
+        subscribers.send(rid, answer)
 
     # ------------------------------------------------------------ what goes out
 
     def _publish(self, news: DirectoryMessage) -> None:
         """Pass on what happened to states announced first hand: to TCP, to other directories, to our own replica."""
-        self._first_hand = None
-        encoded = wire.encode(news.kind, news.body)
-        for door in self._doors:
-            if door.kind != "ipc":
-                door.subscribers.publish(encoded)
+        for each in self._remote:
+            each.publish(news.kind, news.body)
         for share in self._shares:
             if news.kind is DirectoryKind.GONE:
                 for gone in news.body:
@@ -333,25 +300,12 @@ class DirectoryServer:
 
     def _told_locally(self, before: State | None, after: State | None) -> None:
         """What is in force has changed: tell this node's processes."""
-        self._all = None
-        if after is not None:
-            encoded = wire.encode(DirectoryKind.STATES, States((after,)))
-        elif before is not None:
-            gone = Gone(before.node, before.pipeline, before.incarnation, Why.MOVED)
-            encoded = wire.encode(DirectoryKind.GONE, (gone,))
-        for door in self._doors:
-            if door.kind == "ipc":
-                door.subscribers.publish(encoded)
-
-    def _all_states(self) -> list[subscribers.Frames]:
-        if self._all is None:
-            self._all = wire.chunks(self.replica.states())
-        return self._all
-
-    def _first_hand_states(self) -> list[subscribers.Frames]:
-        if self._first_hand is None:
-            self._first_hand = wire.chunks(self.registry.states())
-        return self._first_hand
+        for subscribers in self._local:
+            if after is not None:
+                subscribers.publish(DirectoryKind.STATES, States((after,)))
+            elif before is not None:
+                gone = Gone(before.node, before.pipeline, before.incarnation, Why.MOVED)
+                subscribers.publish(DirectoryKind.GONE, (gone,))
 
     # ------------------------------------------------------------ time
 
@@ -366,42 +320,23 @@ class DirectoryServer:
         for share in self._shares:
             if isinstance(share, Uplinks):
                 share.tick()
-        for door in self._doors:
-            door.subscribers.tick()
+        for each in self._sockets:
+            each.tick()
 
     def _gather(self, overdue: bool) -> None:
         """Call snapshots complete once the other directories have answered, or had their time."""
-        if self._gathered:
-            return
         if overdue or all(share.heard_all for share in self._shares):
-            self._gathered = True
-            for door in self._doors:
-                if door.kind == "ipc":
-                    door.subscribers.completed()
+            for each in self._local:
+                each.completed()
 
     # ------------------------------------------------------------ status
 
     def status(self) -> dict[str, Any]:
         """Sockets, counters, leases, sources; no secrets."""
-        doors = [
-            {
-                "type": "ROUTER",
-                "endpoint": door.endpoint,
-                "in": door.pipe.received,
-                "in_bytes": door.pipe.received_bytes,
-                "out": door.pipe.sent,
-                "out_bytes": door.pipe.sent_bytes,
-                "waiting": door.pipe.waiting,
-                "refused": door.pipe.refused,
-                "peers": len(door.subscribers),
-                **door.subscribers.counts,
-            }
-            for door in self._doors
-        ]
         return {
             "node": self._config.node,
             "incarnation": self.incarnation,
-            "sockets": doors,
+            "sockets": [each.status() for each in self._sockets],
             "states": len(self.registry),
             "records": self.registry.records,
             "settings": self.settings,

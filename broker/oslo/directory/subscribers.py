@@ -1,4 +1,4 @@
-"""Those who listen to a directory on one of its sockets: each is sent a snapshot, then what changes.
+"""Those who listen to a directory on one of its sockets: each is sent a snapshot, then each state that changes.
 
 A listener that does not keep up costs only its own, bounded outbox: what does not fit there is not sent at all, and
 once the outbox is empty it is sent a new snapshot. Messages are encoded once for all.
@@ -6,15 +6,19 @@ once the outbox is empty it is sent a new snapshot. Messages are encoded once fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import zmq
 
 from broker.oslo.directory import wire
-from broker.oslo.directory.wire import DirectoryKind, DirectoryRefused, Hello
+from broker.oslo.directory.admission import Announcers
+from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryRefused, Hello, Welcome
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.pipe import Outcome
 from broker.oslo.reactor.router import RouterPipe
+from broker.oslo.records import State
 
 PEERS_MAX: Final = 16_384
 """Processes on one node, or nodes and applications at one port; more are refused."""
@@ -41,38 +45,55 @@ class _Peer:
 
 
 class DirectorySubscribers:
-    """The listeners at one ROUTER.
+    """The listeners at one ROUTER of a directory.
 
     Args:
         reactor: whose.
-        pipe: the socket.
+        sock: bound; closed by ``close``.
+        endpoint: where.
+        origin: property of a connection that says who it is, see ``Pipe``.
+        rule: who may announce here.
         welcome: what HELLO is answered with.
-        snapshot: the messages that tell all states.
-        complete: says whether a snapshot is complete as it is; if not, ``completed`` has to be called later.
-        lease_s: of this directory.
+        states: all that they are told.
+        receive: takes what a peer says: ourselves, its frames with its id in front, and its origin.
 
     Attributes:
+        complete: whether a snapshot is complete as it is; if not, ``completed`` has to be called later.
+        pipe: the socket.
         counts: what happened how often.
     """
 
     def __init__(
         self,
         reactor: Reactor,
-        pipe: RouterPipe,
-        welcome: Frames,
-        snapshot: Callable[[], Sequence[Frames]],
-        complete: Callable[[], bool],
-        lease_s: float,
+        sock: zmq.Socket[bytes],
+        endpoint: str,
+        origin: str,
+        rule: Announcers,
+        welcome: Welcome,
+        states: Callable[[], Iterable[State]],
+        receive: Callable[[DirectorySubscribers, list[bytes], str], None],
     ) -> None:
+        self.endpoint = endpoint
+        self.rule = rule
+        self.complete = True
         self.counts = dict.fromkeys(("hellos", "snapshots", "behind", "lost", "silent", "crowded"), 0)
+        self.pipe = RouterPipe(
+            reactor,
+            sock,
+            lambda parts, origin: receive(self, parts, origin),
+            origin=origin,
+            outbox_msgs=OUTBOX_MSGS,
+            outbox_bytes=OUTBOX_BYTES,
+            total_bytes=OUTBOXES_BYTES,
+        )
+        self.pipe.unreachable = self._lost
         self._reactor = reactor
-        self._pipe = pipe
-        self._welcome = welcome
-        self._snapshot = snapshot
-        self._complete = complete
-        self._lease_s = lease_s
+        self._welcome = wire.encode(DirectoryKind.WELCOME, welcome)
+        self._lease_s = welcome.lease_s
+        self._states = states
+        self._snapshot: list[Frames] | None = None
         self._peers: dict[bytes, _Peer] = {}
-        pipe.unreachable = self._lost
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -83,9 +104,7 @@ class DirectorySubscribers:
         peer = self._peers.get(rid)
         if peer is None and len(self._peers) >= PEERS_MAX:
             self.counts["crowded"] += 1
-            self.send(
-                rid, wire.encode(DirectoryKind.REFUSED, DirectoryRefused(f"{PEERS_MAX} others are listening"))
-            )
+            self.refuse(rid, f"{PEERS_MAX} others are listening")
             return
         if peer is None or not peer.due:
             self._reactor.call_soon(self._greet, rid)
@@ -103,21 +122,31 @@ class DirectorySubscribers:
     def forget(self, rid: bytes) -> None:
         """A peer is told nothing any more."""
         if self._peers.pop(rid, None) is not None:
-            self._pipe.forget_peer(rid)
+            self.pipe.forget_peer(rid)
 
     def send(self, rid: bytes, message: Frames) -> bool:
         """Send to one; False: it has no room, or is gone."""
-        return self._pipe.send((rid, *message)) > 0
+        return self.pipe.send((rid, *message)) > 0
 
-    def publish(self, message: Frames) -> None:
-        """Tell all who want to know."""
+    def refuse(self, rid: bytes, reason: str) -> None:
+        """Say to one why not."""
+        self.send(rid, wire.encode(DirectoryKind.REFUSED, DirectoryRefused(reason)))
+
+    def publish(self, kind: DirectoryKind, body: Body) -> None:
+        """``states`` has changed: tell all who want to know."""
+        self._snapshot = None
+        self._publish(wire.encode(kind, body))
+
+    def completed(self) -> None:
+        """Snapshots that were sent are complete now, and those to come."""
+        if not self.complete:
+            self.complete = True
+            self._publish(wire.COMPLETE)
+
+    def _publish(self, message: Frames) -> None:
         for rid, peer in list(self._peers.items()):
             if peer.want and not peer.due and not peer.behind:
                 self._tell(rid, peer, (message,))
-
-    def completed(self) -> None:
-        """Snapshots that were sent are complete now."""
-        self.publish(wire.COMPLETE)
 
     def tick(self) -> None:
         """Show that we are alive; send those that were behind a new snapshot; forget who is silent."""
@@ -125,31 +154,52 @@ class DirectorySubscribers:
         for rid, peer in list(self._peers.items()):
             if peer.heard_at < silent_at:
                 self.counts["silent"] += 1
-                self._pipe.forget_peer(rid)
+                self.pipe.forget_peer(rid)
                 del self._peers[rid]
-            elif not self._pipe.waiting_for(rid):
+            elif not self.pipe.waiting_for(rid):
                 if peer.behind:
                     self._greet(rid)
                 else:
                     self._tell(rid, peer, (wire.ALIVE,))
+
+    def status(self) -> dict[str, Any]:
+        """For status."""
+        return {
+            "type": "ROUTER",
+            "endpoint": self.endpoint,
+            "in": self.pipe.received,
+            "in_bytes": self.pipe.received_bytes,
+            "out": self.pipe.sent,
+            "out_bytes": self.pipe.sent_bytes,
+            "waiting": self.pipe.waiting,
+            "refused": self.pipe.refused,
+            "peers": len(self),
+            **self.counts,
+        }
+
+    def close(self, linger_ms: int) -> None:
+        """Close the socket."""
+        self.pipe.close(linger_ms)
 
     def _greet(self, rid: bytes) -> None:
         peer = self._peers.get(rid)
         if peer is None:
             return
         peer.due = peer.behind = False
-        self._pipe.forget_peer(rid)  # what waits for it is older than what it is sent now
+        self.pipe.forget_peer(rid)  # what waits for it is older than what it is sent now
         messages = [self._welcome]
         if peer.want:
             self.counts["snapshots"] += 1
-            messages += self._snapshot()
-            if self._complete():
+            if self._snapshot is None:
+                self._snapshot = wire.chunks(self._states())
+            messages += self._snapshot
+            if self.complete:
                 messages.append(wire.COMPLETE)
         self._tell(rid, peer, messages)
 
     def _tell(self, rid: bytes, peer: _Peer, messages: Sequence[Frames]) -> None:
         for message in messages:
-            outcome = self._pipe.send((rid, *message))
+            outcome = self.pipe.send((rid, *message))
             if outcome is Outcome.FULL:
                 self.counts["behind"] += 1
                 peer.behind = True

@@ -21,10 +21,9 @@ listener at one topic are always equal.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -36,6 +35,9 @@ from broker.oslo.records import (
     STATE_CHARS_MAX,
     STATES_MAX,
     Beat,
+    NodeName,
+    Number,
+    PipelineName,
     Place,
     Record,
     State,
@@ -54,12 +56,6 @@ CHUNK_RECORDS: Final = 2_048
 """Records in one STATES of a snapshot, about 200 KiB: others are served between two of them."""
 RECORDS_TOTAL_MAX: Final = 1 << 18
 """Records of all states that a directory, or a reader, holds: a thousand nodes with 250 listeners each."""
-NUMBER_MAX: Final = (1 << 63) - 1
-"""Of incarnations and versions."""
-WHY_CHARS_MAX: Final = 64
-
-_ENDPOINT: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%a-z]{2,64}\]):[0-9]{1,5}")
-_KEY_CHARS: Final = 40
 
 
 class DirectoryKind(IntEnum):
@@ -85,6 +81,9 @@ class Why:
     MOVED: Final = "not known any more"
 
 
+_ENTRIES: Final = msgspec.Meta(max_length=STATES_MAX)
+
+
 class Hello(msgspec.Struct, frozen=True):
     """Body of HELLO."""
 
@@ -96,27 +95,27 @@ class Welcome(msgspec.Struct, frozen=True):
     """Body of WELCOME; ``incarnation`` is of the directory's process, nanoseconds of the clock at its start."""
 
     node: str
-    incarnation: int
-    lease_s: float
+    incarnation: Number
+    lease_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
     ipc_dir: str = ""
-    message_bytes_max: int = 0
+    message_bytes_max: Number = 0
     """Largest body that the pipelines of that node take; 0 not told."""
 
 
 class States(msgspec.Struct, frozen=True):
     """Body of STATES."""
 
-    states: tuple[State, ...] = ()
+    states: Annotated[tuple[State, ...], _ENTRIES] = ()
     complete: bool = False
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True):
     """One entry of GONE: a state of that incarnation, or an older one, is no more."""
 
-    node: str
-    pipeline: str
-    incarnation: int
-    why: str = ""
+    node: NodeName
+    pipeline: PipelineName
+    incarnation: Number
+    why: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
     @property
     def place(self) -> Place:
@@ -131,7 +130,7 @@ class Empty(msgspec.Struct, frozen=True):
 class DirectoryRefused(msgspec.Struct, frozen=True):
     """Body of REFUSED."""
 
-    reason: str = ""
+    reason: Annotated[str, msgspec.Meta(max_length=1024)] = ""
 
 
 Body: TypeAlias = (
@@ -151,11 +150,11 @@ FROM_DIRECTORY: Final = frozenset(kind for kind in DirectoryKind if kind > 16)
 _TYPES: Final[dict[DirectoryKind, Any]] = {
     DirectoryKind.HELLO: Hello,
     DirectoryKind.ANNOUNCE: State,
-    DirectoryKind.BEAT: tuple[Beat, ...],
+    DirectoryKind.BEAT: Annotated[tuple[Beat, ...], _ENTRIES],
     DirectoryKind.LEAVE: Beat,
     DirectoryKind.WELCOME: Welcome,
     DirectoryKind.STATES: States,
-    DirectoryKind.GONE: tuple[Gone, ...],
+    DirectoryKind.GONE: Annotated[tuple[Gone, ...], _ENTRIES],
     DirectoryKind.GREET: Empty,
     DirectoryKind.ALIVE: Empty,
     DirectoryKind.REFUSED: DirectoryRefused,
@@ -192,9 +191,7 @@ def decode(frames: Sequence[bytes], expected: frozenset[DirectoryKind] = FROM_DI
         body = _DECODE[kind](frames[1])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Malformed(f"saw a {kind.name} that is not its JSON: {str(error)[:120]}") from None
-    check = _CHECKS.get(kind)
-    if check is not None:
-        check(body)
+    _check_body(body)
     return DirectoryMessage(kind, body)
 
 
@@ -215,79 +212,25 @@ def canonical(pipeline: str, record: Record) -> Record:
 
 
 def check_state(state: State) -> None:
-    """Refuse a state that cannot be.
+    """Refuse a state that cannot be, beyond what its type says.
 
     Raises:
         Malformed: see the module.
     """
-    _check_place(state.node, state.pipeline)
-    _check_number(state.incarnation, "an incarnation")
-    _check_number(state.version, "a version")
-    if state.endpoint and not _ENDPOINT.fullmatch(state.endpoint):
-        raise Malformed(f"saw the endpoint {state.endpoint[:64]!r}, expected tcp://HOST:PORT")
-    if state.key and (len(state.key) != _KEY_CHARS or not state.key.isascii()):
-        raise Malformed(f"saw a key of {len(state.key)} characters, expected the {_KEY_CHARS} of Z85")
+    _check_names({state.node})
     _check_records(state.pipeline, state.records)
 
 
-def _check_states(body: States) -> None:
-    if len(body.states) > STATES_MAX:
-        raise Malformed(f"saw {len(body.states)} states, expected {STATES_MAX} at most")
-    for state in body.states:
-        check_state(state)
-
-
-def _check_beat(beat: Beat) -> None:
-    _check_place(beat.node, beat.pipeline)
-    _check_number(beat.incarnation, "an incarnation")
-    _check_number(beat.version, "a version")
-
-
-def _check_gone(gone: Gone) -> None:
-    _check_place(gone.node, gone.pipeline)
-    _check_number(gone.incarnation, "an incarnation")
-    if len(gone.why) > WHY_CHARS_MAX:
-        raise Malformed(f"saw {len(gone.why)} characters of why, expected {WHY_CHARS_MAX} at most")
-
-
-def _check_welcome(body: Welcome) -> None:
-    _check(body.node, "a node")
-    _check_number(body.incarnation, "an incarnation")
-    _check_number(body.message_bytes_max, "a size of messages")
-    if not 0 < body.lease_s <= 3600:
-        raise Malformed(f"saw a lease of {body.lease_s} s, expected up to an hour")
-
-
-def _check_hello(body: Hello) -> None:
-    _check(body.node, "a node")
-
-
-def _check_refused(body: DirectoryRefused) -> None:
-    if len(body.reason) > 1024:
-        raise Malformed(f"saw a reason of {len(body.reason)} characters, expected 1024 at most")
-
-
-def _each(check: Callable[[Any], None]) -> Callable[[Sequence[Any]], None]:
-    def check_all(body: Sequence[Any]) -> None:
-        if len(body) > STATES_MAX:
-            raise Malformed(f"saw {len(body)} entries, expected {STATES_MAX} at most")
-        for each in body:
-            check(each)
-
-    return check_all
-
-
-def _check_place(node: str, pipeline: str) -> None:
-    if not node:
-        raise Malformed("saw a node without a name")
-    _check(node, "a node")
-    if pipeline not in _PIPELINES:
-        raise Malformed(f"saw the pipeline {pipeline[:64]!r}, expected one of {sorted(_PIPELINES)}")
-
-
-def _check_number(value: int, what: str) -> None:
-    if not 0 <= value <= NUMBER_MAX:
-        raise Malformed(f"saw {what} of {value}, expected 0 to 2**63 - 1")
+def _check_body(body: Body) -> None:
+    if isinstance(body, State):
+        check_state(body)
+    elif isinstance(body, States):
+        for state in body.states:
+            check_state(state)
+    elif isinstance(body, tuple):
+        _check_names({each.node for each in body})
+    elif isinstance(body, (Hello, Welcome, Beat)):
+        _check_names({body.node})
 
 
 def _check_records(pipeline: str, records: Sequence[Record]) -> None:
@@ -316,7 +259,10 @@ def _check_names(names: set[str]) -> None:
     if text.isascii() and text.isprintable() and max(map(len, names), default=0) <= NAME_BYTES_MAX:
         return  # a look at all of them at once takes a tenth of the time
     for name in names:
-        _check(name, "a name of a record")
+        try:
+            check_name(name, "a name")
+        except ValueError as error:
+            raise Malformed(f"saw {error}") from None
 
 
 def fits_record(pipeline: str, record: Record) -> bool:
@@ -326,26 +272,6 @@ def fits_record(pipeline: str, record: Record) -> bool:
     except Malformed:
         return False
     return True
-
-
-def _check(name: str, what: str) -> None:
-    try:
-        check_name(name, what)
-    except ValueError as error:
-        raise Malformed(f"saw {error}") from None
-
-
-_PIPELINES: Final = frozenset(map(str, Pipeline))
-_CHECKS: Final[dict[DirectoryKind, Callable[[Any], None]]] = {
-    DirectoryKind.HELLO: _check_hello,
-    DirectoryKind.ANNOUNCE: check_state,
-    DirectoryKind.BEAT: _each(_check_beat),
-    DirectoryKind.LEAVE: _check_beat,
-    DirectoryKind.WELCOME: _check_welcome,
-    DirectoryKind.STATES: _check_states,
-    DirectoryKind.GONE: _each(_check_gone),
-    DirectoryKind.REFUSED: _check_refused,
-}
 
 
 # ---------------------------------------------------------------- snapshots

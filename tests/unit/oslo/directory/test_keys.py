@@ -80,7 +80,7 @@ def test_nobody_else_enters(reactor, tmp_path, closing, keys, who):
     turn_for(reactor, 0.6)
     assert not link.alive
     assert not replica.synced
-    assert len(room._doors[1].subscribers) == 0
+    assert len(room._sockets[1]) == 0
     assert room.status()["denied"]
 
 

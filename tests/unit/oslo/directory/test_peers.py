@@ -199,7 +199,7 @@ def test_another_release_is_refused_and_named_in_the_log(reactor, tmp_path, clos
         raw.say(b"HGD\x01\x02", b"{}")
     turn_until(reactor, lambda: room.counts["other_version"] == 6)
     raw.until(DirectoryKind.GREET)  # in our version: it cannot read that, and says so in its own log
-    assert len(room._doors[1].subscribers) == 0
+    assert len(room._sockets[1]) == 0
     (line,) = [line for line in caplog.messages if "dropped a message" in line]
     assert "saw version 1 of the directory's messages, expected 2: the other one runs another release" in line
 
@@ -215,7 +215,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
     announcer = announcer_of(reactor, settings, closing)
     replica, _reader = reader_of(reactor, settings, closing)
     turn_until(reactor, lambda: replica.synced)
-    listening = room._doors[0].subscribers
+    listening = room._sockets[0]
     big = [rpc(f"l{at:05}", server="s" * 200) for at in range(40)]
     rounds = 0
 
@@ -226,7 +226,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
         return listening.counts["behind"]
 
     turn_until(reactor, behind, within_s=50)
-    assert room._doors[0].pipe.waiting <= 8
+    assert room._sockets[0].pipe.waiting <= 8
     turn_until(reactor, lambda: len(listeners(replica)) == len(announcer.state.records) == 20)
     mirror = Replica()
 
@@ -247,7 +247,7 @@ def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, c
     closing.append(silent)
     for raw in (gone, silent):
         raw.tell(DirectoryKind.HELLO, Hello(want=True))
-    listening = room._doors[0].subscribers
+    listening = room._sockets[0]
     turn_until(reactor, lambda: len(listening) == 2)
     gone.close()
     turn_until(reactor, lambda: listening.counts["lost"] == 1)

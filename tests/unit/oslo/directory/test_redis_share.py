@@ -15,6 +15,7 @@ from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_ag
 from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
+from broker.oslo.node import NodeConfig
 from tests.live.ports import free_port
 from tests.unit.oslo.directory.clouds import config, rpc, set_records, state, turn_for, turn_until
 
@@ -89,6 +90,11 @@ def open_node(reactor, tmp_path, closing, name, urls, **more):
     return room, announcer, replica
 
 
+def share_with(reactor, server, replica, node, lease_s=1.0):
+    settings = NodeConfig("", node=node, redis=(server.url,), lease_s=lease_s, beat_s=0.1)
+    return RedisShare(reactor, settings, replica)
+
+
 def listeners(replica) -> list[str]:
     return [each.listener for each in replica.servers("nova", "compute")]
 
@@ -111,9 +117,9 @@ def test_two_nodes_share_by_one_redis(reactor, tmp_path, closing, server):
 def test_a_node_that_dies_is_gone_after_its_lease(reactor, tmp_path, closing, server):
     open_node(reactor, tmp_path, closing, "n1", [server.url])
     replica = Replica()
-    share = RedisShare(reactor, [server.url], replica, node="n2", lease_s=1.0, beat_s=0.1)
+    share = share_with(reactor, server, replica, "n2", lease_s=1.0)
     closing.append(share)
-    dying = RedisShare(reactor, [server.url], Replica(), node="n3", lease_s=0.5, beat_s=0.1)
+    dying = share_with(reactor, server, Replica(), "n3", lease_s=0.5)
     dying.announce(state("n3", records=[rpc("of-n3")]))
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n3"])
     dying.close()
@@ -265,7 +271,7 @@ def test_labels_have_no_password():
 
 def share_of(reactor, server, closing, node):
     replica = Replica()
-    share = RedisShare(reactor, [server.url], replica, node=node, lease_s=1.0, beat_s=0.1)
+    share = share_with(reactor, server, replica, node, lease_s=1.0)
     closing.append(share)
     return share, replica
 
