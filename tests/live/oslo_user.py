@@ -1,4 +1,5 @@
 """A service of oslo.messaging whose configuration says ``transport_url`` and nothing else; run by ``test_oslo_users``.
+The URL is ``zmq://``, or the argument.
 
 It serves a topic and calls itself: prints the answer, or what went wrong, behind what it logged.
 """
@@ -20,7 +21,7 @@ def main() -> int:
     logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format="%(message)s")
     conf = cfg.CONF  # the one that oslo.messaging's own options are in
     conf([], project="headgate-test", default_config_files=[], default_config_dirs=[])
-    transport = oslo_messaging.get_rpc_transport(conf, "zmq://")
+    transport = oslo_messaging.get_rpc_transport(conf, sys.argv[1] if sys.argv[1:] else "zmq://")
     server = oslo_messaging.get_rpc_server(
         transport,
         oslo_messaging.Target(topic="t", server=f"s{os.getuid()}"),

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from broker.transport import curve
 from tests.deploy import ROOT, units
 
 PROXY, GROUP, SERVICE, STRANGER = 10001, 10002, 10003, 10004
@@ -21,6 +22,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /mnt
 for name in python project site; do mkdir /mnt/$name; eval "mount --bind -o ro \\"\\$$name\\" /mnt/$name"; done
 echo '[oslo]' > /mnt/oslo.toml
+cp "$certificate" /mnt/services.cert && chown 10001:10002 /mnt/services.cert && chmod 0640 /mnt/services.cert
 install -d -m 0750 -o 10001 -g 10001 /run/headgate-oslo
 exec sleep 60
 """
@@ -35,11 +37,12 @@ pytestmark = [
 
 
 @pytest.fixture
-def inside():
+def inside(rundir):
     """Runs Python in the namespace, as a user with groups."""
     pytest.importorskip("oslo_messaging", reason="optional: oslo.messaging is not installed")
     places = {"python": sys.base_prefix, "project": str(ROOT), "site": sysconfig.get_paths()["purelib"]}
-    environ = {"PATH": os.environ["PATH"], **places}
+    curve.save(curve.generate(), rundir / "services.cert")
+    environ = {"PATH": os.environ["PATH"], "certificate": str(rundir / "services.cert"), **places}
     holder = subprocess.Popen(
         ["unshare", "--mount", "--propagation", "private", "sh", "-ec", ENTER],
         env=environ,
@@ -98,6 +101,10 @@ def test_a_service_of_another_user_changes_only_its_transport_url(inside):
         time.sleep(0.05)
     service = start(SERVICE, [f"--groups={GROUP}"], "/mnt/project/tests/live/oslo_user.py")
     assert service.communicate(timeout=30)[0].splitlines()[-1] == f"answered by {SERVICE}"
+    # the certificate of all services, as the guide has it: its owner's and their group's
+    url = "zmq://?zmq_curve_cert=/mnt/services.cert"
+    secured = start(SERVICE, [f"--groups={GROUP}"], "/mnt/project/tests/live/oslo_user.py", url)
+    assert secured.communicate(timeout=30)[0].splitlines()[-1] == f"answered by {SERVICE}"
     stranger = start(STRANGER, ["--clear-groups"], "/mnt/project/tests/live/oslo_user.py")
     said = stranger.communicate(timeout=30)[0]
     path = f"{FOLDER}/directory.ctl may not be reached by the user {STRANGER} of this process"
