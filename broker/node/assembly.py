@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import ConfigError
+from broker.exposition import PageListener, Sample, render
 from broker.identity import PeerInfo
 from broker.memory import Trim
 from broker.node import drain
@@ -27,7 +28,7 @@ from broker.node.keepalive import Keepalives
 from broker.node.keyring import Keyring
 from broker.node.lifecycle import Lifecycle
 from broker.node.listening import Listeners
-from broker.node.metrics import MetricsListener, Sample, render, samples
+from broker.node.metrics import listener, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
 from broker.node.rundir import make_rundir
@@ -138,7 +139,7 @@ class Node:
         self.succession = Succession(self.context, self.overlay, self.lifecycle)
         self.dispatcher = Dispatcher(self.context, limits.service_tasks_max)
         self.listeners = Listeners()
-        self._metrics: MetricsListener | None = None
+        self._metrics: PageListener | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._renewing: asyncio.TimerHandle | None = None
         self.broker.pressure.on_shared = self._renew_later
@@ -174,7 +175,7 @@ class Node:
         for entry in self.settings.listen:
             await self._open(entry.uri, self._listen_options(entry))
         if self.settings.broker.metrics_listen:
-            self._metrics = MetricsListener(self, self.settings.broker.metrics_listen)
+            self._metrics = listener(self, self.settings.broker.metrics_listen)
             await self._metrics.start()
         self._sweep()
         self.succession.begin()

@@ -1,19 +1,13 @@
-"""Counts as Prometheus text, and a small listener for scrapers and probes (a UNIX socket, or HTTP).
-
-Names follow the Prometheus conventions: base units, ``_total`` on counters. The text is made when asked for; the
-corridor only counts.
-"""
+"""What a broker counts, as Prometheus is told (``broker.exposition``); the corridor only counts."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
 import resource
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from broker.errors import ConfigError
+from broker.exposition import TEXT, Page, PageListener, Sample, render
 from broker.node import probes
 from broker.node.context import traffic, users
 from broker.routing.port import KIND_NAMES, OWN, Port
@@ -22,37 +16,8 @@ if TYPE_CHECKING:
     from broker.node.assembly import Node
     from broker.node.capture import Capture
 
-log = logging.getLogger("headgate")
-
-REQUEST_MAX_BYTES = 8192
-REQUEST_TIMEOUT_S = 5.0
-"""A scraper sends a few hundred bytes at once; whoever does not is cut off."""
-
-REQUESTS_MAX: Final = 32
-"""So many at a time: descriptors are for the broker's peers. For one more the oldest ends: honest ones are brief."""
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
-
-PHRASES: Final = {200: "OK", 404: "Not Found", 503: "Service Unavailable"}
-Sample = tuple[str, str, str, list[tuple[dict[str, str], float]]]
-"""(name, type, help, [(labels, value)])"""
-
-
-def render(samples: Iterable[Sample]) -> str:
-    """Prometheus text exposition format 0.0.4."""
-    lines: list[str] = []
-    for name, kind, text, values in samples:
-        lines += [f"# HELP headgate_{name} {text}", f"# TYPE headgate_{name} {kind}"]
-        for labels, value in values:
-            inner = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
-            lines.append(
-                f"headgate_{name}{{{inner}}} {value:.15g}" if inner else f"headgate_{name} {value:.15g}"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _escape(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def samples(node: Node) -> list[Sample]:
@@ -169,75 +134,14 @@ def _by_kind(ports: Iterable[Port]) -> list[tuple[dict[str, str], float]]:
     return [({"kind": KIND_NAMES[kind]}, float(found.count(kind))) for kind in range(OWN)]
 
 
-class MetricsListener:
-    """Answers ``GET /metrics`` with the text, ``/livez`` and ``/readyz`` as ``probes`` says, anything else with 404.
+async def page(node: Node, path: bytes) -> Page | None:
+    """``/metrics``, and ``/livez`` and ``/readyz`` as ``probes`` says; None: nothing else is here."""
+    probe = probes.PAGES.get(path)
+    if probe is not None:
+        return probe(node)
+    return (200, TEXT, render(samples(node)).encode()) if path == b"/metrics" else None
 
-    Args:
-        node: whose counts. place: ``unix:///PATH`` or ``http://HOST:PORT``.
-    """
 
-    def __init__(self, node: Node, place: str) -> None:
-        self._node = node
-        self._place = place
-        self._server: asyncio.Server | None = None
-        self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
-
-    async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            ConfigError: the place cannot be used.
-        """
-        scheme, _, rest = self._place.partition("://")
-        try:
-            if scheme == "unix":
-                self._server = await asyncio.start_unix_server(self._serve, rest, limit=REQUEST_MAX_BYTES)
-                os.chmod(rest, 0o600)
-            else:
-                host, _, port = rest.rstrip("/").rpartition(":")
-                self._server = await asyncio.start_server(
-                    self._serve, host.strip("[]"), int(port), limit=REQUEST_MAX_BYTES
-                )
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"broker.metrics_listen {self._place}: {error}") from error
-
-    async def stop(self) -> None:
-        """Close the socket, and who still asks there."""
-        if self._server is not None:
-            self._server.close()
-            for writer in self._open:
-                writer.transport.abort()
-            await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open[writer] = None
-        if len(self._open) > REQUESTS_MAX:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.transport.abort()
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(*head.split(b" ", 2)[:2]))
-                await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            log.debug("metrics: %s", error)
-            writer.transport.abort()  # what it did not read would keep it open
-        finally:
-            self._open.pop(writer, None)
-            writer.close()
-
-    def _answer(self, verb: bytes, target: bytes = b"") -> bytes:
-        path = target.partition(b"?")[0]
-        page = probes.PAGES.get(path)
-        if verb != b"GET" or (page is None and path != b"/metrics"):
-            status, kind, body = 404, "text/plain", b"only GET /metrics, /livez and /readyz are here\n"
-        elif page is not None:
-            status, kind, body = page(self._node)
-        else:
-            status, kind, body = 200, "text/plain; version=0.0.4", render(samples(self._node)).encode()
-        head = (
-            f"HTTP/1.1 {status} {PHRASES[status]}\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
-        )
-        return head.encode() + body
+def listener(node: Node, place: str) -> PageListener:
+    """What serves them, not started: at ``unix:///PATH`` or ``http://HOST:PORT``."""
+    return PageListener("broker.metrics_listen", place, partial(page, node), "/metrics, /livez and /readyz")

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from broker import supervision
+from broker.exposition import Page
 from broker.routing.topology import NO_PARENT
 from broker.services.state_machine import RUN
 from broker.wire.payload import encode_json
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from broker.node.assembly import Node
 
-Page = tuple[int, str, bytes]
-"""An answer over HTTP: status, content type, body."""
 JSON: Final = "application/json"
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from broker.errors import ConfigError
 from broker.schemes import Capabilities, capabilities_of, nobody
-from broker.settings.addresses import split_uri
+from broker.settings.addresses import is_exposed, split_uri
 from broker.settings.lines import KeyPath
 
 Z85_KEY_CHARS = 40
@@ -80,3 +80,12 @@ def can(uri: str) -> Capabilities:
         return capabilities_of(uri)
     except ConfigError:
         return UNKNOWN
+
+
+def check_metrics(path: KeyPath, uri: str, insecure: bool) -> Iterator[Problem]:
+    """Yield what is wrong with a place where figures are to be served without TLS."""
+    faults = list(check_uri(path, uri, ("unix", "http")))
+    if not faults and not insecure and is_exposed(split_uri(uri)):
+        expected = f"a loopback address, or {path[0]}.metrics_insecure = true: it is served without TLS"
+        faults.append(saw(path, uri, expected))
+    yield from faults

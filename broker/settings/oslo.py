@@ -193,6 +193,15 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pending_max: Count = 100_000
     """Calls that may wait for their replies; beyond it they are refused. Default 100000, some ten MiB."""
 
+    metrics_listen: Text | None = None
+    """Where Prometheus text (`/metrics`) and `/livez` are served, of all rooms of the node, by the process that runs
+    its directory: `unix:///PATH` or `http://HOST:PORT` (no TLS, so on loopback, unless `metrics_insecure`). Default
+    off: `headgate oslo status` has the same figures."""
+
+    metrics_insecure: bool = False
+    """Allow `metrics_listen` off loopback. Default false: whoever reaches the port reads the figures, which hold names
+    of topics, no payloads and no keys."""
+
     face: bool = True
     """Let it be reached on the broker, beside rank 0 or with `--uri`: the service `oslo`. Default true. false: the
     proxy alone."""

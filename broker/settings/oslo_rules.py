@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 from broker.schemes import UNIX_PATH_BYTES
 from broker.settings.addresses import Address, is_exposed, split_uri
-from broker.settings.faults import Problem, check_key, saw
+from broker.settings.faults import Problem, check_key, check_metrics, saw
 from broker.settings.lines import KeyPath
 from broker.settings.oslo import OsloSection
 
@@ -24,6 +24,8 @@ def oslo_problems(section: OsloSection) -> Iterator[Problem]:
     yield from _directories(section)
     yield from _keys(section)
     yield from _limits(section)
+    if section.metrics_listen is not None:
+        yield from check_metrics(("oslo", "metrics_listen"), section.metrics_listen, section.metrics_insecure)
     yield from _face(section)
 
 

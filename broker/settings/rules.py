@@ -9,8 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 from broker.schemes import UNIX_PATH_BYTES, Capabilities
-from broker.settings.addresses import is_exposed, split_uri
-from broker.settings.faults import UNKNOWN, Problem, can, check_address, check_key, check_uri, saw
+from broker.settings.faults import (
+    UNKNOWN,
+    Problem,
+    can,
+    check_address,
+    check_key,
+    check_metrics,
+    check_uri,
+    saw,
+)
 from broker.settings.journal_rules import journal_problems
 from broker.settings.lines import KeyPath
 from broker.settings.nfp_rules import nfp_problems
@@ -56,15 +64,7 @@ def _broker(settings: Settings) -> Iterator[Problem]:
     if own.local_uri is not None:
         yield from check_uri(("broker", "local_uri"), own.local_uri, ("local",))
     if own.metrics_listen is not None:
-        yield from _metrics(("broker", "metrics_listen"), own.metrics_listen, own.metrics_insecure)
-
-
-def _metrics(path: KeyPath, uri: str, insecure: bool) -> Iterator[Problem]:
-    faults = list(check_uri(path, uri, ("unix", "http")))
-    if not faults and not insecure and is_exposed(split_uri(uri)):
-        expected = "a loopback address, or broker.metrics_insecure = true: it is served without TLS"
-        faults.append(saw(path, uri, expected))
-    yield from faults
+        yield from check_metrics(("broker", "metrics_listen"), own.metrics_listen, own.metrics_insecure)
 
 
 # ---------------------------------------------------------------- [tree] and [[hosts]]

@@ -1,4 +1,4 @@
-"""Each alert rule that is shipped fires when what it is about happens to a live broker or gateway, and not before."""
+"""Each alert rule that is shipped fires when what it is about happens to a live program of ours, and not before."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,21 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import zmq
 
+from broker.exposition import render
+from broker.oslo.frames import Kind, encode, new_id
+from broker.oslo.service import metrics as oslo
 from broker.wire.message import event, request, response
 from gateway import selfsigned
 from tests.live.brokers import BrokerProcess, eventually, one_broker, tree_config
 from tests.live.gateways import gateway_process, live, run
+from tests.live.promql import evaluate, scraped
 from tests.live.rawweb import Web
-from tests.live.scrapes import RULES, Prometheus
+from tests.live.scrapes import RULES, Prometheus, page
 from tests.live.speaker import Speaker, provide, subscribe
+from tests.unit.cli.test_oslo_processes import proxy as oslo_proxy
+from tests.unit.cli.test_oslo_processes import rooms as oslo_rooms
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
 
@@ -263,3 +270,91 @@ def test_a_certificate_that_ends_soon(rundir):
         selfsigned.save(made, rundir, replace=True)
         with watched_gateway(rundir, listen) as (_, _, prometheus):
             assert prometheus.fires("HeadgateCertificateEnds") is fires
+
+
+# -- node proxies of oslo.messaging ------------------------------------------------------------------
+
+JOB = "headgate-oslo"
+
+
+@contextlib.contextmanager
+def watched_proxy(rundir, settings="", *words):
+    """``headgate oslo proxy`` with its figures scraped once."""
+    file = rundir / "oslo.toml"
+    file.write_text(f'[oslo]\nmetrics_listen = "unix://{rundir}/m"\n{settings}')
+    with oslo_proxy(rundir, "--config", str(file), *words) as (process, _said):
+        prometheus = Prometheus(rundir / "m", JOB)
+        prometheus.scrape()
+        yield process, prometheus
+
+
+def test_a_proxy_that_is_gone_and_one_that_keeps_its_former_rules(rundir):
+    with watched_proxy(rundir) as (process, prometheus):
+        quiet(prometheus, "HeadgateOsloProxyAway", "HeadgateOsloRoomSilent", "HeadgateOsloReloadRefused")
+        (rundir / "oslo.toml").write_text("not TOML")
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: prometheus.fired("HeadgateOsloReloadRefused"))
+        process.kill()
+        process.wait()
+        assert prometheus.fired("HeadgateOsloProxyAway")
+
+
+@pytest.mark.patient
+def test_a_room_that_hangs_and_a_directory_that_is_alone(rundir):
+    settings = 'directories = ["tcp://127.0.0.1:1"]\n'
+    with watched_proxy(rundir, settings, "--split") as (process, prometheus):
+        quiet(prometheus, "HeadgateOsloRoomSilent")
+        assert prometheus.fires("HeadgateOsloDirectoryAlone")
+        pid = oslo_rooms(process.pid)[1]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert prometheus.fired("HeadgateOsloRoomSilent")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_messages_that_a_proxy_refuses_or_drops(rundir):
+    def send(number):
+        """And wait until that many more have been counted, in all."""
+        with zmq.Context() as context:
+            for room, kind, each in (("call", zmq.DEALER, Kind.CALL), ("cast", zmq.PUSH, Kind.CAST)):
+                with context.socket(kind) as sock:
+                    sock.connect(f"ipc://{rundir}/ipc/{room}.in")
+                    for _ in range(number):
+                        sock.send_multipart([encode(each, "x", "nobody", id=new_id()), b""])
+                    sock.close(1000)
+        sent.append(number)
+        counted = f'_total{{pipeline="%s",reason="no_route"}} {sum(sent)}\n'
+        eventually(lambda: counted % "call" in page(rundir / "m") and counted % "cast" in page(rundir / "m"))
+
+    sent = []
+    with watched_proxy(rundir) as (_process, prometheus):
+        send(1)  # what was not there at the first of two scrapes has no rate
+        prometheus.scrape()
+        quiet(prometheus, "HeadgateOsloDrops", "HeadgateOsloRefuses")
+        send(400)
+        prometheus.scrape()
+        assert prometheus.fires("HeadgateOsloDrops")
+        assert prometheus.fires("HeadgateOsloRefuses")
+
+
+@pytest.mark.parametrize(
+    ("alert", "before", "after"),
+    [
+        (
+            "HeadgateOsloSendersWait",
+            {"back_pressure": {"paused": False}},
+            {"back_pressure": {"paused": True}},
+        ),
+        ("HeadgateOsloSlowConsumers", {"counts": {"subscribers_cut": 0}}, {"counts": {"subscribers_cut": 1}}),
+        ("HeadgateOsloTurnsAway", {"connections_denied": 1}, {"connections_denied": 12}),
+    ],
+)
+def test_what_a_room_says_that_takes_long_to_provoke(alert, before, after):
+    """Rooms are shown to say so by their own tests."""
+    scrapes = [
+        scraped(render(oslo.samples({"fanout": said})), at_s, job=JOB, instance="n")
+        for at_s, said in ((0.0, before), (60.0, after))
+    ]
+    assert not evaluate(RULES[alert], scrapes[:1])
+    assert evaluate(RULES[alert], scrapes)

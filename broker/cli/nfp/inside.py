@@ -17,10 +17,10 @@ from broker.journal.options import JournalOptions
 from broker.settings import NfpSection, Settings
 
 if TYPE_CHECKING:
+    from broker.exposition import Sample
     from broker.nfp.server.broker import NfpBroker
     from broker.nfp.service import FluxService
     from broker.node.assembly import Node
-    from broker.node.metrics import Sample
 
 log = logging.getLogger("headgate")
 WRITER: Final = "nfp"

@@ -10,9 +10,9 @@
     listen     print notifications as they come
 
 A verb's file is loaded when it is called: ``proxy`` and ``face`` load neither typer nor rich. Files that several verbs
-share stand beside them: ``given`` reads options and settings, ``plan`` makes of them what each process is told,
-``children`` keeps processes running, ``rereading`` reads the settings again for one that runs,
-``room`` is what such a process does, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and ``broker``,
+share stand beside them: ``given`` reads options and settings, ``rereading`` reads them again for a proxy that runs,
+``plan`` makes of them what each process is told, ``children`` keeps processes running, ``room`` is what such a process
+does, ``metrics`` serves its figures, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and ``broker``,
 ``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
 ``zmq_proxy`` is a command of its own, ``oslo-messaging-zmq-proxy``: what the zmq driver of 2018 called ``proxy``.
 """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from broker.cli.oslo.given import common, journal_from, section_from, signals
 from broker.cli.oslo.picture import sockets_in
 from broker.cli.oslo.rereading import Rereading, read_again
 from broker.journal.options import JournalOptions
-from broker.oslo.node import NodeConfig
+from broker.oslo.node import DIRECTORY, NodeConfig
 from broker.settings import JournalSection, OsloSection
 
 _EPILOG = f"""\
@@ -123,7 +124,8 @@ def main(argv: list[str]) -> int:
     def reread() -> NodeConfig:
         return plan.node_config(read_again(section, read))
 
-    return run_here(plan.node_config(section), ready, plan.journal_of(journal, section.run), reread)
+    journaled = plan.journal_of(journal, section.run)
+    return run_here(plan.node_config(section), ready, journaled, reread, section.metrics_listen or "")
 
 
 def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[str]:
@@ -139,6 +141,7 @@ def run_here(
     ready: Callable[[Mapping[str, str]], None],
     journal: JournalOptions | None = None,
     reread: Callable[[], NodeConfig] | None = None,
+    metrics: str = "",
 ) -> int:
     """Run a proxy in this process until it is told to leave; returns the exit code.
 
@@ -147,6 +150,7 @@ def run_here(
         ready: called once, with where each room is reached from other nodes.
         journal: what is recorded; None nothing.
         reread: how SIGHUP reads ``config`` again; None: it changes nothing.
+        metrics: where figures of the node are served when its directory runs here; "" nowhere.
     """
     from broker.oslo.proxy.process import NodeProxy
 
@@ -156,7 +160,12 @@ def run_here(
         memory.settle()
         ready(endpoints_in(proxy.status(), config.advertise or config.node))
 
-    proxy.run(opened)
+    with contextlib.ExitStack() as beside:
+        if metrics and DIRECTORY in config.run:
+            from broker.cli.oslo.metrics import MetricsThread
+
+            beside.enter_context(MetricsThread(metrics, config.ipc_dir))
+        proxy.run(opened)
     return OK
 
 

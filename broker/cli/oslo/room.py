@@ -63,7 +63,8 @@ def run(order: Order) -> int:
     def reread() -> NodeConfig:
         return plan.node_config(_given().section, order.rooms)
 
-    return run_here(told, lambda endpoints: _say(Ready(dict(endpoints))), journal, reread)
+    metrics = order.section.metrics_listen or ""
+    return run_here(told, lambda endpoints: _say(Ready(dict(endpoints))), journal, reread, metrics)
 
 
 def _given() -> Order:

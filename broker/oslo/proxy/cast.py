@@ -125,6 +125,7 @@ class CastProxy:
         self._config = config
         self._acl = acl
         self._targets: dict[ServerLink, ServerPush] = {}
+        self._sent_before = 0
         self._numbers = 0
         self.recording: Recording | None = None
         self._journal: PipelineJournal | None = None
@@ -316,6 +317,7 @@ class CastProxy:
     def _gone(self, link: ServerLink) -> None:
         target = self._targets.pop(link, None)
         if target is not None:
+            self._sent_before += target.pipe.sent
             target.close()
             self._back_pressure.forget(target)
 
@@ -343,8 +345,12 @@ class CastProxy:
             **self._registration.status(),
             "topics": dict(topics),
             "back_pressure": self._back_pressure.status(),
-            "counts": self.counters.status(),
+            "counts": {**self.counters.status(), "delivered": self._delivered()},
         }
+
+    def _delivered(self) -> int:
+        """Casts that were given to a server's process, whether it still runs or not."""
+        return self._sent_before + sum(target.pipe.sent for target in self._targets.values())
 
     @property
     def busy(self) -> bool:

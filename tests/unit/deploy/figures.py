@@ -1,12 +1,14 @@
-"""The metrics that a broker and a gateway serve, read off running ones: name -> (type, what it says)."""
+"""The metrics that are served, read off running programs of ours: name -> (type, what it says)."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+from broker.exposition import render
 from broker.node import metrics
 from broker.node.assembly import Node
+from broker.oslo.service import metrics as oslo
 from broker.settings import loads
 from gateway.web import samples, tally
 from tests.live.gateways import live
@@ -16,7 +18,12 @@ Served = dict[str, tuple[str, str]]
 
 def served(folder: Path) -> Served:
     """Of a broker with a journal, and of a gateway with a certificate; ``folder`` is for their files."""
-    return {**of_broker(folder), **asyncio.run(_of_gateway(folder))}
+    return {**of_broker(folder), **asyncio.run(_of_gateway(folder)), **of_oslo()}
+
+
+def of_oslo() -> Served:
+    """Of a node's proxy: every family is there before any room has answered."""
+    return parsed(render(oslo.samples({"directory": {}})))
 
 
 def of_broker(folder: Path) -> Served:
@@ -26,7 +33,7 @@ def of_broker(folder: Path) -> Served:
     )
 
     async def asked() -> str:
-        return metrics.render(metrics.samples(Node(settings.at_rank(0))))
+        return render(metrics.samples(Node(settings.at_rank(0))))
 
     return parsed(asyncio.run(asked()))
 

@@ -80,7 +80,7 @@ def test_jobs_of_the_rules_are_those_of_the_service_monitor() -> None:
     given = {each["targetLabel"]: each["replacement"] for each in endpoint["relabelings"]}
     jobs = {job for rule in RULES for job in re.findall(r'job="([^"]+)"', rule["expr"])}
     assert given["job"] in jobs
-    assert jobs == {"headgate-broker", "headgate-gateway"}
+    assert jobs == {"headgate-broker", "headgate-gateway", "headgate-oslo"}
 
 
 def test_prometheus_takes_the_rules() -> None:

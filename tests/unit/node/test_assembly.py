@@ -10,13 +10,13 @@ import pytest
 
 from broker import settings
 from broker.errors import ConfigError, LinkBroken, LinkRefused
+from broker.exposition import REQUESTS_MAX
 from broker.identity import Credentials, PeerInfo
 from broker.node import assembly, bootstrap
 from broker.node.assembly import Node
 from broker.node.descriptors import connections_of, reserve_of
 from broker.node.doorway import group_ids, user_ids
 from broker.node.keyring import credentials, keys_of
-from broker.node.metrics import REQUESTS_MAX
 from broker.node.rundir import make_rundir
 from broker.transport.link import Options
 from broker.transport.unix import transport as unix

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
+from broker.exposition import render
 from broker.node.attributes import fold
-from broker.node.metrics import MetricsListener, render
+from broker.node.metrics import listener as listener_of
 from tests.unit.node import desk
 
 
@@ -64,7 +65,7 @@ def test_prometheus_counters_keep_their_last_digits():
 def test_a_place_that_cannot_be(place):
     async def script():
         with pytest.raises(ConfigError, match="metrics_listen"):
-            await MetricsListener(None, place).start()
+            await listener_of(None, place).start()
 
     desk.run(script())
 
@@ -79,7 +80,7 @@ def test_a_place_that_cannot_be(place):
 )
 def test_only_metrics_are_served(rundir, head, status):
     async def script():
-        listener = MetricsListener(None, f"unix://{rundir}/m")
+        listener = listener_of(None, f"unix://{rundir}/m")
         await listener.start()
         reader, writer = await asyncio.open_unix_connection(rundir / "m")
         writer.write(head)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from broker.errors import ConfigError
+from broker.exposition import render
 from broker.identity import PeerInfo
 from broker.journal import layout
 from broker.journal.recorder import Figures
@@ -113,11 +114,11 @@ def test_a_full_disk_ends_capture_and_the_broker_goes_on():
             assert len(peer.responses) == 2
             assert journal.paper.shed == shed
             assert journal.capture.status()["state"] == "off: No space left on device"
-            text = metrics.render(metrics.journal_samples(journal.capture))
+            text = render(metrics.journal_samples(journal.capture))
             assert 'headgate_journal_recording{off="No space left on device"} 0\n' in text
             assert f"headgate_journal_shed_records_total {shed}\n" in text
             await journal.capture.start()
-            text = metrics.render(metrics.journal_samples(journal.capture))
+            text = render(metrics.journal_samples(journal.capture))
             assert 'headgate_journal_recording{off=""} 1\n' in text
 
     run(script())

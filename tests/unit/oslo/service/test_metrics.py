@@ -1,0 +1,74 @@
+"""What rooms answer to STATUS, as Prometheus reads it: bounded labels, counters by cause."""
+
+import pytest
+
+from broker.exposition import render
+from broker.oslo.frames import Kind
+from broker.oslo.service.metrics import OTHER, TOPICS_SHOWN, samples
+from tests.live.oslo_raw import node_at
+
+
+def series(statuses):
+    """Name and labels -> value."""
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in render(samples(statuses)).splitlines()
+        if not line.startswith("#")
+    }
+
+
+def test_a_room_that_does_not_answer_is_down_and_tells_nothing():
+    found = series({"call": None, "directory": {"replica": {"sources": {"here": {"live": True}}}}})
+    assert found['headgate_oslo_room_up{room="call"}'] == 0
+    assert found['headgate_oslo_room_up{room="directory"}'] == 1
+    assert not any('pipeline="call"' in name for name in found)
+    assert found["headgate_oslo_directory_sources_live"] == 0
+
+
+def test_topics_are_bounded():
+    topics = {f"x/t{n}": n + 1 for n in range(TOPICS_SHOWN + 5)}
+    found = series({"call": {"pipeline": "call", "topics": topics}})
+    shown = {name: value for name, value in found.items() if "topic_listeners" in name}
+    assert len(shown) == TOPICS_SHOWN + 1
+    assert shown[f'headgate_oslo_topic_listeners{{pipeline="call",topic="{OTHER}"}}'] == sum(range(1, 6))
+    assert found['headgate_oslo_listeners{pipeline="call"}'] == sum(topics.values())
+
+
+def test_refusals_drops_and_expiry_are_apart():
+    counts = {
+        "refused_busy": 2,
+        "pending_full": 1,
+        "refused_expired": 3,
+        "expired": 4,
+        "nobody": 5,
+        "handed": 6,
+    }
+    found = series({"notify": {"pipeline": "notify", "counts": {**counts, "pauses": 7, "some_day": 8}}})
+    assert found['headgate_oslo_refused_messages_total{pipeline="notify",reason="busy"}'] == 3
+    assert found['headgate_oslo_expired_messages_total{pipeline="notify"}'] == 7
+    assert found['headgate_oslo_dropped_messages_total{pipeline="notify",reason="nobody"}'] == 5
+    assert found['headgate_oslo_delivered_messages_total{pipeline="notify"}'] == 6
+    assert found['headgate_oslo_pauses_total{pipeline="notify",kind="pauses"}'] == 7
+    assert not any("expired" in name for name in found if "refused_messages" in name)
+
+
+def test_other_directories_that_do_not_answer():
+    uplinks = [{"alive": True}, {"alive": False}, {"alive": False, "closed": True}]
+    found = series({"directory": {"uplinks": uplinks, "replica": {"sources": {}}}})
+    assert found["headgate_oslo_directory_sources_lost"] == 1
+
+
+@pytest.mark.parametrize("room", ["call", "cast", "fanout", "notify", "directory"])
+def test_a_real_room_tells_what_it_counts(tmp_path_factory, room):
+    with node_at(tmp_path_factory.mktemp("n") / "s", run=frozenset({room})) as node:
+        if room in ("call", "cast"):
+            client = node.client(room)
+            client.send(Kind.CALL if room == "call" else Kind.CAST, "nobody-here")
+            node.counted(room, "refused_no_route" if room == "call" else "no_route")
+        found = series({room: node.status(room)})
+    assert found[f'headgate_oslo_settings_read_timestamp_seconds{{room="{room}"}}'] > 1e9
+    if room == "call":
+        assert found['headgate_oslo_refused_messages_total{pipeline="call",reason="no_route"}'] == 1
+    if room == "cast":
+        assert found['headgate_oslo_dropped_messages_total{pipeline="cast",reason="no_route"}'] == 1
+        assert found['headgate_oslo_received_messages_total{pipeline="cast"}'] == 1
