@@ -100,6 +100,9 @@ class Flag(IntFlag):
     """Answer REFUSED at once when nobody listens there."""
     CONFIRM = 2
     """A cast on the CALL pipeline: answer TAKEN or REFUSED."""
+    REPEATED = 4
+    """Sent before, over a connection that has ended since: for the chosen listener alone, which knows by the id whether
+    it has the message already."""
     DUE = 8
     """Set by a proxy: where the ttl stands is the deadline. Senders have it clear."""
 
@@ -245,6 +248,18 @@ def _read_address(raw: bytes) -> _Address:
 def stamped(frame: bytes, who: Credentials) -> bytes:
     """``frame`` with the sender's userid and rolemask as the proxy knows them, whatever it said itself."""
     return frame[:_STAMP_AT] + _STAMP.pack(*who) + frame[_STAMP_AT + 8 :]
+
+
+def repeated(frame: bytes) -> bytes:
+    """``frame`` with ``Flag.REPEATED``."""
+    return frame[:_FLAGS_AT] + bytes((frame[_FLAGS_AT] | Flag.REPEATED.value,)) + frame[_FLAGS_AT + 1 :]
+
+
+def not_repeated(frame: bytes) -> bytes:
+    """``frame`` without ``Flag.REPEATED``: its next receiver has never seen it."""
+    if not frame[_FLAGS_AT] & Flag.REPEATED.value:
+        return frame
+    return frame[:_FLAGS_AT] + bytes((frame[_FLAGS_AT] & ~Flag.REPEATED.value,)) + frame[_FLAGS_AT + 1 :]
 
 
 def numbered(frame: bytes, number: int) -> bytes:

@@ -53,6 +53,7 @@ class Reason(IntEnum):
     MALFORMED = 4
     EXPIRED = 5
     LEAVING = 6
+    ANSWERED = 7
 
 
 REASONS: Final = {
@@ -63,6 +64,7 @@ REASONS: Final = {
     Reason.MALFORMED: "not understood",
     Reason.EXPIRED: "its time was over",
     Reason.LEAVING: "the proxy is stopping",
+    Reason.ANSWERED: "it may have been executed: its answer was lost with a connection",
 }
 
 
@@ -83,6 +85,11 @@ def entry_file(pipeline: Pipeline) -> str:
 def exit_file(pipeline: Pipeline) -> str:
     """File where FANOUT and NOTIFY publish to local servers (XPUB)."""
     return f"{pipeline}.pub"
+
+
+def roster_file(pipeline: Pipeline) -> str:
+    """File that says which processes are registered at a pipeline, for the next proxy."""
+    return f"{pipeline}.servers"
 
 
 def cast_file(number: int) -> str:

@@ -254,7 +254,9 @@ def counts_add_up(proxy: Proxy, sent: Counter[str]) -> None:
     bad = ("malformed", "unknown_version", "unexpected", "denied", "stranger")
     cast = until(lambda: settled(proxy, "cast", said_to(sent, "cast")), what="all casts to be read")
     assert "lapsed" not in cast["counts"], "links were asked whether they are there, which is no answer"
-    assert arrived(cast) == accounted(cast, *bad, "no_route", "full", "expired", "credits"), cast
+    assert arrived(cast) == accounted(cast, *bad, "no_route", "repeat_lost", "full", "expired", "credits"), (
+        cast
+    )
     fanout = proxy.status("fanout")
     assert arrived(fanout) == accounted(fanout, *bad, "nobody", "published"), fanout
     call = until(lambda: settled(proxy, "call", said_to(sent, "call")), what="all calls to be read")

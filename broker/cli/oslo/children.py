@@ -89,6 +89,8 @@ class Child:
         said: what it said last.
         starts: how often it was started.
         pid: of the running process; 0 none.
+        hurry: it is killed, not told to leave.
+        stop_by: what tells it to leave: SIGTERM for a restart, SIGINT for good.
     """
 
     def __init__(self, order: Order) -> None:
@@ -98,6 +100,7 @@ class Child:
         self.starts = 0
         self.pid = 0
         self.hurry = False
+        self.stop_by: signal.Signals = signal.SIGTERM
         self._input = -1
         self._told = order
         self._running = False
@@ -194,7 +197,7 @@ class Child:
 
     async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
         """Tell it to leave, kill it when it does not."""
-        for number, patience_s in ((signal.SIGTERM, LEAVE_S), (signal.SIGKILL, None)):
+        for number, patience_s in ((self.stop_by, LEAVE_S), (signal.SIGKILL, None)):
             if ended.done() or process.poll() is not None:
                 break
             process.send_signal(signal.SIGKILL if self.hurry else number)
@@ -307,10 +310,10 @@ class Children:
             for task in done:
                 task.result()
 
-    async def stop(self, *, hurry: bool = False) -> None:
-        """End all, ``hurry`` at once; harmless twice."""
+    async def stop(self, number: signal.Signals = signal.SIGTERM, *, hurry: bool = False) -> None:
+        """End all by signal ``number``, ``hurry`` at once; harmless twice."""
         for child in self.children:
-            child.hurry = hurry
+            child.hurry, child.stop_by = hurry, number
         while self._tasks:  # the latest first: a face leaves through its node's rooms
             share = self._tasks[-1:] if not hurry else list(self._tasks)
             del self._tasks[-len(share) :]

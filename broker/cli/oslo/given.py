@@ -62,17 +62,28 @@ def journal_from(given: argparse.Namespace) -> JournalSection:
     return section.at(given.journal) if given.journal is not None else section
 
 
+class Leave(asyncio.Event):
+    """Set when this process is to end.
+
+    Attributes:
+        number: by which signal; SIGTERM as long as none came.
+    """
+
+    number = signal.SIGTERM
+
+
 @contextlib.asynccontextmanager
-async def signals(hangup: Callable[[], None] | None = None) -> AsyncIterator[asyncio.Event]:
+async def signals(hangup: Callable[[], None] | None = None) -> AsyncIterator[Leave]:
     """An event that SIGTERM and SIGINT set; a second one ends this process at once. SIGHUP calls ``hangup``; None
     leaves that signal alone.
     """
     loop = asyncio.get_running_loop()
-    leave = asyncio.Event()
+    leave = Leave()
 
     def came(number: signal.Signals) -> None:
         if leave.is_set():
             os._exit(128 + number)
+        leave.number = number
         leave.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -37,7 +37,9 @@ examples:
 
 `headgate config show` has every setting, section [oslo].
 {address.KEYS_HELP}
-SIGTERM and SIGINT end it; a second one ends it at once. SIGHUP reads keys, rules and certificate again.
+SIGTERM ends it as for a restart: what it has announced stays known for a lease, clients hold what they have, and the
+next proxy goes on with it. SIGINT (Ctrl-C) leaves for good and tells everybody. A second one ends it at once.
+SIGHUP reads keys, rules and certificate again.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
@@ -217,5 +219,5 @@ async def _serve(
                 task.cancel()
             await asyncio.gather(left, starting, return_exceptions=True)
             supervision.notify("STOPPING=1")
-            await children.stop()
+            await children.stop(leave.number)
     return OK

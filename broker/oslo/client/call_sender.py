@@ -1,7 +1,9 @@
 """Calls and casts, in the thread of the sockets: choose a server, send, choose again where nobody has it yet.
 
 A message is given to another server only when it is certain that none has it: libzmq did not take it, or the proxy of
-the node said REFUSED. Whatever libzmq took is never sent again; if its node fails then, a call ends with its time.
+the node said REFUSED. What libzmq took and its connection may have lost is sent again to the same server only, which
+knows by the id whether it has it: it takes it, or answers once more, or goes on with what it has begun. A call whose
+server cannot be asked any more ends at once, since nobody knows whether it ran.
 
 What cannot be sent now is parked, and tried again when the directory changes, when a node is back, and from time to
 time (``retry_queue``).
@@ -17,6 +19,7 @@ from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.handoff import Handoff
+from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import Cast, LinkHandlers, NodeLink
 from broker.oslo.client.node_links import NodeLinks
 from broker.oslo.client.pending_calls import PendingCall, PendingCalls
@@ -33,7 +36,7 @@ from broker.oslo.contract import (
     Unroutable,
 )
 from broker.oslo.directory.replica import Server
-from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode, new_id
+from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.pipe import Frames
@@ -44,6 +47,9 @@ CONFIRM_S: Final = 30.0
 """How long a cast that was sent waits to be told that a server has it."""
 _CONFIRM: Final = int(Flag.CONFIRM)
 _MANDATORY: Final = int(Flag.MANDATORY)
+_REPEATED: Final = int(Flag.REPEATED)
+REPEAT_S: Final = 0.1
+"""Before a call that was repeated is repeated once more, where its server has no room."""
 _AGAIN: Final = (Reason.NO_ROUTE, Reason.BUSY, Reason.LEAVING)
 
 
@@ -52,6 +58,7 @@ class CallSender:
 
     Attributes:
         calls: pending ones.
+        ids: of calls, and of casts that are confirmed.
         call_links, cast_links: sockets to nodes.
     """
 
@@ -65,6 +72,7 @@ class CallSender:
         counters: ClientCounters,
     ) -> None:
         self.calls = PendingCalls()
+        self.ids = MessageIds()
         self._reactor = reactor
         self._settings = settings
         self._routes = routes
@@ -79,7 +87,13 @@ class CallSender:
             reactor,
             settings,
             LinkHandlers(
-                Pipeline.CALL, self._packed_call, _posted, self._received, self._call_stalled, self._awaits
+                Pipeline.CALL,
+                pack=self._packed_call,
+                posted=self._posted,
+                received=self._received,
+                stalled=self._call_stalled,
+                again=self._again,
+                in_use=self._awaits,
             ),
             routes,
             folder,
@@ -214,6 +228,8 @@ class CallSender:
                 return None  # it ends in a moment
         address = call.address
         flags = 0 if call.kind is Kind.CALL else _CONFIRM
+        if call.repeated:
+            flags |= _REPEATED
         head = encode(
             call.kind,
             address.exchange,
@@ -226,6 +242,13 @@ class CallSender:
             id=call.id,
         )
         return (head, call.body)
+
+    def _posted(self, call: PendingCall, _link: NodeLink[PendingCall]) -> None:
+        call.sent = True
+        if call.repeated and call.monitor_s is not None:
+            call.beaten(self._reactor.now())
+            self.calls.watch(call)
+            self._arm()
 
     def _received(self, link: NodeLink[PendingCall], frames: list[bytes]) -> None:
         try:
@@ -266,6 +289,9 @@ class CallSender:
             said = text[:64].decode(errors="replace") or REASONS[known]
             self._finish(call, Refused(f"{call.address}: node {link.node} refused it: {said}", known))
             return
+        if call.repeated:
+            self._repeat_refused(call, link, reason)
+            return
         if call.tries is not None and reason == Reason.BUSY:
             call.tries -= 1
             if call.tries < 0:
@@ -277,11 +303,50 @@ class CallSender:
         self._refused_by(call, call.listener)
         self._place(call)
 
+    # ------------------------------------------------------------ connections that end
+
+    def _again(self, link: NodeLink[PendingCall]) -> list[PendingCall]:
+        """What was sent over ``link`` and is not answered: its server is asked whether it has it."""
+        again = [call for call in self.calls if call.link is link and call.sent]
+        if self.call_links.known(link.node) is not link:
+            for call in again:
+                self._repeat_lost(call)
+            return []
+        for call in again:
+            call.sent, call.repeated = False, True
+            call.unheard()
+        self._counters.count("repeated", len(again))
+        return again
+
+    def _repeat_refused(self, call: PendingCall, link: NodeLink[PendingCall], reason: int) -> None:
+        if reason == Reason.NO_ROUTE:
+            self._repeat_lost(call)
+        else:
+            call.sent = False
+            self._reactor.call_later(REPEAT_S, self._repeat, call, link)
+
+    def _repeat(self, call: PendingCall, link: NodeLink[PendingCall]) -> None:
+        if call.over:
+            return
+        if self.call_links.known(link.node) is link:
+            link.submit(call)
+        else:
+            self._repeat_lost(call)
+
+    def _repeat_lost(self, call: PendingCall) -> None:
+        """Nobody can say any more what became of it: its caller hears so now, not at the end of its time."""
+        self._counters.count("refused")
+        text = "its server is gone, with the connection that it was sent over: it may have been executed"
+        self._finish(call, Undelivered(f"{call.address}: {text}"))
+
     def _call_stalled(self, link: NodeLink[PendingCall]) -> None:
         """Its node takes nothing, or is gone: other servers, where there are any."""
         gone = self.call_links.known(link.node) is not link
         for call in link.take_parcels():
             if call.over:
+                continue
+            if call.repeated:
+                self._repeat(call, link)
                 continue
             if gone:
                 self._place(call)
@@ -330,7 +395,9 @@ class CallSender:
     def _cast_by_call(self, cast: Cast) -> None:
         """A server that is not reached by the pipeline of casts: by that of calls, where nothing is lost silently."""
         due_s = self._reactor.now() + CONFIRM_S
-        call = PendingCall(cast.address, cast.body, new_id(), self._cast_done, kind=Kind.CAST, due_s=due_s)
+        call = PendingCall(
+            cast.address, cast.body, self.ids.next(), self._cast_done, kind=Kind.CAST, due_s=due_s
+        )
         if len(self.calls) >= PENDING_MAX:
             self._counters.count("refused")
             return
@@ -391,7 +458,3 @@ def _cut(call: PendingCall) -> Closed:
         return Closed(f"{call.address}: the session was closed before it was sent")
     what = "it may be executed all the same" if call.kind is Kind.CALL else "a server may have it"
     return Closed(f"{call.address}: the session was closed while it waited for its answer; {what}")
-
-
-def _posted(call: PendingCall, _link: NodeLink[PendingCall]) -> None:
-    call.sent = True

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.handoff import Handoff
+from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import Cast, LinkHandlers, NodeLink
 from broker.oslo.client.node_links import NodeLinks
 from broker.oslo.client.routing import RoutingTable
+from broker.oslo.client.sent_messages import SentMessages
 from broker.oslo.contract import Address, Settings
 from broker.oslo.directory.replica import Server
-from broker.oslo.frames import Kind, encode
+from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames
+
+_REPEATED: Final = int(Flag.REPEATED)
 
 
 class CastSender:
@@ -45,6 +50,9 @@ class CastSender:
         moved: Callable[[], None],
     ) -> None:
         self.closed = False
+        self._reactor = reactor
+        self._ids = MessageIds()
+        self._sent: SentMessages[Cast] = SentMessages()
         self._routes = routes
         self._handoff = handoff
         self._counters = counters
@@ -53,7 +61,7 @@ class CastSender:
         self.links: NodeLinks[Cast] = NodeLinks(
             reactor,
             settings,
-            LinkHandlers(Pipeline.CAST, _pack, None, None, self._stalled),
+            LinkHandlers(Pipeline.CAST, self._pack, self._posted, None, self._stalled, self._again),
             routes,
             folder,
             moved,
@@ -89,6 +97,12 @@ class CastSender:
     def _stalled(self, link: NodeLink[Cast]) -> None:
         gone = self.links.known(link.node) is not link
         for cast in link.take_parcels():
+            if cast.repeated:  # its node may have it: nobody else may
+                if gone:
+                    self._counters.count("lost")
+                else:
+                    link.submit(cast)
+                continue
             servers = self._routes.for_casts(cast.address)
             if gone or any(one.node not in self.links.down for one in servers):
                 self._counters.counts["chosen_again"] += 1
@@ -96,12 +110,34 @@ class CastSender:
             else:
                 link.submit(cast)
 
+    # ------------------------------------------------------------ the links
+
+    def _pack(self, cast: Cast, _link: NodeLink[Cast]) -> Frames:
+        if cast.id == NO_ID:
+            cast.id = self._ids.next()
+        address = cast.address
+        head = encode(
+            Kind.CAST,
+            address.exchange,
+            address.topic,
+            address.server,
+            (cast.listener,),
+            flags=_REPEATED if cast.repeated else 0,
+            id=cast.id,
+        )
+        return (head, cast.body)
+
+    def _posted(self, cast: Cast, link: NodeLink[Cast]) -> None:
+        self._sent.add(link, cast, self._reactor.now())
+
+    def _again(self, link: NodeLink[Cast]) -> list[Cast]:
+        again = self._sent.take(link, self._reactor.now())
+        for cast in again:
+            cast.repeated = True
+        self._counters.count("repeated", len(again))
+        return again
+
     def nobody(self, address: Address) -> None:
         """A cast has nobody to hear it."""
         self._counters.count("nobody")
         self._counters.say("cast to %s dropped: nobody listens there", str(address))
-
-
-def _pack(cast: Cast, _link: NodeLink[Cast]) -> Frames:
-    address = cast.address
-    return (encode(Kind.CAST, address.exchange, address.topic, address.server, (cast.listener,)), cast.body)

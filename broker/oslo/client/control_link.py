@@ -1,7 +1,7 @@
 """The DEALER of a process at one ``.ctl`` file of its node: listeners that it opens and closes there, and its pulse.
 
-Whatever is opened is opened again when the proxy says that it does not know us: it was restarted, or we were silent
-for too long. An OPEN that is not answered is repeated; for the proxy that changes nothing.
+Whatever is opened is opened again when the connection was made anew, since the proxy was started again then, and when
+the proxy says that it does not know us. An OPEN that is not answered is repeated; for the proxy that changes nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.oslo.frames import NO_ID, Envelope, Kind, Malformed, decode, encode,
 from broker.oslo.names import REASONS, Pipeline, Reason, control_file
 from broker.oslo.reactor import Pipe, Reactor, Timer
 from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.socket_events import SocketEvents
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import Opened, Opening, to_json
 
@@ -28,6 +29,7 @@ DENIED_S: Final = 30.0
 """After so long an OPEN that was denied is tried again: the rules of a proxy may change."""
 CLOSE_S: Final = 2.0
 """After so long the answer to CLOSE is not waited for any more."""
+_WATCHED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
 _PULSE: Final = (encode(Kind.PULSE), b"")
 _read_opened: Final = decoder(Opened)
 
@@ -92,6 +94,8 @@ class ControlLink:
         self._numbers: dict[bytes, str] = {}
         self._timer: Timer | None = None
         self._pulse_waits = False
+        self._events: SocketEvents | None = None
+        self._was_lost = False
 
     # ------------------------------------------------------------ listeners
 
@@ -156,9 +160,18 @@ class ControlLink:
                 outbox_bytes=settings.outbox_bytes,
             )
             self.pipe.flushed = self._flushed
+            self._events = SocketEvents(self._reactor, sock, _WATCHED, self._happened)
             self._folder.connect(self.pipe, control_file(self._pipeline))
             self._timer = self._reactor.call_later(PULSE_S, self._pulse)
         return self.pipe
+
+    def _happened(self, event: int, _value: int) -> None:
+        """The connection has ended, or is there again: who starts a proxy again waits for us to register."""
+        if event == zmq.EVENT_DISCONNECTED:
+            self._was_lost = True
+        elif self._was_lost:
+            self._was_lost = False
+            self._open_again()
 
     def send(self, frames: Frames) -> bool:
         """Send something; False: no room, or nothing was ever opened."""
@@ -188,6 +201,8 @@ class ControlLink:
             self._timer.cancel()
         if self.pipe is None:
             return 0
+        if self._events is not None:
+            self._events.close()
         left = self.pipe.waiting
         self.pipe.close(linger_ms)
         return left

@@ -12,6 +12,7 @@ Counts (each also says what was lost, so that nothing disappears without a trace
     received, expired, strays, gaps, dropped    of listeners: taken in; too old when taken; for nobody here; missing
                                                 fan-outs by number; without room, or unread at the end
     opened_again                                registrations repeated after a proxy has restarted
+    repeated, had_already                       sent again since a connection ended; of listeners: and had come before
 """
 
 from __future__ import annotations

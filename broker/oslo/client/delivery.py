@@ -6,18 +6,23 @@ the proxy, which slows their senders down (``proxy.brake``). They cannot be told
 other rpc-servers of the process wait as well, as long as the full one takes something, and for ``HELD_MAX_S`` at most.
 Then what comes for it has as much room again, and is dropped and counted beyond that, until it has room. The one
 rpc-server of a process may be full for ever, and nothing is dropped.
+
+What was sent again after a connection ended (``Flag.REPEATED``) is taken in by the listener that it is for, unless that
+one has had it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from broker.oslo.client.cast_receiver import CastReceiver
 from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
+from broker.oslo.client.replies import Replies
 from broker.oslo.contract import Settings
-from broker.oslo.frames import Envelope, Kind, Malformed, decode, encode, fanout_filter, refusal
+from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode, fanout_filter, refusal
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.pipe import Frames
@@ -25,6 +30,7 @@ from broker.oslo.reactor.pipe import Frames
 HELD_STILL_S: Final = 0.5
 """A full server that takes nothing for so long does not keep the others of its process waiting any more."""
 HELD_MAX_S: Final = 5.0
+_REPEATED: Final = int(Flag.REPEATED)
 HELD_LOOK_S: Final = 0.2
 """Between two looks at full servers: a proxy takes one for frozen that is not seen to take anything for half a second
 (``proxy.brake``)."""
@@ -39,6 +45,7 @@ class Delivery:
     Attributes:
         intakes: by listener.
         casts: where casts come from.
+        replies: answers of calls.
     """
 
     def __init__(
@@ -50,6 +57,7 @@ class Delivery:
     ) -> None:
         self.inboxes: dict[str, ClientInbox] = {}
         self.casts = CastReceiver(reactor, settings, self._cast)
+        self.replies = Replies(partial(send, Pipeline.CALL))
         self._reactor = reactor
         self._counters = counters
         self._send = send
@@ -151,9 +159,11 @@ class Delivery:
         self._numbers[data] = envelope.word
         now = self._reactor.now()
         for inbox in servers:
-            if inbox.full:
+            if envelope.flags & _REPEATED and inbox.has_had(frames[1]):
+                self._counters.counts["had_already"] += 1
+            elif inbox.full:
                 self._drop_full("fan-out", envelope)
-            elif inbox.put(ReceivedMessage(inbox, envelope, frames[0], b"", frames[2], now), now):
+            elif inbox.put(ReceivedMessage(inbox, envelope, frames[1], b"", frames[2], now), now):
                 self._counters.counts["received"] += 1
 
     def notice(self, frames: list[bytes]) -> None:
@@ -164,6 +174,10 @@ class Delivery:
         inbox = self.inboxes.get(frames[0][1:-1].decode(errors="replace"))
         if inbox is None:
             self._counters.count("strays")
+            return
+        if envelope.flags & _REPEATED and inbox.has_had(frames[1]):
+            inbox.owe(1)  # it took credit, and no place
+            self._counters.counts["had_already"] += 1
             return
         now = self._reactor.now()
         if inbox.put(ReceivedMessage(inbox, envelope, frames[1], b"", frames[2], now), now):
@@ -186,7 +200,12 @@ class Delivery:
     def _deliver(
         self, pipeline: Pipeline, envelope: Envelope, head: bytes, route: bytes, body: bytes
     ) -> None:
-        inbox = self.inboxes.get(envelope.listener) or self._stand_in(envelope)
+        inbox = self.inboxes.get(envelope.listener)
+        if envelope.flags & _REPEATED:
+            if self._has_had(inbox, envelope, head, route):
+                return
+        elif inbox is None:
+            inbox = self._stand_in(envelope)
         called = envelope.kind == Kind.CALL
         if inbox is not None and inbox.full:
             if called:
@@ -196,14 +215,26 @@ class Delivery:
                 self._drop_full("cast", envelope)
                 return
         now = self._reactor.now()
-        if inbox is None or not inbox.put(ReceivedMessage(inbox, envelope, head, route, body, now), now):
+        item = None if inbox is None else ReceivedMessage(inbox, envelope, head, route, body, now)
+        if inbox is None or item is None or not inbox.put(item, now):
             self._counters.count("strays")
             if called:
                 self._send_back(envelope, route)
             return
         self._counters.counts["received"] += 1
+        if called:
+            self.replies.begin(item)
         if pipeline is Pipeline.CAST and inbox.full:
             self._hold(inbox)
+
+    def _has_had(self, inbox: ClientInbox | None, envelope: Envelope, head: bytes, route: bytes) -> bool:
+        """Whether what was sent again needs no delivery: its listener has had it, or is gone and may have had it."""
+        if inbox is not None and not inbox.has_had(head):
+            return False
+        self._counters.counts["had_already"] += 1
+        if envelope.kind == Kind.CALL and not self.replies.again(head, envelope, route):
+            self._counters.count("dropped")
+        return True
 
     def _send_back(self, envelope: Envelope, route: bytes) -> None:
         """A call that nobody here begins with: its client gives it to somebody else, or to us again, later."""

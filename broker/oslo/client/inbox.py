@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from broker.oslo.client.message_ids import SeenMessages
 from broker.oslo.client.waiting import Waiter, new_waiter
 from broker.oslo.contract import Address
 from broker.oslo.frames import Envelope, Kind, due_of
@@ -67,7 +68,7 @@ Post = Callable[..., bool]
 class ReceivedMessage:
     """See ``contract.IncomingMessage``. ``route``: opaque, whom to answer; ``head``: its envelope as it came."""
 
-    __slots__ = ("_done", "body", "due_s", "envelope", "head", "inbox", "route", "size")
+    __slots__ = ("__weakref__", "_done", "body", "due_s", "envelope", "head", "inbox", "route", "size")
 
     def __init__(
         self, inbox: ClientInbox, envelope: Envelope, head: bytes, route: bytes, body: bytes, now: float
@@ -206,6 +207,7 @@ class ClientInbox:
         self._waiters: deque[Waiter] = deque()
         self._put_bytes = self._taken_bytes = 0
         self._uncredited = self._uncredited_bytes = 0
+        self._seen = SeenMessages()
         self._stopping = self._stopped = self._closed = False
 
     # ------------------------------------------------------------ in the thread of the sockets
@@ -225,12 +227,17 @@ class ClientInbox:
         """Take it in, or False: closed. The one that makes it full still fits."""
         if self._closed:
             return False
+        self._seen.add(item.head)
         self._put_bytes += item.size
         self.put_s = now
         self._items.append(item)
         if self._waiters:
             self._wake_one()
         return True
+
+    def has_had(self, head: bytes) -> bool:
+        """Whether the message with that envelope was put in before."""
+        return head in self._seen
 
     def credit(self) -> int:
         """Credit to give back now: messages that were taken since this was asked last."""

@@ -4,6 +4,9 @@ The sockets are IMMEDIATE: libzmq takes messages only while the node is connecte
 can be taken back and given to another one. A link that holds messages and has moved none of them for ``DOWN_S`` is
 **down**: it is passed over until it takes something again. A link that holds as many as it may is **full**: callers
 wait.
+
+What libzmq has taken is lost with its connection. So when a connection ends, whoever uses the link says what has to be
+sent again (``LinkHandlers.again``): it goes first, with ``Flag.REPEATED``, when the node is back.
 """
 
 from __future__ import annotations
@@ -15,13 +18,17 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import zmq
 
 from broker.oslo.contract import Address, Settings
+from broker.oslo.frames import NO_ID
 from broker.oslo.names import Pipeline
-from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor import Pipe, Reactor, Timer
 from broker.oslo.reactor.naming import Connection, connect
 from broker.oslo.reactor.pipe import FLUSH_MSGS, Frames
+from broker.oslo.reactor.socket_events import SocketEvents
 
 DOWN_S: Final = 1.0
 """Longer than a connection takes to be made; what waits for a node for so long is given to another one."""
+LOST_S: Final = 0.02
+"""Between the word that a connection has ended and the next message: libzmq goes on taking some for it meanwhile."""
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLOUT: Final = int(zmq.POLLOUT)
 
@@ -36,14 +43,22 @@ Parcel = TypeVar("Parcel", bound=Sized)
 
 
 class Cast:
-    """A request for one server that wants no answer. ``listener``: who was chosen."""
+    """A request for one server that wants no answer.
 
-    __slots__ = ("address", "body", "listener", "size")
+    Attributes:
+        listener: who was chosen.
+        id: of the message, from the first time that it is sent.
+        repeated: its connection ended after it was sent.
+    """
+
+    __slots__ = ("address", "body", "id", "listener", "repeated", "size")
 
     def __init__(self, address: Address, body: bytes) -> None:
         self.address = address
         self.body = body
         self.listener = ""
+        self.id = NO_ID
+        self.repeated = False
         self.size = len(body)
 
 
@@ -78,13 +93,12 @@ class NodeLink(Pipe, Generic[Parcel]):
         down, full: see the module.
         way: its connection.
         filters: subscriptions of the node, for sockets that publish.
-        missed: filters of which the node was given up, until it subscribes.
     """
 
     def __init__(
         self,
         links: LinkObserver,
-        trade: LinkHandlers[Parcel],
+        handlers: LinkHandlers[Parcel],
         node: str,
         endpoint: str,
         sock: zmq.Socket[bytes],
@@ -93,19 +107,21 @@ class NodeLink(Pipe, Generic[Parcel]):
     ) -> None:
         self.node = node
         self.node_key = node_key
-        self.pipeline = trade.pipeline
+        self.pipeline = handlers.pipeline
         self.endpoint = endpoint
         self.down = self.full = False
         self.filters: set[bytes] = set()
-        self.missed: set[bytes] = set()
         self._links = links
-        self._pack, self._posted, self._stalled = trade.pack, trade.posted, trade.stalled
+        self._pack, self._posted, self._stalled = handlers.pack, handlers.posted, handlers.stalled
+        self._again = handlers.again
+        self._interrupted: Timer | None = None
         self._parcels: deque[Parcel] = deque()
         self._parcel_bytes = 0
         self._moved_s = 0.0
-        receive = trade.received
+        receive = handlers.received
         take = None if receive is None else (lambda frames, _origin: receive(self, frames))
         super().__init__(links.reactor, sock, take)
+        self._events = SocketEvents(links.reactor, sock, zmq.EVENT_DISCONNECTED, self._disconnected)
         try:
             self.connection: Connection = connect(links.reactor, self, endpoint, key)
         except BaseException:
@@ -114,9 +130,7 @@ class NodeLink(Pipe, Generic[Parcel]):
 
     @property
     def away(self) -> bool:
-        """Nothing can be sent to it now, and nothing is subscribed: it is not connected, as far as we see."""
-        if self.sock.type == zmq.XPUB:
-            return not self.filters
+        """Nothing can be sent to it now: it is not connected, as far as we see."""
         self._reactor.touch(self)
         return not int(self.sock.get(_EVENTS)) & _POLLOUT
 
@@ -138,6 +152,9 @@ class NodeLink(Pipe, Generic[Parcel]):
         self._parcels.append(parcel)
         self._parcel_bytes += parcel.size
         self._try_later()
+        self._fill()
+
+    def _fill(self) -> None:
         if not self.full and self._beyond(1.0):
             self.full = True
             self._links.note_full(self)
@@ -159,6 +176,8 @@ class NodeLink(Pipe, Generic[Parcel]):
 
     def _post(self, parcel: Parcel) -> bool:
         """False: libzmq has no room for it, or no connection."""
+        if self._interrupted is not None:
+            return False
         frames = self._pack(parcel, self)
         if frames is None:
             return True
@@ -196,6 +215,36 @@ class NodeLink(Pipe, Generic[Parcel]):
             self.full = False
             self._links.note_room(self)
 
+    # ------------------------------------------------------------ connections that end
+
+    def _disconnected(self, _event: int, _value: int) -> None:
+        if self._interrupted is None and not self.closed:
+            self._interrupted = self._reactor.call_later(LOST_S, self._send_again)
+
+    def _send_again(self) -> None:
+        """Put what may be lost before what was not sent yet."""
+        self._interrupted = None
+        if self.closed:
+            return
+        again = self._again(self)
+        if again:
+            if not self._parcels:
+                self._moved_s = self._reactor.now()
+                self._links.watch(self)
+            self._parcels.extendleft(reversed(again))
+            self._parcel_bytes += sum(parcel.size for parcel in again)
+        if self._parcels:
+            self._try_later()
+
+    def close(self, linger_ms: int = 0) -> None:
+        """See ``Pipe.close``."""
+        if self._interrupted is not None:
+            self._interrupted.cancel()
+        self._events.close()
+        super().close(linger_ms)
+
+    # ------------------------------------------------------------ down
+
     def check(self, now: float) -> bool:
         """Look whether it is down, or up again. False: it need not be looked at for now."""
         if self.closed:
@@ -220,7 +269,9 @@ class LinkHandlers(NamedTuple, Generic[Parcel]):
         posted: libzmq has it; None: nobody wants to know.
         received: a message came; None: the socket does not read.
         stalled: the link is down, or its node is gone: find another one for its parcels.
+        again: its connection has ended: what was sent and may be lost, marked as repeated, oldest first.
         in_use: whether answers may still come over a link whose node is gone.
+        link_class: ``NodeLink``, or what a pipeline makes of it.
     """
 
     pipeline: Pipeline
@@ -228,4 +279,6 @@ class LinkHandlers(NamedTuple, Generic[Parcel]):
     posted: Callable[[Parcel, NodeLink[Parcel]], None] | None
     received: Callable[[NodeLink[Parcel], list[bytes]], None] | None
     stalled: Callable[[NodeLink[Parcel]], None]
+    again: Callable[[NodeLink[Parcel]], list[Parcel]]
     in_use: Callable[[NodeLink[Parcel]], bool] | None = None
+    link_class: Any = NodeLink

@@ -57,7 +57,7 @@ class NodeLinks(Generic[Parcel]):
         self,
         reactor: Reactor,
         settings: Settings,
-        trade: LinkHandlers[Parcel],
+        handlers: LinkHandlers[Parcel],
         routes: RoutingTable,
         folder: TrustedFolder,
         changed: Callable[[], None],
@@ -65,12 +65,12 @@ class NodeLinks(Generic[Parcel]):
     ) -> None:
         self.reactor = reactor
         self.settings = settings
-        self.pipeline = trade.pipeline
+        self.pipeline = handlers.pipeline
         self.down: frozenset[str] = frozenset()
         self.full: frozenset[str] = frozenset()
         self.bad: frozenset[str] = frozenset()
         self.blocking: frozenset[str] = frozenset()
-        self._trade = trade
+        self._handlers = handlers
         self._state = routes.state
         self._is_home = routes.is_home
         self._folder = folder
@@ -95,20 +95,22 @@ class NodeLinks(Generic[Parcel]):
         link = self._links.get(node)
         if link is not None:
             return link
-        state = self._state(node, self._trade.pipeline)
+        state = self._state(node, self._handlers.pipeline)
         endpoint = "" if state is None else self._endpoint(state)
         if state is None or not endpoint:
             return None
         try:
             curve = None if endpoint.startswith("ipc:") else self._curve(state)
             key = "" if curve is None else curve.certificate.public_key
-            link = NodeLink(self, self._trade, node, endpoint, self._socket(endpoint, curve), key, state.key)
+            made: NodeLink[Parcel] = self._handlers.link_class(
+                self, self._handlers, node, endpoint, self._socket(endpoint, curve), key, state.key
+            )
         except (zmq.ZMQError, HeadgateError) as error:
             self._counters.say(
                 "%s: no socket for node %s: %s", self.pipeline, node, str(error), level=logging.ERROR
             )
             return None
-        self._links[node] = link
+        self._links[node] = link = made
         if link.connection.watched and self._away_timer is None:
             self._away_timer = self.reactor.call_later(AWAY_LOOK_S, self._look_for_moved)
         return link
@@ -130,7 +132,7 @@ class NodeLinks(Generic[Parcel]):
 
     def _endpoint(self, state: State) -> str:
         if self._is_home(state.node):
-            path = os.path.join(self.settings.ipc_dir, entry_file(self._trade.pipeline))
+            path = os.path.join(self.settings.ipc_dir, entry_file(self._handlers.pipeline))
             if os.path.exists(path) and self._folder.usable():
                 return f"ipc://{path}"
         if state.endpoint and self.settings.curve_cert and not state.key:
@@ -141,7 +143,7 @@ class NodeLinks(Generic[Parcel]):
 
     def _socket(self, endpoint: str, curve: CurveClient | None) -> zmq.Socket[bytes]:
         assert self.reactor.context is not None
-        sock: zmq.Socket[bytes] = self.reactor.context.socket(_KINDS[self._trade.pipeline])
+        sock: zmq.Socket[bytes] = self.reactor.context.socket(_KINDS[self._handlers.pipeline])
         try:
             self._tune(sock, endpoint, curve)
         except BaseException:
@@ -185,7 +187,7 @@ class NodeLinks(Generic[Parcel]):
         link = self._links.get(node)
         if link is None:
             return
-        state = self._state(node, self._trade.pipeline)
+        state = self._state(node, self._handlers.pipeline)
         if state is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(state)):
             if link.endpoint.startswith("ipc:") or state.key == link.node_key:
                 return
@@ -194,14 +196,14 @@ class NodeLinks(Generic[Parcel]):
                 return
         del self._links[node]
         self._unwatch(link)
-        self._trade.stalled(link)
+        self._handlers.stalled(link)
         self._retired.add(link)
         self.reactor.call_later(GRACE_S, self._retire, link)
 
     def _retire(self, link: NodeLink[Parcel]) -> None:
         if link.closed:
             return
-        if self._trade.in_use is not None and self._trade.in_use(link):
+        if self._handlers.in_use is not None and self._handlers.in_use(link):
             self.reactor.call_later(GRACE_S, self._retire, link)
             return
         self._retired.discard(link)
@@ -249,7 +251,7 @@ class NodeLinks(Generic[Parcel]):
         self.reactor.say(
             logging.WARNING,
             "%s: node %s (%s) takes nothing for %.1f s: passed over until it does",
-            (self._trade.pipeline, link.node, link.endpoint, DOWN_S),
+            (self._handlers.pipeline, link.node, link.endpoint, DOWN_S),
         )
 
     def note_up(self, link: NodeLink[Parcel]) -> None:
@@ -258,7 +260,7 @@ class NodeLinks(Generic[Parcel]):
             self.down -= {link.node}
             self._restate()
             self.reactor.say(
-                logging.INFO, "%s: node %s (%s) is back", (self._trade.pipeline, link.node, link.endpoint)
+                logging.INFO, "%s: node %s (%s) is back", (self._handlers.pipeline, link.node, link.endpoint)
             )
 
     def _restate(self) -> None:

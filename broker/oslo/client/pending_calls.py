@@ -40,6 +40,7 @@ class PendingCall:
         end_s: when it ends without news: the nearer one of both deadlines.
         listener, link: chosen, and handed to the link of its node; ``link`` is None while it waits for a choice.
         sent: libzmq has it; only a refusal allows another choice.
+        repeated: its connection ended after it was sent: its server may have it, so that nobody else may.
         tried: listeners that refused it.
         answer: None while it is pending.
         over: True once it is answered: it need not be sent any more.
@@ -47,7 +48,7 @@ class PendingCall:
 
     __slots__ = (
         "address", "answer", "body", "done", "due_s", "end_s", "id", "kind", "link", "listener", "mandatory",
-        "monitor_s", "over", "owner", "refusal", "sent", "size", "timeout_s", "tried", "tries",
+        "monitor_s", "over", "owner", "refusal", "repeated", "sent", "size", "timeout_s", "tried", "tries",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +82,7 @@ class PendingCall:
         self.listener = ""
         self.link: object = None
         self.sent = False
+        self.repeated = False
         self.tried: set[str] | None = None
         self.refusal = 0
         self.answer: Answer | None = None
@@ -98,6 +100,10 @@ class PendingCall:
         if self.monitor_s is not None:
             quiet_s = now + self.monitor_s
             self.end_s = quiet_s if self.due_s is None or quiet_s < self.due_s else self.due_s
+
+    def unheard(self) -> None:
+        """Its server cannot be heard for the moment: heartbeats are not waited for until ``beaten``."""
+        self.end_s = self.due_s
 
     @property
     def monitored_out(self) -> bool:
@@ -121,6 +127,10 @@ class PendingCalls:
     def add(self, call: PendingCall) -> None:
         """Keep it until it is taken out or has ended."""
         self._pending[call.id] = call
+        self.watch(call)
+
+    def watch(self, call: PendingCall) -> None:
+        """Its deadline may be nearer than it was."""
         if call.end_s is not None:
             if len(self._ends) > 2 * len(self._pending) + SPARE:
                 self._ends = [(end_s, number) for end_s, number in self._ends if number in self._pending]

@@ -19,7 +19,7 @@ from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.inbox import CREDIT, ClientInbox, Post, ReceivedMessage
 from broker.oslo.client.subscriptions import ClientSubscriptions
 from broker.oslo.contract import Settings
-from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, listener_filter
+from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, listener_filter, not_repeated
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.pipe import Frames
@@ -194,15 +194,14 @@ class ListenerRegistrations:
 
     def answer(self, kind: int, item: ReceivedMessage, body: bytes) -> None:
         """Send a reply or heartbeat."""
-        frames = (encode(kind, id=item.envelope.id), item.route, body)
-        if not self._controls[Pipeline.CALL].send(frames):
+        if not self._delivery.replies.send(kind, item, body):
             self._counters.count("dropped")
             self._counters.say("a reply found no room: the proxy of this node takes nothing")
 
     def requeue(self, item: ReceivedMessage) -> None:
         """Give a notification back."""
         head = encode(Kind.REQUEUE, listeners=(item.inbox.listener,))
-        if not self._controls[Pipeline.NOTIFY].send((head, item.head, item.body)):
+        if not self._controls[Pipeline.NOTIFY].send((head, not_repeated(item.head), item.body)):
             self._counters.count("dropped")
 
     def credit(self, inbox: ClientInbox) -> None:

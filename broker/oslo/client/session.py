@@ -28,7 +28,7 @@ from broker.oslo.contract import (
     TooLarge,
     Undelivered,
 )
-from broker.oslo.frames import Kind, check_name, new_id
+from broker.oslo.frames import Kind, check_name
 from broker.oslo.names import LISTENER_CHARS, Reason
 from broker.oslo.records import Record
 
@@ -144,7 +144,7 @@ class ClientSession:
         return PendingCall(
             address,
             body,
-            new_id(),
+            self._use().sender.ids.next(),
             done,
             due_s=None if seconds is None else time.monotonic() + seconds,
             timeout_s=seconds,
@@ -203,7 +203,7 @@ class ClientSession:
         call = PendingCall(
             address,
             body,
-            new_id(),
+            self._use().sender.ids.next(),
             _Done(waiter),
             kind=Kind.CAST,
             due_s=time.monotonic() + CONFIRM_S,

@@ -29,7 +29,7 @@ PLAIN_OWNER: Final = "tcp"
 
 
 class Announcers(Protocol):
-    """The rule of one socket for ANNOUNCE, BEAT and LEAVE."""
+    """The rule of one socket for ANNOUNCE, BEAT, LEAVE and AWAY."""
 
     def owner(self, origin: str) -> str:
         """Who announces over the connection with that property; "" nobody who may."""

@@ -43,6 +43,7 @@ class Announcer:
         endpoint: where other nodes connect; "" nowhere.
         key: Z85 public key there; "" plaintext.
         incarnation: of the pipeline; 0: now.
+        held: nothing is told before ``begin``: what an earlier process has announced stays in force.
 
     Attributes:
         state: what was announced last.
@@ -58,6 +59,7 @@ class Announcer:
         key: str,
         *,
         incarnation: int = 0,
+        held: bool = False,
     ) -> None:
         self.state = State(config.node, str(pipeline), incarnation or time.time_ns(), 1, endpoint, key)
         self._reactor = reactor
@@ -74,7 +76,20 @@ class Announcer:
         )
         self.counts = self._connection.counts
         self.counts["unfit"] = 0
-        self._connection.announce(self.state)
+        self._held = held
+        if not held:
+            self._connection.announce(self.state)
+
+    def begin(self) -> None:
+        """Tell what is offered, from now on; harmless twice."""
+        if self._held:
+            self._held = False
+            self._announce(anyway=True)
+
+    def away(self) -> None:
+        """Another process of the pipeline is started in a moment: the directory keeps what it knows."""
+        self._left = True
+        self._connection.away(self.state.place)
 
     @property
     def incarnation(self) -> int:
@@ -136,11 +151,13 @@ class Announcer:
             else:
                 self._reactor.call_soon(self._announce)
 
-    def _announce(self) -> None:
+    def _announce(self, *, anyway: bool = False) -> None:
+        if self._held:
+            return
         self._due = False
         promised, self._promised = self._promised, False
         records = self._fitting()
-        if self._left or (records == self.state.records and not promised):
+        if self._left or (records == self.state.records and not (promised or anyway)):
             return
         self.state = replace(self.state, version=self.state.version + 1, records=records)
         self._not_before = self._reactor.now() + GATHER_S + GATHER_RECORD_S * len(records)

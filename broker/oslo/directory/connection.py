@@ -129,6 +129,12 @@ class DirectoryConnection:
         if state is not None and self.alive:
             self._send(DirectoryKind.LEAVE, state.beat)
 
+    def away(self, place: Place) -> None:
+        """The pipeline there is started again in a moment."""
+        state = self._states.get(place)
+        if state is not None and self.alive:
+            self._send(DirectoryKind.AWAY, state.beat)
+
     def status(self) -> dict[str, Any]:
         """For status."""
         return {"endpoint": self.endpoint, "alive": self.alive, "closed": self.closed, **self.counts}

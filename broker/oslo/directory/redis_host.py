@@ -22,7 +22,7 @@ from broker.oslo.directory.redis_keys import (
     read_state,
     state_key,
 )
-from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Gone, States, Welcome, Why
+from broker.oslo.directory.wire import RESTART_S, DirectoryKind, DirectoryMessage, Gone, States, Welcome, Why
 from broker.oslo.frames import Malformed
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import natives
@@ -83,6 +83,7 @@ class RedisHost:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._wanted: dict[Place, State] = {}
+        self._away: set[Place] = set()
         self._changed: set[Place] = set()
         self._untaken = 0
         self._incarnation = 0
@@ -101,10 +102,18 @@ class RedisHost:
         """Write ``state`` soon, and renew its lease until ``remove``."""
         with self._lock:
             self._wanted[state.place] = state
+            self._away.discard(state.place)
+
+    def away(self, place: Place) -> None:
+        """Keep the state there for ``RESTART_S``, whether we are here to renew it or not."""
+        with self._lock:
+            if place in self._wanted:
+                self._away.add(place)
 
     def remove(self, place: Place) -> None:
         """Take the state there back, when it was ours."""
         with self._lock:
+            self._away.discard(place)
             self._wanted.pop(place, None)
 
     def taken(self) -> None:
@@ -220,14 +229,20 @@ class RedisHost:
     def _write(self, client: Any) -> bool:
         """Take back what has ended, write what has changed; whether there was any."""
         with self._lock:
-            wanted = dict(self._wanted)
-        ended = self._written.keys() - wanted.keys()
-        changed = [state for place, state in wanted.items() if self._written.get(place) != state.age]
+            wanted, waiting = dict(self._wanted), set(self._away)
+        ended, away = self._written.keys() - wanted.keys(), self._written.keys() & waiting
+        changed = [
+            state
+            for place, state in wanted.items()
+            if self._written.get(place) != state.age and place not in waiting
+        ]
         for place in ended:
             self._take_back(client, place)
         for state in changed:
             self._put(client, state)
-        return bool(ended or changed)
+        for place in away:
+            self._keep(client, place)
+        return bool(ended or changed or away)
 
     def _put(self, client: Any, state: State) -> None:
         place = state.place
@@ -239,6 +254,14 @@ class RedisHost:
             batch.execute()
         self._written[place] = state.age
         self.counts["writes"] += 1
+
+    def _keep(self, client: Any, place: Place) -> None:
+        """Its next process will renew it; until then nobody does."""
+        with client.pipeline(transaction=False) as batch:
+            for key in (state_key(place), lease_key(place)):
+                batch.pexpire(key, max(int(RESTART_S * 1000), self._lease_ms))
+            batch.execute()
+        del self._written[place]
 
     def _take_back(self, client: Any, place: Place) -> None:
         with client.pipeline(transaction=True) as batch:

@@ -67,6 +67,11 @@ class RedisShare:
         for host in self.hosts:
             host.remove(place)
 
+    def away(self, place: Place) -> None:
+        """One of our own pipelines is started again in a moment."""
+        for host in self.hosts:
+            host.away(place)
+
     def status(self) -> list[dict[str, Any]]:
         """For status; no password."""
         return [host.status() for host in self.hosts]

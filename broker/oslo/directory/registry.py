@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from broker.oslo.directory.wire import (
     RECORDS_TOTAL_MAX,
+    RESTART_S,
     DirectoryKind,
     DirectoryMessage,
     Gone,
@@ -40,6 +41,8 @@ class RegistryAnswer(NamedTuple):
     """The announcer renews something that is not known: it has to say HELLO and announce everything."""
     refused: str = ""
     """For the announcer: why not."""
+    away: Place | None = None
+    """Other directories shall keep it longer, too."""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class StateRegistry:
         self, lease_s: float, *, states_max: int = STATES_MAX, records_max: int = RECORDS_TOTAL_MAX
     ) -> None:
         self.counts = dict.fromkeys(
-            ("announced", "renewed", "unknown", "left", "expired", "foreign", "stale", "full"), 0
+            ("announced", "renewed", "unknown", "left", "away", "expired", "foreign", "stale", "full"), 0
         )
         self.records = 0
         self._lease_s = lease_s
@@ -137,6 +140,17 @@ class StateRegistry:
         self.counts["unknown"] += unknown
         return RegistryAnswer(unknown=unknown, refused=refused)
 
+    def away(self, owner: str, beat: Beat, now: float) -> RegistryAnswer:
+        """A pipeline is started again: it is kept for ``RESTART_S``, or until another process announces it."""
+        entry = self._living(owner, beat.place, now)
+        if entry is None or entry.state.incarnation > beat.incarnation:
+            return RegistryAnswer()
+        if entry.owner != owner:
+            return self._refuse("foreign", FOREIGN)
+        self.counts["away"] += 1
+        entry.until = now + max(RESTART_S, self._lease_s)
+        return RegistryAnswer(away=beat.place)
+
     def leave(self, owner: str, beat: Beat, now: float) -> RegistryAnswer:
         """A pipeline ends."""
         entry = self._living(owner, beat.place, now)
@@ -174,7 +188,7 @@ class StateRegistry:
         return self._ticked is not None and now - self._ticked > CATCH_UP * self._lease_s
 
     def _renew(self, entry: _Entry, now: float) -> None:
-        entry.until = now + self._lease_s
+        entry.until = max(entry.until, now + self._lease_s)  # it may be away for longer
         self.counts["renewed"] += 1
 
     def _remove(self, places: list[Place], why: str) -> DirectoryMessage:

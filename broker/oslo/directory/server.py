@@ -142,7 +142,7 @@ class DirectoryServer:
                     self._reactor.touch(each.pipe)
             self._key = certificate.public_key
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, *, returns: bool = False) -> None:
         """Close everything; what was announced stays known elsewhere until its lease ends. Harmless twice."""
         if self._sockets:
             log.info("directory of %s: stopped: %s", self._config.node, reason)
@@ -255,8 +255,13 @@ class DirectoryServer:
             answer = self.registry.announce(owner, message.body, now)
         elif message.kind is DirectoryKind.BEAT:
             answer = self.registry.beat(owner, message.body, now)
+        elif message.kind is DirectoryKind.AWAY:
+            answer = self.registry.away(owner, message.body, now)
         else:
             answer = self.registry.leave(owner, message.body, now)
+        if answer.away is not None and owner == LOCAL_OWNER:
+            for share in self._shares:
+                share.away(answer.away)
         for news in answer.news:
             self._publish(news)
         if answer.unknown:

@@ -106,6 +106,11 @@ class Uplinks:
         for link in self.links:
             link.withdraw(place)
 
+    def away(self, place: Place) -> None:
+        """One of our own pipelines is started again in a moment."""
+        for link in self.links:
+            link.away(place)
+
     def status(self) -> list[dict[str, Any]]:
         """For status."""
         return [link.status() for link in self.links]

@@ -7,6 +7,7 @@ from there is in one ZeroMQ frame (``reactor.bundle``)::
     -> ANNOUNCE  State                               all of what a pipeline offers
     -> BEAT      [[node, pipeline, incarnation, version], ...]   leases renewed; [] says only: still here
     -> LEAVE     [node, pipeline, incarnation, version]          the pipeline ends
+    -> AWAY      [node, pipeline, incarnation, version]          it is started again: keep it for ``RESTART_S``
     <- WELCOME   {"node", "incarnation", "lease_s", "ipc_dir"}   answers HELLO; a snapshot begins for those who want
     <- STATES    {"states": [...], "complete": bool}  states as they are now; complete: the snapshot ends
     <- GONE      [[node, pipeline, incarnation, why], ...]
@@ -52,6 +53,8 @@ HEAD_BYTES: Final = 5
 JSON_BYTES_MAX: Final = 20 << 20
 """JSON of one message: any state of ``STATE_CHARS_MAX`` fits, whatever its characters are. More is refused by libzmq
 before it is allocated."""
+RESTART_S: Final = 30.0
+"""A pipeline that is started again is kept for so long, at least for a lease."""
 CHUNK_RECORDS: Final = 2_048
 """Records in one STATES of a snapshot, about 200 KiB: others are served between two of them."""
 RECORDS_TOTAL_MAX: Final = 1 << 18
@@ -65,6 +68,7 @@ class DirectoryKind(IntEnum):
     ANNOUNCE = 2
     BEAT = 3
     LEAVE = 4
+    AWAY = 5
     WELCOME = 17
     STATES = 18
     GONE = 19
@@ -152,6 +156,7 @@ _TYPES: Final[dict[DirectoryKind, Any]] = {
     DirectoryKind.ANNOUNCE: State,
     DirectoryKind.BEAT: Annotated[tuple[Beat, ...], _ENTRIES],
     DirectoryKind.LEAVE: Beat,
+    DirectoryKind.AWAY: Beat,
     DirectoryKind.WELCOME: Welcome,
     DirectoryKind.STATES: States,
     DirectoryKind.GONE: Annotated[tuple[Gone, ...], _ENTRIES],

@@ -15,11 +15,11 @@ What is for such a one and finds its queue full is lost, as far as no other serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from broker.oslo.proxy.counters import Counters
-from broker.oslo.reactor import Pipe, Reactor, Timer
+from broker.oslo.reactor import Reactor, Timer
 
 FULL: Final = 0.9
 """The part of a queue from which on it asks for a pause: the rest is for what was under way."""
@@ -30,6 +30,7 @@ ends the connection."""
 STILL_S: Final = 0.5
 PAUSE_MAX_S: Final = 5.0
 LOOK_S: Final = 0.1
+WHY: Final = "a queue is nearly full"
 
 
 class Queue(Protocol):
@@ -43,12 +44,19 @@ class Queue(Protocol):
         """The part that is in use, of messages or bytes, whichever is more."""
 
 
+class Pausable(Protocol):
+    """What can be read, or not (``Frontend``)."""
+
+    def pause(self, why: str, *, on: bool) -> None:
+        """Read nothing as long as there is a reason not to."""
+
+
 class BackPressure:
     """Pauses and resumes the entry of one pipeline.
 
     Args:
         reactor: whose clock and timers.
-        pipes: of the entry.
+        frontend: what is paused.
         figures: ``pauses``; ``pauses_still`` and ``pauses_slow``: requests for a pause that ended without room.
         released: called when the last one has room, before anything is read again.
 
@@ -59,13 +67,13 @@ class BackPressure:
     def __init__(
         self,
         reactor: Reactor,
-        pipes: Sequence[Pipe],
+        frontend: Pausable,
         counters: Counters,
         released: Callable[[], None] | None = None,
     ) -> None:
         self.on = False
         self._reactor = reactor
-        self._pipes = pipes
+        self._frontend = frontend
         self._counters = counters
         self._released = released
         self._asking: dict[Queue, float] = {}
@@ -83,7 +91,7 @@ class BackPressure:
         if not self.on:
             self.on = True
             self._counters.count("pauses")
-            self._set(True)
+            self._frontend.pause(WHY, on=True)
         if self._timer is None:
             self._timer = self._reactor.call_later(LOOK_S, self._look)
         return True
@@ -120,12 +128,7 @@ class BackPressure:
             self._released()
         if not self._asking:  # what was released may have filled it again
             self.on = False
-            self._set(False)
-
-    def _set(self, paused: bool) -> None:
-        for pipe in self._pipes:
-            if not pipe.closed:
-                pipe.paused = paused
+            self._frontend.pause(WHY, on=False)
 
     def status(self) -> dict[str, Any]:
         """Whether the entry is paused, for how many queues."""

@@ -46,6 +46,7 @@ from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.registry import ListenerRegistry
+from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.proxy.route_cache import (
     BEGIN,
     ID_AT,
@@ -77,6 +78,7 @@ _CALL: Final = int(Kind.CALL)
 _CAST: Final = int(Kind.CAST)
 _REPLY: Final = int(Kind.REPLY)
 _CONFIRM: Final = int(Flag.CONFIRM)
+_REPEATED: Final = int(Flag.REPEATED)
 _KIND_AT: Final = 4
 _FLAGS_AT: Final = 5
 _TTL_AT: Final = 8
@@ -107,6 +109,7 @@ class CallProxy:
         self._pending = PendingReplies(config.pending_max)
         self._calls = self._pending.calls
         self._leaving = False
+        self._returns = True
         self.recording: Recording | None = None
         self._journal: PipelineJournal | None = None
 
@@ -163,8 +166,19 @@ class CallProxy:
             self._journal.watch(self._registration.pipe)
             for index, pipe in enumerate(self._pipes):
                 self._journal.watch(pipe, index)
+        self._rejoin = Rejoin(
+            reactor, config.ipc_dir, Pipeline.CALL, self._registration.registered, self._rejoined
+        )
+        self._registration.changed = self._rejoin.changed
+        self._frontend.pause(REJOINING, on=True)
+        self._rejoin.begin()
         self._probed_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
+
+    def _rejoined(self) -> None:
+        """The local servers are registered again, if there were any: clients may come."""
+        self._registry.begin()
+        self._frontend.pause(REJOINING, on=False)
 
     # ------------------------------------------------------------ from clients
 
@@ -196,7 +210,7 @@ class CallProxy:
             local = route_to.local
             if local is None or not local.alive:
                 local = self._routes.choose(route_to)
-            if local is None:
+            if local is None or (head[_FLAGS_AT] & _REPEATED and local.record.listener != route_to.chosen):
                 self._refuse(key, head, Reason.NO_ROUTE)
                 return
             ttl, now_s = head[_TTL_AT:_TTL_END], self._reactor.now()
@@ -256,6 +270,9 @@ class CallProxy:
     ) -> None:
         """The one that was chosen cannot take it: it was given to nobody yet, so another one may have it."""
         full = self._registration.pipe.waiting_for(tried.target.rid) > 0
+        if head[_FLAGS_AT] & _REPEATED:
+            self._refuse(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
+            return
         for local in self._registry.locals.others(
             route_to.exchange, route_to.topic, route_to.server, TRIES_MAX
         ):
@@ -382,6 +399,9 @@ class CallProxy:
         if call is None:
             return
         envelope = decode(head)
+        if envelope.flags & _REPEATED:  # the one that has ended may have had it before
+            self._refuse(key, head, Reason.NO_ROUTE)
+            return
         for local in self._registry.locals.others(
             envelope.exchange, envelope.topic, envelope.server, TRIES_MAX
         ):
@@ -448,14 +468,15 @@ class CallProxy:
             **self._registration.status(),
             "topics": dict(topics),
             "pending": len(self._pending),
+            **self._rejoin.status(),
             "counts": self.counters.status(),
         }
 
     @property
     def busy(self) -> bool:
-        """Whether something waits to be sent, or for its reply."""
+        """Whether something waits to be sent, or, where the node is left for good, for its reply."""
         return (
-            bool(self._calls)
+            bool(self._calls and self._leaving)
             or self._registration.pipe.waiting > 0
             or any(pipe.waiting for pipe in self._pipes)
         )
@@ -469,8 +490,13 @@ class CallProxy:
             self._registry.change_key(self._frontend.key)
         return self._registration.review()
 
-    def stop(self, reason: str) -> None:
-        """Say that we leave: to the directory and to the servers; what comes now is refused, what waits is sent."""
+    def stop(self, reason: str, *, returns: bool) -> None:
+        """See ``process.ProxyRoom``; what comes now is refused, what waits is sent."""
+        self._frontend.pause(STOPPING, on=returns)
+        self._returns = returns
+        if returns:
+            self._registry.away()
+            return
         self._leaving = True
         self._known.clear()  # so that every message is looked at, and refused
         self._registration.farewell(reason)
@@ -479,6 +505,7 @@ class CallProxy:
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. Harmless twice."""
         self._timer.cancel()
+        self._rejoin.close(forget=not self._returns)
         self._registry.close()
         self._frontend.close(linger_ms)
         self._registration.close(linger_ms)

@@ -15,6 +15,7 @@ it does move: CREDIT (listener) word n, n messages were taken.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,7 +24,7 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.identity import Credentials
-from broker.oslo.frames import HEAD_BYTES, Envelope, Kind, Malformed, dated, decode
+from broker.oslo.frames import HEAD_BYTES, Envelope, Flag, Kind, Malformed, dated, decode
 from broker.oslo.names import Pipeline, Reason, cast_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
@@ -35,6 +36,7 @@ from broker.oslo.proxy.local_listeners import LocalListener
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.registry import ListenerRegistry
+from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, RouteCache, stamped_for
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, guard
@@ -45,7 +47,11 @@ from broker.transport.curve import Certificate
 from broker.transport.zeromq.address import remove_socket
 from broker.transport.zeromq.origin import credentials
 
+NUMBERS_MAX: Final = 1 << 32
+"""Of the files that lead to servers (``names.cast_file``)."""
 _CAST: Final = int(Kind.CAST)
+_REPEATED: Final = int(Flag.REPEATED)
+_FLAGS_AT: Final = 5
 _TTL: Final = slice(8, 12)
 _NO_TTL: Final = bytes(4)
 
@@ -126,7 +132,8 @@ class CastProxy:
         self._acl = acl
         self._targets: dict[ServerLink, ServerPush] = {}
         self._sent_before = 0
-        self._numbers = 0
+        self._numbers = random.randrange(NUMBERS_MAX)  # servers of an earlier proxy still look for its files
+        self._returns = True
         self.recording: Recording | None = None
         self._journal: PipelineJournal | None = None
         self._held: list[tuple[float, LocalListener[ServerPush], CachedRoute[ServerPush], list[bytes]]] = []
@@ -166,7 +173,18 @@ class CastProxy:
         )
         self._routes: RouteCache[ServerPush] = RouteCache(acl, self._registry.locals)
         self._known = self._routes.known
-        self._back_pressure = BackPressure(reactor, self._frontend.pipes, self.counters, self._send_held)
+        self._back_pressure = BackPressure(reactor, self._frontend, self.counters, self._send_held)
+        self._rejoin = Rejoin(
+            reactor, config.ipc_dir, Pipeline.CAST, self._registration.registered, self._rejoined
+        )
+        self._registration.changed = self._rejoin.changed
+        self._frontend.pause(REJOINING, on=True)
+        self._rejoin.begin()
+
+    def _rejoined(self) -> None:
+        """The local servers are registered again, if there were any: clients may come."""
+        self._registry.begin()
+        self._frontend.pause(REJOINING, on=False)
 
     # ------------------------------------------------------------ messages
 
@@ -191,6 +209,10 @@ class CastProxy:
         local = route_to.local
         if local is None or not local.alive:
             local = self._routes.choose(route_to)
+        if head[_FLAGS_AT] & _REPEATED and (local is None or local.record.listener != route_to.chosen):
+            text = "the server at %.64s/%.64s that may have had a cast is gone"
+            self.counters.dropped("repeat_lost", text, route_to.exchange, route_to.topic)
+            return
         if local is None:
             self.counters.dropped(
                 "no_route", "nobody listens at %.64s/%.64s", route_to.exchange, route_to.topic
@@ -254,6 +276,10 @@ class CastProxy:
     ) -> None:
         """Another listener of the address may have what its own has no room for, or is no more there to take."""
         here = tried is not None
+        if message[0][_FLAGS_AT] & _REPEATED:
+            text = "no room at %.64s/%.64s for a cast that was sent again"
+            self.counters.dropped("repeat_lost", text, exchange, topic)
+            return
         for local in self._registry.locals.others(exchange, topic, server, TRIES_MAX):
             if local is tried:
                 continue
@@ -290,7 +316,7 @@ class CastProxy:
         )
 
     def _new_exit(self, link: ServerLink) -> ServerPush:
-        self._numbers += 1
+        self._numbers = (self._numbers + 1) % NUMBERS_MAX
         try:
             target = ServerPush(self._reactor, self._config, self._numbers, link)
         except (ConfigError, zmq.ZMQError) as error:  # no descriptor left, or the file is somebody's
@@ -345,6 +371,7 @@ class CastProxy:
             **self._registration.status(),
             "topics": dict(topics),
             "back_pressure": self._back_pressure.status(),
+            **self._rejoin.status(),
             "counts": {**self.counters.status(), "delivered": self._delivered()},
         }
 
@@ -367,13 +394,19 @@ class CastProxy:
             self._registry.change_key(self._frontend.key)
         return self._registration.review()
 
-    def stop(self, reason: str) -> None:
-        """Say that we leave: to the directory and to the servers; what is here is still sent."""
+    def stop(self, reason: str, *, returns: bool) -> None:
+        """See ``process.ProxyRoom``; what is here is still sent."""
+        self._frontend.pause(STOPPING, on=returns)
+        self._returns = returns
+        if returns:
+            self._registry.away()
+            return
         self._registration.farewell(reason)
         self._registry.leave()
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything. Harmless twice."""
+        self._rejoin.close(forget=not self._returns)
         self._registry.close()
         self._back_pressure.close()
         self._frontend.close(linger_ms)

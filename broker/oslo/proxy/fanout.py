@@ -39,6 +39,7 @@ from broker.oslo.proxy.journal import PipelineJournal, journal_of
 from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
@@ -74,6 +75,7 @@ class FanoutProxy:
         self._records: dict[bytes, Record] = {}
         self._numbers: dict[bytes, int] = {}
         self._passed: set[tuple[Credentials, bytes, bytes]] = set()
+        self._returns = True
         self.recording: Recording | None = None
         self._journal: PipelineJournal | None = None
 
@@ -121,8 +123,21 @@ class FanoutProxy:
             )
             undo.callback(self._registration.close)
             frontend = self._frontend
-            self._announcer = Announcer(reactor, config, Pipeline.FANOUT, frontend.endpoint, frontend.key)
+            self._announcer = Announcer(
+                reactor, config, Pipeline.FANOUT, frontend.endpoint, frontend.key, held=True
+            )
+            self._rejoin = Rejoin(
+                reactor, config.ipc_dir, Pipeline.FANOUT, self._publisher.registered, self._rejoined
+            )
+            self._publisher.changed = self._rejoin.changed
+            frontend.pause(REJOINING, on=True)
+            self._rejoin.begin()
             undo.pop_all()
+
+    def _rejoined(self) -> None:
+        """The local servers have subscribed again, if there were any: clients may come."""
+        self._announcer.begin()
+        self._frontend.pause(REJOINING, on=False)
 
     @property
     def busy(self) -> bool:
@@ -138,13 +153,19 @@ class FanoutProxy:
             self._announcer.change_key(self._frontend.key)
         return self._publisher.review()
 
-    def stop(self, reason: str) -> None:
-        """Say that we leave, to the directory; what still comes is published."""
+    def stop(self, reason: str, *, returns: bool) -> None:
+        """See ``process.ProxyRoom``; what still comes is published."""
+        self._frontend.pause(STOPPING, on=returns)
+        self._returns = returns
+        if returns:
+            self._announcer.away()
+            return
         self._registration.farewell(reason)
         self._announcer.leave()
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
+        self._rejoin.close(forget=not self._returns)
         self._announcer.close()
         self._frontend.close()
         self._publisher.close(linger_ms)
@@ -246,6 +267,7 @@ class FanoutProxy:
             "endpoint": self._frontend.endpoint,
             "entries": self._frontend.status(),
             "exit": self._publisher.status(),
+            **self._rejoin.status(),
             **self._registration.status(),
             "topics": {
                 f"{record.exchange}/{record.topic}": self._publisher.heard.count(data)

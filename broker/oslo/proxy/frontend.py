@@ -75,6 +75,7 @@ class Frontend:
         self._port: TcpPort | None = None
         self._known: list[dict[str, Credentials]] = []
         self._release: Callable[[], None] | None = None
+        self._pauses: set[str] = set()
         try:
             if config.host:
                 self._open_tcp()
@@ -180,6 +181,16 @@ class Frontend:
         finally:
             self._reactor.touch(self.pipes[0])
         self.key = certificate.public_key
+
+    def pause(self, why: str, *, on: bool) -> None:
+        """Read nothing as long as there is a reason not to; what comes meanwhile waits at its senders."""
+        if on:
+            self._pauses.add(why)
+        else:
+            self._pauses.discard(why)
+        for pipe in self.pipes:
+            if not pipe.closed and pipe.paused is not bool(self._pauses):
+                pipe.paused = bool(self._pauses)
 
     def status(self) -> list[dict[str, Any]]:
         """Each socket: type, where, what came and went, what waits, what found no room."""

@@ -35,6 +35,7 @@ from broker.oslo.frames import (
     LISTENER_LETTER,
     NOTIFY_LETTER,
     Envelope,
+    Flag,
     Kind,
     Malformed,
     decode,
@@ -55,6 +56,7 @@ from broker.oslo.proxy.pools import Handout, Key, Pools
 from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.curve import Certificate
@@ -91,6 +93,7 @@ class NotifyProxy:
         self._filters: dict[str, bytes] = {}
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
+        self._returns = True
         self.recording: Recording | None = None
         self._journal: PipelineJournal | None = None
 
@@ -110,7 +113,7 @@ class NotifyProxy:
         with contextlib.ExitStack() as undo:
             self._frontend = Frontend(reactor, config, Pipeline.NOTIFY, zmq.SUB, acl, came, counters)
             undo.callback(self._frontend.close)
-            self._back_pressure = BackPressure(reactor, self._frontend.pipes, counters)
+            self._back_pressure = BackPressure(reactor, self._frontend, counters)
             self._publisher = LocalPublisher(
                 reactor,
                 config,
@@ -138,8 +141,21 @@ class NotifyProxy:
             undo.callback(self._registration.close)
             self._registration.journal = self._journal
             frontend = self._frontend
-            self._announcer = Announcer(reactor, config, Pipeline.NOTIFY, frontend.endpoint, frontend.key)
+            self._announcer = Announcer(
+                reactor, config, Pipeline.NOTIFY, frontend.endpoint, frontend.key, held=True
+            )
+            self._rejoin = Rejoin(
+                reactor, config.ipc_dir, Pipeline.NOTIFY, self._registration.registered, self._rejoined
+            )
+            self._registration.changed = self._rejoin.changed
+            frontend.pause(REJOINING, on=True)
+            self._rejoin.begin()
             undo.pop_all()
+
+    def _rejoined(self) -> None:
+        """The local listeners are registered again, if there were any: clients may come."""
+        self._announcer.begin()
+        self._frontend.pause(REJOINING, on=False)
 
     @property
     def busy(self) -> bool:
@@ -154,8 +170,13 @@ class NotifyProxy:
             self._announcer.change_key(self._frontend.key)
         return self._registration.review()
 
-    def stop(self, reason: str) -> None:
-        """Say that we leave: to the directory and to the listeners; what waits is still published within credit."""
+    def stop(self, reason: str, *, returns: bool) -> None:
+        """See ``process.ProxyRoom``; what waits is still published within credit."""
+        self._frontend.pause(STOPPING, on=returns)
+        self._returns = returns
+        if returns:
+            self._announcer.away()
+            return
         self._registration.farewell(reason)
         self._announcer.leave()
 
@@ -164,6 +185,7 @@ class NotifyProxy:
         lost = self.pools.drop_all()
         if lost:
             self.counters.count("lost_at_close", lost)
+        self._rejoin.close(forget=not self._returns)
         self._announcer.close()
         self._back_pressure.close()
         self._frontend.close()
@@ -269,7 +291,8 @@ class NotifyProxy:
         else:
             head = stamped(head, who)
             message = message_of(key, envelope.id, head, body, digest_of(head, body))
-            self._publish(self.pools.take(message, envelope.listeners))
+            again = bool(envelope.flags & Flag.REPEATED)
+            self._publish(self.pools.take(message, envelope.listeners, again=again))
 
     def _read(self, head: bytes, whose: object) -> Envelope | None:
         try:
@@ -371,6 +394,7 @@ class NotifyProxy:
             "endpoint": self._frontend.endpoint,
             "entries": self._frontend.status(),
             "exit": self._publisher.status(),
+            **self._rejoin.status(),
             **self._registration.status(),
             "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
             "waiting": self.pools.waiting(),

@@ -124,6 +124,7 @@ class Pools:
         "lost_unknown": "for a listener that was never here, or too long ago to know its pool",
         "lost_pool": "nobody else of the pool is here",
         "lost_full": "no room in the queue of anybody of the pool",
+        "lost_again": "sent again, for a listener that is gone or has no room, and may have had it",
         "doubled": "a second choice for the same pool, left out",
         "unconfirmed": "given to a listener that ended without confirming it: nobody knows",
     }
@@ -255,8 +256,11 @@ class Pools:
 
     # ------------------------------------------------------------ messages
 
-    def take(self, message: Notification, chosen: Iterable[str]) -> list[Handout]:
-        """A message for the ``chosen`` listeners, each of them for its pool."""
+    def take(self, message: Notification, chosen: Iterable[str], *, again: bool = False) -> list[Handout]:
+        """A message for the ``chosen`` listeners, each of them for its pool.
+
+        ``again``: it was sent before, and they may have had it. They know; others of their pools do not.
+        """
         handouts: list[Handout] = []
         served: set[str | None] = set()
         for listener in chosen:
@@ -273,6 +277,9 @@ class Pools:
                 self.counts["doubled"] += 1
                 continue
             served.add(pool)
+            if again and (member is None or message.key not in member.keys or not self._has_room(member)):
+                self.counts["lost_again"] += 1
+                continue
             if member is None or message.key not in member.keys or not self._has_room(member):
                 member = self._another(message, pool)
                 if member is None:

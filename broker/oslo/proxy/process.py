@@ -41,8 +41,14 @@ class ProxyRoom(Protocol):
     def open(self) -> None:
         """Bind everything and announce it. Raises ConfigError."""
 
-    def stop(self, reason: str) -> None:
-        """Say that we leave."""
+    def stop(self, reason: str, *, returns: bool) -> None:
+        """Read nothing more.
+
+        Args:
+            reason: for servers and the log.
+            returns: another process takes over in a moment: the directory is not told, nor is anybody else. Otherwise
+                the node is left for good: what is announced is withdrawn, servers are told.
+        """
 
     def status(self) -> Mapping[str, Any]:
         """For STATUS."""
@@ -136,8 +142,9 @@ class NodeProxy:
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Open, and serve in this thread until ``stop`` or a signal; ``ready`` is called when all is bound.
 
-        SIGTERM and SIGINT leave, a second one at once; SIGHUP reads keys, rules and certificate again. Other threads
-        get no signals.
+        SIGTERM ends this process, as for a restart: clients hold what they have, for as long as a lease, and another
+        process goes on with it. SIGINT leaves for good, and says so to everybody. A second one of them ends at once;
+        SIGHUP reads keys, rules and certificate again. Other threads get no signals.
 
         Raises:
             ConfigError: see ``open``.
@@ -155,9 +162,12 @@ class NodeProxy:
             supervision.notify("STOPPING=1")
             self._close(0 if self._at_once else LINGER_MS)
 
-    def stop(self, reason: str = "the proxy is stopping") -> None:
-        """Leave: servers and directory are told, queues have ``FLUSH_S``. From any thread; a second call at once."""
-        self.reactor.call_threadsafe(self._leave, reason)
+    def stop(self, reason: str = "the proxy is stopping", *, returns: bool = False) -> None:
+        """Leave: queues have ``FLUSH_S``. From any thread; a second call at once.
+
+        Servers and directory are told, unless the node ``returns`` at once, with another process.
+        """
+        self.reactor.call_threadsafe(self._leave, reason, returns)
 
     def status(self) -> dict[str, Any]:
         """STATUS of all rooms."""
@@ -165,33 +175,33 @@ class NodeProxy:
 
     # ------------------------------------------------------------ leaving
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, reason: str, returns: bool) -> None:
         if self._leaving:
             self._at_once = True
             self.reactor.stop()
             return
         self._leaving = True
-        self.reactor.say(logging.INFO, "leaving: %s", (reason,))
+        self.reactor.say(logging.INFO, "%s: %s", ("stopping" if returns else "leaving for good", reason))
         for name, room in self.rooms.items():
             if name != DIRECTORY:
-                self._guarded(name, room, reason)
+                self._guarded(name, room, reason, returns)
         now = self.reactor.now()
-        self._flush(reason, now + SETTLE_S, now + FLUSH_S)
+        self._flush(reason, returns, now + SETTLE_S, now + FLUSH_S)
 
-    def _guarded(self, name: str, room: ProxyRoom, reason: str) -> None:
+    def _guarded(self, name: str, room: ProxyRoom, reason: str, returns: bool) -> None:
         try:
-            room.stop(reason)
+            room.stop(reason, returns=returns)
         except Exception:
             logging.getLogger("headgate.oslo").exception("%s could not stop in order", name)
 
-    def _flush(self, reason: str, settled_s: float, over_s: float) -> None:
+    def _flush(self, reason: str, returns: bool, settled_s: float, over_s: float) -> None:
         now = self.reactor.now()
         busy = any(isinstance(room, Flushing) and room.busy for room in self.rooms.values())
         if now < settled_s or (busy and now < over_s):
-            self.reactor.call_later(_LOOK_S, self._flush, reason, settled_s, over_s)
+            self.reactor.call_later(_LOOK_S, self._flush, reason, returns, settled_s, over_s)
             return
         if DIRECTORY in self.rooms:
-            self._guarded(DIRECTORY, self.rooms[DIRECTORY], reason)
+            self._guarded(DIRECTORY, self.rooms[DIRECTORY], reason, returns)
         self.reactor.call_soon(self.reactor.stop)
 
     def _close(self, linger_ms: int) -> None:
@@ -211,7 +221,7 @@ class NodeProxy:
             yield
             return
         handlers: dict[int, Any] = {
-            signal.SIGTERM: lambda number, _frame: self.stop(signal.Signals(number).name),
+            signal.SIGTERM: lambda number, _frame: self.stop(signal.Signals(number).name, returns=True),
             signal.SIGINT: lambda number, _frame: self.stop(signal.Signals(number).name),
             signal.SIGHUP: lambda _number, _frame: self.reload.request(),
         }

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -109,6 +110,7 @@ class LocalPublisher:
 
     Attributes:
         heard: the subscriptions.
+        changed: called when a filter is heard by one more, or one less; None: nobody wants to know.
 
     Raises:
         ConfigError: the file is in use.
@@ -140,6 +142,7 @@ class LocalPublisher:
         self._answer = answer
         self._in_doubt = False
         self.heard = GrantedSubscriptions(alive)
+        self.changed: Callable[[], None] | None = None
         sock = reactor.context.socket(zmq.XPUB)
         self._release = guard(reactor, sock, self._keeper)
         try:
@@ -216,12 +219,23 @@ class LocalPublisher:
             self._counters.dropped("subscription_denied", "%.64s may not listen to %.64r", name, data[:64])
         if self.heard.add(data, name, subscriber.uid, granted=allowed):
             self._first(data)
+        if self.changed is not None:
+            self.changed()
 
     def _ended(self, data: bytes, name: str) -> None:
         if name and not self._in_doubt:
             self._sock.setsockopt(zmq.UNSUBSCRIBE, data)
         if self.heard.remove(data, name):
             self._last(data)
+        if self.changed is not None:
+            self.changed()
+
+    def registered(self) -> dict[int, int]:
+        """How many filters each process hears, by pid."""
+        found: Counter[int] = Counter()
+        for data in self.heard.heard():
+            found.update({credentials(name)[2] or 0 for name in self.heard.names(data)})
+        return found
 
     def review(self) -> int:
         """Cut off the processes that hear what they may not hear any more; returns how many. They connect and subscribe

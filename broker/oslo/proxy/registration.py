@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +72,7 @@ class RegistrationSocket:
         config: folder, lease, limits of each link's queue.
         pipeline: of this file.
         acl: who may listen where.
-        figures: counts.
+        counters: what is counted.
         opened: a listener begins: ``(link, opening)``, all of it checked and allowed; returns what the link is
             told. It is not yet in ``link.listeners``. May raise ``CannotOpen``.
         closed: a listener ended: ``(link, listener)``; it is no longer in ``link.listeners``. What waits for it here
@@ -81,13 +82,14 @@ class RegistrationSocket:
         returned: ``(link, messages)``: what waited for a link that is gone, the router's id in front, after ``closed``.
         gone: a link has ended for good, after ``closed`` for each of its listeners.
         raw: kinds whose messages are not read here: ``(link, frames)`` with all frames, the router's id first.
-        told: body of STATUS; None: ``counters.status``.
+        status: body of STATUS; None: ``counters.status``.
 
     Attributes:
         pipe: the ROUTER.
         links: by the router's id.
         leaving: nobody can register any more.
-        noting: listeners are recorded there; None: nowhere.
+        journal: listeners are recorded there; None: nowhere.
+        changed: called when a listener has begun or ended; None: nobody wants to know.
 
     Raises:
         ConfigError: the file is in use.
@@ -114,6 +116,7 @@ class RegistrationSocket:
         self.links: dict[bytes, ServerLink] = {}
         self.leaving = False
         self.journal: PipelineJournal | None = None
+        self.changed: Callable[[], None] | None = None
         self._reactor = reactor
         self._acl = acl
         self._counters = counters
@@ -177,6 +180,13 @@ class RegistrationSocket:
                 self.send(link, _UNKNOWN)
             dropped += len(denied)
         return dropped
+
+    def registered(self) -> dict[int, int]:
+        """How many listeners each process has, by pid."""
+        found: Counter[int] = Counter()
+        for link in self.links.values():
+            found[link.pid] += len(link.listeners)
+        return found
 
     def farewell(self, text: str) -> None:
         """Tell all links that nothing comes any more; from now on nobody can register."""
@@ -285,6 +295,8 @@ class RegistrationSocket:
         self._counters.count("opened")
         if self.journal is not None:
             self.journal.opened(link, opening)
+        if self.changed is not None:
+            self.changed()
         return status
 
     def _objection(self, link: ServerLink, opening: Opening) -> str:
@@ -312,6 +324,8 @@ class RegistrationSocket:
         self._counters.count("closed")
         if self.journal is not None:
             self.journal.closed(link, opening)
+        if self.changed is not None:
+            self.changed()
         self._closed(link, listener)
 
     # ------------------------------------------------------------ links

@@ -31,7 +31,7 @@ class ListenerRegistry(Generic[Target]):
         self, reactor: Reactor, config: NodeConfig, pipeline: Pipeline, endpoint: str, key: str
     ) -> None:
         self.locals: LocalListeners[Target] = LocalListeners()
-        self._announcer = Announcer(reactor, config, pipeline, endpoint, key)
+        self._announcer = Announcer(reactor, config, pipeline, endpoint, key, held=True)
         self.incarnation: int = self._announcer.incarnation
 
     def enter(self, opening: Opening, target: Target) -> None:
@@ -57,6 +57,14 @@ class ListenerRegistry(Generic[Target]):
     def change_key(self, key: str) -> None:
         """Other nodes find another Z85 ``key`` at the endpoint from now on."""
         self._announcer.change_key(key)
+
+    def begin(self) -> None:
+        """Tell the directory who is here, from now on."""
+        self._announcer.begin()
+
+    def away(self) -> None:
+        """Tell the directory that another process goes on in a moment."""
+        self._announcer.away()
 
     def leave(self) -> None:
         """Tell the directory that nobody is here any more."""

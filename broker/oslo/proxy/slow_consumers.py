@@ -26,7 +26,8 @@ from typing import Final
 
 import zmq
 
-from broker.oslo.reactor import Pipe, Reactor, Timer
+from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.socket_events import SocketEvents
 
 STILL_S: Final = 1.0
 """Nobody is cut off sooner: a healthy process may be without a processor for a while."""
@@ -36,7 +37,6 @@ LOOKS: Final = 5
 """Looks at everybody within the time that one may be still."""
 PORTIONS: Final = 4
 """Looks while as much is published as may wait."""
-_EVENT: Final = struct.Struct("=HI")
 _CREDENTIALS: Final = struct.Struct("3i")
 _SWITCHES: Final = re.compile(rb"ctxt_switches:\s*(\d+)")
 _COUNT: Final = struct.Struct("i")
@@ -81,9 +81,7 @@ class SlowConsumers:
         bytes_max: int,
         cut: Callable[[int], None],
     ) -> None:
-        assert reactor.context is not None
         self._reactor = reactor
-        self._sock = sock
         self._path = path
         self._still_s = max(still_s, STILL_S)
         self._bytes_max = bytes_max
@@ -91,13 +89,9 @@ class SlowConsumers:
         self._peers: dict[int, _Peer] = {}
         self._published = 0
         self._look_at = 0
-        where = f"inproc://stalls-{id(self)}"
-        sock.monitor(where, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        news: zmq.Socket[bytes] = reactor.context.socket(zmq.PAIR)
-        news.set(zmq.RCVHWM, 0)  # or libzmq's own thread would wait for us
-        news.set(zmq.LINGER, 0)
-        news.connect(where)
-        self._news = Pipe(reactor, news, self._happened)
+        self._events = SocketEvents(
+            reactor, sock, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED, self._happened
+        )
         self._timer: Timer = reactor.call_later(self._still_s / LOOKS, self._tick)
 
     def published(self, size: int) -> None:
@@ -118,8 +112,7 @@ class SlowConsumers:
 
     # ------------------------------------------------------------ who is there
 
-    def _happened(self, frames: list[bytes], _origin: str) -> None:
-        event, descriptor = _EVENT.unpack(frames[0])
+    def _happened(self, event: int, descriptor: int) -> None:
         if event == zmq.EVENT_DISCONNECTED:
             self._forget(descriptor)
         elif event == zmq.EVENT_ACCEPTED:
@@ -173,9 +166,7 @@ class SlowConsumers:
     def close(self) -> None:
         """Watch no longer. Harmless twice."""
         self._timer.cancel()
-        if not self._news.closed:
-            self._sock.disable_monitor()
-            self._news.close()
+        self._events.close()
         for descriptor in list(self._peers):
             self._forget(descriptor)
 

@@ -117,5 +117,4 @@ def test_who_is_held_back_goes_on_when_the_node_is_given_up(silent, open_session
     thread.join()
     assert time.monotonic() - begin >= 0.3
     until(lambda: port.status()["counts"].get("not_reached") == 300, "300 that the node did not get")
-    fanouts = port._client.fanouts
-    assert (fanouts.awaited, fanouts._awaited) == (frozenset(), {})
+    assert [each["waiting"] for each in port.status()["links"]["fanout"].values()] == [0]

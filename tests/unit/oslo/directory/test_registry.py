@@ -1,7 +1,7 @@
 import pytest
 
-from broker.oslo.directory.registry import FOREIGN, FULL, LOCAL_OWNER, STALE, StateRegistry
-from broker.oslo.directory.wire import DirectoryKind, Gone
+from broker.oslo.directory.registry import FOREIGN, FULL, LOCAL_OWNER, STALE, RegistryAnswer, StateRegistry
+from broker.oslo.directory.wire import RESTART_S, DirectoryKind, Gone
 from broker.oslo.records import Beat
 from tests.unit.oslo.directory.clouds import rpc, state, states
 
@@ -20,7 +20,7 @@ def beat(version=1, incarnation=1, node="n1"):
 def test_an_announcement_is_news_once(registry):
     one = state(records=[rpc("l1")])
     assert registry.announce(LOCAL_OWNER, one, 0.0).news == (states(one),)
-    assert registry.announce(LOCAL_OWNER, one, 1.0) == ((), False, "")
+    assert registry.announce(LOCAL_OWNER, one, 1.0) == RegistryAnswer()
     assert (len(registry), registry.records) == (1, 1)
     assert registry.state(PLACE) == one
     assert registry.states() == (one,)
@@ -53,12 +53,12 @@ def test_our_own_pipelines_mind_nobody_else(registry):
     foreign = state(incarnation=1 << 62, records=[rpc("evil")])
     registry.announce("key", foreign, 0.0)
     mine = state(incarnation=5, version=2, records=[rpc("l1")])
-    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 1.0) == ((), True, "")
-    assert registry.leave(LOCAL_OWNER, beat(2, incarnation=5), 1.0) == ((), False, "")
+    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 1.0) == RegistryAnswer(unknown=True)
+    assert registry.leave(LOCAL_OWNER, beat(2, incarnation=5), 1.0) == RegistryAnswer()
     assert registry.announce(LOCAL_OWNER, mine, 1.0).news == (states(mine),)
     assert (registry.owner(PLACE), registry.records) == (LOCAL_OWNER, 1)
     assert registry.announce("key", foreign, 1.0).refused == FOREIGN
-    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 2.0) == ((), False, "")
+    assert registry.beat(LOCAL_OWNER, [beat(2, incarnation=5)], 2.0) == RegistryAnswer()
 
 
 def test_after_the_lease_another_key_may(registry):
@@ -73,10 +73,10 @@ def test_after_the_lease_another_key_may(registry):
 def test_beats_renew_and_reveal_what_was_missed(registry):
     assert registry.beat(LOCAL_OWNER, [beat()], 0.0).unknown
     registry.announce(LOCAL_OWNER, state(version=3), 0.0)
-    assert registry.beat(LOCAL_OWNER, [beat(3)], 1.0) == ((), False, "")
+    assert registry.beat(LOCAL_OWNER, [beat(3)], 1.0) == RegistryAnswer()
     assert registry.beat(LOCAL_OWNER, [beat(4)], 1.0).unknown
     assert registry.beat(LOCAL_OWNER, [beat(1, incarnation=2)], 1.0).unknown
-    assert registry.beat(LOCAL_OWNER, [beat(2)], 1.0) == ((), False, "")
+    assert registry.beat(LOCAL_OWNER, [beat(2)], 1.0) == RegistryAnswer()
 
 
 def test_leases_end_without_beats_and_only_then(registry):
@@ -133,7 +133,7 @@ def test_what_found_no_room_is_asked_for_once_there_may_be_some():
     assert registry.announce("a", state("n3"), 0.0).refused == FULL
     assert registry.announce("a", state("n1", version=2, records=[rpc("x"), rpc("y")]), 0.0).refused == FULL
     beats = [beat(node="n3"), beat(2)]
-    assert registry.beat("a", beats, 1.0) == ((), False, "")  # and n1 stays as it was
+    assert registry.beat("a", beats, 1.0) == RegistryAnswer()  # and n1 stays as it was
     assert registry.beat("a", [beat(3)], 1.0).unknown
     assert registry.announce("a", state("n2", version=2, records=[rpc("1")]), 1.0).news
     assert registry.beat("a", [beat(2)], 1.0).unknown
@@ -141,3 +141,20 @@ def test_what_found_no_room_is_asked_for_once_there_may_be_some():
     assert registry.announce("a", state("n3"), 1.0).refused == FULL
     registry.leave("a", beat(node="n2"), 1.0)
     assert registry.beat("a", [beat(node="n3")], 1.0).unknown
+
+
+def test_a_pipeline_that_is_started_again_is_kept_for_a_restart(registry):
+    registry.announce(LOCAL_OWNER, state(incarnation=5, records=[rpc("l1")]), 0.0)
+    assert registry.away("key", beat(incarnation=5), 1.0).refused == FOREIGN
+    assert registry.away(LOCAL_OWNER, beat(incarnation=5), 1.0) == RegistryAnswer(away=PLACE)
+    registry.beat(LOCAL_OWNER, [beat(incarnation=5)], 1.5)  # it was on its way
+    for now in range(2, int(RESTART_S)):
+        assert registry.tick(float(now)) == ()
+    assert registry.state(PLACE) is not None
+    registry.announce(LOCAL_OWNER, state(incarnation=6), RESTART_S)
+    assert registry.away(LOCAL_OWNER, beat(incarnation=5), RESTART_S) == RegistryAnswer(), (
+        "it is back already"
+    )
+    for now in range(int(RESTART_S), int(RESTART_S) + 6):
+        registry.tick(float(now))
+    assert registry.state(PLACE) is None, "a lease from then on"

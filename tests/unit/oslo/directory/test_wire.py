@@ -12,6 +12,7 @@ BODIES = [
     (DirectoryKind.ANNOUNCE, state(records=[rpc("a")], endpoint="tcp://host:9501", key="k" * 40)),
     (DirectoryKind.BEAT, (Beat("n1", "call", 1, 2), Beat("n1", "cast", 1, 1))),
     (DirectoryKind.LEAVE, Beat("n1", "call", 1, 2)),
+    (DirectoryKind.AWAY, Beat("n1", "call", 1, 2)),
     (DirectoryKind.WELCOME, Welcome("n1", 7, 5.0, "/run/x")),
     (
         DirectoryKind.STATES,

@@ -30,7 +30,11 @@ class Hand:
         self.releases = 0
         self.refills: list[Queue] = []
         reactor = SimpleNamespace(now=lambda: self.now_s, call_soon=self.soon, call_later=self.later)
-        self.back_pressure = BackPressure(reactor, self.pipes, self.counters, self.released)  # type: ignore[arg-type]
+        self.back_pressure = BackPressure(reactor, self, self.counters, self.released)  # type: ignore[arg-type]
+
+    def pause(self, _why: str, *, on: bool) -> None:
+        for pipe in self.pipes:
+            pipe.paused = on
 
     def soon(self, call: Any, *args: Any) -> None:
         self.due.append((self.now_s, call, args))

@@ -313,7 +313,9 @@ def test_an_exit_is_for_its_own_process_alone(node):
 
 
 def test_a_process_that_cannot_be_reached_is_told_so(node):
-    with open(os.path.join(node.config.ipc_dir, "cast-1.out"), "w") as file:
+    room = node.proxy.rooms["cast"]
+    number = node.within(lambda: room._numbers) + 1
+    with open(os.path.join(node.config.ipc_dir, f"cast-{number}.out"), "w") as file:
         file.write("no socket")
     server = node.server("cast")
     answer = server.ask(Kind.OPEN, to_json(server.opening("t")))

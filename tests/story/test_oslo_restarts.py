@@ -1,0 +1,122 @@
+"""A node's proxy is started again under load: nothing is lost, nothing comes twice, calls in flight are answered."""
+
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.live.oslo import Proxy, nodes, until
+from tests.live.oslo_numbered import KINDS, Numbered
+
+pytestmark = [pytest.mark.patient, pytest.mark.timeout(180)]
+
+RATE = 2000.0
+HOWS = {"restart": signal.SIGTERM, "kill": signal.SIGKILL}
+
+
+def start_again(proxy: Proxy, number: int) -> None:
+    """End the proxy by that signal and start another one."""
+    if number == signal.SIGKILL:
+        proxy.kill()
+    else:
+        assert proxy.stop() == 0
+    proxy.start()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", HOWS)
+def test_nothing_is_lost_or_doubled(rundir: Path, how: str, kind: str) -> None:
+    with nodes(rundir, 1) as (node,), Numbered(node.folder, servers=2) as numbered:
+        count = numbered.send(kind, rate=RATE, seconds=3)
+        time.sleep(1)
+        start_again(node, HOWS[how])
+        arrived = numbered.arrived(kind, count, copies=2 if kind == "fanout" else 1)
+        assert (arrived.lost, arrived.doubled) == ([], []), arrived.counts
+        assert arrived.counts["repeated"] > 0, "nothing was at risk"
+        if kind == "call":
+            assert Counter(what for what, _when in numbered.answers().values()) == {"ok": count}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_all_kinds_at_once_twice(rundir: Path, how: str) -> None:
+    with nodes(rundir, 1) as (node,), Numbered(node.folder, servers=2) as numbered:
+        count = numbered.send(*KINDS, rate=RATE / 4, seconds=5)
+        for _ in range(2):
+            time.sleep(1)
+            start_again(node, HOWS[how])
+        for kind in KINDS:
+            arrived = numbered.arrived(kind, count, copies=2 if kind == "fanout" else 1)
+            assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), arrived.counts
+
+
+@pytest.mark.parametrize("monitor_s", [None, 1.0], ids=["plain", "monitored"])
+@pytest.mark.parametrize("how", HOWS)
+def test_calls_in_flight_are_answered_through_the_next_proxy(
+    rundir: Path, how: str, monitor_s: float | None
+) -> None:
+    """Each is answered within two seconds of its server's answer, wherever that one found the proxy."""
+    with nodes(rundir, 1) as (node,), Numbered(node.folder) as numbered:
+        count = numbered.send("call", rate=50, seconds=2, work_s=3.0, timeout_s=20, monitor_s=monitor_s)
+        until(lambda: numbered.taken("call") == count, 20, "all calls to have begun")
+        start_again(node, HOWS[how])
+        arrived = numbered.arrived("call", count)
+        answers, served = numbered.answers(), numbered.answered()
+        assert Counter(what for what, _when in answers.values()) == {"ok": count}, numbered.failures()
+        assert (arrived.lost, arrived.doubled) == ([], [])
+        assert max(when - served[number] for number, (_what, when) in answers.items()) < 2.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_while_the_directory_is_away(rundir: Path, kind: str) -> None:
+    """Each pipeline in a process of its own; that of the directory is dead, and stays so."""
+    with nodes(rundir, 1, run=["directory"]) as (directory,):
+        common = {"host": directory.host, "node": directory.host, "ipc_dir": str(directory.folder)}
+        pipelines = {name: Proxy(rundir / f"{name}-log", run=[name], **common) for name in KINDS}
+        try:
+            with Numbered(directory.folder) as numbered:
+                count = numbered.send(kind, rate=RATE, seconds=3)
+                directory.kill()
+                time.sleep(1)
+                start_again(pipelines[kind], signal.SIGTERM)
+                arrived = numbered.arrived(kind, count)
+                assert (arrived.lost, arrived.doubled) == ([], []), arrived.counts
+        finally:
+            for proxy in pipelines.values():
+                proxy.kill()
+
+
+def test_one_after_the_other_of_ten_nodes(rundir: Path) -> None:
+    """A rolling restart under load, from a node of its own: calls, casts, fan-outs and notifications."""
+    with nodes(rundir, 11) as (near, *far):
+        servers = [Numbered(node.folder) for node in far]
+        try:
+            first = servers[0]
+            first.servers = [server for each in servers for server in each.servers]
+            count = first.send(*KINDS, rate=25, seconds=15, folder=near.folder)
+            for node in far:
+                start_again(node, signal.SIGTERM)
+            for kind in KINDS:
+                arrived = first.arrived(kind, count, copies=10 if kind == "fanout" else 1, patience_s=60)
+                assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), (
+                    arrived.counts,
+                    first.failures(),
+                )
+            assert Counter(what for what, _when in first.answers().values()) == {"ok": count}
+        finally:
+            for each in servers:
+                each.__exit__()
+
+
+def test_a_node_that_is_left_for_good_is_withdrawn_at_once(rundir: Path) -> None:
+    """SIGINT is no restart: callers are told at once that nobody listens, not after a lease."""
+    with nodes(rundir, 1) as (node,), Numbered(node.folder) as numbered:
+        count = numbered.send("cast", rate=200, seconds=2)
+        time.sleep(0.5)
+        node.signal(signal.SIGINT)
+        assert node.process is not None
+        node.process.wait(20)
+        arrived = numbered.arrived("cast", count)
+        assert arrived.counts["nobody"] > 0
+        until(lambda: not (node.folder / "cast.servers").exists(), 5, "the note of servers to be gone")

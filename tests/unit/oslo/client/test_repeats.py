@@ -1,0 +1,199 @@
+"""What is sent again after a lost connection: who keeps it, and how its receiver knows that it has had it."""
+
+import gc
+import random
+from types import SimpleNamespace
+
+from broker.identity import Credentials
+from broker.oslo.client.message_ids import SENDERS_MAX, WINDOW, MessageIds, SeenMessages
+from broker.oslo.client.replies import ANSWERS_MAX, Replies
+from broker.oslo.client.sent_messages import SENT_BYTES, SENT_MSGS, SENT_S, SentMessages
+from broker.oslo.frames import Flag, Kind, decode, encode, not_repeated, repeated, stamped
+from broker.oslo.names import Reason
+
+ALICE, BOB = Credentials(1, 2), Credentials(2, 2)
+
+
+def head(number, who=ALICE):
+    return stamped(encode(Kind.CALL, "x", "t", id=number), who)
+
+
+class Message:
+    def __init__(self, size=1):
+        self.size = size
+
+
+def test_the_flag_and_nothing_else():
+    before = encode(Kind.CAST, "x", "t", flags=int(Flag.CONFIRM), id=MessageIds().next())
+    after = repeated(before)
+    assert decode(after).flags == Flag.CONFIRM | Flag.REPEATED
+    assert decode(after)._replace(flags=int(Flag.CONFIRM)) == decode(before)
+    assert not_repeated(after) == before
+    assert not_repeated(before) is before
+
+
+def test_what_was_added_is_known_in_whatever_order_it_came():
+    ids, seen = MessageIds(), SeenMessages()
+    heads = [head(ids.next()) for _ in range(WINDOW)]
+    random.Random(1).shuffle(heads)
+    half = WINDOW // 2
+    for each in heads[:half]:
+        assert each not in seen
+        seen.add(each)
+    assert all(each in seen for each in heads[:half])
+    assert not any(each in seen for each in heads[half:])
+
+
+def test_what_is_older_than_the_window_counts_as_seen():
+    ids, seen = MessageIds(), SeenMessages()
+    old, middle = head(ids.next()), head(ids.next())
+    for _ in range(WINDOW - 1):
+        last = head(ids.next())
+    seen.add(last)
+    assert old in seen
+    assert middle not in seen
+    for _ in range(10 * WINDOW):
+        last = head(ids.next())
+    seen.add(last)
+    assert middle in seen
+
+
+def test_senders_are_told_apart_and_nobody_speaks_for_another():
+    one, two, seen = MessageIds(), MessageIds(), SeenMessages()
+    number = one.next()
+    seen.add(head(number))
+    assert head(two.next()) not in seen
+    assert head(number, BOB) not in seen
+    assert head(number) in seen
+
+
+def test_senders_are_bounded():
+    seen = SeenMessages()
+    heads = [head(MessageIds().next()) for _ in range(SENDERS_MAX + 1)]
+    for each in heads:
+        seen.add(each)
+    assert len(seen._senders) == SENDERS_MAX // 2 + 1
+    assert heads[0] not in seen
+    assert heads[-1] in seen
+
+
+def test_a_number_from_nowhere_costs_no_memory():
+    seen = SeenMessages()
+    seen.add(head(bytes(16)))
+    seen.add(head(bytes(8) + b"\xff" * 8))
+    assert max(mask.bit_length() for _newest, mask in seen._senders.values()) <= WINDOW
+
+
+def test_less_is_kept_than_a_listener_tells_apart():
+    assert SENT_MSGS < WINDOW
+    sent, link = SentMessages(), object()
+    for _ in range(3 * SENT_MSGS):
+        sent.add(link, Message(), 0.0)
+    assert len(sent) == SENT_MSGS
+
+
+def test_what_is_kept_is_bounded_in_bytes_and_time():
+    sent, link = SentMessages(), object()
+    for _ in range(5):
+        sent.add(link, Message(SENT_BYTES // 2), 0.0)
+    assert (len(sent), sent.bytes) == (2, 2 * (SENT_BYTES // 2))
+    sent.add(link, Message(2 * SENT_BYTES), 0.0)
+    assert len(sent) == 1, "the last one, however large"
+    late = Message()
+    sent.add(link, late, SENT_S + 1)
+    assert sent.take(link, SENT_S + 1) == [late]
+    assert (len(sent), sent.bytes) == (0, 0)
+    sent.add(link, Message(), 0.0)
+    assert sent.take(link, SENT_S + 1) == [], "too old to be wanted"
+
+
+def test_each_connection_has_its_own():
+    sent, one, two = SentMessages(), object(), object()
+    messages = [Message() for _ in range(6)]
+    for number, message in enumerate(messages):
+        sent.add((one, two)[number % 2], message, 0.0)
+    assert sent.take(one, 1.0) == messages[::2]
+    assert sent.take(one, 1.0) == []
+    assert sent.take(two, 1.0) == messages[1::2]
+
+
+class Call(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def call(number, route=b"old", who=ALICE):
+    whole = head(number, who)
+    return Call(head=whole, envelope=decode(whole), route=route)
+
+
+class Line:
+    """What was sent to the proxy."""
+
+    def __init__(self):
+        self.sent = []
+        self.replies = Replies(self.take)
+
+    def take(self, frames):
+        self.sent.append((decode(frames[0]), *frames[1:]))
+        return True
+
+    def again(self, asked, route=b"new"):
+        whole = repeated(asked.head)
+        assert self.replies.again(whole, decode(whole), route)
+
+
+def test_a_call_that_is_worked_on_is_answered_where_its_client_is_now():
+    line, ids = Line(), MessageIds()
+    asked = call(ids.next())
+    line.replies.begin(asked)
+    line.again(asked)
+    assert line.sent == []
+    line.replies.send(Kind.BEAT, asked, b"")
+    line.replies.send(Kind.REPLY, asked, b"done")
+    assert [(envelope.kind, route, body) for envelope, route, body in line.sent] == [
+        (Kind.BEAT, b"new", b""),
+        (Kind.REPLY, b"new", b"done"),
+    ]
+
+
+def test_a_call_that_was_answered_is_answered_once_more():
+    line, asked = Line(), call(MessageIds().next())
+    line.replies.begin(asked)
+    line.replies.send(Kind.REPLY, asked, b"done")
+    line.again(asked)
+    assert [(envelope.kind, route, body) for envelope, route, body in line.sent] == [
+        (Kind.REPLY, b"old", b"done"),
+        (Kind.REPLY, b"new", b"done"),
+    ]
+
+
+def test_nobody_gets_the_answer_of_somebody_else():
+    line, number = Line(), MessageIds().next()
+    asked = call(number)
+    line.replies.begin(asked)
+    line.replies.send(Kind.REPLY, asked, b"secret")
+    line.again(call(number, who=BOB))
+    envelope, route, body = line.sent[-1]
+    assert (envelope.kind, envelope.reason, route, body) == (Kind.REFUSED, Reason.ANSWERED, b"new", b"")
+
+
+def test_answers_are_bounded_and_what_is_forgotten_is_said():
+    line, ids = Line(), MessageIds()
+    calls = [call(ids.next()) for _ in range(ANSWERS_MAX + 1)]
+    for each in calls:
+        line.replies.send(Kind.REPLY, each, b"1")
+    line.again(calls[0])
+    assert (line.sent[-1][0].kind, line.sent[-1][0].reason) == (Kind.REFUSED, Reason.ANSWERED)
+    line.again(calls[1])
+    assert line.sent[-1][0].kind == Kind.REPLY
+
+
+def test_a_call_that_the_application_dropped_holds_no_memory():
+    line, asked = Line(), call(MessageIds().next())
+    line.replies.begin(asked)
+    whole = asked.head
+    del asked
+    gc.collect()
+    assert len(line.replies._begun) == 0
+    assert line.replies.again(repeated(whole), decode(whole), b"new")
+    assert line.sent[-1][0].reason == Reason.ANSWERED

@@ -1,0 +1,165 @@
+"""After a restart a pipeline waits for the servers that it had: as many, as long as they run, and not for ever."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from broker.oslo.names import Pipeline, roster_file
+from broker.oslo.proxy import rejoin
+from broker.oslo.proxy.rejoin import LOOK_S, SAVE_S, Rejoin
+
+ME = os.getpid()
+
+
+class Clock:
+    """A reactor whose time the test moves."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.due = []
+        self.said = []
+
+    def now(self):
+        return self.now_s
+
+    def say(self, _level, text, values):
+        self.said.append(text % values)
+
+    def call_later(self, delay_s, call, *args):
+        timer = Timer(self.now_s + delay_s, call, args)
+        self.due.append(timer)
+        return timer
+
+    def wait(self, seconds):
+        until_s = self.now_s + seconds
+        while ready := sorted(
+            (each for each in self.due if each.at_s <= until_s), key=lambda each: each.at_s
+        ):
+            self.due.remove(ready[0])
+            self.now_s = max(self.now_s, ready[0].at_s)
+            if not ready[0].cancelled:
+                ready[0].call(*ready[0].args)
+        self.now_s = until_s
+
+
+class Timer:
+    def __init__(self, at_s, call, args):
+        self.at_s, self.call, self.args, self.cancelled = at_s, call, args, False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class Servers:
+    """A pipeline of which the test says who is registered."""
+
+    def __init__(self, folder):
+        self.path = folder / roster_file(Pipeline.CALL)
+        self.clock = Clock()
+        self.here = {}
+        self.done = 0
+        self.rejoin = Rejoin(self.clock, str(folder), Pipeline.CALL, lambda: dict(self.here), self.finished)
+
+    def finished(self):
+        self.done += 1
+
+    def note(self, **pids):
+        self.path.write_text(json.dumps({pid.removeprefix("p"): size for pid, size in pids.items()}))
+
+
+@pytest.fixture
+def servers(tmp_path):
+    return Servers(tmp_path)
+
+
+def dead_pid():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended.pid
+
+
+def test_nobody_was_here_so_nobody_is_waited_for(servers):
+    servers.rejoin.begin()
+    assert (servers.done, servers.rejoin.waiting) == (1, False)
+
+
+def test_it_waits_until_all_are_back_with_as_much(servers):
+    servers.note(**{f"p{ME}": 2, f"p{os.getppid()}": 1})
+    servers.rejoin.begin()
+    assert servers.rejoin.status() == {"rejoining": 2}
+    servers.here = {ME: 1, os.getppid(): 1}
+    servers.rejoin.changed()
+    assert servers.done == 0
+    servers.here[ME] = 2
+    servers.rejoin.changed()
+    assert (servers.done, servers.rejoin.status()) == (1, {"rejoining": 0})
+    servers.clock.wait(10)
+    assert servers.done == 1
+
+
+def test_who_has_ended_is_not_waited_for(servers):
+    servers.note(**{f"p{dead_pid()}": 1})
+    servers.rejoin.begin()
+    assert servers.done == 1
+
+
+def test_who_does_not_come_back_is_waited_for_a_while(servers):
+    servers.note(**{f"p{ME}": 1})
+    servers.rejoin.begin()
+    servers.clock.wait(rejoin.REJOIN_S - LOOK_S)
+    assert servers.done == 0
+    servers.clock.wait(2 * LOOK_S)
+    assert servers.done == 1
+    assert "1 server processes have not registered again within" in servers.clock.said[0]
+
+
+def test_who_is_registered_is_noted_together_and_by_its_owner_alone(servers):
+    servers.rejoin.begin()
+    servers.here = {ME: 3, 0: 1, 77: 0}
+    for _ in range(5):
+        servers.rejoin.changed()
+    assert not servers.path.exists()
+    servers.clock.wait(SAVE_S)
+    assert json.loads(servers.path.read_text()) == {str(ME): 3}
+    assert servers.path.stat().st_mode & 0o777 == 0o600
+    servers.here = {}
+    servers.rejoin.changed()
+    servers.rejoin.close(forget=False)
+    assert json.loads(servers.path.read_text()) == {}, "what was due is written at the end"
+
+
+def test_a_second_restart_forgets_nobody_who_was_not_back_yet(servers):
+    servers.note(**{f"p{ME}": 2})
+    servers.rejoin.begin()
+    servers.here = {ME: 1}
+    servers.rejoin.changed()
+    servers.clock.wait(2 * SAVE_S)
+    assert json.loads(servers.path.read_text()) == {str(ME): 2}
+
+
+def test_a_node_that_is_left_for_good_leaves_no_note(servers):
+    servers.note(**{f"p{ME}": 2})
+    servers.rejoin.begin()
+    servers.rejoin.close(forget=True)
+    assert not servers.path.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"x": 1}', '{"1": []}', '{"99999999999999999999": 1}', "\x00"]
+)
+def test_a_note_that_is_none_costs_nothing(servers, text):
+    servers.path.write_text(text)
+    servers.rejoin.begin()
+    servers.clock.wait(rejoin.REJOIN_S + LOOK_S)
+    assert servers.done == 1
+
+
+def test_a_note_that_cannot_be_written_is_said(servers, tmp_path):
+    servers.rejoin.begin()
+    (tmp_path / f"{roster_file(Pipeline.CALL)}.new").mkdir()
+    servers.rejoin.changed()
+    servers.clock.wait(SAVE_S)
+    assert "a restart may lose messages" in servers.clock.said[0]
