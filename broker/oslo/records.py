@@ -31,8 +31,11 @@ Endpoint = Annotated[
 CurveKey = Annotated[str, msgspec.Meta(pattern=r"\A([!-~]{40})?\Z")]
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """One listener at one topic. ``listener`` is unique; fan-out records have none: whoever subscribes has a copy."""
+class Record(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
+    """One listener at one topic. ``listener`` is unique; fan-out records have none: whoever subscribes has a copy.
+
+    Collections of garbage need not look at it: it has no more than names, and there are thousands.
+    """
 
     exchange: str
     topic: str

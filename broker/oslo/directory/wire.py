@@ -239,10 +239,11 @@ def _check_body(body: Body) -> None:
 
 
 def _check_records(pipeline: str, records: Sequence[Record]) -> None:
-    addresses = {each.exchange for each in records} | {each.topic for each in records}
+    exchanges, topics = {each.exchange for each in records}, {each.topic for each in records}
     servers, listeners = {each.server for each in records}, {each.listener for each in records}
     pools = {each.pool for each in records}
-    _check_names(addresses | servers | listeners | {pool for pool in pools if pool is not None})
+    names = (exchanges, topics, servers, listeners, {pool for pool in pools if pool is not None})
+    _check_names(set().union(*names))
     if pipeline == Pipeline.FANOUT:
         wrong = servers - {""} or listeners - {""} or pools - {None}
     elif pipeline == Pipeline.NOTIFY:
@@ -250,10 +251,11 @@ def _check_records(pipeline: str, records: Sequence[Record]) -> None:
     else:
         wrong = listeners & {""} or pools - {None}
     if wrong:
-        raise Malformed(
-            f"saw records with other fields than {pipeline} has, such as {str(next(iter(wrong)))[:64]!r}"
-        )
-    if not fits_state(len(records), sum(map(chars_of, records))):
+        raise Malformed(f"saw records with other fields than {pipeline} has: {str(next(iter(wrong)))[:64]!r}")
+    chars = len(records) * sum(max(map(len, each), default=0) for each in names)
+    if chars > STATE_CHARS_MAX:  # at most, that is; to count them takes longer than all of the rest
+        chars = sum(map(chars_of, records))
+    if not fits_state(len(records), chars):
         raise Malformed(
             f"saw {len(records)} records, expected {RECORDS_MAX} at most, of {STATE_CHARS_MAX} characters in all"
         )
