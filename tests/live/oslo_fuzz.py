@@ -107,7 +107,7 @@ CORPUS: Final[dict[str, list[list[bytes]]]] = {
         [b"\1L"],
     ],
     "directory": [
-        list(wire.encode(wire.DirectoryKind.HELLO, Hello(True, "elsewhere"))),
+        list(wire.encode(wire.DirectoryKind.HELLO, Hello(True))),
         list(wire.encode(wire.DirectoryKind.HELLO, Hello())),
         list(wire.encode(wire.DirectoryKind.ANNOUNCE, _STATE)),
         list(wire.encode(wire.DirectoryKind.BEAT, (Beat("elsewhere", "call", 5, 7),))),

@@ -71,7 +71,7 @@ class Announcer:
             reactor,
             config.path(DIRECTORY_SOCKET),
             tuning=Tuning(),
-            hello=Hello(False, config.node),
+            hello=Hello(),
             pulse_s=config.beat_s,
         )
         self.counts = self._connection.counts

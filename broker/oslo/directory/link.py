@@ -29,7 +29,6 @@ class DirectoryLink(DirectoryConnection):
         endpoint: ``tcp://host:port`` or ``ipc://path``; the name of the source in ``replica``.
         replica: what is fed.
         tuning: keep-alive and CURVE, with the directory's key.
-        node: our own name, for the directory's log.
         known: is told who the directory is; False ends the link (it is ourselves).
         pulse_s: between two BEATs.
     """
@@ -41,13 +40,12 @@ class DirectoryLink(DirectoryConnection):
         replica: Replica,
         *,
         tuning: Tuning,
-        node: str = "",
         known: Callable[[Welcome], bool] = lambda _welcome: True,
         pulse_s: float = PULSE_S,
     ) -> None:
         self._replica = replica
         self._known = known
-        super().__init__(reactor, endpoint, tuning=tuning, hello=Hello(True, node), pulse_s=pulse_s)
+        super().__init__(reactor, endpoint, tuning=tuning, hello=Hello(want=True), pulse_s=pulse_s)
 
     def close(self, linger_ms: int = 0) -> None:
         """End it; what it told the replica stays. Harmless twice."""
@@ -80,7 +78,6 @@ class Reader:
         ipc_dir: folder of the node's proxy.
         directories: ``tcp://host:port``, asked while the local directory is not there; () none.
         tuning: keep-alive and CURVE of those.
-        node: our own name, for their logs.
         trusted: whether the folder may be used now; asked before it is.
         look_s: between two looks for the socket of the local directory.
 
@@ -96,7 +93,6 @@ class Reader:
         ipc_dir: str,
         directories: tuple[str, ...] = (),
         tuning: Tuning | None = None,
-        node: str = "",
         trusted: Callable[[], bool] | None = None,
         look_s: float = LOOK_S,
     ) -> None:
@@ -109,7 +105,6 @@ class Reader:
         self._look_s = look_s
         self._directories = directories
         self._tuning = Tuning() if tuning is None else tuning
-        self._node = node
         self._timer: Timer | None = None
         self._look()
 
@@ -142,6 +137,4 @@ class Reader:
                     self._open(endpoint)
 
     def _open(self, endpoint: str) -> None:
-        self.links[endpoint] = DirectoryLink(
-            self._reactor, endpoint, self._replica, tuning=self._tuning, node=self._node
-        )
+        self.links[endpoint] = DirectoryLink(self._reactor, endpoint, self._replica, tuning=self._tuning)

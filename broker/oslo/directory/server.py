@@ -212,9 +212,9 @@ class DirectoryServer:
         states: Callable[[], Iterable[State]],
     ) -> DirectorySubscribers:
         config = self._config
-        about = (config.node, self.incarnation, config.lease_s, config.ipc_dir, config.message_bytes_max)
+        welcome = Welcome(config.node, self.incarnation, config.lease_s, config.message_bytes_max)
         return DirectorySubscribers(
-            self._reactor, sock, endpoint, origin, rule, Welcome(*about), states, self._receive
+            self._reactor, sock, endpoint, origin, rule, welcome, states, self._receive
         )
 
     # ------------------------------------------------------------ what comes in

@@ -38,7 +38,6 @@ Frames = tuple[bytes, bytes]
 @dataclass(slots=True)
 class _Peer:
     want: bool
-    node: str
     heard_at: float
     due: bool = True
     behind: bool = False
@@ -108,7 +107,7 @@ class DirectorySubscribers:
             return
         if peer is None or not peer.due:
             self._reactor.call_soon(self._greet, rid)
-        self._peers[rid] = _Peer(hello.want, hello.node, self._reactor.now())
+        self._peers[rid] = _Peer(hello.want, self._reactor.now())
 
     def heard(self, rid: bytes) -> bool:
         """A peer said something; False: it never said HELLO."""

@@ -64,7 +64,6 @@ class Uplinks:
             endpoint,
             self._replica,
             tuning=Tuning(KeepAlive(*self._config.keepalive), curve=self._curves[0]),
-            node=self._node,
             known=self._other,
             pulse_s=self._config.beat_s,
         )

@@ -3,12 +3,12 @@
 A DEALER speaks with the ROUTER of a directory, over TCP or over ``directory.ctl`` in the folder of its node; what comes
 from there is in one ZeroMQ frame (``reactor.bundle``)::
 
-    -> HELLO     {"want": bool, "node": ""}          want: send me all states, and each that changes
+    -> HELLO     {"want": bool}                      want: send me all states, and each that changes
     -> ANNOUNCE  State                               all of what a pipeline offers
     -> BEAT      [[node, pipeline, incarnation, version], ...]   leases renewed; [] says only: still here
     -> LEAVE     [node, pipeline, incarnation, version]          the pipeline ends
     -> AWAY      [node, pipeline, incarnation, version]          it is started again: keep it for ``RESTART_S``
-    <- WELCOME   {"node", "incarnation", "lease_s", "ipc_dir"}   answers HELLO; a snapshot begins for those who want
+    <- WELCOME   {"node", "incarnation", "lease_s"}  answers HELLO; a snapshot begins for those who want
     <- STATES    {"states": [...], "complete": bool}  states as they are now; complete: the snapshot ends
     <- GONE      [[node, pipeline, incarnation, why], ...]
     <- GREET     {}                                  say HELLO and announce: I do not know you, or what you beat for
@@ -92,7 +92,6 @@ class Hello(msgspec.Struct, frozen=True):
     """Body of HELLO."""
 
     want: bool = False
-    node: str = ""
 
 
 class Welcome(msgspec.Struct, frozen=True):
@@ -101,7 +100,6 @@ class Welcome(msgspec.Struct, frozen=True):
     node: str
     incarnation: Number
     lease_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
-    ipc_dir: str = ""
     message_bytes_max: Number = 0
     """Largest body that the pipelines of that node take; 0 not told."""
 
@@ -234,7 +232,7 @@ def _check_body(body: Body) -> None:
             check_state(state)
     elif isinstance(body, tuple):
         _check_names({each.node for each in body})
-    elif isinstance(body, (Hello, Welcome, Beat)):
+    elif isinstance(body, (Welcome, Beat)):
         _check_names({body.node})
 
 

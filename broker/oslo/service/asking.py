@@ -114,7 +114,7 @@ def _tune(sock: zmq.Socket[bytes], endpoint: str, settings: Settings) -> None:
 def _states_from(sock: zmq.Socket[bytes], end: float) -> list[State] | None:
     if not sock.poll(_ms(end - time.monotonic()), zmq.POLLOUT):
         return None
-    sock.send_multipart([_HELLO, b'{"want":true,"node":""}'], zmq.NOBLOCK)
+    sock.send_multipart([_HELLO, b'{"want":true}'], zmq.NOBLOCK)
     found: list[State] = []
     while (left_s := end - time.monotonic()) > 0:
         if not sock.poll(_ms(left_s)):

@@ -51,7 +51,7 @@ class Played:
         self._directory = self._context.socket(zmq.DEALER)
         self._directory.set(zmq.LINGER, 0)
         self._directory.connect(door)
-        self._directory.send_multipart(wire.encode(wire.DirectoryKind.HELLO, wire.Hello(False, name)))
+        self._directory.send_multipart(wire.encode(wire.DirectoryKind.HELLO, wire.Hello()))
         self._version = 0
         self._incarnation = time.time_ns()
 

@@ -46,10 +46,10 @@ class Fake:
 def linked(reactor, closing):
     fake = Fake(reactor, closing)
     replica = Replica()
-    link = DirectoryLink(reactor, fake.endpoint, replica, tuning=Tuning(), node="me", pulse_s=0.1)
+    link = DirectoryLink(reactor, fake.endpoint, replica, tuning=Tuning(), pulse_s=0.1)
     closing.append(link)
     fake.until(DirectoryKind.HELLO)
-    assert fake.heard[0].body == Hello(True, "me")
+    assert fake.heard[0].body == Hello(True)
     return fake, replica, link
 
 

@@ -26,10 +26,10 @@ from tests.unit.oslo.directory.clouds import (
 )
 
 
-def link_with(reactor, room, closing, certificate, server_key, node="n2"):
+def link_with(reactor, room, closing, certificate, server_key):
     replica = Replica()
     tuning = Tuning() if certificate is None else Tuning(curve=curve.CurveClient(certificate, server_key))
-    link = DirectoryLink(reactor, room.endpoint, replica, tuning=tuning, node=node)
+    link = DirectoryLink(reactor, room.endpoint, replica, tuning=tuning)
     closing.append(link)
     return link, replica
 

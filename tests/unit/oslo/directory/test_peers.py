@@ -161,7 +161,7 @@ def test_an_oversized_message_ends_its_connection_only(reactor, tmp_path, closin
     other.tell(DirectoryKind.HELLO, Hello())
     other.until(DirectoryKind.WELCOME)
     raw.say(b"HGD\x02\x02", bytes(wire.JSON_BYTES_MAX + 1))
-    raw.tell(DirectoryKind.HELLO, Hello(node="again"))
+    raw.tell(DirectoryKind.HELLO, Hello())
     turn_for(reactor, 0.3)
     other.tell(DirectoryKind.HELLO, Hello(want=True))
     assert other.until(DirectoryKind.STATES).complete
