@@ -36,6 +36,8 @@ NAME_BYTES_MAX: Final = 255
 """UTF-8 bytes of an exchange, topic, server or pool."""
 LISTENER_CHARS: Final = 24
 """Hexadecimal characters of a listener's id: unique for ever, made anew for each listener."""
+BACKLOG_LETTER: Final = "B"
+"""Begins the id of what is no listener but a node that keeps notifications for a pool; others are in small letters."""
 CHOSEN_MAX: Final = 256
 """Listeners that one notification may be addressed to on one node: pools of its topic."""
 

@@ -47,6 +47,24 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class BacklogConfig:
+    """What is kept for listeners of notifications that are away (``proxy.backlog``).
+
+    Attributes:
+        topics: globs, of topics with their priority at the end.
+        messages, bytes: at most, all together.
+        keep_s: each of them, and the pool of a topic that nobody came back to, so long.
+        path: of a file where it survives the proxy; "" memory alone.
+    """
+
+    topics: tuple[str, ...]
+    messages: int = 100_000
+    bytes: int = 64 << 20
+    keep_s: float = 86_400.0
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeConfig:
     """One node.
 
@@ -75,6 +93,7 @@ class NodeConfig:
         queue_msgs, queue_bytes: what may wait for one server in each pipeline.
         send_msgs: what libzmq may hold for one server beside that, of calls and casts.
         pending_max: calls that may wait for their replies.
+        backlog: what is kept for listeners that are away; None nothing.
     """
 
     ipc_dir: str
@@ -101,6 +120,7 @@ class NodeConfig:
     queue_bytes: int = 64 << 20
     send_msgs: int = SEND_MSGS
     pending_max: int = 100_000
+    backlog: BacklogConfig | None = None
 
     @property
     def unlisted_mask(self) -> int:

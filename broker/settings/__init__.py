@@ -20,7 +20,7 @@ Imported by the node and by the command line; the other rooms get plain values.
 from broker.settings.journal import JournalSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import KeyEntry, NfpSection, RuleEntry, TaskEntry
-from broker.settings.oslo import OsloCallEntry, OsloKeyEntry, OsloRuleEntry, OsloSection
+from broker.settings.oslo import OsloBacklog, OsloCallEntry, OsloKeyEntry, OsloRuleEntry, OsloSection
 from broker.settings.reading import check, load, load_journal, load_nfp, load_oslo, loads
 from broker.settings.schema import (
     AccessSection,
@@ -44,6 +44,7 @@ __all__ = [
     "LimitsSection",
     "ListenEntry",
     "NfpSection",
+    "OsloBacklog",
     "OsloCallEntry",
     "OsloKeyEntry",
     "OsloRuleEntry",

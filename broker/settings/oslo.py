@@ -89,6 +89,30 @@ class OsloCallEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     roles. Default false: who can write it is an administrator of the cloud."""
 
 
+class OsloBacklog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[oslo.backlog]`: notifications kept at this node for pools of listeners that were here and are away. Without the
+    section what nobody listens to is dropped.
+    """
+
+    topics: Globs = ("notifications.*",)
+    """Topics it is about, with * and ?; they end in their priority. Default: where services notify unless told
+    otherwise."""
+
+    messages: Count = 100_000
+    """Messages kept, for all pools together; the oldest makes room for the newest. Default 100000."""
+
+    bytes: Bytes = 64 * 2**20
+    """Their bytes, in memory whether there is a path or not. Default 64 MiB."""
+
+    hours: Annotated[float, Meta(gt=0, le=8760)] = 24.0
+    """How long each is kept, and how long nobody of a pool may come back until nothing is kept for it any more. Default
+    a day."""
+
+    path: Text | None = None
+    """A file where it survives the proxy, `kill -9`, too, relative to the configuration file. Default none: what is
+    kept when the proxy ends is lost, and counted."""
+
+
 class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[oslo]`: a node proxy, and its face."""
 
@@ -192,6 +216,9 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     pending_max: Count = 100_000
     """Calls that may wait for their replies; beyond it they are refused. Default 100000, some ten MiB."""
+
+    backlog: OsloBacklog | None = None
+    """`[oslo.backlog]`: notifications for listeners that are away. Default none: they are dropped."""
 
     metrics_listen: Text | None = None
     """Where Prometheus text (`/metrics`) and `/livez` are served, of all rooms of the node, by the process that runs

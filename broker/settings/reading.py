@@ -55,10 +55,20 @@ def _rooted(settings: Settings, folder: str) -> Settings:
     settings = replace(settings, journal=journal)
     if settings.nfp is not None:
         settings = replace(settings, nfp=rooted_nfp(settings.nfp, folder))
-    if settings.oslo is not None and settings.oslo.curve_cert is not None:
-        oslo = replace(settings.oslo, curve_cert=os.path.join(folder, settings.oslo.curve_cert))
-        settings = replace(settings, oslo=oslo)
+    if settings.oslo is not None:
+        settings = replace(settings, oslo=rooted_oslo(settings.oslo, folder))
     return settings
+
+
+def rooted_oslo(section: OsloSection, folder: str) -> OsloSection:
+    """``section`` with its files taken from ``folder`` where they are relative."""
+    replace = msgspec.structs.replace
+    if section.curve_cert is not None:
+        section = replace(section, curve_cert=os.path.join(folder, section.curve_cert))
+    if section.backlog is not None and section.backlog.path is not None:
+        path = os.path.join(folder, section.backlog.path)
+        section = replace(section, backlog=replace(section.backlog, path=path))
+    return section
 
 
 def rooted_nfp(section: NfpSection, folder: str) -> NfpSection:

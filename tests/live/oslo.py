@@ -40,12 +40,14 @@ import json, sys
 from broker import memory
 from broker.errors import ConfigError
 from broker.oslo.names import Pipeline
-from broker.oslo.node import KeyEntry, NodeConfig, Rule
+from broker.oslo.node import BacklogConfig, KeyEntry, NodeConfig, Rule
 from broker.oslo.proxy.process import NodeProxy
 told = json.loads(sys.argv[1])
 for name in ("directories", "redis", "keepalive"):
     if name in told:
         told[name] = tuple(told[name])
+if "backlog" in told:
+    told["backlog"] = BacklogConfig(**{**told["backlog"], "topics": tuple(told["backlog"]["topics"])})
 if "run" in told:
     told["run"] = frozenset(told["run"])
 if "ports" in told:

@@ -103,6 +103,7 @@ def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
         "oslo.keys": public.OsloKeyEntry,
         "oslo.rules": public.OsloRuleEntry,
         "oslo.calls": public.OsloCallEntry,
+        "oslo.backlog": public.OsloBacklog,
     }
     sections = {
         "broker": public.BrokerSection,

@@ -14,7 +14,15 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.journal.options import JournalOptions
 from broker.oslo.contract import Settings as ClientSettings
 from broker.oslo.names import Pipeline
-from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, client_ipc_dir, proxy_ipc_dir
+from broker.oslo.node import (
+    EVERYTHING,
+    BacklogConfig,
+    KeyEntry,
+    NodeConfig,
+    Rule,
+    client_ipc_dir,
+    proxy_ipc_dir,
+)
 from broker.settings import JournalSection, OsloSection
 
 if TYPE_CHECKING:
@@ -102,7 +110,16 @@ def node_config(section: OsloSection, rooms: Sequence[str] = ()) -> NodeConfig:
         queue_msgs=section.queue_msgs,
         queue_bytes=section.queue_bytes,
         pending_max=section.pending_max,
+        backlog=backlog_config(section),
     )
+
+
+def backlog_config(section: OsloSection) -> BacklogConfig | None:
+    """What is kept for listeners that are away."""
+    kept = section.backlog
+    if kept is None:
+        return None
+    return BacklogConfig(kept.topics, kept.messages, kept.bytes, kept.hours * 3600, kept.path or "")
 
 
 def journal_of(section: JournalSection, rooms: Sequence[str]) -> JournalOptions | None:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from broker.memory import compact
-from broker.oslo.names import Pipeline
+from broker.oslo.names import BACKLOG_LETTER, Pipeline
 from broker.oslo.records import Place, Record
 
 Key = tuple[str, str]
@@ -44,13 +44,14 @@ class TopicIndex:
     Attributes:
         servers: sorted by (server, listener, node).
         nodes: those with a server that takes fan-outs, sorted.
-        pools: listeners of notifications, by pool.
+        pools: listeners of notifications, by pool; backlogs (``names.BACKLOG_LETTER``) only where a pool has no others.
     """
 
     def __init__(self) -> None:
         self.servers: dict[Key, tuple[Server, ...]] = {}
         self.nodes: dict[Key, tuple[str, ...]] = {}
         self.pools: dict[Key, Mapping[str | None, Listeners]] = {}
+        self._pooled: dict[Key, Mapping[str | None, Listeners]] = {}
         self._requests: _Steps = {}
         self._fanouts: _Steps = {}
         self._notices: _Steps = {}
@@ -72,9 +73,12 @@ class TopicIndex:
             nodes = [(came, node) for came, (node, _pipeline), _record in steps]
             _put(self.nodes, key, _sorted(self.nodes.get(key, ()), nodes))
         for key, steps in self._notices.items():
-            _put(self.pools, key, _pooled(self.pools.get(key, {}), steps))
+            pools = _pooled(self._pooled.get(key, {}), steps)
+            _put(self._pooled, key, pools)
+            _put(self.pools, key, _awake(pools))
         self._requests, self._fanouts, self._notices = {}, {}, {}
         self.servers, self.nodes, self.pools = compact(self.servers), compact(self.nodes), compact(self.pools)
+        self._pooled = compact(self._pooled)
 
 
 def _put(index: dict[Key, _Value], key: Key, value: _Value) -> None:
@@ -106,6 +110,17 @@ def _pooled(old: Mapping[str | None, Listeners], steps: list[_Step]) -> Mapping[
     for pool, pairs in touched.items():
         pools[pool] = _sorted(pools.pop(pool, ()), pairs)
     return MappingProxyType({pool: listeners for pool, listeners in pools.items() if listeners})
+
+
+def _awake(pools: Mapping[str | None, Listeners]) -> Mapping[str | None, Listeners]:
+    """``pools`` without the backlogs of those that have other listeners; the same where there are none."""
+    if not any(listener[:1] == BACKLOG_LETTER for each in pools.values() for _node, listener in each):
+        return pools
+    awake = {
+        pool: tuple(pair for pair in each if pair[1][:1] != BACKLOG_LETTER) or each
+        for pool, each in pools.items()
+    }
+    return MappingProxyType(awake)
 
 
 def _sorted(old: tuple[_Item, ...], steps: list[tuple[bool, _Item]]) -> tuple[_Item, ...]:

@@ -25,7 +25,8 @@ Who hears a listener's filter: the process that opened it, nobody else.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -48,6 +49,7 @@ from broker.oslo.names import LISTENER_CHARS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.back_pressure import FULL, BackPressure
+from broker.oslo.proxy.backlog import Backlog, Shelf, listener_of
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.frontend import Frontend
 from broker.oslo.proxy.journal import PipelineJournal, journal_of
@@ -57,16 +59,21 @@ from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
-from broker.oslo.reactor import Reactor
+from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.curve import Certificate
 from broker.transport.zeromq.origin import credentials
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.backlog_store import BacklogFile
 
 UNLIMITED: Final = 0
 """SNDHWM of the publishing socket: credit says how much waits there, and libzmq would drop what is above."""
 STRAGGLE_S: Final = 2.0
 """Between the end of a topic's last listener and that of the subscription: what was sent before its senders knew is
 counted here, while libzmq would drop it without a word."""
+BACKLOG_LOOK_S: float = 15.0
+"""Between two looks at what is kept for too long: read where it is used, tests change it."""
 _FILTER_BYTES: Final = len(LISTENER_LETTER) + LISTENER_CHARS + 1
 
 
@@ -86,10 +93,13 @@ class NotifyProxy:
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
         self.counters = Counters(reactor, Pipeline.NOTIFY)
+        self._backlog: Backlog | None = None
+        self._file: BacklogFile | None = None
         self.pools = Pools(config.queue_msgs, config.queue_bytes)
         self._reactor = reactor
         self._config = config
         self._acl = acl
+        self._look_timer: Timer | None = None
         self._filters: dict[str, bytes] = {}
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
@@ -111,6 +121,7 @@ class NotifyProxy:
         if journal is not None:
             came = journal.frontend(1, came)
         with contextlib.ExitStack() as undo:
+            self._open_backlog(undo)
             self._frontend = Frontend(reactor, config, Pipeline.NOTIFY, zmq.SUB, acl, came, counters)
             undo.callback(self._frontend.close)
             self._back_pressure = BackPressure(reactor, self._frontend, counters)
@@ -144,6 +155,9 @@ class NotifyProxy:
             self._announcer = Announcer(
                 reactor, config, Pipeline.NOTIFY, frontend.endpoint, frontend.key, held=True
             )
+            if self._backlog is not None:
+                self._keep_for(list(self._backlog.shelves()))
+                self._look_timer = reactor.call_later(BACKLOG_LOOK_S, self._look_at_backlog, self._backlog)
             self._rejoin = Rejoin(
                 reactor, config.ipc_dir, Pipeline.NOTIFY, self._registration.registered, self._rejoined
             )
@@ -156,6 +170,20 @@ class NotifyProxy:
         """The local listeners are registered again, if there were any: clients may come."""
         self._announcer.begin()
         self._frontend.pause(REJOINING, on=False)
+
+    def _open_backlog(self, undo: contextlib.ExitStack) -> None:
+        config = self._config.backlog
+        if config is None:
+            return
+        if config.path:
+            from broker.oslo.proxy.backlog_store import BacklogFile  # and SQLite, which others need not load
+
+            self._file = BacklogFile(self._reactor, config.path, self.counters)
+            undo.callback(self._file.close)
+        self._backlog = Backlog(config, time.time, self._file)
+        if self._file is not None:
+            self._file.load(self._backlog)
+        self.pools = Pools(self._config.queue_msgs, self._config.queue_bytes, self._backlog)
 
     @property
     def busy(self) -> bool:
@@ -183,9 +211,15 @@ class NotifyProxy:
     def close(self, linger_ms: int = 0) -> None:
         """Close everything; libzmq goes on handing over for ``linger_ms``. What waits is lost. Harmless twice."""
         lost = self.pools.drop_all()
+        if self._backlog is not None and self._file is None:
+            lost += len(self._backlog)
         if lost:
             self.counters.count("lost_at_close", lost)
         self._rejoin.close(forget=not self._returns)
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        if self._file is not None:
+            self._file.close()
         self._announcer.close()
         self._back_pressure.close()
         self._frontend.close()
@@ -230,8 +264,10 @@ class NotifyProxy:
         self._filters[opening.listener] = data
         self._records[opening.listener] = opening.records
         if data in self._publisher.heard:
-            self.pools.attach(opening.listener)
+            self._publish(self.pools.attach(opening.listener))
         self._announcer.add(opening.records)
+        if self._backlog is not None:
+            self._keep_for(self._backlog.come(keys, opening.pool))
         return Opened(
             self._config.node, self._announcer.incarnation, message_bytes_max=self._config.message_bytes_max
         )
@@ -243,6 +279,8 @@ class NotifyProxy:
         handouts, last = self.pools.close(listener)
         for key in last:
             self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
+        if self._backlog is not None and member is not None:
+            self._backlog.come(member.keys, member.pool)  # from now on it is away
         self._publish(handouts)
         del self._filters[listener]
         self._announcer.remove(self._records.pop(listener))
@@ -256,9 +294,22 @@ class NotifyProxy:
 
     def _unsubscribe(self, key: Key) -> None:
         data = notify_filter(*key)
-        if data in self._keys and not self.pools.listened(key):
+        kept = self._backlog is not None and any(shelf.key == key for shelf in self._backlog.shelves())
+        if data in self._keys and not kept and not self.pools.listened(key):
             del self._keys[data]
             self._set_entries(zmq.UNSUBSCRIBE, data)
+
+    def _keep_for(self, shelves: list[Shelf]) -> None:
+        """Notifiers find this node as a listener of these pools, and it has subscribed, whoever is here."""
+        self._subscribe([shelf.key for shelf in shelves])
+        self._announcer.add(map(_record, shelves))
+
+    def _look_at_backlog(self, backlog: Backlog) -> None:
+        self._look_timer = self._reactor.call_later(BACKLOG_LOOK_S, self._look_at_backlog, backlog)
+        gone = backlog.expire(lambda shelf: self.pools.is_here(shelf.key, shelf.pool))
+        self._announcer.remove(map(_record, gone))
+        for shelf in gone:
+            self._unsubscribe(shelf.key)
 
     def _set_entries(self, option: int, data: bytes) -> None:
         for pipe in self._frontend.pipes:
@@ -400,8 +451,18 @@ class NotifyProxy:
             "waiting": self.pools.waiting(),
             "members": self.pools.status(),
             "back_pressure": self._back_pressure.status(),
-            "counts": {**self.counters.status(), **self.pools.counts},
+            **({} if self._backlog is None else {"backlog": self._backlog.status()}),
+            "counts": {
+                **self.counters.status(),
+                **self.pools.counts,
+                **({} if self._backlog is None else self._backlog.counts),
+            },
         }
+
+
+def _record(shelf: Shelf) -> Record:
+    """What the directory is told of it."""
+    return Record(*shelf.key, "", listener_of(shelf.pool), shelf.pool)
 
 
 def _listener(data: bytes) -> str | None:

@@ -7,6 +7,8 @@ What waits for a listener is bounded in messages and bytes. It is handed out wit
 messages as it gave credit for, and no more unconfirmed bytes than its queue may hold (one message always fits). What
 was handed out is not handed out again by us: when its listener ends, nobody can tell what became of it.
 
+Where nobody of a pool is here, a backlog may keep what is for it: its next listener is handed that first (``backlog``).
+
 Every message that is not handed out is counted, under the names in ``Pools.counts``.
 """
 
@@ -14,7 +16,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.backlog import Backlog
 
 CREDIT_MAX: Final = 10_000
 """Messages a listener can have room for at once: the default size of an application's inbox."""
@@ -110,6 +115,7 @@ class Pools:
 
     Args:
         queue_msgs, queue_bytes: what may wait for one listener.
+        backlog: keeps what is for pools that nobody is here of; None: that is lost.
 
     Attributes:
         counts: messages by what became of them, other than being handed out: see ``COUNTED``.
@@ -129,7 +135,8 @@ class Pools:
         "unconfirmed": "given to a listener that ended without confirming it: nobody knows",
     }
 
-    def __init__(self, queue_msgs: int, queue_bytes: int) -> None:
+    def __init__(self, queue_msgs: int, queue_bytes: int, backlog: Backlog | None = None) -> None:
+        self._backlog = backlog
         self.counts: dict[str, int] = dict.fromkeys(self.COUNTED, 0)
         self.waited: set[Member] = set()
         self._msgs_max = queue_msgs
@@ -154,6 +161,10 @@ class Pools:
     def listened(self, key: Key) -> bool:
         """Whether anybody listens there."""
         return key in self._keys
+
+    def is_here(self, key: Key, pool: str | None) -> bool:
+        """Whether a listener of that pool is at that key."""
+        return (key, pool) in self._groups
 
     def topics(self) -> Iterable[tuple[Key, int]]:
         """What is listened to, by how many."""
@@ -267,10 +278,13 @@ class Pools:
             member = self._members.get(listener)
             if member is None:
                 ended = self._ended.get(listener)
-                if ended is None:
+                if ended is not None:
+                    pool = ended.pool
+                elif self._backlog is not None and listener in self._backlog.pools():
+                    pool = self._backlog.pools()[listener]
+                else:
                     self.counts["lost_unknown"] += 1
                     continue
-                pool = ended.pool
             else:
                 pool = member.pool
             if pool in served:
@@ -329,7 +343,8 @@ class Pools:
         """The next listener of the pool and topic in turn that has room; None, and counted, when nobody has."""
         group = self._groups.get((message.key, pool))
         if group is None:
-            self.counts["lost_pool"] += 1
+            if self._backlog is None or not self._backlog.put(message, pool):
+                self.counts["lost_pool"] += 1
             return None
         for _ in range(len(group)):
             member = self._members[group[0]]
@@ -365,12 +380,33 @@ class Pools:
         return Handout(member.id, message.frames)
 
     def _drain(self, member: Member) -> list[Handout]:
-        handouts = []
+        handouts: list[Handout] = []
+        if self._backlog is not None and not self._drain_backlog(self._backlog, member, handouts):
+            return handouts
         while member.queue and self._window_open(member, member.queue[0].size):
             message = member.queue.popleft()
             member.queue_bytes -= message.size
             handouts.append(self._hand_out(member, message))
         return handouts
+
+    def _drain_backlog(self, backlog: Backlog, member: Member, handouts: list[Handout]) -> bool:
+        """Hand out what was kept for ``member``'s pool while it was away; False: some of it has to wait."""
+        while (head := backlog.head(member.keys, member.pool)) is not None:
+            number, message = head
+            if not self._window_open(member, message.size):
+                return False
+            backlog.give(number)
+            handouts.append(self._hand_out(member, message))
+        return True
+
+    def _keep(self, backlog: Backlog, ended: Member) -> None:
+        """What waited for the last one of a pool goes to the backlog, in order."""
+        rest: deque[Notification] = deque()
+        for message in ended.queue:
+            alone = (message.key, ended.pool) not in self._groups
+            if not (alone and backlog.put(message, ended.pool)):
+                rest.append(message)
+        ended.queue = rest
 
     def _move(self, ended: Member) -> list[Handout]:
         """Give what waited for ``ended`` to others, in turn, in order, before what waits for them.
@@ -378,6 +414,8 @@ class Pools:
         Where there is no room for all of it, the oldest are lost.
         """
         touched: dict[str, Member] = {}
+        if self._backlog is not None:
+            self._keep(self._backlog, ended)
         for message in reversed(ended.queue):
             member = self._another(message, ended.pool)
             if member is not None:

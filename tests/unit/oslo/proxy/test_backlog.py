@@ -1,0 +1,225 @@
+"""What is kept for listeners of notifications that are away: order, bounds, time, and what survives on disk."""
+
+import os
+import sqlite3
+
+import pytest
+
+from broker.oslo.names import LISTENER_CHARS
+from broker.oslo.node import BacklogConfig
+from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, Shelf, listener_of
+from broker.oslo.proxy.backlog_store import BacklogFile
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.pools import Notification, Pools
+from broker.oslo.reactor import Reactor
+
+KEY, OTHER = ("x", "n.info"), ("x", "n.error")
+CONFIG = BacklogConfig(("n.*",), messages=5, bytes=100, keep_s=60.0)
+
+
+def message(body, key=KEY):
+    return Notification(key, body[:4].ljust(4), b"s", (b"", body), len(body))
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def pools(clock):
+    backlog = Backlog(CONFIG, clock)
+    made = Pools(100, 10_000, backlog)
+    made.backlog = backlog
+    return made
+
+
+def come(pools, listener, keys=(KEY,), pool=None, credit=100):
+    """A listener opens and hears; what it is handed at once."""
+    pools.open(listener, pool, keys, credit, "owner")
+    pools.backlog.come(keys, pool)
+    return [bytes(handout.frames[1]) for handout in pools.attach(listener)]
+
+
+def leave(pools, listener):
+    return pools.close(listener)[0]
+
+
+def test_what_comes_while_nobody_is_there_is_handed_first_and_in_order(pools):
+    come(pools, "a")
+    leave(pools, "a")
+    for body in (b"1", b"2", b"3"):
+        assert pools.take(message(body), [listener_of(None)]) == []
+    assert pools.counts["lost_pool"] == 0
+    assert come(pools, "b", credit=2) == [b"1", b"2"]
+    assert pools.take(message(b"4"), ["b"]) == [], "nothing overtakes what was kept"
+    assert [each.frames[1] for each in pools.credit("b", 5)] == [b"3", b"4"]
+    assert pools.backlog.counts["backlog_given"] == 3
+    assert len(pools.backlog) == pools.backlog.bytes == 0
+
+
+def test_what_waited_for_the_last_listener_is_kept_in_order(pools):
+    come(pools, "a", credit=1)
+    for body in (b"1", b"2", b"3"):
+        pools.take(message(body), ["a"])
+    leave(pools, "a")
+    pools.take(message(b"4"), ["a"])  # its sender does not know yet
+    assert come(pools, "b") == [b"2", b"3", b"4"]
+
+
+def test_each_pool_has_its_own_and_other_topics_none(pools):
+    come(pools, "a")
+    come(pools, "p", pool="p")
+    come(pools, "q", keys=(("x", "audit"),))
+    for listener in "apq":
+        leave(pools, listener)
+    pools.take(message(b"1"), [listener_of(None), listener_of("p")])
+    pools.take(message(b"2", ("x", "audit")), ["q"])
+    assert pools.counts["lost_pool"] == 1
+    assert come(pools, "b", pool="p") == [b"1"]
+    assert come(pools, "c") == [b"1"]
+
+
+def test_a_listener_of_several_topics_is_handed_them_as_they_came(pools):
+    keys = (KEY, OTHER)
+    come(pools, "a", keys)
+    leave(pools, "a")
+    for body, key in ((b"1", OTHER), (b"2", KEY), (b"3", OTHER)):
+        pools.take(message(body, key), [listener_of(None)])
+    assert come(pools, "b", keys) == [b"1", b"2", b"3"]
+
+
+def test_while_another_of_the_pool_is_here_nothing_is_kept(pools):
+    come(pools, "a")
+    come(pools, "b")
+    leave(pools, "a")
+    handed = pools.take(message(b"1"), [listener_of(None)])
+    assert [each.listener for each in handed] == ["b"]
+
+
+def test_the_oldest_makes_room(pools):
+    come(pools, "a")
+    leave(pools, "a")
+    for number in range(7):
+        pools.take(message(b"%d" % number), ["a"])
+    assert len(pools.backlog) == CONFIG.messages
+    pools.take(message(bytes(98)), ["a"])
+    assert pools.backlog.counts["backlog_full"] == 5
+    pools.take(message(bytes(101)), ["a"])
+    assert pools.counts["lost_pool"] == 1, "larger than all that may be kept"
+    assert pools.backlog.bytes <= CONFIG.bytes
+
+
+def test_what_is_kept_for_too_long_and_who_never_comes_back(pools, clock):
+    come(pools, "a")
+    here = lambda shelf: pools.is_here(shelf.key, shelf.pool)  # noqa: E731
+    clock.now_s += 600
+    assert pools.backlog.expire(here) == []
+    leave(pools, "a")
+    pools.take(message(b"1"), ["a"])
+    clock.now_s += 59
+    assert pools.backlog.expire(here) == []
+    clock.now_s += 2
+    assert pools.backlog.expire(here) == [Shelf(KEY, None)]
+    assert pools.backlog.counts["backlog_expired"] == 1
+    pools.take(message(b"2"), ["a"])
+    assert pools.counts["lost_pool"] == 1
+
+
+def test_pools_that_are_kept_are_bounded(clock):
+    backlog = Backlog(CONFIG, clock)
+    for number in range(SHELVES_MAX + 10):
+        backlog.come([KEY], f"p{number}")
+    assert len(list(backlog.shelves())) == SHELVES_MAX
+
+
+def test_ids_are_those_of_listeners_and_never_one_of_them():
+    assert len(listener_of(None)) == len(listener_of("é")) == LISTENER_CHARS
+    assert listener_of(None) != listener_of("")
+    assert listener_of("a")[0] not in "0123456789abcdef"
+
+
+# ---------------------------------------------------------------- on disk
+
+
+class Disk:
+    """A backlog with a file, on a reactor that the test turns."""
+
+    def __init__(self, path, clock):
+        self.counters = Counters(None)
+        self.reactor = Reactor()
+        self.reactor.open()
+        self.file = BacklogFile(self.reactor, str(path), self.counters)
+        self.backlog = Backlog(CONFIG, clock, self.file)
+        self.file.load(self.backlog)
+
+    def turn(self):
+        self.reactor.call_later(0.0, int)
+        self.reactor.turn()
+
+    def kill(self):
+        """As ``kill -9`` would, once a turn is over."""
+        self.turn()
+        self.file._due = []
+        self.file._db.close()
+        self.reactor.close()
+
+
+def test_it_survives_the_proxy(tmp_path, clock):
+    path = tmp_path / "backlog"
+    first = Disk(path, clock)
+    first.backlog.come([KEY, OTHER], "p")
+    for body in (b"1", b"2", b"3"):
+        assert first.backlog.put(message(body), "p")
+    first.backlog.give(first.backlog.head([KEY], "p")[0])
+    first.kill()
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    second = Disk(path, clock)
+    assert sorted(second.backlog.shelves()) == [Shelf(OTHER, "p"), Shelf(KEY, "p")]
+    assert second.backlog.head([KEY], "p")[1] == message(b"2")
+    assert second.backlog.put(message(b"4"), "p")
+    assert [each.message.frames[1] for each in second.backlog._kept.values()] == [b"2", b"3", b"4"]
+    second.file.close()
+    second.reactor.close()
+
+
+def test_a_full_disk_costs_no_message_and_hands_nothing_out_twice(tmp_path, clock):
+    path = tmp_path / "backlog"
+    disk = Disk(path, clock)
+    disk.backlog.come([KEY], None)
+    assert disk.backlog.put(message(b"1"), None)
+    disk.turn()
+    disk.file._db.execute("PRAGMA query_only = ON")
+    assert disk.backlog.put(message(b"2"), None)
+    disk.backlog.give(disk.backlog.head([KEY], None)[0])
+    disk.turn()
+    assert disk.counters.counts["backlog_disk"] == 1
+    assert disk.backlog.head([KEY], None)[1] == message(b"2")
+    disk.file._db.execute("PRAGMA query_only = OFF")
+    disk.backlog.put(message(b"3"), None)
+    disk.kill()
+    again = Disk(path, clock)
+    assert [each.message.frames[1] for each in again.backlog._kept.values()] == [b"3"]
+    again.file.close()
+    again.reactor.close()
+
+
+def test_a_file_that_cannot_be_read_is_put_aside(tmp_path, clock):
+    path = tmp_path / "backlog"
+    path.write_bytes(b"no database at all" * 100)
+    disk = Disk(path, clock)
+    assert disk.counters.counts["backlog_disk"] == 1
+    assert (tmp_path / "backlog.damaged").read_bytes().startswith(b"no database")
+    assert disk.backlog.come([KEY], None) == [Shelf(KEY, None)]
+    disk.turn()
+    disk.file.close()
+    disk.reactor.close()
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM shelves").fetchone() == (1,)
