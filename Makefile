@@ -44,6 +44,8 @@ help:
 
 # ---------------------------------------------------------------- environment: a stamp per set of packages
 
+# pip 23 finds the headgate-core[all] that deploy/headgate asks for where that very extra is named, in front of others.
+
 $(VENV)/.stamp-venv:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "creating $(VENV) with $(PYTHON)"
@@ -59,7 +61,7 @@ $(VENV)/.stamp-run: pyproject.toml | $(VENV)/.stamp-venv
 $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing headgate and what its tests need"
 	@$(PIP) uninstall --quiet --yes headgate # as above
-	@$(PIP_INSTALL) --editable '.[test]' ./deploy/headgate
+	@$(PIP_INSTALL) --editable '.[all]' --editable '.[test]' ./deploy/headgate
 	@touch $@ $(VENV)/.stamp-run
 
 $(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
@@ -82,16 +84,20 @@ NORFAB_VERSION := 0.25.0
 	@touch $@
 
 # oslo.messaging as applications install it, with what its own functional suite needs: the release of 2026.2 in .venv-oslo,
-# beside it those of 2024.2, 2025.1, 2025.2 and 2026.1 in .venv-oslo-14.9 and so on. What is used of them is compiled then.
+# beside it those of 2024.2, 2025.1, 2025.2 and 2026.1 in .venv-oslo-14.9 and so on, with the driver alone. What is used of
+# them is compiled then.
 OSLO_VERSION := 18.3.1
 OSLO_OLDER := 14.9.3 16.1.2 17.1.1 17.3.2
-OSLO_VENVS := .venv-oslo/.stamp-$(OSLO_VERSION) $(foreach v,$(OSLO_OLDER),.venv-oslo-$(basename $v)/.stamp-$v)
+OSLO_OLDER_VENVS := $(foreach v,$(OSLO_OLDER),.venv-oslo-$(basename $v)/.stamp-$v)
+OSLO_VENVS := .venv-oslo/.stamp-$(OSLO_VERSION) $(OSLO_OLDER_VENVS)
+OSLO_SUITE := eventlet testtools fixtures testscenarios oslotest pifpaf requests
 $(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing oslo.messaging $(@F:.stamp-%=%) into $(@D)"
 	@rm -rf $(@D) && $(PY) -m venv $(@D)
-	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile 'oslo.messaging==$(@F:.stamp-%=%)' \
-		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon --editable '.[all,oslo,redis]' ./deploy/headgate
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile 'oslo.messaging==$(@F:.stamp-%=%)' $(OSLO_SUITE) $(OSLO_BESIDE)
 	@touch $@
+$(OSLO_OLDER_VENVS): OSLO_BESIDE := --editable '.[oslo]'
+.venv-oslo/.stamp-$(OSLO_VERSION): OSLO_BESIDE := oslo.service cotyledon --editable '.[all]' --editable '.[oslo,redis]' ./deploy/headgate
 
 # A real service of OpenStack beside our driver. Where a registry does not have it, its test is skipped and says so.
 IRONIC_VERSION := 39.0.0
