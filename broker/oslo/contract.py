@@ -205,6 +205,7 @@ class Settings:
     Attributes:
         ipc_dir: folder of the node's proxy.
         directories: ``tcp://host:port`` of directory services, asked when there is no local proxy; () none.
+        redis: URLs of Redis servers that share the directory, read when there is no local proxy; () none.
         directory_key: Z85 public key of those directories; "" that of ``curve_cert``, which all nodes share.
         curve_cert: path of this process's CURVE certificate; "" plaintext, unless there is a ``directory_key``.
         keepalive: (on, idle s, count, interval s) of TCP.
@@ -220,6 +221,7 @@ class Settings:
 
     ipc_dir: str
     directories: tuple[str, ...] = ()
+    redis: tuple[str, ...] = field(default=(), repr=False)
     directory_key: str = ""
     curve_cert: str = ""
     keepalive: tuple[bool, int, int, int] = field(default=(True, 5, 3, 2))

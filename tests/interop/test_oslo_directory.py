@@ -123,6 +123,35 @@ def test_redis_shares_the_records_and_its_death_is_survived(rundir: Path, sides:
         assert client.result("call", topic="t", method="who")[0] == "s"
 
 
+@pytest.mark.parametrize("green", [False, True])
+def test_an_application_without_a_proxy_reads_redis_itself(rundir: Path, sides: Sides, green: bool) -> None:
+    """Nodes announce to Redis; the client's machine has none of them. What is known stays known when Redis dies."""
+    log = rundir / "log"
+    with contextlib.ExitStack() as stack:
+        dead, first = stack.enter_context(redis_server(rundir))
+        _alive, second = stack.enter_context(redis_server(rundir))
+        urls = [f"redis://127.0.0.1:{port}/0" for port in (first, second)]
+        (node,) = stack.enter_context(nodes(rundir, 1, directories=[], redis=urls))
+        sides("server", node.url, topic="t", server="s", log=str(log))
+        sides("listener", node.url, topic="n", log=str(log))
+        url = f"zmq+redis://127.0.0.1:{first},127.0.0.1:{second}/0?rpc_zmq_ipc_dir={rundir}/nowhere"
+        client = sides("client", url, green=green)
+        assert client.result("call", topic="t", method="note", args={"n": 1})[0] == "s"
+        client.result("cast", topic="t", method="note", args={"n": 2})
+        client.result("cast", topic="t", fanout=True, method="note", args={"n": 3})
+        client.result("notify", topic="n")
+        until(lambda: len(executions(log)) == 4, what="each of them once")
+        dead.kill()
+        dead.wait()
+        sides("server", node.url, topic="t2", server="u")
+        assert client.result("call", topic="t2", method="who", timeout=20)[0] == "u"
+        assert client.result("call", topic="t", method="who")[0] == "s"
+        assert client.close() == 0
+        option = f"zmq://?rpc_zmq_ipc_dir={rundir}/nowhere&fanout_ds_address=redis://127.0.0.1:{second}/0"
+        other = sides("client", option, green=green)
+        assert other.result("call", topic="t", method="who")[0] == "s"
+
+
 def test_two_redis_servers_one_is_enough(rundir: Path, sides: Sides) -> None:
     """Z13 with Redis: written to all, read from whichever answers."""
     with contextlib.ExitStack() as stack:

@@ -282,6 +282,10 @@ class Side:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
         try:
+            # Python sees a signal that comes just before the main thread waits for its input when the wait is over
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.process.wait(min(seconds, 3.0))
+            self.signal(signal.SIGTERM)
             return self.process.wait(seconds)
         finally:
             self.kill()

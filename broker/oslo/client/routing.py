@@ -6,7 +6,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.waiting import Waiter, new_waiter
@@ -14,11 +14,14 @@ from broker.oslo.contract import Address, Settings
 from broker.oslo.directory.link import Reader
 from broker.oslo.directory.replica import Replica, Server
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline
-from broker.oslo.node import obstacle
+from broker.oslo.node import NodeConfig, obstacle
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, curve_to_directory
 from broker.oslo.records import Opened, Record, State
 from broker.transport.curve import CurveClient, load
+
+if TYPE_CHECKING:
+    from broker.oslo.directory.redis_share import RedisShare
 
 ADDRESSES_MAX: Final = 65_536
 """Addresses whose servers are remembered; beyond it all are forgotten and looked up anew."""
@@ -52,6 +55,7 @@ class RoutingTable:
         self._found: dict[Address, tuple[Servers, Servers, Servers]] = {}
         self._waiters: deque[Waiter] = deque()
         self._reader: Reader | None = None
+        self._redis: RedisShare | None = None
         self._home = ""
         self._path = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
 
@@ -70,6 +74,11 @@ class RoutingTable:
             tuning=Tuning(KeepAlive(*settings.keepalive), curve=self._curve()),
             trusted=self._folder.usable,
         )
+        if settings.redis and obstacle(self._path):
+            from broker.oslo.directory.redis_share import RedisShare  # late: few applications need it
+
+            config = NodeConfig(settings.ipc_dir, node="", redis=settings.redis)
+            self._redis = RedisShare(self._reactor, config, self.replica)
 
     def _curve(self) -> CurveClient | None:
         settings = self._settings
@@ -80,6 +89,8 @@ class RoutingTable:
         """Read nothing more; what is known stays."""
         if self._reader is not None:
             self._reader.close()
+        if self._redis is not None:
+            self._redis.close(0.0)
         self.wake()
 
     def wake(self) -> None:
@@ -195,11 +206,13 @@ class RoutingTable:
         """For texts: which directories were asked, in words an operator understands."""
         path = os.path.join(self._settings.ipc_dir, DIRECTORY_SOCKET)
         asked = [f"the proxy of this node ({path}{obstacle(path)})"]
-        return " and ".join([*asked, *self._settings.directories])
+        redis = () if self._redis is None else (f"Redis at {host.label}" for host in self._redis.hosts)
+        return " and ".join([*asked, *self._settings.directories, *redis])
 
     def status(self) -> dict[str, Any]:
         """For status."""
-        return {"home": self._home, **(self._reader.status() if self._reader is not None else {})}
+        redis = {} if self._redis is None else {"redis": self._redis.status()}
+        return {"home": self._home, **redis, **(self._reader.status() if self._reader is not None else {})}
 
     def _noted(self, before: State | None, after: State | None) -> None:
         if before is None or after is None or (before.endpoint, before.key) != (after.endpoint, after.key):

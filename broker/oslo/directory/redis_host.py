@@ -7,7 +7,6 @@ who hears that reads its key. Twice in a lease all leases are looked at, so that
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -80,8 +79,8 @@ class RedisHost:
         self._lease_s = config.lease_s
         self._beat_s = config.beat_s
         self._say = say
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._lock = natives.allocate_lock()
+        self._stopping = natives.new_event()
         self._wanted: dict[Place, State] = {}
         self._away: set[Place] = set()
         self._changed: set[Place] = set()

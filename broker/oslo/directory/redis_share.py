@@ -1,8 +1,8 @@
 """States shared by Redis: written to all hosts, read from all that can be reached (seed 003, "directory service").
 
-Only the directory of a node speaks Redis, from threads of its own (``redis_host``); whatever it reads is handed to the
-reactor. Each host is a source of its own in the replica, so what differs between them is settled there: the newest is
-in force. ``redis_keys`` has what is stored.
+The directory of a node speaks Redis, and an application where no proxy runs on its node, which only reads: from threads
+of its own (``redis_host``); whatever these read is handed to the reactor. Each host is a source of its own in the
+replica, so what differs between them is settled there: the newest is in force. ``redis_keys`` has what is stored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.records import Place, State
-
-log = logging.getLogger("headgate.oslo")
 
 SOCKET_S: Final = 2.0
 """Longest wait for one answer of a host; only its own thread waits."""
@@ -76,12 +74,12 @@ class RedisShare:
         """For status; no password."""
         return [host.status() for host in self.hosts]
 
-    def close(self) -> None:
-        """End all threads; each has a moment to take back what has ended. Harmless twice."""
+    def close(self, wait_s: float = SOCKET_S) -> None:
+        """End all threads; each has ``wait_s`` to take back what has ended. Harmless twice."""
         for host in self.hosts:
             host.stop()
         for host in self.hosts:
-            host.join(SOCKET_S)
+            host.join(wait_s)
 
     def _said(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
         """From a host's thread."""
@@ -93,10 +91,11 @@ class RedisShare:
         if message is None:
             self._seen.add(host.name)
             self._replica.source_lost(host.name, now)
-            log.warning("redis at %s: %s; what it told stays in use", host.label, error)
+            text = "redis at %s: %s; what it told stays in use"
+            self._reactor.say(logging.WARNING, text, (host.label, error))
             return
         if message.kind is DirectoryKind.WELCOME:
-            log.info("redis at %s: connected", host.label)
+            self._reactor.say(logging.INFO, "redis at %s: connected", (host.label,))
         self._replica.feed(host.name, message, now)
         if message.kind is DirectoryKind.STATES and message.body.complete:
             self._seen.add(host.name)
@@ -114,7 +113,7 @@ def library() -> Any:
         return importlib.import_module("redis")
     except ImportError as error:
         raise ConfigError(
-            f"Redis is configured, and redis-py cannot be imported ({error.name}): install headgate[redis]"
+            f"Redis is configured, and redis-py cannot be imported ({error.name}): install headgate-core[redis]"
         ) from None
 
 

@@ -41,8 +41,8 @@ _where = (
         "fanout_ds_address",
         default=[],
         help="Addresses (host or host:port) of directory services, asked where no proxy runs on this node. Wins over "
-        "the hosts of transport_url. Redis servers are for the proxies: an address that begins with redis:// or "
-        "sentinel:// is passed over, and is an error where this node has no proxy and nothing else is named.",
+        "the hosts of transport_url. An address that begins with redis://, rediss:// or sentinel:// is a Redis "
+        "server that the proxies share: it is read where no proxy runs on this node, and needs redis-py.",
     ),
     cfg.PortOpt(
         "zmq_directory_port",

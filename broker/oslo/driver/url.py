@@ -4,8 +4,8 @@
 
     zmq://                        the proxy of this node, nothing else
     zmq://h1,h2:9500              hosts are directory services: asked where this node has no proxy
-    zmq+redis://r1:6379,r2/0      hosts are Redis servers, which only proxies read: an application asks its node's
-    zmq+sentinel://s1:26379/name  proxy, or the directories of ``fanout_ds_address``; where there is neither: an error
+    zmq+redis://r1:6379,r2/0      hosts are Redis servers that share the directory: read by the proxy of this node
+    zmq+sentinel://s1:26379/name  where it has one, else by this process
 
 User names and passwords in a URL are never logged nor part of an error's text.
 
@@ -35,7 +35,11 @@ from broker.transport import curve
 log = logging.getLogger(__name__)
 
 SCHEMES: Final = frozenset({"zmq", "zmq+redis", "zmq+sentinel"})
-_OF_PROXIES: Final = ("redis://", "rediss://", "sentinel://")
+_OF_REDIS: Final = ("redis://", "rediss://", "sentinel://")
+_REDIS_PORT: Final = 6379
+_SENTINEL_PORT: Final = 26379
+_SENTINEL_SERVICE: Final = "oslo-messaging-zeromq"
+"""What the former driver asked sentinels for when nobody said."""
 _SOCKET_PATH_MAX: Final = 107
 """Bytes of a UNIX socket's path on Linux."""
 _PORT_MAX: Final = 65535
@@ -63,19 +67,20 @@ def read_settings(options: Any, url: Any) -> Settings:
 
     Raises:
         oslo_messaging.InvalidTransportURL: another scheme, a host without a name, a port that cannot be.
-        oslo_messaging.exceptions.ConfigurationError: an option that cannot be; Redis, where no proxy reads it.
+        oslo_messaging.exceptions.ConfigurationError: an option that cannot be; Redis without redis-py.
     """
     if url.transport not in SCHEMES:
         raise transport.InvalidTransportURL(masked(url), f"expected one of {', '.join(sorted(SCHEMES))}")
     linger_s = _seconds(options, "zmq_linger")
     ipc_dir = _ipc_dir(options.rpc_zmq_ipc_dir or client_ipc_dir())
     directories = _directories(options, url)
-    _check_redis(options, url, ipc_dir, directories)
-    if not directories:
+    redis = _redis(options, url, ipc_dir)
+    if not directories and not redis:
         _look_for_proxy(ipc_dir, named=bool(options.rpc_zmq_ipc_dir))
     return Settings(
         ipc_dir=ipc_dir,
         directories=directories,
+        redis=redis,
         directory_key=_key(options.zmq_curve_directory_key or ""),
         curve_cert=_certificate(options.zmq_curve_cert or ""),
         keepalive=(
@@ -132,22 +137,57 @@ def _ipc_dir(folder: str) -> str:
     return folder
 
 
-def _check_redis(options: Any, url: Any, folder: str, directories: tuple[str, ...]) -> None:
-    """Redis is shared by proxies. A process that names it has to have one on its node, or name another directory: it
-    would wait for its first answer until the timeout, whatever it sends.
-    """
-    named = [text for text in map(str.strip, options.fanout_ds_address) if text.startswith(_OF_PROXIES)]
-    if not named and (url.transport == "zmq" or not url.hosts):
-        return
-    whose = "fanout_ds_address" if named else masked(url)
-    what = "Redis servers are read by the nodes' proxies ([oslo] redis), not by this process"
-    if directories or os.path.isdir(folder):
-        log.warning("%s: %s; naming them changes nothing", whose, what)
-        return
-    raise exceptions.ConfigurationError(
-        f"{whose}: {what}, and this node has no proxy (no folder {folder}). Run one here, headgate oslo proxy --redis"
-        " URL, and transport_url = zmq:// is enough; or name nodes that have one: fanout_ds_address = HOST:9500"
+def _redis(options: Any, url: Any, folder: str) -> tuple[str, ...]:
+    """URLs of Redis servers that this process is to read: those that are named, where no proxy reads them for it."""
+    named = tuple(text for text in map(str.strip, options.fanout_ds_address) if text.startswith(_OF_REDIS))
+    if not named and url.transport != "zmq" and url.hosts:
+        named = _redis_hosts(url)
+    if named and os.path.isdir(folder):
+        log.info("%s: its Redis servers are read by the proxy of this node, in %s", masked(url), folder)
+        return ()
+    if named:
+        _check_redis(named, folder)
+    return named
+
+
+def _check_redis(urls: tuple[str, ...], folder: str) -> None:
+    from broker.oslo.directory.redis_share import opener  # late: few applications need it
+
+    try:
+        for number, text in enumerate(urls, 1):
+            opener(text, f"Redis server {number} of fanout_ds_address or the URL")
+    except ConfigError as error:
+        said = f"{error}; a proxy on this node ({folder}) would read it for all"
+        raise exceptions.ConfigurationError(said) from None
+
+
+def _redis_hosts(url: Any) -> tuple[str, ...]:
+    """The hosts of ``zmq+redis`` and ``zmq+sentinel`` as URLs of Redis."""
+    _check_hosts(url)
+    path = "" if url.virtual_host in _NO_VIRTUAL_HOST else quote(url.virtual_host)
+    if url.transport == "zmq+sentinel":
+        hosts = ",".join(_authority(host.hostname, host.port or _SENTINEL_PORT) for host in url.hosts)
+        return (f"sentinel://{_login(url.hosts[0])}{hosts}/{path or _SENTINEL_SERVICE}",)
+    if path and not path.isdecimal():
+        raise transport.InvalidTransportURL(masked(url), f"database {path[:64]!r}, expected a number")
+    return tuple(
+        f"redis://{_login(host)}{_authority(host.hostname, host.port or _REDIS_PORT)}/{path}"
+        for host in url.hosts
     )
+
+
+def _login(host: Any) -> str:
+    if not (host.username or host.password):
+        return ""
+    return f"{quote(host.username or '', safe='')}:{quote(host.password or '', safe='')}@"
+
+
+def _check_hosts(url: Any) -> None:
+    for host in url.hosts:
+        if not host.hostname:
+            raise transport.InvalidTransportURL(masked(url), "a host without a name")
+        if host.port is not None and not 0 < host.port <= _PORT_MAX:
+            raise transport.InvalidTransportURL(masked(url), f"port {host.port}, expected 1 to {_PORT_MAX}")
 
 
 def _look_for_proxy(folder: str, *, named: bool) -> None:
@@ -189,16 +229,10 @@ def _directories(options: Any, url: Any) -> tuple[str, ...]:
     port = options.zmq_directory_port
     named = [text.strip() for text in options.fanout_ds_address if text.strip()]
     if named:
-        return tuple(
-            dict.fromkeys(_endpoint(text, port) for text in named if not text.startswith(_OF_PROXIES))
-        )
+        return tuple(dict.fromkeys(_endpoint(text, port) for text in named if not text.startswith(_OF_REDIS)))
     if url.transport != "zmq":
         return ()
-    for host in url.hosts:
-        if not host.hostname:
-            raise transport.InvalidTransportURL(masked(url), "a host without a name")
-        if host.port is not None and not 0 < host.port <= _PORT_MAX:
-            raise transport.InvalidTransportURL(masked(url), f"port {host.port}, expected 1 to {_PORT_MAX}")
+    _check_hosts(url)
     hosts = [_authority(host.hostname, port if host.port is None else host.port) for host in url.hosts]
     return tuple(dict.fromkeys(f"tcp://{host}" for host in hosts))
 

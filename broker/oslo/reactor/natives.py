@@ -19,6 +19,7 @@ __all__ = [
     "allocate_lock",
     "monotonic",
     "new_epoll",
+    "new_event",
     "start_thread",
     "thread_id",
     "threads_are_green",
@@ -52,6 +53,11 @@ def start_thread(run: Any, name: str) -> Any:
     thread = _original("threading").Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def new_event() -> Any:
+    """A real ``threading.Event``, for threads of ``start_thread``."""
+    return _original("threading").Event()
 
 
 def thread_id() -> int:

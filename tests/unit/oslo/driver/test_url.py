@@ -1,6 +1,7 @@
 """What a transport URL and the options become."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,28 +50,58 @@ def test_hosts_of_a_url_are_directories_unless_they_are_redis(
 
 
 @pytest.mark.parametrize(
-    ("url", "named"),
+    ("url", "expected"),
     [
-        ("zmq+redis://ada:hush@r1:6379/0", "zmq+redis://r1:6379/0: "),
-        ("zmq+sentinel://s1:26379/mymaster", "zmq+sentinel://s1:26379/mymaster: "),
-        ("zmq://?fanout_ds_address=redis://ada:hush@r1:6379", "fanout_ds_address: "),
-        ("zmq+redis://?fanout_ds_address=sentinel://s1:1/x", "fanout_ds_address: "),
+        ("zmq+redis://r1:6380,r2/3", ("redis://r1:6380/3", "redis://r2:6379/3")),
+        ("zmq+redis://ada:hu%40sh@[::1]:1", ("redis://ada:hu%40sh@[::1]:1/",)),
+        ("zmq+sentinel://s1,s2:7/mine", ("sentinel://s1:26379,s2:7/mine",)),
+        ("zmq+sentinel://:hush@s1", ("sentinel://:hush@s1:26379/oslo-messaging-zeromq",)),
+        ("zmq+redis://", ()),
+        ("zmq+redis://r1?fanout_ds_address=d1,rediss://r2", ("rediss://r2",)),
+        ("zmq://d1?fanout_ds_address=sentinel://s1:1/x", ("sentinel://s1:1/x",)),
     ],
 )
-def test_redis_is_an_error_where_no_proxy_can_read_it_and_changes_nothing_elsewhere(
-    conf: cfg.ConfigOpts, tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, named: str
+def test_redis_is_read_where_no_proxy_reads_it(
+    conf: cfg.ConfigOpts,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    url: str,
+    expected: tuple[str, ...],
 ) -> None:
+    found = settings(conf, url, rpc_zmq_ipc_dir="/no/proxy/here")
+    assert found.redis == expected
+    assert bool(caplog.messages) is not bool(expected)  # that there is no proxy
+    assert "hush" not in f"{found}{caplog.text}"
+    assert settings(conf, url, rpc_zmq_ipc_dir=str(tmp_path)).redis == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            "zmq://?fanout_ds_address=redis://ada:hush@r1:words",
+            "Redis server 1 of fanout_ds_address or the URL: expected redis://",
+        ),
+        ("zmq://?fanout_ds_address=sentinel://s1:1", "expected sentinel://host:port"),
+    ],
+)
+def test_a_redis_that_cannot_be_is_refused(conf: cfg.ConfigOpts, url: str, said: str) -> None:
     with pytest.raises(exceptions.ConfigurationError) as caught:
         settings(conf, url, rpc_zmq_ipc_dir="/no/proxy/here")
-    assert str(caught.value).startswith(named)
-    for what in ("no folder /no/proxy/here", "headgate oslo proxy --redis", "fanout_ds_address = HOST:9500"):
-        assert what in str(caught.value)
-    (tmp_path / "directory.ctl").touch()
-    assert settings(conf, url, rpc_zmq_ipc_dir=str(tmp_path)).directories == ()
-    (said,) = caplog.messages
-    assert said.startswith(named)
-    assert "naming them changes nothing" in said
-    assert "hush" not in f"{caught.value}{caplog.text}"
+    assert said in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_without_redis_py_it_is_said_what_to_install(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    for part in ("backoff", "retry", "sentinel"):
+        monkeypatch.setitem(sys.modules, f"redis.{part}", None)
+    with pytest.raises(
+        exceptions.ConfigurationError, match=r"install headgate-core\[redis\]; a proxy on this node"
+    ):
+        settings(conf, "zmq+redis://r1", rpc_zmq_ipc_dir="/no/proxy/here")
 
 
 @pytest.mark.parametrize("scheme", ["zmq", "zmq+redis"])
@@ -187,6 +218,8 @@ def test_values_that_cannot_be_are_refused(conf: cfg.ConfigOpts) -> None:
         settings(conf, "zmq+etcd://h1")
     with pytest.raises(InvalidTransportURL, match="without a name"):
         settings(conf, "zmq://:9500")
+    with pytest.raises(InvalidTransportURL, match="'words', expected a number"):
+        settings(conf, "zmq+redis://r1/words", rpc_zmq_ipc_dir="/no/proxy/here")
     with pytest.raises(InvalidTransportURL, match="port 65536"):
         settings(conf, "zmq://h1:65536")
 
