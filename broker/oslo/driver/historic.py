@@ -70,8 +70,8 @@ MATCHMAKER: Final = (
 """In the group ``matchmaker_redis``."""
 _STRANGE_PORTS: Final = {
     **{port: f"{pipeline}s enter a node there" for pipeline, port in PORTS.items()},
-    6379: "Redis usually listens there",
-    26379: "Sentinel usually listens there",
+    6379: "Redis usually listens there, zmq+redis:// names it",
+    26379: "Sentinel usually listens there, zmq+sentinel:// names it",
 }
 
 
