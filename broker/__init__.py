@@ -16,6 +16,7 @@ One message's journey, room by room::
     testing/     for authors of transports: the checks that every transport passes
     schemes      which transport an address has, and what that transport can do
     supervision  what a process says to its service manager, and the form of its log
+    exposition   counts as Prometheus reads them, and the small HTTP listener for who does
     memory       what a burst of messages took goes back to the system
     flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own

@@ -56,6 +56,7 @@ class Reason(IntEnum):
     EXPIRED = 5
     LEAVING = 6
     ANSWERED = 7
+    NO_CALLER = 8
 
 
 REASONS: Final = {
@@ -67,6 +68,7 @@ REASONS: Final = {
     Reason.EXPIRED: "its time was over",
     Reason.LEAVING: "the proxy is stopping",
     Reason.ANSWERED: "it may have been executed: its answer was lost with a connection",
+    Reason.NO_CALLER: "nobody waits for this reply",
 }
 
 

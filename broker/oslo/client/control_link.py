@@ -246,6 +246,9 @@ class ControlLink:
             if envelope.reason == Reason.NO_ROUTE:
                 self._open_again()
             return
+        if envelope.reason == Reason.NO_CALLER:
+            self._hooks.message(self._pipeline, envelope, frames)
+            return
         entry = self._entries.get(self._numbers.pop(envelope.id, ""))
         if entry is None or entry.closing:
             return

@@ -119,11 +119,23 @@ class Delivery:
     # ------------------------------------------------------------ calls
 
     def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
-        """``[envelope][route][body]`` of a call, or of a cast that came this way."""
+        """``[envelope][route][body]`` of a call, or of a cast that came this way; or what became of a reply."""
+        if pipeline is Pipeline.CALL and envelope.kind == Kind.REFUSED and len(frames) == 2:
+            self._undeliverable(envelope, frames[1])
+            return
         if pipeline is not Pipeline.CALL or len(frames) != 3 or envelope.kind not in (Kind.CALL, Kind.CAST):
             self._counters.count("malformed")
             return
         self._deliver(Pipeline.CALL, envelope, frames[0], frames[1], frames[2])
+
+    def _undeliverable(self, envelope: Envelope, text: bytes) -> None:
+        """A reply of ours found nobody: the work was done, and its caller does not know."""
+        self._counters.count("replies_undeliverable")
+        answered = self.replies.answered(envelope.id)
+        where = "" if answered is None else f" to {answered.exchange}/{answered.topic}"
+        said = text[:64].decode(errors="replace")
+        values = (envelope.id.hex(), where, said)
+        self._counters.say("the reply %s%s could not be delivered: %s", *values, about=("reply", where, said))
 
     # ------------------------------------------------------------ casts
 

@@ -34,7 +34,7 @@ class Replies:
         self._send = send
         self._begun: WeakValueDictionary[bytes, ReceivedMessage] = WeakValueDictionary()
         """Calls that the application has, or will take; whoever drops one without an answer has it forgotten here."""
-        self._answers: OrderedDict[bytes, tuple[bytes, bytes]] = OrderedDict()
+        self._answers: OrderedDict[bytes, tuple[bytes, bytes, Envelope]] = OrderedDict()
         self._bytes = 0
 
     def begin(self, call: ReceivedMessage) -> None:
@@ -45,12 +45,17 @@ class Replies:
         """Answer the call, or say that it is worked on (``Kind.BEAT``); False: there is no room."""
         head = encode(kind, id=call.envelope.id)
         if kind == Kind.REPLY:
-            self._keep(call.head[_KEY], head, body)
+            self._keep(call, head, body)
         return self._send((head, call.route, body))
 
-    def _keep(self, key: bytes, head: bytes, body: bytes) -> None:
+    def answered(self, number: bytes) -> Envelope | None:
+        """The call of that id, when it was answered lately."""
+        return next((each[2] for key, each in self._answers.items() if key.endswith(number)), None)
+
+    def _keep(self, call: ReceivedMessage, head: bytes, body: bytes) -> None:
+        key = call.head[_KEY]
         self._begun.pop(key, None)
-        self._answers[key] = (head, body)
+        self._answers[key] = (head, body, call.envelope)
         self._bytes += len(body)
         while len(self._answers) > 1 and (len(self._answers) > ANSWERS_MAX or self._bytes > ANSWERS_BYTES):
             self._bytes -= len(self._answers.popitem(last=False)[1][1])

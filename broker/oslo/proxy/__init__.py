@@ -15,6 +15,7 @@
     local_listeners         the local servers of a pipeline, in turns (pure)
     route_cache             what is known of each sender and address (pure)
     pending                 calls that wait for their replies (pure)
+    absent_clients          callers that are gone: noticed, and told to who answers them
     publishers              where fan-outs and notifications are published to local servers
     subscriptions           who has subscribed to what there (pure)
     slow_consumers          subscribers that read nothing: cut off before too much waits for them

@@ -7,6 +7,7 @@
                                                                 its ttl is a deadline now (``frames``)
     server DEALER  [envelope][route][body]       call.ctl       REPLY or BEAT, only from the server that was asked;
                                                                 REFUSED: its listener has no room, nobody has begun
+    proxy          [envelope][text]              call.ctl       REFUSED NO_CALLER: nobody waits for that reply
     proxy          [envelope][body]              entry ROUTER
 
 Nothing is looked up anywhere else: a call costs a few dictionary lookups. A client is answered REFUSED when its message
@@ -17,7 +18,6 @@ wants to know that they were taken (``Flag.CONFIRM``), or when the other way is 
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Any, Final
 
 import zmq
@@ -37,6 +37,7 @@ from broker.oslo.frames import (
 )
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.absent_clients import GAVE_UP, GONE, AbsentClients
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.frontend import Frontend
@@ -59,7 +60,6 @@ from broker.oslo.proxy.route_cache import (
 )
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames, Outcome
-from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.records import Opened, Opening
 from broker.transport.curve import Certificate
 
@@ -68,12 +68,6 @@ SWEEP_S: float = 1.0
 """Between two looks for calls whose time is over."""
 ORPHAN_S: float = 2.0
 """What a process sent just before it ended is still accepted for so long after the kernel told of its end."""
-PROBE_S: float = 10.0
-"""Between two looks whether clients are still there whose calls last: the entries of those that are gone are free for
-others. They are sent a PULSE, of which they take no notice."""
-LASTING_S: Final = 120.0
-"""What has longer to go than this lasts; entries of other calls end soon enough by themselves."""
-_PULSE: Final = (encode(Kind.PULSE), b"")
 _CALL: Final = int(Kind.CALL)
 _CAST: Final = int(Kind.CAST)
 _REPLY: Final = int(Kind.REPLY)
@@ -158,9 +152,9 @@ class CallProxy:
         self._routes: RouteCache[ServerLink] = RouteCache(acl, self._registry.locals)
         self._known = self._routes.known
         self._pipes = self._frontend.pipes
-        for index, pipe in enumerate(self._pipes):
-            assert isinstance(pipe, RouterPipe)
-            pipe.unreachable = partial(self._client_gone, _INDEX[index])
+        self._absent = AbsentClients(
+            reactor, self._pipes, self._pending, self.counters, self._registration.send
+        )
         if self._journal is not None:
             self._registration.journal = self._journal
             self._journal.watch(self._registration.pipe)
@@ -172,7 +166,6 @@ class CallProxy:
         self._registration.changed = self._rejoin.changed
         self._frontend.pause(REJOINING, on=True)
         self._rejoin.begin()
-        self._probed_s = reactor.now()
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
 
     def _rejoined(self) -> None:
@@ -241,20 +234,6 @@ class CallProxy:
         if readable:
             self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, reason)
         return None
-
-    def _client_gone(self, index: bytes, rid: bytes) -> None:
-        """Nobody waits for its replies any more."""
-        forgotten = self._pending.forget_client(index + rid)
-        if forgotten:
-            self.counters.count("abandoned", forgotten)
-
-    def _probe(self, now_s: float) -> None:
-        """Is anybody there? When not, the pipe says so (``_client_gone``)."""
-        for route in self._pending.lasting(now_s + LASTING_S):
-            pipe = self._pipes[route[0]]
-            assert isinstance(pipe, RouterPipe)
-            if not pipe.waiting_for(route[1:]):
-                pipe.send([route[1:], *_PULSE])
 
     def _bad(self, name: str, who: Credentials, text: str) -> None:
         self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
@@ -332,15 +311,20 @@ class CallProxy:
         _rid, head, route, body = frames
         key = route + head[ID_AT:]
         call = self._calls.get(key)
+        ends = head[_KIND_AT] == _REPLY
         if call is None or call.link is not link:
             call = self._fitting(link, key)
             if call is None:
+                if ends and key not in self._calls:
+                    self._absent.tell(link, key, GAVE_UP)
                 return
-        if head[_KIND_AT] == _REPLY:
+        if ends:
             self._pending.end(key)
         answer = [route[1:], head[:STAMP_AT] + link.stamp + head[STAMP_END:], body]
         if self._pipes[route[0]].send(answer) <= Outcome.FULL:
             self.counters.count("client_gone")
+            if ends:
+                self._absent.tell(link, key, GONE)
 
     def _sent_back(self, link: ServerLink, frames: list[bytes]) -> None:
         """Its listener has no room for it and nobody has begun with it: the client may choose another one."""
@@ -447,9 +431,7 @@ class CallProxy:
             if self._registration.pipe.waiting_for(link.rid):
                 self._registration.sift(link, self._stale)
         now_s = self._reactor.now()
-        if now_s >= self._probed_s + PROBE_S:
-            self._probed_s = now_s
-            self._probe(now_s)
+        self._absent.look(now_s)
         expired = self._pending.expire(now_s)
         if expired:
             self.counters.count("expired", len(expired))

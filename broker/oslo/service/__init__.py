@@ -12,6 +12,7 @@ transport and rank.
     listening   notifications from a session to the event loop, through a bounded queue
     announce    a notification as an event on the Flux broker, private to owners unless told otherwise
     asking      what the rooms of a node count, and what its directory knows, asked once each
+    metrics     the same for Prometheus (no input or output)
 
 Topics, payloads JSON objects; who calls is what the broker stamped::
 

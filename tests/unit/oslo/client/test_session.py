@@ -260,6 +260,26 @@ def test_a_server_that_does_not_answer_is_told_of(node, open_session):
     assert port.status()["pending"] == 0
 
 
+def test_a_reply_that_finds_nobody_is_a_line_in_the_servers_log(node, open_session, monkeypatch, caplog):
+    monkeypatch.setattr("broker.oslo.proxy.absent_clients.FRESH_S", 0.0)
+    monkeypatch.setattr("broker.oslo.proxy.call.SWEEP_S", 0.02)
+    server, caller = open_session(), open_session(retry_s=0.06)
+    inbox = server.listen(Address("x", "t", "s"))
+    items = []
+    thread = threading.Thread(target=lambda: items.append(inbox.get(PATIENCE_S)))
+    thread.start()
+    with pytest.raises(CallTimeout):
+        caller.call(WHERE, b"", timeout_s=0.3)
+    thread.join(PATIENCE_S)
+    node.counted("call", "expired")
+    items[0].reply(b"too late")
+    until(lambda: server.status()["counts"].get("replies_undeliverable") == 1, "the word of the proxy")
+    until(
+        lambda: "to x/t could not be delivered: its caller is gone, or has given up" in caplog.text,
+        "the line",
+    )
+
+
 def test_what_nobody_waits_for_any_more_is_not_worked_on(node, open_session):
     port = open_session()
     inbox = port.listen(Address("x", "t", "s"))

@@ -9,8 +9,8 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
-from broker.oslo.proxy import call
-from tests.live.oslo_raw import child_of, until
+from broker.oslo.proxy import absent_clients, call
+from tests.live.oslo_raw import Answer, child_of, until
 from tests.live.oslo_wire import hear
 
 BIG = bytes(64 << 10)
@@ -220,7 +220,7 @@ def test_calls_without_limit_are_limited_in_number_and_leave_room_for_others(run
 
 @pytest.mark.parametrize("tcp", [False, True])
 def test_calls_of_clients_that_are_gone_are_forgotten(run_node, monkeypatch, tcp):
-    monkeypatch.setattr(call, "PROBE_S", 0.1)
+    monkeypatch.setattr(absent_clients, "PROBE_S", 0.1)
     monkeypatch.setattr(call, "SWEEP_S", 0.05)
     node = run_node(pending_max=8)
     server, client, stays = node.server(), node.client(tcp=tcp), node.client(tcp=tcp)
@@ -238,7 +238,7 @@ def test_calls_of_clients_that_are_gone_are_forgotten(run_node, monkeypatch, tcp
 
 
 def test_calls_that_end_soon_are_not_asked_about(run_node, monkeypatch):
-    monkeypatch.setattr(call, "PROBE_S", 0.0)
+    monkeypatch.setattr(absent_clients, "PROBE_S", 0.0)
     monkeypatch.setattr(call, "SWEEP_S", 0.02)
     node = run_node()
     server, client = node.server(), node.client()
@@ -421,6 +421,34 @@ def test_a_client_that_is_gone_is_counted(node):
     got = server.get()
     client.sock.close(0)
     until(lambda: server.reply(got, b"", Kind.BEAT) or node.count("call", "client_gone"), "it to be noticed")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_server_learns_that_its_reply_found_nobody(node, monkeypatch, gone):
+    monkeypatch.setattr(absent_clients, "FRESH_S", 0.0)
+    monkeypatch.setattr(call, "SWEEP_S", 0.02)
+    server, client = node.server(), node.client()
+    server.open("t")
+    number = client.call("t", ttl_ms=0 if gone else 30)
+    got = server.get()
+    if gone:
+        client.sock.close(0)
+        until(lambda: server.reply(got, b"", Kind.BEAT) or node.count("call", "client_gone"), "its end")
+    else:
+        node.counted("call", "expired")
+    server.reply(got, b"done")
+    told = Answer(hear(server.ctl))
+    assert (told.kind, told.reason, told.envelope.id) == (Kind.REFUSED, Reason.NO_CALLER, number)
+    assert told.rest[0].startswith(b"its caller is gone")
+
+
+def test_a_proxy_that_has_just_begun_tells_no_server_so(node):
+    """Who waits for a call of before asks again; this server would be told what is not true."""
+    server = node.server()
+    server.open("t")
+    server.ctl.send_multipart([encode(Kind.REPLY, id=new_id()), b"\x00abcde", b""])
+    node.counted("call", "late_replies")
+    assert server.silent()
 
 
 @pytest.mark.parametrize("tcp", [False, True])
