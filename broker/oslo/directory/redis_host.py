@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -87,7 +88,7 @@ class RedisHost:
         self._untaken = 0
         self._incarnation = 0
         self._known: dict[Place, Age] = {}
-        self._missing: dict[Place, int] = {}
+        self._missing: Counter[Place] = Counter()
         self._written: dict[Place, Age] = {}
         self._thread: Any = None
 
@@ -307,9 +308,9 @@ class RedisHost:
 
     def _missed(self, ages: dict[Place, Age]) -> tuple[Gone, ...]:
         """What is known and was missing ``MISSING_SCANS`` times."""
-        missing = {place: self._missing.get(place, 0) + 1 for place in self._known.keys() - ages.keys()}
+        missing = Counter({place: self._missing[place] + 1 for place in self._known.keys() - ages.keys()})
         gone = [place for place, times in missing.items() if times >= MISSING_SCANS]
-        self._missing = {place: times for place, times in missing.items() if place not in gone}
+        self._missing = missing
         return tuple(Gone(*place, self._known.pop(place)[0], Why.LEASE) for place in gone)
 
     def _ages(self, client: Any) -> dict[Place, Age]:

@@ -182,8 +182,8 @@ def decode(frames: Sequence[bytes], expected: frozenset[DirectoryKind] = FROM_DI
         first = bytes(frames[0][:16]) if frames else b""
         raise Malformed(f"saw {len(frames)} frames, the first {first!r}, expected two of the directory")
     if frames[0][3] != VERSION:
-        text = "saw version {} of the directory's messages, expected {}: the other one runs another release"
-        raise Malformed(text.format(frames[0][3], VERSION), unknown_version=True)
+        text = "saw version %d of the directory's messages, expected %d: the other one runs another release"
+        raise Malformed(text % (frames[0][3], VERSION), unknown_version=True)
     number = frames[0][4]
     if number not in expected:
         raise Malformed(f"saw kind {number}, expected one of {sorted(expected)}")
