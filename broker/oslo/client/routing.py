@@ -57,6 +57,7 @@ class RoutingTable:
         self._reader: Reader | None = None
         self._redis: RedisShare | None = None
         self._home = ""
+        self._curve: CurveClient | None = None
         self._path = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
 
     # ------------------------------------------------------------ life
@@ -71,7 +72,7 @@ class RoutingTable:
             self.replica,
             ipc_dir=settings.ipc_dir,
             directories=settings.directories,
-            tuning=Tuning(KeepAlive(*settings.keepalive), curve=self._curve()),
+            tuning=self._tuning,
             trusted=self._folder.usable,
         )
         if settings.redis and obstacle(self._path):
@@ -80,10 +81,13 @@ class RoutingTable:
             config = NodeConfig(settings.ipc_dir, node="", redis=settings.redis)
             self._redis = RedisShare(self._reactor, config, self.replica)
 
-    def _curve(self) -> CurveClient | None:
+    def _tuning(self) -> Tuning:
+        """Of connections to directories, with our certificate as its file is now."""
         settings = self._settings
-        certificate = load(settings.curve_cert) if settings.curve_cert else None
-        return curve_to_directory(certificate, settings.directory_key)
+        if settings.curve_cert or self._curve is None:
+            certificate = load(settings.curve_cert) if settings.curve_cert else None
+            self._curve = curve_to_directory(certificate, settings.directory_key)
+        return Tuning(KeepAlive(*settings.keepalive), curve=self._curve)
 
     def close(self) -> None:
         """Read nothing more; what is known stays."""

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.errors import HeadgateError
 from broker.oslo.directory.connection import PULSE_S, DirectoryConnection
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage, Hello, Welcome
@@ -17,6 +18,8 @@ from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.tuning import Tuning
 
 LOOK_S: Final = 1.0
+RENEW_S: float = 5.0
+"""Between two looks at certificates while a directory is silent: read where it is used, tests change it."""
 
 __all__ = ["DirectoryLink", "Reader"]
 
@@ -77,7 +80,8 @@ class Reader:
         replica: what is fed.
         ipc_dir: folder of the node's proxy.
         directories: ``tcp://host:port``, asked while the local directory is not there; () none.
-        tuning: keep-alive and CURVE of those.
+        tuning: keep-alive and CURVE of those, asked for when the first is connected to, and again while one is silent:
+            certificates are replaced. May raise HeadgateError later on, which keeps the former ones.
         trusted: whether the folder may be used now; asked before it is.
         look_s: between two looks for the socket of the local directory.
 
@@ -92,7 +96,7 @@ class Reader:
         *,
         ipc_dir: str,
         directories: tuple[str, ...] = (),
-        tuning: Tuning | None = None,
+        tuning: Callable[[], Tuning] = Tuning,
         trusted: Callable[[], bool] | None = None,
         look_s: float = LOOK_S,
     ) -> None:
@@ -104,7 +108,9 @@ class Reader:
         self._trusted = trusted
         self._look_s = look_s
         self._directories = directories
-        self._tuning = Tuning() if tuning is None else tuning
+        self._read_tuning = tuning
+        self._tuning = tuning()
+        self._read_s = reactor.now()
         self._timer: Timer | None = None
         self._look()
 
@@ -135,6 +141,28 @@ class Reader:
             for endpoint in self._directories:
                 if endpoint not in self.links:
                     self._open(endpoint)
+        if self._reactor.now() - self._read_s >= RENEW_S:
+            self._renew()
+
+    def _renew(self) -> None:
+        """Connect anew where nobody answers and our certificate, or the one that nodes share, is another one now."""
+        silent = [endpoint for endpoint in self._directories if self._is_silent(endpoint)]
+        if not silent:
+            return
+        self._read_s = self._reactor.now()
+        try:
+            tuning = self._read_tuning()
+        except HeadgateError:
+            return  # said when it is connected to; a file that is just being written is read whole later
+        if tuning != self._tuning:
+            self._tuning = tuning
+            for endpoint in silent:
+                self.links[endpoint].close()
+                self._open(endpoint)
+
+    def _is_silent(self, endpoint: str) -> bool:
+        link = self.links.get(endpoint)
+        return link is not None and not (link.alive or link.closed)
 
     def _open(self, endpoint: str) -> None:
         self.links[endpoint] = DirectoryLink(self._reactor, endpoint, self._replica, tuning=self._tuning)

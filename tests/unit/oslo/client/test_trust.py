@@ -6,10 +6,11 @@ import pytest
 
 from broker.oslo.client.folder import TrustedFolder, objection
 from broker.oslo.contract import Address, CallTimeout, Refused
+from broker.oslo.directory import link
 from broker.oslo.names import Reason
 from broker.transport import curve
-from tests.live.oslo_raw import PATIENCE_S
-from tests.unit.oslo.client.nodes import door_of
+from tests.live.oslo_raw import PATIENCE_S, Node, until
+from tests.unit.oslo.client.nodes import DIRECTORY_ONLY, door_of, whole_node
 
 WHERE = Address("x", "t")
 
@@ -108,6 +109,31 @@ def test_with_a_certificate_no_directory_is_asked_in_plaintext(node, rundir, ope
     with pytest.raises(CallTimeout, match="not known whether anybody listens"):
         port.call(WHERE, b"", timeout_s=0.5)
     assert not port._client.routes.synced
+
+
+@pytest.mark.patient
+def test_a_shared_certificate_that_is_replaced_is_read_again_when_the_directory_is_silent(
+    folder, rundir, open_session, monkeypatch
+):
+    """A process without a proxy on its node: its links to directories are made with the certificate as it is then."""
+    monkeypatch.setattr(link, "RENEW_S", 0.1)
+    path = rundir / "shared.cert"
+
+    def node(**changes):
+        curve.save(curve.generate(), path, replace=True)
+        return Node(
+            whole_node(folder, **{"curve_cert": str(path), "run": DIRECTORY_ONLY, "lease_s": 1.0, **changes})
+        )
+
+    with node() as first:
+        door = door_of(first)
+        port = open_session(folder=rundir / "none", directories=(door,), curve_cert=str(path))
+        port.notify("x", "n.info", b"to nobody, to begin with")
+        assert port._client.routes.wait_synced(PATIENCE_S)
+    with node(directory_port=int(door.rpartition(":")[2]), lease_s=1.0):
+        links = port._client.routes.status
+        until(lambda: links()["links"][0]["alive"] is False, "its silence")
+        until(lambda: links()["links"][0]["alive"], "its return")
 
 
 def test_the_key_of_the_directory_is_that_of_the_shared_certificate(
