@@ -55,7 +55,8 @@ $(VENV)/.stamp-venv:
 $(VENV)/.stamp-run: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing headgate"
 	@$(PIP) uninstall --quiet --yes headgate # of before there was headgate-core, which has its files now
-	@$(PIP_INSTALL) --editable '.[all]' ./deploy/headgate
+	@$(PIP_INSTALL) --editable '.[all]'
+	@$(PIP_INSTALL) --no-deps ./deploy/headgate # pip 23 does not see that the line above is what it asks for
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
