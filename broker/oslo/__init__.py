@@ -9,13 +9,43 @@ A message on its way, room by room::
     directory   who listens where: announced by pipelines, cached by everybody, shared by list or Redis
     service     the bridge to a Flux broker: requests by topic, notifications as events
 
+A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs where is in brackets::
+
+    [the caller's thread]
+    driver.driver.ZmqDriver.send                  target and options become an address, context and message a body
+    client.session.ClientSession.call             hands a PendingCall over to the thread of the sockets, and waits
+    [the thread of the sockets]
+    client.call_sender.CallSender.start           keeps it until it is answered or its time is over
+    client.routing.RoutingTable.for_calls         who listens there, as the directory said last
+    client.chooser.Chooser.choose                 whose turn it is
+    client.node_link.NodeLink.submit              sends it to the node's proxy (DEALER), or lets it wait
+    [the proxy of the server's node]
+    proxy.frontend.Frontend                       who sends, by the kernel's word or by the CURVE key (ROUTER)
+    proxy.call.CallProxy.asked                    may they, which server; stamps it, remembers whom to answer
+    proxy.registration.RegistrationSocket         to the process of that server (ROUTER)
+    [the server's thread of the sockets]
+    client.control_link.ControlLink.came          what comes from the proxy (DEALER)
+    client.delivery.Delivery.message              whose inbox; whether it has had the call before
+    client.inbox.ClientInbox.put                  waits there until the server's thread polls
+    [the server's threads]
+    driver.listener.ZmqListener.poll              what oslo.messaging's server polls: its executor runs the endpoint
+    driver.incoming.ZmqIncoming.reply             the result, or the exception, becomes a body
+    [the server's thread of the sockets]
+    client.replies.Replies.send                   to the proxy; kept for a while, should it be asked for again
+    [the proxy]
+    proxy.call.CallProxy.replied                  was this call given to this server? to the client's connection
+    [the client's thread of the sockets]
+    client.call_sender.CallSender.received        ends the PendingCall, which wakes the caller
+    [the caller's thread]
+    driver.serialization.read_reply               the result, or the remote exception, raised again
+
 Leaves, pure::
 
     names       pipelines, ports, files of a node's folder, reasons
     frames      the envelope, its kinds, the filters of publishing sockets
     bodies      JSON, or a compressed stream of it
     records     states and records of the directory, bodies of control messages
-    contract    what the rooms ask of each other: Port, Intake, Item, Settings, failures
+    contract    what the rooms ask of each other: Session, Inbox, IncomingMessage, Settings, failures
     node        what a proxy is told: NodeConfig
 
 The driver alone imports oslo.messaging, and nobody here imports the rest of the broker, but for the bridge its client.

@@ -90,7 +90,7 @@ class CallSender:
                 Pipeline.CALL,
                 pack=self._packed_call,
                 posted=self._posted,
-                received=self._received,
+                received=self.received,
                 stalled=self._call_stalled,
                 again=self._again,
                 in_use=self._awaits,
@@ -250,7 +250,8 @@ class CallSender:
             self.calls.watch(call)
             self._arm()
 
-    def _received(self, link: NodeLink[PendingCall], frames: list[bytes]) -> None:
+    def received(self, link: NodeLink[PendingCall], frames: list[bytes]) -> None:
+        """A node's proxy sent something about a call: its answer, a heartbeat, or that nobody has it."""
         try:
             envelope = decode(frames[0])
         except Malformed:

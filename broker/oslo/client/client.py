@@ -1,4 +1,4 @@
-"""What belongs to one ``Settings``: everything that the thread of the sockets does for its ports."""
+"""What belongs to one ``Settings``: everything that the thread of the sockets does for its sessions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FLUSH_LOOK_S: Final = 0.005
 
 
 class Client:
-    """One set of sockets, shared by all ports of equal settings.
+    """One set of sockets, shared by all sessions of equal settings.
 
     ``post``, ``handoff``, ``routing`` (its lookups) and ``over`` are for any thread; all else is for the reactor's.
 
     Attributes:
-        users: ports; under the lock of the process's state.
+        users: sessions; under the lock of the process's state.
         over: True when it is closing or closed: what is posted now may be forgotten.
         failed: True when its thread has ended in an error: whoever comes next makes a new one.
     """

@@ -155,7 +155,7 @@ class ControlLink:
             self.pipe = Pipe(
                 self._reactor,
                 sock,
-                self._came,
+                self.came,
                 outbox_msgs=settings.outbox_msgs,
                 outbox_bytes=settings.outbox_bytes,
             )
@@ -209,7 +209,8 @@ class ControlLink:
 
     # ------------------------------------------------------------ what comes
 
-    def _came(self, frames: list[bytes], _origin: str) -> None:
+    def came(self, frames: list[bytes], _origin: str) -> None:
+        """The proxy sent something: a call for one of our listeners, or a word about them."""
         try:
             envelope = decode(frames[0])
         except Malformed as error:

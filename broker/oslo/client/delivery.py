@@ -2,7 +2,7 @@
 
 A listener whose inbox is full costs nobody else anything. Calls for it go back to the proxy, and their clients choose
 again. Fan-outs, which cannot wait anywhere, are dropped and counted. Casts are not read until it has room, and wait at
-the proxy, which slows their senders down (``proxy.brake``). They cannot be told apart before they are read: those for
+the proxy, which slows their senders down (``proxy.back_pressure``). They cannot be told apart before they are read: those for
 other rpc-servers of the process wait as well, as long as the full one takes something, and for ``HELD_MAX_S`` at most.
 Then what comes for it has as much room again, and is dropped and counted beyond that, until it has room. The one
 rpc-server of a process may be full for ever, and nothing is dropped.
@@ -33,7 +33,7 @@ HELD_MAX_S: Final = 5.0
 _REPEATED: Final = int(Flag.REPEATED)
 HELD_LOOK_S: Final = 0.2
 """Between two looks at full servers: a proxy takes one for frozen that is not seen to take anything for half a second
-(``proxy.brake``)."""
+(``proxy.back_pressure``)."""
 
 
 class Delivery:
@@ -43,7 +43,7 @@ class Delivery:
         send: sends a control message to the node's proxy; False: there is no room for it.
 
     Attributes:
-        intakes: by listener.
+        inboxes: by listener.
         casts: where casts come from.
         replies: answers of calls.
     """

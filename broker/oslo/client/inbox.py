@@ -28,13 +28,13 @@ CREDIT_BYTES: Final = 4 << 20
 """... or as much; what is less is given back by the pulse of the registrations."""
 RELIEF_MSGS: Final = 256
 """So many have to be taken out of a full inbox, at most, before anything is read again: in small steps, so that the
-proxy sees it move (``proxy.brake``)."""
+proxy sees it move (``proxy.back_pressure``)."""
 STOP_S: Final = 1.0
 """How long the end of a listener waits for the proxy's word that nothing more comes."""
 
 
 class InboxOwner(Protocol):
-    """What an intake asks of the thread of the sockets (``ListenerRegistrations``), by ``post``."""
+    """What an inbox asks of the thread of the sockets (``ListenerRegistrations``), by ``post``."""
 
     def answer(self, kind: int, item: ReceivedMessage, body: bytes) -> None:
         """Send a reply or heartbeat."""

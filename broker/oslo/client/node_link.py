@@ -91,7 +91,7 @@ class NodeLink(Pipe, Generic[Parcel]):
         node, pipeline, endpoint: whose it is.
         node_key: CURVE key that the node has to have; "" plaintext.
         down, full: see the module.
-        way: its connection.
+        connection: where it is connected to.
         filters: subscriptions of the node, for sockets that publish.
     """
 

@@ -45,7 +45,7 @@ class NodeLinks(Generic[Parcel]):
         routes: what the directory says of a node's pipeline, and whether a node is the one whose folder we have.
         folder: that one.
         changed: called when a link has room again, or is up or down.
-        figures: where lines are logged that would be repeated.
+        counters: where lines are logged that would be repeated.
 
     Attributes:
         down, full: nodes, see the module; replaced, never changed, so that callers may read them.

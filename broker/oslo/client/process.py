@@ -1,4 +1,4 @@
-"""The core of this process: one real thread with one reactor for all ports, and what a fork does to it.
+"""The core of this process: one real thread with one reactor for all sessions, and what a fork does to it.
 
 Nothing is opened before the first message or listener: services make their driver objects first and fork afterwards.
 What a forked child inherits of a running core belongs to the parent: it is put aside whole (``_graveyard``), so that

@@ -17,11 +17,11 @@ from broker.oslo.driver.window import LEAST, Window
 log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.1
-"""Between two looks at an intake that ended under a server that goes on polling: its transport was cleaned up first."""
+"""Between two looks at an inbox that ended under a server that goes on polling: its transport was cleaned up first."""
 
 
 class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
-    """Reads one intake, in batches.
+    """Reads one inbox, in batches.
 
     Args:
         inbox: of the session.

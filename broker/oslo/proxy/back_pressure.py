@@ -57,7 +57,7 @@ class BackPressure:
     Args:
         reactor: whose clock and timers.
         frontend: what is paused.
-        figures: ``pauses``; ``pauses_still`` and ``pauses_slow``: requests for a pause that ended without room.
+        counters: ``pauses``; ``pauses_still`` and ``pauses_slow``: requests for a pause that ended without room.
         released: called when the last one has room, before anything is read again.
 
     Attributes:

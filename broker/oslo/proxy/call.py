@@ -115,7 +115,7 @@ class CallProxy:
         """
         reactor, config, acl = self._reactor, self._config, self._acl
         journal = self._journal = journal_of(self.recording, Pipeline.CALL, config, self.counters)
-        asked, replied, sent_back = self._asked, self._replied, self._sent_back
+        asked, replied, sent_back = self.asked, self.replied, self._sent_back
         if journal is not None:
             asked = journal.frontend(1, asked)
             replied, sent_back = journal.server(replied), journal.server(sent_back)
@@ -136,7 +136,7 @@ class CallProxy:
                 gone=self._gone,
                 raw={
                     int(Kind.REPLY): replied,
-                    int(Kind.BEAT): self._replied,
+                    int(Kind.BEAT): self.replied,
                     int(Kind.REFUSED): sent_back,
                 },
                 status=self.status,
@@ -175,7 +175,8 @@ class CallProxy:
 
     # ------------------------------------------------------------ from clients
 
-    def _asked(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def asked(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        """A request of ``who``, its connection's id in front, came by frontend ``index``: give it to a server."""
         if len(frames) != 3:
             self._bad("malformed", who, f"saw {len(frames) - 1} frames, expected envelope and body")
             return
@@ -304,7 +305,8 @@ class CallProxy:
 
     # ------------------------------------------------------------ from servers
 
-    def _replied(self, link: ServerLink, frames: list[bytes]) -> None:
+    def replied(self, link: ServerLink, frames: list[bytes]) -> None:
+        """A server answered, or says that it works on it: pass that on to whoever asked this server."""
         if len(frames) != _TO_SERVER or len(frames[1]) != HEAD_BYTES or not frames[2]:
             self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
             return

@@ -39,7 +39,7 @@ class Frontend:
         kind: of both sockets, such as ``zmq.XSUB``.
         acl: says who is who.
         receive: takes each message; messages of nobody are counted as ``stranger`` and dropped.
-        figures: where that is counted.
+        counters: where that is counted.
 
     Attributes:
         pipes: TCP first when ``config.host`` says so, then IPC; a ROUTER's are ``RouterPipe``.

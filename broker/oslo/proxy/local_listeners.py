@@ -19,7 +19,7 @@ class LocalListener(Generic[Target]):
 
     Attributes:
         record: what it listens to.
-        exit: how it is reached.
+        target: how it is reached.
         alive: False once it was removed: whoever remembers it has to choose again.
         tail: the address of a message for any server of its topic that it shall have.
     """

@@ -86,7 +86,7 @@ class NotifyProxy:
         acl: who may send and listen where.
 
     Attributes:
-        figures: counts of what went wrong; those of ``pools`` are told with them.
+        counters: counts of what went wrong; those of ``pools`` are told with them.
         pools: the listeners and what waits for them.
         recording: where messages are recorded, from ``open`` on; None nowhere.
     """

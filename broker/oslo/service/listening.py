@@ -43,7 +43,7 @@ class NotificationListening:
     """Reads notifications from ``start`` to ``stop``.
 
     Args:
-        port: into the pipelines.
+        session: into the pipelines.
         places: (exchange, topic) to listen to, with every priority.
         pool: the pool that listens.
         take: called on the event loop for each notification.
@@ -109,7 +109,7 @@ class NotificationListening:
         inbox = self._session.listen_notifications(self._topics, self._pool)
         self._inbox = inbox
         try:
-            # ``stop`` may have looked before the intake was there
+            # ``stop`` may have looked before the inbox was there
             while not self._ending.is_set() and (item := inbox.get(None)) is not None:
                 exchange, topic, _server = item.address
                 body = item.body

@@ -28,7 +28,7 @@ class RequestSender:
     """What one face sends.
 
     Args:
-        port: into the pipelines; ``close`` of this object leaves it open.
+        session: into the pipelines; ``close`` of this object leaves it open.
 
     Attributes:
         calls, casts: under way.

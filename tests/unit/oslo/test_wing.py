@@ -1,5 +1,6 @@
 """What requirements ask of the wing as it lies there: tests of every room, a gate, rooms that stay apart, charts."""
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import broker.oslo
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from tests.bench.targets import TARGETS, Row
 from tests.live.oslo import OLDER
@@ -86,3 +88,16 @@ def test_every_pipeline_has_a_chart_and_every_port_stands_in_the_guide() -> None
         assert chart, "Z30: documentation with charts, deployment guide"
     missing = [port for port in (DIRECTORY_PORT, *PORTS.values()) if str(port) not in GUIDE.read_text()]
     assert missing == [], "Z30: documentation with charts, deployment guide"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of eventlet, which oslo.messaging loads
+def test_the_journey_of_a_call_names_what_is_there():
+    """``broker.oslo`` tells a newcomer which function has a call next; each of them says what it does."""
+    steps = re.findall(r"^    ((?:driver|client|proxy)\.\S+) {2,}\S", broker.oslo.__doc__, re.MULTILINE)
+    assert len(steps) > 15
+    for step in steps:
+        room, file, *names = step.split(".")
+        found = importlib.import_module(f"broker.oslo.{room}.{file}")
+        for name in names:
+            found = getattr(found, name)
+        assert found.__doc__, step
