@@ -90,7 +90,7 @@ def test_every_pipeline_has_a_chart_and_every_port_stands_in_the_guide() -> None
     assert missing == [], "Z30: documentation with charts, deployment guide"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of eventlet, which oslo.messaging loads
+@pytest.mark.filterwarnings("ignore")  # of eventlet, which oslo.messaging loads
 def test_the_journey_of_a_call_names_what_is_there():
     """``broker.oslo`` tells a newcomer which function has a call next; each of them says what it does."""
     steps = re.findall(r"^    ((?:driver|client|proxy)\.\S+) {2,}\S", broker.oslo.__doc__, re.MULTILINE)
