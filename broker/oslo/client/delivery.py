@@ -3,9 +3,9 @@
 A listener whose inbox is full costs nobody else anything. Calls for it go back to the proxy, and their clients choose
 again. Fan-outs, which cannot wait anywhere, are dropped and counted. Casts are not read until it has room, and wait at
 the proxy, which slows their senders down (``proxy.back_pressure``). They cannot be told apart before they are read:
-those for other rpc-servers of the process wait as well, as long as the full one takes something, and for ``HELD_MAX_S``
-at most. Then what comes for it has as much room again, and is dropped and counted beyond that, until it has room. The one
-rpc-server of a process may be full for ever, and nothing is dropped.
+those for other rpc-servers of the process wait as well, as long as the full one takes something, and for
+``HELD_MAX_S`` at most. Then what comes for it has as much room again, and is dropped and counted beyond that, until it
+has room. The one rpc-server of a process may be full for ever, and nothing is dropped.
 
 What was sent again after a connection ended (``Flag.REPEATED``) is taken in by the listener that it is for, unless that
 one has had it.
