@@ -21,6 +21,7 @@
     slow_consumers          subscribers that read nothing: cut off before too much waits for them
     pools                   who gets a notification, and what waits for whom (pure)
     backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
+    kept_pools              the backlog of a node, opened and announced
     message_digest          what a notification is known by when it is given back
     recording               what passes, for the journal: one tap for all rooms
     journal                 a pipeline's records; ``summaries``: what they say of one message (pure)

@@ -25,8 +25,7 @@ Who hears a listener's filter: the process that opened it, nobody else.
 from __future__ import annotations
 
 import contextlib
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import zmq
 
@@ -49,31 +48,26 @@ from broker.oslo.names import LISTENER_CHARS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.back_pressure import FULL, BackPressure
-from broker.oslo.proxy.backlog import Backlog, Shelf, listener_of
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.frontend import Frontend
 from broker.oslo.proxy.journal import PipelineJournal, journal_of
+from broker.oslo.proxy.kept_pools import KeptPools
 from broker.oslo.proxy.message_digest import STAMP, STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pools import Handout, Key, Pools
 from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
-from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.curve import Certificate
 from broker.transport.zeromq.origin import credentials
-
-if TYPE_CHECKING:
-    from broker.oslo.proxy.backlog_store import BacklogFile
 
 UNLIMITED: Final = 0
 """SNDHWM of the publishing socket: credit says how much waits there, and libzmq would drop what is above."""
 STRAGGLE_S: Final = 2.0
 """Between the end of a topic's last listener and that of the subscription: what was sent before its senders knew is
 counted here, while libzmq would drop it without a word."""
-BACKLOG_LOOK_S: float = 15.0
-"""Between two looks at what is kept for too long: read where it is used, tests change it."""
 _FILTER_BYTES: Final = len(LISTENER_LETTER) + LISTENER_CHARS + 1
 
 
@@ -93,13 +87,10 @@ class NotifyProxy:
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
         self.counters = Counters(reactor, Pipeline.NOTIFY)
-        self._backlog: Backlog | None = None
-        self._file: BacklogFile | None = None
         self.pools = Pools(config.queue_msgs, config.queue_bytes)
         self._reactor = reactor
         self._config = config
         self._acl = acl
-        self._look_timer: Timer | None = None
         self._filters: dict[str, bytes] = {}
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
@@ -121,7 +112,9 @@ class NotifyProxy:
         if journal is not None:
             came = journal.frontend(1, came)
         with contextlib.ExitStack() as undo:
-            self._open_backlog(undo)
+            self._kept = KeptPools(reactor, config, counters)
+            undo.callback(self._kept.close)
+            self.pools = Pools(config.queue_msgs, config.queue_bytes, self._kept.backlog)
             self._frontend = Frontend(reactor, config, Pipeline.NOTIFY, zmq.SUB, acl, came, counters)
             undo.callback(self._frontend.close)
             self._back_pressure = BackPressure(reactor, self._frontend, counters)
@@ -155,9 +148,7 @@ class NotifyProxy:
             self._announcer = Announcer(
                 reactor, config, Pipeline.NOTIFY, frontend.endpoint, frontend.key, held=True
             )
-            if self._backlog is not None:
-                self._keep_for(list(self._backlog.shelves()))
-                self._look_timer = reactor.call_later(BACKLOG_LOOK_S, self._look_at_backlog, self._backlog)
+            self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
             self._rejoin = Rejoin(
                 reactor, config.ipc_dir, Pipeline.NOTIFY, self._registration.registered, self._rejoined
             )
@@ -170,20 +161,6 @@ class NotifyProxy:
         """The local listeners are registered again, if there were any: clients may come."""
         self._announcer.begin()
         self._frontend.pause(REJOINING, on=False)
-
-    def _open_backlog(self, undo: contextlib.ExitStack) -> None:
-        config = self._config.backlog
-        if config is None:
-            return
-        if config.path:
-            from broker.oslo.proxy.backlog_store import BacklogFile  # and SQLite, which others need not load
-
-            self._file = BacklogFile(self._reactor, config.path, self.counters)
-            undo.callback(self._file.close)
-        self._backlog = Backlog(config, time.time, self._file)
-        if self._file is not None:
-            self._file.load(self._backlog)
-        self.pools = Pools(self._config.queue_msgs, self._config.queue_bytes, self._backlog)
 
     @property
     def busy(self) -> bool:
@@ -210,16 +187,10 @@ class NotifyProxy:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything; libzmq goes on handing over for ``linger_ms``. What waits is lost. Harmless twice."""
-        lost = self.pools.drop_all()
-        if self._backlog is not None and self._file is None:
-            lost += len(self._backlog)
+        lost = self.pools.drop_all() + self._kept.close()
         if lost:
             self.counters.count("lost_at_close", lost)
         self._rejoin.close(forget=not self._returns)
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-        if self._file is not None:
-            self._file.close()
         self._announcer.close()
         self._back_pressure.close()
         self._frontend.close()
@@ -266,8 +237,7 @@ class NotifyProxy:
         if data in self._publisher.heard:
             self._publish(self.pools.attach(opening.listener))
         self._announcer.add(opening.records)
-        if self._backlog is not None:
-            self._keep_for(self._backlog.come(keys, opening.pool))
+        self._kept.come(keys, opening.pool)
         return Opened(
             self._config.node, self._announcer.incarnation, message_bytes_max=self._config.message_bytes_max
         )
@@ -279,8 +249,8 @@ class NotifyProxy:
         handouts, last = self.pools.close(listener)
         for key in last:
             self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
-        if self._backlog is not None and member is not None:
-            self._backlog.come(member.keys, member.pool)  # from now on it is away
+        if member is not None:
+            self._kept.come(member.keys, member.pool)
         self._publish(handouts)
         del self._filters[listener]
         self._announcer.remove(self._records.pop(listener))
@@ -294,22 +264,9 @@ class NotifyProxy:
 
     def _unsubscribe(self, key: Key) -> None:
         data = notify_filter(*key)
-        kept = self._backlog is not None and any(shelf.key == key for shelf in self._backlog.shelves())
-        if data in self._keys and not kept and not self.pools.listened(key):
+        if data in self._keys and not self._kept.keeps(key) and not self.pools.listened(key):
             del self._keys[data]
             self._set_entries(zmq.UNSUBSCRIBE, data)
-
-    def _keep_for(self, shelves: list[Shelf]) -> None:
-        """Notifiers find this node as a listener of these pools, and it has subscribed, whoever is here."""
-        self._subscribe([shelf.key for shelf in shelves])
-        self._announcer.add(map(_record, shelves))
-
-    def _look_at_backlog(self, backlog: Backlog) -> None:
-        self._look_timer = self._reactor.call_later(BACKLOG_LOOK_S, self._look_at_backlog, backlog)
-        gone = backlog.expire(lambda shelf: self.pools.is_here(shelf.key, shelf.pool))
-        self._announcer.remove(map(_record, gone))
-        for shelf in gone:
-            self._unsubscribe(shelf.key)
 
     def _set_entries(self, option: int, data: bytes) -> None:
         for pipe in self._frontend.pipes:
@@ -451,18 +408,9 @@ class NotifyProxy:
             "waiting": self.pools.waiting(),
             "members": self.pools.status(),
             "back_pressure": self._back_pressure.status(),
-            **({} if self._backlog is None else {"backlog": self._backlog.status()}),
-            "counts": {
-                **self.counters.status(),
-                **self.pools.counts,
-                **({} if self._backlog is None else self._backlog.counts),
-            },
+            **self._kept.status(),
+            "counts": {**self.counters.status(), **self.pools.counts, **self._kept.counts},
         }
-
-
-def _record(shelf: Shelf) -> Record:
-    """What the directory is told of it."""
-    return Record(*shelf.key, "", listener_of(shelf.pool), shelf.pool)
 
 
 def _listener(data: bytes) -> str | None:
