@@ -324,7 +324,12 @@ class Pools:
         return member.handed.pop(number, None) if member is not None and member.owner is owner else None
 
     def drop_all(self) -> int:
-        """Forget what waits; returns how many messages that was."""
+        """Forget what waits and no backlog keeps; returns how many messages that was."""
+        if self._backlog is not None:
+            for member in self._members.values():
+                member.queue = deque(
+                    each for each in member.queue if not self._backlog.put(each, member.pool)
+                )
         dropped = self.waiting()
         for member in self._members.values():
             member.queue.clear()

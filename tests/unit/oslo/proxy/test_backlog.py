@@ -75,6 +75,17 @@ def test_what_waited_for_the_last_listener_is_kept_in_order(pools):
     assert come(pools, "b") == [b"2", b"3", b"4"]
 
 
+def test_what_waits_when_the_proxy_ends_is_kept_where_a_backlog_is(pools):
+    keys = (KEY, ("x", "audit"))
+    come(pools, "a", keys, credit=1)
+    for body in (b"1", b"2", b"3"):
+        pools.take(message(body), ["a"])
+    pools.take(message(b"4", keys[1]), ["a"])
+    assert pools.drop_all() == 1, "nothing is kept for that topic"
+    assert len(pools.backlog) == 2
+    assert pools.waiting() == 0
+
+
 def test_each_pool_has_its_own_and_other_topics_none(pools):
     come(pools, "a")
     come(pools, "p", pool="p")
