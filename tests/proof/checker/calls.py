@@ -9,7 +9,7 @@ from typing import Final
 from tests.proof.checker.entries import ANY, LATE_S, Call, Conn, Held, Line
 from tests.proof.checker.places import Way
 from tests.proof.checker.story import Story
-from tests.proof.checker.trouble import FOREVER
+from tests.proof.checker.trouble import FOREVER, Harmless, proxy_restarted
 from tests.proof.checker.verdict import Verdict
 
 DOCUMENTED: Final = frozenset(
@@ -158,11 +158,11 @@ class _Case:
             frozenset(), frozenset(), frozenset({frozenset((here, there))}) if here != there else frozenset()
         )
 
-    def touched(self) -> bool:
+    def touched(self, *, besides: Harmless | None = None) -> bool:
         """Whether a fault concerned the way to somebody who could have served it, or there was nobody."""
         times = (self.began, self.ended)
         ways = [self.way(conn) for _, conn in self.providers] or [self.way(None)]
-        return any(self.story.trouble.touched(way, *times) for way in ways)
+        return any(self.story.trouble.touched(way, *times, besides=besides) for way in ways)
 
     def steady(self) -> bool:
         """Whether nobody came or went: caller, and every provider it could have reached."""
@@ -177,7 +177,7 @@ class _Case:
     def judge(self, verdict: Verdict) -> None:
         """C5, C6, C12, and how much was judged."""
         call = self.call
-        live = self.steady() and not self.touched()
+        live = self.steady() and not self.touched(besides=None if call.kind == "call" else proxy_restarted)
         kind = "forbidden calls" if call.expect else f"{call.kind}s"
         verdict.judged[f"{kind} {'live' if live else 'near a fault'}"] += 1
         if live and call.noresponse:

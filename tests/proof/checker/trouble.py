@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,6 +45,15 @@ class Window:
         )
 
 
+Harmless = Callable[[Window], bool]
+"""Whether a fault must not matter for what is judged."""
+
+
+def proxy_restarted(window: Window) -> bool:
+    """A proxy of oslo.messaging was told to end, and started again."""
+    return window.kind == "restart" and all(name.startswith("oslo-") for name in window.members)
+
+
 class Trouble:
     """All faults of a run.
 
@@ -57,7 +66,7 @@ class Trouble:
         self.windows: list[Window] = []
         self.kinds: dict[str, int] = {}
         self.unended: list[str] = []
-        self._known: dict[Way, tuple[list[float], list[float]]] = {}
+        self._known: dict[tuple[Way, Harmless | None], tuple[list[float], list[float]]] = {}
         pending: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for line in lines:
             if line["ev"] == "stall":
@@ -113,25 +122,29 @@ class Trouble:
                 broken |= places.below(rank)
         return frozenset(broken)
 
-    def touched(self, way: Way, begin: float, end: float) -> bool:
-        """Whether a fault or its aftermath overlaps the time from begin to end and concerns the way."""
-        begins, ends = self._spans(way)
+    def touched(self, way: Way, begin: float, end: float, *, besides: Harmless | None = None) -> bool:
+        """Whether a fault or its aftermath overlaps the time from begin to end and concerns the way.
+
+        ``besides``: faults that must not matter.
+        """
+        begins, ends = self._spans(way, besides)
         index = bisect_right(begins, end)
         return index > 0 and ends[index - 1] >= begin
 
-    def _spans(self, way: Way) -> tuple[list[float], list[float]]:
+    def _spans(self, way: Way, besides: Harmless | None) -> tuple[list[float], list[float]]:
         """The times in which a way is touched: disjoint, in order."""
-        known = self._known.get(way)
+        known = self._known.get((way, besides))
         if known is None:
             begins: list[float] = []
             ends: list[float] = []
-            for window in sorted((w for w in self.windows if w.touches(way)), key=lambda w: w.begin):
+            windows = (w for w in self.windows if w.touches(way) and (besides is None or not besides(w)))
+            for window in sorted(windows, key=lambda w: w.begin):
                 if ends and window.begin <= ends[-1]:
                     ends[-1] = max(ends[-1], window.end)
                 else:
                     begins.append(window.begin)
                     ends.append(window.end)
-            known = self._known[way] = (begins, ends)
+            known = self._known[way, besides] = (begins, ends)
         return known
 
 

@@ -674,3 +674,18 @@ def test_a_line_that_is_no_line(stage, tmp_path):
     path.write_text(path.read_text() + '{"ev": "up"}\n')
     with pytest.raises(logs.Malformed):
         check(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "demanded"), [("restart", True), ("kill9", False)])
+def test_a_cast_lost_over_the_restart_of_a_proxy(stage, tmp_path, kind, demanded):
+    """Whoever restarts a proxy loses nothing; nobody can promise that of one that dies for longer than a lease."""
+    scene, _ = stage
+    server, client = scene.up("os", "oslo-1", kind="oslo"), scene.up("oc", "oslo-2", kind="oslo")
+    scene.provides(server, "oslo:todo")
+    scene.fault(True, kind, members=["oslo-1"])
+    lost = scene.call(client, "oslo:todo", "cast")
+    scene.serve(scene.call(client, "oslo:todo", "cast"), server, None, None)
+    scene.fault(False, kind, members=["oslo-1"])
+    verdict = scene.end().judged(tmp_path)
+    assert verdict.broken.get("C12", 0) == demanded
+    assert [one.ids[0] for one in verdict.violations if one.rule == "C12"] == [lost["id"]] * demanded
