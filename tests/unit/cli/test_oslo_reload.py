@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -11,13 +13,13 @@ from broker.errors import ConfigError
 from broker.node.reload import may_change
 from broker.settings import OsloSection
 from broker.transport import curve
-from tests.unit.cli.test_oslo_processes import PATIENCE_S, eventually, proxy, rooms, status
+from tests.unit.cli.test_oslo_processes import ANY, PATIENCE_S, eventually, proxy, rooms, status
 
 
 def in_force(rundir, capsys):
     """What each room says of its settings."""
     _code, told = status(rundir, capsys, "--json")
-    found = json.loads(told.out)["rooms"]
+    found = json.loads(told.out)["rooms"] if told.out else {}
     return {room: said["settings"] for room, said in found.items() if said}
 
 
@@ -78,3 +80,27 @@ def test_a_broker_takes_over_what_a_proxy_beside_it_may_change():
     assert may_change(("oslo", "rules"))
     assert not may_change(("oslo", "call_port"))
     assert not may_change(("oslo",))
+
+
+@pytest.mark.patient
+def test_a_broker_passes_it_on_to_the_proxy_beside_it(rundir, capsys):
+    ports = "".join(f"{name} = 0\n" for name in ANY)
+    oslo = (
+        f'[oslo]\nipc_dir = "{rundir}/ipc"\nface = false\nsplit = true\nrun = ["directory", "call"]\n{ports}'
+    )
+    file = rundir / "broker.toml"
+    file.write_text(f'[broker]\nrundir = "{rundir}"\n{oslo}')
+    command = [sys.executable, "-m", "broker.cli.main", "broker", "--config", str(file)]
+    with (rundir / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as broker:
+        try:
+            eventually(lambda: set(in_force(rundir, capsys)), {"directory", "call"})
+            before = {each["fingerprint"] for each in in_force(rundir, capsys).values()}
+            file.write_text(file.read_text() + "[[oslo.rules]]\nallow = false\n")
+            broker.send_signal(signal.SIGHUP)
+            eventually(lambda: {each["done"] for each in in_force(rundir, capsys).values()}, {1})
+            after = {each["fingerprint"] for each in in_force(rundir, capsys).values()}
+            assert len(after) == 1
+            assert after != before
+            assert "reloaded: oslo.rules" in (rundir / "log").read_text()
+        finally:
+            broker.terminate()
