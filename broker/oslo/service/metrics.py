@@ -25,12 +25,13 @@ DELIVERED: Final = ("handed", "published", "delivered")
 REFUSED: Final = {"denied": "denied", "pending_full": "busy"}
 """Counts of what was refused, beside ``refused_REASON``."""
 DROPPED: Final = frozenset({
-    "abandoned", "client_gone", "doubled", "foreign_replies", "late_replies", "lost_at_close", "lost_full",
-    "lost_pool", "lost_unknown", "malformed", "malformed_subscription", "no_route", "nobody", "orphaned",
-    "requeue_unknown", "stranger", "subscribers_cut", "too_many_filters", "unaddressed", "unconfirmed", "unexpected",
-    "unknown_filter", "unknown_version",
+    "abandoned", "backlog_disk", "backlog_expired", "backlog_full", "client_gone", "doubled", "foreign_replies",
+    "full", "late_replies", "lost_again", "lost_at_close", "lost_full", "lost_pool", "lost_unknown", "malformed",
+    "malformed_subscription", "no_route", "nobody", "orphaned", "repeat_lost", "requeue_unknown", "stranger",
+    "subscribers_cut", "too_many_filters", "unaddressed", "unconfirmed", "unexpected", "unknown_filter",
+    "unknown_version",
 })  # fmt: skip
-"""Counts of what went nowhere; ``backlog_`` ones, too."""
+"""Counts of what went nowhere."""
 EXPIRED: Final = ("expired", "refused_expired")
 PAUSES: Final = ("pauses", "pauses_still", "pauses_slow")
 Values = list[tuple[dict[str, str], float]]
@@ -110,7 +111,7 @@ def _losses(pipelines: Mapping[str, Status]) -> list[Sample]:
             )
             if name not in EXPIRED and reason:
                 reasons[reason] = reasons.get(reason, 0) + count
-            elif name in DROPPED or name.startswith("backlog_"):
+            elif name in DROPPED:
                 dropped.append(({"pipeline": room, "reason": name}, float(count)))
         refused += [({"pipeline": room, "reason": reason}, float(n)) for reason, n in reasons.items()]
     return [
@@ -142,6 +143,10 @@ def _held(pipelines: Mapping[str, Status]) -> list[Sample]:
                 _each(pipelines, lambda said: (said.get("backlog") or {}).get("messages", 0))),
         _family("backlog_bytes", "gauge", "Their bytes.",
                 _each(pipelines, lambda said: (said.get("backlog") or {}).get("bytes", 0))),
+        _family("backlog_kept_total", "counter", "Notifications that were kept so.",
+                _each(pipelines, lambda said: _sum(said, ("backlog_kept",)))),
+        _family("backlog_given_total", "counter", "Those that a listener was given when it came.",
+                _each(pipelines, lambda said: _sum(said, ("backlog_given",)))),
         _family("paused", "gauge", "1 while nothing is read, so that senders wait.",
                 _each(pipelines, lambda said: bool((said.get("back_pressure") or {}).get("paused", False)))),
         _family("pauses_total", "counter", "Times that senders had to wait, and that it was in vain.",

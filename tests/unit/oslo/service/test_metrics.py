@@ -1,10 +1,24 @@
 """What rooms answer to STATUS, as Prometheus reads it: bounded labels, counters by cause."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from broker.exposition import render
+from broker.oslo import proxy
 from broker.oslo.frames import Kind
-from broker.oslo.service.metrics import OTHER, TOPICS_SHOWN, samples
+from broker.oslo.proxy.pools import Pools
+from broker.oslo.service.metrics import (
+    DELIVERED,
+    DROPPED,
+    EXPIRED,
+    OTHER,
+    PAUSES,
+    REFUSED,
+    TOPICS_SHOWN,
+    samples,
+)
 from tests.live.oslo_raw import node_at
 
 
@@ -50,6 +64,42 @@ def test_refusals_drops_and_expiry_are_apart():
     assert found['headgate_oslo_delivered_messages_total{pipeline="notify"}'] == 6
     assert found['headgate_oslo_pauses_total{pipeline="notify",kind="pauses"}'] == 7
     assert not any("expired" in name for name in found if "refused_messages" in name)
+
+
+def test_what_is_kept_for_listeners_that_are_away_is_not_dropped():
+    counts = {
+        "backlog_kept": 5,
+        "backlog_given": 3,
+        "backlog_full": 1,
+        "backlog_expired": 0,
+        "backlog_disk": 1,
+    }
+    found = series(
+        {"notify": {"pipeline": "notify", "counts": counts, "backlog": {"messages": 1, "bytes": 9}}}
+    )
+    assert found['headgate_oslo_backlog_messages{pipeline="notify"}'] == 1
+    assert found['headgate_oslo_backlog_kept_total{pipeline="notify"}'] == 5
+    assert found['headgate_oslo_backlog_given_total{pipeline="notify"}'] == 3
+    assert found['headgate_oslo_dropped_messages_total{pipeline="notify",reason="backlog_full"}'] == 1
+    assert not any("backlog_kept" in name for name in found if "dropped" in name)
+
+
+NO_LOSS = {
+    "backlog_given", "backlog_kept", "chosen_again", "closed", "credit_unknown", "credits", "died",
+    "handshakes", "lapsed", "moved", "opened", "rechosen", "requeued", "subscription_denied",
+    "subscription_in_doubt", "taken", "unwatched",
+}  # fmt: skip
+"""What happened to listeners, or to messages that went on."""
+
+
+def test_whatever_a_proxy_counts_has_its_place():
+    """A new counter is a loss that an alert tells of, or one of those that are none."""
+    places = {*NO_LOSS, *DELIVERED, *REFUSED, *DROPPED, *EXPIRED, *PAUSES}
+    counted = set(Pools.COUNTED)
+    for file in Path(proxy.__file__).parent.glob("*.py"):
+        counted |= set(re.findall(r'counters\.(?:count|dropped)\(\s*"([a-z_]+)"', file.read_text()))
+    assert len(counted) > 30
+    assert {name for name in counted - places if not name.startswith("refused_")} == set()
 
 
 def test_other_directories_that_do_not_answer():
